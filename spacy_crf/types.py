@@ -122,6 +122,11 @@ class SegmentClamp(NamedTuple):
     may_begin: NDArray[np.bool_]  # [T] may a segment begin here? Ignored where a sequence begins
     must_begin: NDArray[np.bool_]  # [T]
 
+    def __and__(self, other: "SegmentClamp") -> "SegmentClamp":
+        """The clamp of the segments that both allow."""
+        may_begin, must_begin = self.may_begin & other.may_begin, self.must_begin | other.must_begin
+        return SegmentClamp(self.states & other.states, may_begin, must_begin)
+
 
 class Path(NamedTuple):
     """One labelling for each sequence of a batch. Of segments it holds the state where one begins, and GOES_ON inside."""

@@ -17,6 +17,7 @@ from spacy_crf.lab.latent_chain import LatentChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.losses.local import Piecewise, PseudoLikelihood
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.supervision import leave_out
 from spacy_crf.types import ChainScores, StateGraph
 
 from . import reference
@@ -257,7 +258,8 @@ def test_labelling_differs_from_the_best_path():
     zeros = {name: np.zeros_like(getattr(scores, name)) for name in ("transitions", "first", "last")}
     scores = scores._replace(emissions=emissions[np.newaxis], **zeros)
     assert tagger.decoding.best_tags(scores, None).tolist() == [0]
-    assert tagger.decoding.best_labelling(scores, None).tolist() == [1]
+    [[(_, best)]] = tagger.decoding.n_best(tagger.decoding.structure, scores, 1, None)
+    assert tagger.decoding.tags(best).tolist() == [1]
 
 
 @pytest.mark.parametrize("decode", ["viterbi", "posterior", "labelling"])
@@ -504,6 +506,6 @@ def test_what_single_tags_say_leaves_all_hidden_states(scheme):
         for decoding in (component((model, scheme)).decoding for model in ("chain", "latent")):
             clamp, steps = decoding.spell(allowed, starts)
             if len(steps):
-                decoding.leave_out(steps, clamp, starts)
+                leave_out(decoding, steps, clamp, starts)
             clamps.append(clamp)
         np.testing.assert_array_equal(clamps[1], clamps[0][:, decoding.tag_of])

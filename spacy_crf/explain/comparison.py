@@ -69,7 +69,7 @@ class Question:
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, reading: Reading, sides: Sides):
         self.pipe, self.reading, self.sides = pipe, reading, sides
-        self._structure: Structure = pipe.decoding.of_chains.structure
+        self._structure: Structure = pipe.decoding.explained
         settled, clamp = (reading.scores, None) if self.is_of_texts else _settle(pipe, docs, reading.scores)
         self.ruled, self._joins, fixed = None, False, settled
         if pipe.rules() is not None:
@@ -82,7 +82,7 @@ class Question:
         self.scores = self.cut(reading.scores)
         self._fixed = None if fixed is reading.scores else _less(self.cut(fixed), self.scores)
         clamps = [*sides.having, *sides.lacking]
-        clamps = clamps if clamp is None else [pipe.decoding.both(one, clamp) for one in clamps]
+        clamps = clamps if clamp is None else [one & clamp for one in clamps]
         self.n_clamps, self._clamp = len(clamps), self._laid_out([arrays.cut_clamp(one, self.tokens) for one in clamps])
 
     def about(self, docs: DocBatch) -> "Question":

@@ -30,7 +30,7 @@ def rows_between(question: Question, ours: NDArray[np.int32], theirs: NDArray[np
 
 def difference(question: Question, ours: NDArray[np.int32], theirs: NDArray[np.int32]):
     """How much more often one labelling uses each score than the other."""
-    structure = question.pipe.decoding.of_chains.structure
+    structure = question.pipe.decoding.explained
     uses, others = (structure.path_expectations(question.scores, path) for path in (ours, theirs))
     arrays.subtract(uses, others)
     return uses

@@ -41,8 +41,8 @@ class Asked(NamedTuple):
     @property
     def outside_and_labels(self) -> list[str]:
         """The labels, and the tag of tokens outside of all spans, if there is one."""
-        pipe = self.question.pipe
-        return [*pipe.decoding.outside_tags(), *pipe.labels]
+        decoding = self.question.pipe.decoding
+        return [*decoding.annotation.tags()[: decoding.tag_spans.offset], *decoding.annotation.labels]
 
     def explanation(
         self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
@@ -153,6 +153,4 @@ class _Asking:
         segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
         path = decoding.path(decoding.annotation.path(segments, self._starts), self._starts)
         told = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
-        return decoding.only(
-            decoding.of_chains.structure, decoding.of_chains.structure.prepare(self._scores), path
-        ), told
+        return decoding.only(decoding.explained, decoding.explained.prepare(self._scores), path), told

@@ -53,7 +53,7 @@ class Ruled:
         kept = None if self._places == self._rules.places else KeptRules(self._places, {})
         found = []
         for clamp in clamps:
-            clamp = clamp if self._clamp is None else self._pipe.decoding.both(clamp, self._clamp)
+            clamp = clamp if self._clamp is None else clamp & self._clamp
             if not (self._structure.viterbi(self._scores, clamp=clamp).scores > -np.inf).all():
                 continue
             documents = Documents(self._scores, clamp, self._facts, self._docs.words)
@@ -103,4 +103,4 @@ class Ruled:
 
     @property
     def _structure(self) -> Any:
-        return self._pipe.decoding.of_chains.structure
+        return self._pipe.decoding.explained

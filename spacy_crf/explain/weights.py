@@ -167,7 +167,7 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     if label is None:
         return np.ones(len(names), dtype=bool)
     if label in pipe.labels:
-        return pipe.decoding.labels_of_names() == pipe.labels.index(label)
+        return pipe.decoding.label_of_names == pipe.labels.index(label)
     if label not in (*names, *tags):
         checks.labels(pipe.owner, [label], [*pipe.labels, "O"])
     if label in names:

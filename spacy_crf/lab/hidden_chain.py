@@ -25,6 +25,7 @@ from ..models.architecture import Architecture, Shared, build
 from ..models.emissions import Emissions
 from ..models.role import Corpus
 from ..models.texts import OfTexts, Reasons, check_text_emissions
+from ..pipeline.annotation.annotation import Annotation
 from ..pipeline.crf_textcat import TextDecoding
 from ..types import ChainScores, Clamp, Floats, Path
 
@@ -230,16 +231,16 @@ def log_sum(rows: Floats) -> Floats:
 class HiddenDecoding(TextDecoding):
     """Hidden states have names beside those of labels: "state 2", or "PLAY state 2" where each label has its own."""
 
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        own, hidden = np.arange(len(annotation.labels)), model.attrs["hidden"]
+        of_states = np.full(hidden, -1) if model.attrs["shared"] else np.repeat(own, hidden)
+        self.label_of_names = np.append(own, of_states)
+
     def state_names(self) -> list[str]:
-        names, hidden = self.annotation.tags(), self.model.attrs["hidden"]
-        return [*names, *(f"{of}state {n}" for of in self._owners() for n in range(hidden))]
-
-    def _owners(self) -> list[str]:
-        return [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
-
-    def labels_of_names(self) -> NDArray[np.int64]:
-        own, hidden = np.arange(len(self.annotation.labels)), self.model.attrs["hidden"]
-        return np.append(own, np.full(hidden, -1) if self.model.attrs["shared"] else np.repeat(own, hidden))
+        owners = [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
+        of_states = [f"{owner}state {n}" for owner in owners for n in range(self.model.attrs["hidden"])]
+        return [*self.annotation.tags(), *of_states]
 
     def names_with_features(self) -> list[str]:
         if self.model.attrs["shared"]:

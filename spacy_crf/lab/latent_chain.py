@@ -112,7 +112,7 @@ class LatentDecoding(Decoding):
         """The n best labellings of each sequence, with a path of states for each. Warns once if they are not proven."""
         if self._are_tags:
             return super().n_best(structure, scores, n, clamp)
-        best = n_best(structure, scores, self._with_break(scores[0].shape[1]), n, clamp=clamp)
+        best = n_best(structure, scores, self.tags_and_break[: scores[0].shape[1]], n, clamp=clamp)
         unproven = sum(not of_sequence.proven for of_sequence in best)
         if unproven and not self._has_warned:
             self._has_warned = True

@@ -37,8 +37,8 @@ class LabelledLoss:
     states: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
-    # Whether it can leave out single segments of what the annotation leaves open
-    excludes_segments: ClassVar[bool] = True
+    # Of what has labels ("tokens", "segments"), where it can leave out single spans of what the annotation leaves open
+    excludes: ClassVar[frozenset[str]] = frozenset(["segments"])
     # Whether it has to know the state of each token: where states are hidden, annotation says the tag
     names_states: ClassVar[bool] = False
     spans_key: ClassVar[Optional[str]] = None  # of doc.spans, where the soft labels are that it looks at
@@ -103,6 +103,7 @@ class ClampedLoss(LabelledLoss):
 
     cost: Optional[dict[str, dict[str, float]]] = None
 
+    excludes: ClassVar[frozenset[str]] = frozenset(["tokens", "segments"])
     maximum: ClassVar[bool] = False
     margin: ClassVar[float] = 0.0
 

@@ -99,7 +99,7 @@ class BesagPseudoLikelihood(LocalLoss):
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
-    excludes_segments = False  # what is open has no term
+    excludes = frozenset()  # what is open has no term
     names_states = True
     terms = staticmethod(terms.conditionals)
 

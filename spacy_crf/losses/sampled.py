@@ -51,7 +51,7 @@ class SampledLikelihood(LabelledLoss):
     walks: Walks = field(init=False, repr=False, compare=False)
 
     smooth = False  # no line search compares values that are drawn
-    excludes_segments = False
+    excludes = frozenset()
     names_states = True
 
     def __post_init__(self):

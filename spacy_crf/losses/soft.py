@@ -82,7 +82,7 @@ class SoftLabels(LabelledLoss):
     spans_key: str = SOFT_LABELS
     weight: float = 1.0
 
-    excludes_segments = False
+    excludes = frozenset()
     names_states = True
 
     def __post_init__(self):

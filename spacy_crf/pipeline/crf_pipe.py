@@ -116,7 +116,9 @@ class CRFPipe(LearningPipe):
             states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
             beam = registry.get("misc", "spacy_crf.beam.v1")(states, np.inf if margin is None else margin)
         if beam != self.decoding.beam:
-            self.decoding.search_within(beam)
+            structure = self.decoding.structure
+            self.decoding.searched = structure if beam is None else structure.within(beam)
+            self.decoding.beam = beam
             self._compiled = None
 
     def check_settings(self) -> None:

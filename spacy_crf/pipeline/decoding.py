@@ -3,13 +3,12 @@
 Labellings are tags, wherever they are given or taken; for segments these are BIO.
 """
 
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy import registry
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model
 
@@ -17,12 +16,10 @@ from .. import arrays
 from ..arrays import Joined, Scores, spread
 from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
-from ..inference.linear_chain import LinearChain
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
-from ..losses.clamped import ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import ChainScores, Clamp, Floats
+from ..types import Floats
 from . import supervision
 from .annotation.annotation import Annotation, Gold
 from .gold_report import GoldReport
@@ -49,6 +46,7 @@ class Decoding:
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     unexplained: Optional[str] = None  # why it is not known what the weights say of a labelling, where it is not
     walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
+    ties: Any = None  # what joins tokens beyond chains (`lab.ties.decoding.Ties`), if anything does
 
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
     # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
@@ -58,10 +56,10 @@ class Decoding:
         self.model = model
         self.annotation = annotation
         self.structure: Structure = model.attrs["role"].structure
-        self.searched: Structure = (
-            self.structure
-        )  # what finds best labellings: the structure within a beam, if there is one
+        # What finds best labellings: the structure, or the structure within a beam
+        self.searched: Structure = self.structure
         self.beam: Any = None
+        self.explained: Structure = self.structure  # what explanations ask
         # The tag of each state, in order: int64[S]
         self.tag_of: NDArray[np.int64] = model.attrs["role"].tag_of(model, annotation.tag_labels())
         n_tags = len(annotation.tag_labels())
@@ -69,25 +67,17 @@ class Decoding:
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
         # Ways to decode that ask for more than the best path
         self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
-        self.tag_spans = self._span_states()
+        self.tags_and_break = np.append(
+            self.tag_of, n_tags
+        )  # the break between sequences is a state and a tag of its own
+        self.tag_spans: SpanStates = self.annotation.span_states()  # how tags spell spans
         self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
+        self.n_states = len(self.label_of_states)
+        self.label_of_names = self.label_of_states  # of those that `state_names` gives: int64[N] -1 for none
         self.outside = self.tag_spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
 
-    def search_within(self, beam: Any) -> None:
-        """Find best labellings by a beam search, or without one where `beam` is None."""
-        self.searched = self.structure if beam is None else self.structure.within(beam)
-        self.beam = beam
-
-    def _span_states(self) -> SpanStates:
-        """How tags spell spans."""
-        return self.annotation.span_states()
-
     # ------------------------------------------------------------------------------------------------------ states
-
-    @property
-    def n_states(self) -> int:
-        return len(self.label_of_states)
 
     def state_names(self) -> list[str]:
         """The tags; "TAG/1", "TAG/2" … where a tag has several states."""
@@ -95,17 +85,9 @@ class Decoding:
         number = (np.arange(self.n_states) - self._first[self.tag_of]).tolist()
         return [f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in zip(self.tag_of, number, several)]
 
-    def labels_of_names(self) -> NDArray[np.int64]:
-        """The label of each name of a state, -1 for none."""
-        return self.label_of_states
-
     def names_with_features(self) -> list[str]:
         """The labels, and the tags of none: what features speak for."""
-        return [*self.outside_tags(), *self.annotation.labels]
-
-    def outside_tags(self) -> list[str]:
-        """The tags of no label."""
-        return self.annotation.tags()[: self.tag_spans.offset]
+        return [*self.annotation.tags()[: self.tag_spans.offset], *self.annotation.labels]
 
     @property
     def state_labels(self) -> list[str]:
@@ -123,17 +105,8 @@ class Decoding:
         """The clamp that leaves the labelling that a path of states is."""
         if self._are_tags:
             return structure.only(work, path)
-        tag_of = self._with_break(work.n_tags)
+        tag_of = self.tags_and_break[: work.n_tags]
         return np.where(path >= 0, tag_of[path], -1)[:, np.newaxis] == tag_of
-
-    def _with_break(self, n_states: int) -> NDArray[np.int64]:
-        """The tag of each of so many states: the break between sequences, if there is one, is a state and a tag of its own."""
-        return np.append(self.tag_of, len(self._first))[:n_states]
-
-    @property
-    def of_chains(self) -> "Decoding":
-        """What answers of what `as_chains` gives."""
-        return self
 
     # -------------------------------------------------------------------------------------------------- prediction
 
@@ -159,60 +132,10 @@ class Decoding:
         opening[starts[:-1][starts[:-1] < len(tags)]] = True
         return segments_of(tags, self.tag_spans, opening)
 
-    @property
-    def spans_may_touch(self) -> bool:
-        """Whether a span may begin where another one of its label ends."""
-        continues, label_starts = self.tag_spans  # of tags: hidden states of a tag tell no more than it
-        return continues is None or (np.diff(label_starts) > 1).any() or not np.diag(continues)[label_starts[0] :].any()
-
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
         """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
         of_tags, steps = self.annotation.spell(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
-
-    def without_steps(self, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
-        """Scores of the labellings that do not take certain steps."""
-        label, continues = self.label_of_states, self.spans.continues
-        shape = (len(scores.emissions), *continues.shape)
-        transitions = np.array(np.broadcast_to(scores.transitions, shape))
-        for token, to_label, goes_on in steps.tolist():
-            transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
-        return scores._replace(transitions=transitions)
-
-    def leave_out(self, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
-        """Takes states from a clamp, in place, until no labelling takes one of some steps (see `Scheme.spell`), and with them
-        labellings that the annotation allows: for those who can't look at steps. No labelling is left only where there was none.
-        """
-        allowed, label, continues = clamp.copy(), self.label_of_states, self.spans.continues
-        for token, to_label, goes_on in steps.tolist():
-            of_label = label == to_label
-            # What goes on has its label in front; what begins has another one there
-            before, here = (of_label, of_label & continues[of_label].any(axis=0)) if goes_on else (~of_label, of_label)
-            ways = [(token - 1, before), (token, here)]
-            for at, states in ways if goes_on else ways[::-1]:
-                if (clamp[at] & ~states).any():
-                    clamp[at] &= ~states
-                    break
-        of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
-        for b in np.unique(of_step).tolist():
-            tokens = slice(int(starts[b]), int(starts[b + 1]))
-            free = self._scores_of_none(tokens.stop - tokens.start)
-            without = self.without_steps(free, steps[of_step == b] - [tokens.start, 0, 0])
-            left, possible = (LinearChain().log_partition(scores, clamp=clamp[tokens]) for scores in (without, free))
-            if left[0] > -np.inf and np.isclose(left[0], possible[0], rtol=0.0, atol=1e-9):
-                continue
-            # What was taken for one step was wanted for another
-            path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
-            of_path = self.tags(path)[:, np.newaxis] == np.arange(len(self.annotation.tags()))
-            clamp[tokens] = of_path[:, self.tag_of] & (best[0] > -np.inf)
-
-    def _scores_of_none(self, n_tokens: int) -> ChainScores:
-        """All labellings that there are score 0."""
-        return ChainScores(np.zeros((n_tokens, self.n_states)), *(np.where(may, 0.0, -np.inf) for may in self.mask()))
-
-    def refused(self, span: Span) -> Optional[str]:
-        """Why a span in doc.spans["crf_forced"] can't be one of the component's, None if it can."""
-        return None if span.label_ in self.annotation.labels else "the component has no such label"
 
     # ------------------------------------------------------------------------------------------------------- rules
 
@@ -222,12 +145,10 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None, self._make_programs())
-
-    @staticmethod
-    def _make_programs() -> Callable:
-        """Makes what searches where no graph of states holds the rules, see `RuleSet`."""
-        return registry.misc.get("spacy_crf.rule_programs.v1")
+        programs = registry.misc.get(
+            "spacy_crf.rule_programs.v1"
+        )  # what searches where no graph of states holds the rules
+        return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None, programs)
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""
@@ -243,10 +164,6 @@ class Decoding:
     def path(self, tags: States, starts: NDArray[np.int64]) -> States:
         """A path of states that stands for tags: of the first state of each."""
         return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
-
-    def both(self, clamp: Any, other: Any) -> Any:
-        """What two clamps allow."""
-        return clamp & other
 
     def worth(self, expected: Scores) -> dict[str, Floats]:
         """What each part of a labelling adds to how much of it is right in the mean: for a token, the probability of its tag.
@@ -277,12 +194,6 @@ class Decoding:
         """The n best labellings of each sequence: scores, and a path of states for each."""
         return structure.n_best(scores, n, clamp=clamp)
 
-    def best_labelling(self, scores: Any, clamp: Any) -> States:
-        """Tags of the most probable labelling, which need not be that of the most probable path of states."""
-        found = self.n_best(self.structure, scores, 1, clamp)
-        none = np.zeros(0, dtype=np.int32)
-        return self.tags(np.concatenate([none, *(of_sequence[0][1] for of_sequence in found)]))
-
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
         """The same for several Docs, whose sequences nothing ties together: marginals and probabilities of spans."""
         joined = Joined(scores, clamp, np.arange(len(scores[0])))
@@ -297,9 +208,6 @@ class Decoding:
     def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
         """Where the rows of the scores of each Doc begin and end: int64[D + 1]."""
         return DocBatch.of(docs).bounds
-
-    def measure(self, get_examples: Callable[[], Iterable[Example]], keys: Keys) -> None:
-        """What the model has to know of the annotation before features are counted: nothing for chains."""
 
     def supervise(
         self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
@@ -331,27 +239,6 @@ class Decoding:
         """RAISES (ValueError): If the settings of a component ask for what its model can't answer."""
         if self.model.attrs["role"].has_hidden(self.model):
             check_knows_states(pipe.name, "loss", pipe.loss)
-
-    def as_chains(self, scores: Any, clamp: Any) -> Any:
-        """What rules are applied to, and probabilities are asked of."""
-        return scores
-
-    def of_doc(self, scores: Any, clamp: Any) -> "Optional[Distribution]":
-        """The distribution of the scores of a Doc without rules, where it is none of chains; None if it is."""
-        return None
-
-    def is_tied(self, scores: Any) -> bool:
-        """Whether rules are asked of more than chains, see `under_rules`."""
-        return False
-
-    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> "Optional[Distribution]":
-        """The distribution over the labellings of a document that keep some rules, given by their places, where it is none of
-        chains; None if no automaton holds them there."""
-        return None
-
-    def excludes(self, loss: Any) -> bool:
-        """Whether a loss can leave out single spans of what the annotation leaves open."""
-        return isinstance(loss, ClampedLoss)
 
 
 class Distribution(NamedTuple):
@@ -416,7 +303,7 @@ class Distribution(NamedTuple):
         work = self.structure.prepare(self.joined.scores)
         only = self.decoding.only(self.structure, work, path)
         if self.joined.clamp is not None:
-            only = self.decoding.both(only, self.joined.clamp)
+            only = only & self.joined.clamp
         score = self.structure.log_partition(work, clamp=only).sum()
         return min(0.0, float(score - self._log_partition().sum())) if score > -np.inf else -np.inf
 

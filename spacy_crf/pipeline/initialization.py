@@ -31,7 +31,6 @@ from .new_features import NewFeatures, labels_of
 from .parts import Component
 from .pool import find_optimum
 from .prepared_corpus import InitialCorpus
-from .supervision import Keys
 from .training import takes_objective, view_for
 from .training_data import are_made_up, at_least_one
 from .upstream import require_upstream
@@ -138,7 +137,7 @@ def initialize(
     clusters = _clusters(pipe, lists.clusters, goes_on=saved is not None)
     vectors = _vectors(pipe, lists.vectors, goes_on=saved is not None)
     _set_lists(pipe, gazetteers, clusters, vectors, nlp)
-    pipe.decoding.measure(get_examples, Keys.of(pipe))
+    pipe.training.measure(get_examples())
     if pipe.first_stage is not None and saved is None:
         _learn_first_stage(pipe, get_examples, nlp)
     is_counted = work is not None and work.count(pipe, had_labels)

@@ -1,14 +1,12 @@
 """What the texts of an update bring that the component does not know: labels, features, and pairs of both."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from spacy.attrs import IDS
 from spacy.training import Example
 
 from ..errors import Errors, announcements
-from ..models.role import AnnotatedDocs
 from . import supervision
-from .gold_report import GoldReport
 from .parts import Component
 from .saving import unchanged_by_errors
 
@@ -50,15 +48,8 @@ class NewFeatures:
 
     def add(self, pipe: Component, examples: list[Example]) -> None:
         new = self._texts.new_of(pipe, examples)
-        if not new:
-            return
-        pipe.decoding.measure(lambda: new, supervision.Keys.of(pipe))
-
-        def corpus() -> Iterator[AnnotatedDocs]:
-            for block in pipe.training.blocks(new):
-                yield pipe.training.to_count([example.predicted for example in block], block, GoldReport())
-
-        pipe.model.initialize(X=corpus, Y=(pipe.vocab, pipe.decoding.n_states))
+        if new:
+            pipe.training.count(lambda: new)
 
 
 class TextsMet:

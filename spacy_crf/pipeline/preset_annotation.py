@@ -17,6 +17,7 @@ from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 from .parts import Parts
+from .supervision import without_steps
 
 if TYPE_CHECKING:
     from .decoding import Decoding
@@ -87,7 +88,7 @@ def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation)
     clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states
     states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
-    return (decoding.without_steps(scores, steps) if len(steps) else scores), clamp
+    return (without_steps(decoding, scores, steps) if len(steps) else scores), clamp
 
 
 def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
@@ -114,10 +115,13 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
     """Takes up a span that is one of those found. RETURNS (str): Why it can't be."""
     annotation = parts.annotation
     begin, end = shift + span.start, shift + span.end
-    problem = parts.decoding.refused(span)
-    if problem or begin == end:
-        return problem or "it has no tokens"
-    tokens, label = slice(begin, end), parts.labels.index(span.label_)
+    if span.label_ not in parts.labels:
+        return "the component has no such label"
+    tokens, label, longest = slice(begin, end), parts.labels.index(span.label_), parts.decoding.longest
+    if longest is not None and end - begin > longest[1 + label]:
+        return f"the longest segment of its label has {longest[1 + label]} tokens"
+    if begin == end:
+        return "it has no tokens"
     iob = np.where((np.arange(begin, end) == begin) | annotation.spans_are_tokens, BEGIN, INSIDE)
     same = (settled.iob[tokens] == iob) & (settled.label[tokens] == label)
     if not annotation.spans_are_tokens:

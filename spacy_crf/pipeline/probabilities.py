@@ -53,8 +53,8 @@ def predict(
 def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
     """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that it keeps and that an
     automaton holds."""
-    if parts.rules is None:
-        found = parts.decoding.of_doc(scores, clamp)
+    if parts.rules is None and parts.decoding.ties is not None:
+        found = parts.decoding.ties.of_doc(scores, clamp)
         if found is not None:
             return found
     batch = _Batch(parts, docs, scores, clamp)
@@ -87,8 +87,9 @@ class _Batch:
 
     @cached_property
     def _scores(self) -> Any:
-        """Of chains, if there is more."""
-        return self._parts.decoding.as_chains(self._given, self._clamp)
+        """Scores of chains: those that are given, or with ties of chains that stand for these."""
+        ties = self._decoding.ties
+        return self._given if ties is None else ties.as_chains(self._given, self._clamp)
 
     def most_probable(self) -> Optional[NDArray[np.int32]]:
         """Tags that keep the rules; None without rules, which `most_right` does not need."""
@@ -118,7 +119,11 @@ class _Batch:
         """The set of spans that is worth most, see `inference.span_choice`, and their probabilities."""
         prices, starts = prices_of(least), np.asarray(self._scores.starts)
         likely, decoding = self._likely_spans(float(prices.min(initial=1.0))), self._decoding
-        scores = worth(likely, prices, starts, may_touch=decoding.spans_may_touch)
+        # A span may begin where another one of its label ends if each span is a segment, or a tag does not go on with itself.
+        # (Of tags, as hidden states of a tag say no more than the tag.)
+        continues, first = decoding.tag_spans
+        touch = continues is None or (np.diff(first) > 1).any() or not np.diag(continues)[first[0] :].any()
+        scores = worth(likely, prices, starts, may_touch=touch)
         if self._rules is None:
             path, unfinished = SemiMarkov().viterbi(scores).states, []
         else:
@@ -160,8 +165,9 @@ class _Batch:
             self._parts.tell_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
-            untied = self._untied()
-            return self._decoding.best_labelling(untied.joined.scores, untied.joined.clamp)
+            (scores, clamp, _), none = self._untied().joined, np.zeros(0, dtype=np.int32)
+            found = self._decoding.n_best(self._decoding.structure, scores, 1, clamp)
+            return self._decoding.tags(np.concatenate([none, *(of_sequence[0][1] for of_sequence in found)]))
         tags = most_probable.copy()
         for d in np.flatnonzero(np.diff(self._bounds)).tolist():
             [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)
@@ -220,15 +226,16 @@ class _Batch:
         """That of one Doc where ties join its tokens, None if rules are asked of chains."""
         from ..constraints.decoding import Documents
 
-        if not self._decoding.is_tied(self._given):
+        ties = self._decoding.ties
+        if ties is None or not ties.are_exact_in(self._given):
             return None
         scores, clamp = cut_document(self._given, self._clamp, tokens)
-        if not self._decoding.is_tied(scores):
+        if not ties.are_exact_in(scores):
             return None
         rules = self._rules.upto(tokens.stop - tokens.start)
         self._tell_ignored(rules)
         document = Documents(scores, clamp, self._facts.at(tokens), None)
-        found = self._decoding.under_rules(rules, document, self._kept(d))
+        found = ties.under_rules(rules, document, self._kept(d))
         if found is None:
             self._tell_approximate(d)
         return found
@@ -251,7 +258,8 @@ class _Batch:
         """Whether rules tie sequences together, or are not the same for all Docs."""
         if self._rules is None:
             return False
-        return bool(self._rules.fitting or self._relaxed) or self._decoding.is_tied(self._given)
+        ties = self._decoding.ties
+        return bool(self._rules.fitting or self._relaxed) or (ties is not None and ties.are_exact_in(self._given))
 
     def _untied(self) -> Distribution:
         scores = self._scores

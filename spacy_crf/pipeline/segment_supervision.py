@@ -5,20 +5,22 @@ Of segments both can be said precisely: what a clamp does not tell apart is list
 alternatives, and the list takes it out again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Span
 from spacy.training import Example
+from thinc.api import Model
 
 from ..models.segments import certain_segments
+from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
 from .annotation.annotation import Gold
 from .gold_report import GoldReport
-from .supervision import aligned_spans
+from .supervision import Keys, aligned_spans, likely_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 
@@ -39,6 +41,25 @@ class Alternatives(NamedTuple):
     clamp: SegmentClamp
     excluded: Segments  # that the clamp allows, and the annotation does not
     named: Segments  # the alternatives that have a label
+
+
+def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], keys: Keys) -> None:
+    """Tell a model how long its segments may be, before features are counted. A trained model keeps the lengths that it knows.
+
+    labels (Sequence[str]): Of the component. examples (Iterable[Example]): Read once. keys (Keys): Where further spans are.
+    """
+    lengths: dict[str, list[int]] = {label: [] for label in labels}
+    for example in examples:
+        named = aligned_spans([example], keys.alternatives) if keys.alternatives else ()
+        likely = likely_spans(example.reference, keys.soft) if keys.soft else ()
+        for span in (*example.reference.ents, *(span for _, span in named), *likely):
+            if span.label_ in lengths:
+                lengths[span.label_].append(len(span))
+    longest = longest_of(model.attrs["longest_segment"], list(labels), lengths)
+    before = model.attrs["longest"]
+    if model.has_dim("nO"):
+        longest[: len(before)] = np.maximum(longest[: len(before)], before)
+    model.attrs["longest"] = longest
 
 
 def allow_alternatives(gold: Gold, texts: Texts, key: str) -> Alternatives:

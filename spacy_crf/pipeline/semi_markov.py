@@ -1,22 +1,19 @@
 """Components whose model gives ``SegmentScores``: state 0 is ``O``, state 1 + l is label l, and clamps are `SegmentClamp`. Tags
 are BIO."""
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Span
+from spacy import registry
 from spacy.training import Example
 
 from .. import arrays
 from ..inference.semi_markov import StateSegments
-from ..inference.structure import SpanStates
 from ..models.segments import certain_segments
-from ..models.semi_markov import longest_of
 from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
-from . import segment_supervision, supervision
+from . import segment_supervision
 from .decoding import Decoding, States
 from .gold_report import GoldReport
 from .segment_supervision import Texts
@@ -34,9 +31,6 @@ class SegmentDecoding(Decoding):
     labelled = "segments"
     always_joins = False
     walks_around_wrong = True
-
-    def _span_states(self) -> SpanStates:
-        return SpanStates.even(None, len(self.annotation.labels), offset=1)
 
     @property
     def longest(self) -> NDArray[np.int32]:
@@ -63,21 +57,13 @@ class SegmentDecoding(Decoding):
         self._split(clamp, starts)
         return clamp, NO_STEPS
 
-    def refused(self, span: Span) -> Optional[str]:
-        if span.label_ in self.annotation.labels:
-            longest = int(self.longest[1 + self.annotation.labels.index(span.label_)])
-            if len(span) > longest:
-                return f"the longest segment of its label has {longest} tokens"
-        return super().refused(span)
-
     # ------------------------------------------------------------------------------------------------------- rules
 
     def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
         from ..constraints.rule_set import SegmentRules
 
-        return SegmentRules(
-            constraints, list(self.annotation.labels), self.searched if self.beam else None, self._make_programs()
-        )
+        programs = registry.misc.get("spacy_crf.rule_programs.v1")
+        return SegmentRules(constraints, list(self.annotation.labels), self.searched if self.beam else None, programs)
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)
@@ -89,26 +75,7 @@ class SegmentDecoding(Decoding):
         path[begin] = 1 + label
         return path
 
-    def both(self, clamp: SegmentClamp, other: SegmentClamp) -> SegmentClamp:
-        may_begin, must_begin = clamp.may_begin & other.may_begin, clamp.must_begin | other.must_begin
-        return SegmentClamp(clamp.states & other.states, may_begin, must_begin)
-
     # ---------------------------------------------------------------------------------------------------- training
-
-    def measure(self, get_examples: Callable[[], Iterable[Example]], keys: Keys) -> None:
-        labels = list(self.annotation.labels)
-        lengths: dict[str, list[int]] = {label: [] for label in labels}
-        for example in get_examples():
-            named = supervision.aligned_spans([example], keys.alternatives) if keys.alternatives else ()
-            likely = supervision.likely_spans(example.reference, keys.soft) if keys.soft else ()
-            for span in (*example.reference.ents, *(span for _, span in named), *likely):
-                if span.label_ in lengths:
-                    lengths[span.label_].append(len(span))
-        longest = longest_of(self.model.attrs["longest_segment"], labels, lengths)
-        before = self.longest
-        if self.model.has_dim("nO"):  # a trained model keeps the lengths that it knows
-            longest[: len(before)] = np.maximum(longest[: len(before)], before)
-        self.model.attrs["longest"] = longest
 
     def supervise(
         self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
@@ -153,6 +120,3 @@ class SegmentDecoding(Decoding):
                 words = " ".join(token.text for token in tokens[begin : min(end, begin + 8)])
                 place = f"'{words}...' ({self.annotation.labels[state - 1]}, {end - begin} tokens)"
                 report.add("gold entities are longer than the longest segment of their label, and were cut up", place)
-
-    def excludes(self, loss: Any) -> bool:
-        return getattr(loss, "excludes_segments", False)

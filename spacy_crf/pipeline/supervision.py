@@ -15,8 +15,9 @@ from spacy.training import Example
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
+from ..inference.linear_chain import LinearChain
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
-from ..types import Floats
+from ..types import ChainScores, Clamp, Floats
 from .annotation.annotation import Annotation, Gold, same_words
 from .gold_report import GoldReport, place_of
 
@@ -119,6 +120,51 @@ def forbid_incorrect(
             report.add_span(span, key, "are all that is left of their tokens, and stay")
     columns = zip(*sorted(found)) if found else np.zeros((3, 0))
     return Segments(*(np.array(column, dtype=np.int64) for column in columns))
+
+
+def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
+    """Scores of the labellings that do not take certain steps.
+
+    decoding (Decoding): Of a chain. steps (int64[N, 3]): See `Scheme.spell`.
+    RETURNS (ChainScores)
+    """
+    label, continues = decoding.label_of_states, decoding.spans.continues
+    shape = (len(scores.emissions), *continues.shape)
+    transitions = np.array(np.broadcast_to(scores.transitions, shape))
+    for token, to_label, goes_on in steps.tolist():
+        transitions[token, (continues == goes_on) & (label == to_label)] = -np.inf
+    return scores._replace(transitions=transitions)
+
+
+def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
+    """Take states from a clamp, in place, until no labelling takes one of some steps. That loses some labellings which the
+    annotation allows, and serves losses and optimizers that can't look at steps. No labelling is left only where there was none.
+
+    decoding (Decoding): Of a chain. steps (int64[N, 3]): See `Scheme.spell`.
+    """
+    allowed, label, continues = clamp.copy(), decoding.label_of_states, decoding.spans.continues
+    for token, to_label, goes_on in steps.tolist():
+        of_label = label == to_label
+        # What goes on has its label in front; what begins has another one there
+        before, here = (of_label, of_label & continues[of_label].any(axis=0)) if goes_on else (~of_label, of_label)
+        ways = [(token - 1, before), (token, here)]
+        for at, states in ways if goes_on else ways[::-1]:
+            if (clamp[at] & ~states).any():
+                clamp[at] &= ~states
+                break
+    of_step = np.searchsorted(starts, steps[:, 0], side="right") - 1
+    for b in np.unique(of_step).tolist():
+        tokens = slice(int(starts[b]), int(starts[b + 1]))
+        of_states = np.zeros((tokens.stop - tokens.start, decoding.n_states))
+        free = ChainScores(of_states, *(np.where(may, 0.0, -np.inf) for may in decoding.mask()))
+        without = without_steps(decoding, free, steps[of_step == b] - [tokens.start, 0, 0])
+        left, possible = (LinearChain().log_partition(scores, clamp=clamp[tokens]) for scores in (without, free))
+        if left[0] > -np.inf and np.isclose(left[0], possible[0], rtol=0.0, atol=1e-9):
+            continue
+        # What was taken for one step was wanted for another
+        path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
+        of_path = decoding.tags(path)[:, np.newaxis] == np.arange(len(decoding.annotation.tags()))
+        clamp[tokens] = of_path[:, decoding.tag_of] & (best[0] > -np.inf)
 
 
 def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:

@@ -1,7 +1,7 @@
 """How a component learns: by which optimizer, from what, and what it has met before."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Optional
@@ -177,6 +177,26 @@ class Training:
         stage = self._pipe.first_stage
         return docs if stage is None else stage.to_learn(docs)
 
+    def count(self, read: Callable[[], Iterable[Example]]) -> None:
+        """Add the features of texts to the model, and weights of them.
+
+        read (Callable): Gives the texts, annotated as training has them.
+        """
+
+        def corpus() -> Iterator[AnnotatedDocs]:
+            for block in self.blocks(read()):
+                yield self.to_count([example.predicted for example in block], block, GoldReport())
+
+        self.measure(read())
+        self._pipe.model.initialize(X=corpus, Y=(self._pipe.vocab, self._pipe.decoding.n_states))
+
+    def measure(self, examples: Iterable[Example]) -> None:
+        """Tell the model what it has to know of the annotation before features are counted: how long segments are."""
+        if self._pipe.decoding.labelled == "segments":
+            from .segment_supervision import measure
+
+            measure(self._pipe.model, self._pipe.labels, examples, Keys.of(self._pipe))
+
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
         docs = self._to_learn(docs)
@@ -228,17 +248,19 @@ class Training:
         """The same, less what the loss or the optimizer can't look at: this is said once."""
         pipe = self._pipe
         loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
-        who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.excludes(loss)
+        who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.labelled in loss.excludes
         if kind != "objective":
             who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
-        if usable:
+        if (
+            usable and pipe.decoding.ties is None
+        ):  # what is left out would want states of its own, which ties don't know
             return known
         if len(known.wrong.start):
             key = Keys.of(pipe).incorrect
             pipe.tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
         if len(known.steps):
             pipe.tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
-            pipe.decoding.leave_out(known.steps, known.clamp, starts)
+            supervision.leave_out(pipe.decoding, known.steps, known.clamp, starts)
         return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
     def _structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:

@@ -24,12 +24,10 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..features.two_stage import MAJORITIES, Labelling
 from ..models.architecture import without_stage
-from ..models.role import AnnotatedDocs, forget, gives
+from ..models.role import forget, gives
 from ..schemes import Segments
-from .gold_report import GoldReport
 from .parts import Component
 from .saving import unchanged_by_errors
-from .supervision import Keys
 
 Read = Callable[[], Iterable[Example]]
 DocSpans = NDArray[np.int64]  # [3, N] starts, ends and labels of the spans of a Doc
@@ -196,14 +194,7 @@ class FirstStage:
         component = self.component
         forget(component.model)
         component.training.begin()
-        component.decoding.measure(read, Keys.of(component))
-
-        def corpus() -> Iterable[AnnotatedDocs]:
-            for block in component.training.blocks(read()):
-                docs = [example.predicted for example in block]
-                yield component.training.to_count(docs, block, GoldReport())
-
-        component.model.initialize(X=corpus, Y=(component.vocab, component.decoding.n_states))
+        component.training.count(read)
         optimizer = self.settings.optimizer()
         objective = component.training.objective(optimizer, read())
         optimizer.step(objective, key=f"{component.name}, {part}")

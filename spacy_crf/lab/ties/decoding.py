@@ -1,7 +1,7 @@
 """What ties between tokens add to a component: labellings, probabilities, and what goes together."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,67 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
 }
 
 
+class Ties(NamedTuple):
+    """What joins the tokens of a component beyond its chains, for rules and probabilities."""
+
+    decoding: "TiedDecoding"
+
+    @property
+    def inference(self) -> Inference:
+        return self.decoding.structure.inference
+
+    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
+        """Scores of chains each of which knows what the ties say to it."""
+        if isinstance(scores, ChainScores):
+            return scores
+        chains = self.decoding.structure.as_chains(scores, clamp=clamp)
+        self.warn_unsettled()
+        return chains
+
+    def are_exact_in(self, scores: Any) -> bool:
+        """Whether rules hold in a junction tree of these scores, see `under_rules`."""
+        if not isinstance(self.inference, JunctionTree) or isinstance(scores, ChainScores):
+            return False
+        return len(scores.ties.source) > 0
+
+    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
+        """The distribution over the labellings of a Doc without rules; None for a Doc without ties."""
+        if not len(scores.ties.source):
+            return None
+        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
+        starts = np.asarray(scores.starts)
+        return TiedDistribution(self.decoding, self.decoding.structure, joined, len(scores.first), starts)
+
+    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
+        """The distribution over the labellings of a Doc that keep some rules, given by their places; None if tables have no room
+        for the automata of these."""
+        from .rules import joined, under
+
+        scores = rules.apply(document.scores, document.facts, kept)
+        of_doc = joined(scores, document.clamp)
+        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
+        if not automata:
+            return self.of_doc(scores, document.clamp)
+        structure = under(self.inference, rules, automata, of_doc)
+        if structure is None:
+            return None
+        return RuledDistribution(self.decoding, structure, of_doc, len(scores.first), np.asarray(scores.starts))
+
+    def warn_unsettled(self) -> None:
+        """Warn once if the inference has not settled."""
+        inference = self.inference
+        if inference.n_unsettled and not inference.told:
+            inference.told = True
+            message = Warnings.CRFW041.format(
+                name=self.decoding.annotation.name,
+                n=inference.n_unsettled,
+                asked=inference.n_asked,
+                inference=inference,
+                remedy=inference.remedy,
+            )
+            announcements.warning(message)
+
+
 class TiedDecoding(Decoding):
     """Of chains with ties. Labellings and marginals are those of the graph, and so are the n best and samples where the inference
     answers them. Probabilities of spans are those of chains each of which knows what the ties say to it. Rules without a memory
@@ -48,17 +109,13 @@ class TiedDecoding(Decoding):
 
     def __init__(self, model: Any, annotation: Any):
         super().__init__(model, annotation)
-        self._of_chains = Decoding(model, annotation)
-        self._of_chains.structure = LinearChain()
+        self.chains = Decoding(model, annotation)  # what answers about chains that stand for ties
+        self.chains.structure = self.chains.searched = self.chains.explained = self.explained = LinearChain()
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
 
     @property
-    def of_chains(self) -> Decoding:
-        return self._of_chains
-
-    @property
-    def inference(self) -> Inference:
-        return self.structure.inference
+    def ties(self) -> Ties:
+        return Ties(self)
 
     @property
     def in_training(self) -> TiedChains:
@@ -80,94 +137,44 @@ class TiedDecoding(Decoding):
         if pipe.rules_train:
             raise ValueError(Errors.CRF362.format(name=pipe.name))
 
-    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
-        if isinstance(scores, ChainScores):
-            return scores
-        chains = self.structure.as_chains(scores, clamp=clamp)
-        self._tell_unsettled()
-        return chains
-
     def best_tags(self, scores: Any, clamp: Any) -> States:
         if isinstance(scores, ChainScores):
-            return self.of_chains.best_tags(scores, clamp)
-        if self.inference.decodes_chains or not len(scores.ties.source):
-            return self.of_chains.best_tags(self.as_chains(scores, clamp), clamp)
+            return self.chains.best_tags(scores, clamp)
+        if self.structure.inference.decodes_chains or not len(scores.ties.source):
+            return self.chains.best_tags(self.ties.as_chains(scores, clamp), clamp)
         tags = self.structure.viterbi(scores, clamp=clamp).states
-        self._tell_unsettled()
+        self.ties.warn_unsettled()
         return tags
-
-    @property
-    def _junction_tree(self) -> Optional[JunctionTree]:
-        """The inference, if it answers under rules too."""
-        return self.inference if isinstance(self.inference, JunctionTree) else None
 
     def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
         scores = documents.scores
-        if isinstance(scores, ChainScores) or self.inference.decodes_chains or not len(scores.ties.source):
+        if isinstance(scores, ChainScores) or self.structure.inference.decodes_chains or not len(scores.ties.source):
             return super().decode(
-                rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
+                rules, documents._replace(scores=self.ties.as_chains(scores, documents.clamp)), doc_starts, kept
             )
         from ...constraints.decoding import decode
         from .rules import TiedSearch
 
-        search = partial(TiedSearch, self._junction_tree, self.as_chains)
+        inference = self.structure.inference
+        tree = inference if isinstance(inference, JunctionTree) else None
+        search = partial(TiedSearch, tree, self.ties.as_chains)
         decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
-        self._tell_unsettled()
+        self.ties.warn_unsettled()
         return decoded
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
-        chains = self.as_chains(scores, clamp)
-        if self.inference.decodes_chains:
-            return self.of_chains.best_with_probabilities(chains, clamp)
+        chains = self.ties.as_chains(scores, clamp)
+        if self.structure.inference.decodes_chains:
+            return self.chains.best_with_probabilities(chains, clamp)
         tags = self.best_tags(scores, clamp)
         segments = self.segments(tags, scores.starts)
-        return tags, self.of_chains.structure.span_probabilities(chains, self.spans, segments, clamp=clamp)
+        return tags, self.explained.span_probabilities(chains, self.spans, segments, clamp=clamp)
 
     def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
-        return self.of_chains.distribution(self.as_chains(scores, clamp), clamp, graph)
+        return self.chains.distribution(self.ties.as_chains(scores, clamp), clamp, graph)
 
     def batch(self, scores: Any, clamp: Any) -> Distribution:
-        return self.of_chains.batch(self.as_chains(scores, clamp), clamp)
-
-    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
-        if not len(scores.ties.source):
-            return None
-        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
-        return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
-
-    def is_tied(self, scores: Any) -> bool:
-        return self._junction_tree is not None and not isinstance(scores, ChainScores) and len(scores.ties.source) > 0
-
-    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
-        from .rules import joined, under
-
-        scores = rules.apply(document.scores, document.facts, kept)
-        of_doc = joined(scores, document.clamp)
-        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
-        if not automata:
-            return self.of_doc(scores, document.clamp)
-        structure = under(self.inference, rules, automata, of_doc)
-        if structure is None:
-            return None
-        return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
-
-    def excludes(self, loss: Any) -> bool:
-        """What is excluded would want states of its own, which ties don't know."""
-        return False
-
-    def _tell_unsettled(self) -> None:
-        """Once."""
-        inference = self.inference
-        if inference.n_unsettled and not inference.told:
-            inference.told = True
-            message = Warnings.CRFW041.format(
-                name=self.annotation.name,
-                n=inference.n_unsettled,
-                asked=inference.n_asked,
-                inference=inference,
-                remedy=inference.remedy,
-            )
-            announcements.warning(message)
+        return self.chains.batch(self.ties.as_chains(scores, clamp), clamp)
 
 
 class TiedDistribution(Distribution):
