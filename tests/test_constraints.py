@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import decoding
+from spacy_crf.constraints import decoding, rule_set
 from spacy_crf.constraints.automaton import SpanTags
-from spacy_crf.constraints.cache import Cache
-from spacy_crf.constraints.pattern_matches import Match, PatternMatches, WordKinds
-from spacy_crf.constraints.rule_set import RuleSet
+from spacy_crf.constraints.rule import Match, PatternMatches, WordKinds
+from spacy_crf.constraints.rule_set import Cache, RuleSet
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints, read_rule
 from spacy_crf.inference.linear_chain import LinearChain
@@ -319,9 +318,9 @@ def test_a_batch_is_decoded_document_by_document():
 
 
 @pytest.mark.issue(12)
-def test_a_cache_may_be_emptied_between_two_looks():
+def test_a_cache_may_be_emptied_between_two_looks(monkeypatch):
     """Another thread, for which it was full, emptied it: KeyError."""
-    cache = Cache(9)
+    cache = Cache()
 
     class Key:
         looks = 0
@@ -336,7 +335,8 @@ def test_a_cache_may_be_emptied_between_two_looks():
     assert cache.find(key, lambda: "made") == "made" and len(cache) == 1
     key.looks = 0
     assert cache.find(key, lambda: "made again") == "made"
-    small = Cache(2)
+    small = Cache()
+    monkeypatch.setattr(rule_set, "_MOST_KEPT", 2)
     assert [small.find(n, lambda n=n: -n) for n in (1, 2, 3, 1)] == [-1, -2, -3, -1] and len(small) == 2
 
 
@@ -381,7 +381,7 @@ def test_sizes_of_automata_are_told():
     ]
     small = make_rules([{"rule": "at_most", "label": "*", "n": 3}], scheme, max_states=5)
     assert len(small.fitting) == 1 and small.left_out == [(small.rules[0], ["B"])]
-    assert small.enforcement()[0].known == "partly, not of B"
+    assert small.enforcement()[0][2] == "partly, not of B"
 
 
 REFUSED = [

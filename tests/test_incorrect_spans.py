@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from spacy_crf.constraints.incorrect_spans import Excluded
-from spacy_crf.constraints.pattern_matches import PatternMatches
-from spacy_crf.constraints.training import RuledChain
+from spacy_crf.constraints.rule import PatternMatches
+from spacy_crf.constraints.training import Excluded, RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.schemes import SCHEMES, Segments
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import budget, rule_set
-from spacy_crf.constraints.pattern_matches import PatternMatches
+from spacy_crf.constraints.decoding import Budget
+from spacy_crf.constraints.rule import PatternMatches
+from spacy_crf.constraints.rule_set import differing_texts
 from spacy_crf.lab.kernels import lattice as lattice_kernels
 from spacy_crf.lab.kernels.dual_decomposition import bound_automaton
 from spacy_crf.lab.programs import program, solver
@@ -23,7 +24,7 @@ from .test_segment_rules import make_rules as make_segment_rules
 from .test_segment_rules import make_scores as segment_scores
 from .util import signatures
 
-PLENTY = budget.Budget(1e9)
+PLENTY = Budget(1e9)
 MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "length"}
 
 
@@ -256,7 +257,7 @@ def test_texts_have_one_label(kind, seed, few_nodes):
     best = -math.inf
     for score, _, path in all_paths(joined):
         segments = rules.segments(path[joined.tokens].astype(np.int32), scores.starts)
-        if not rule_set.differing_texts(segments, words, np.zeros(5, dtype=np.int64)):
+        if not differing_texts(segments, words, np.zeros(5, dtype=np.int64)):
             best, expected = max((best, []), (score, path[joined.tokens].tolist()), key=lambda pair: pair[0])
             if score == best:
                 answer = expected
@@ -268,7 +269,7 @@ def test_texts_have_one_label(kind, seed, few_nodes):
 def test_whenever_the_time_is_up_the_answer_is_true(kind, seed, monkeypatch, few_nodes):
     """What does not yield is kept, and what is called the best is the best."""
     looks, until = itertools.count(), 10**9
-    monkeypatch.setattr(budget.Budget, "left", property(lambda self: 1.0 if next(looks) < until else -1.0))
+    monkeypatch.setattr(Budget, "left", property(lambda self: 1.0 if next(looks) < until else -1.0))
     rules, scores, clamp = problem(kind, seed, lengths=[6, 5])
     best = decode(rules, scores, [0, 11], PatternMatches(), clamp=clamp)
     for until in range(0, 60, 3):  # noqa: B007

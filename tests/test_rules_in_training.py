@@ -9,7 +9,7 @@ import spacy
 from spacy.training import Example
 
 from spacy_crf.constraints import rule_set
-from spacy_crf.constraints.pattern_matches import PatternMatches
+from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.settings import constraints
 from spacy_crf.constraints.training import RuledChain
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron

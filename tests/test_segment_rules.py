@@ -14,8 +14,8 @@ import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_crf.arrays import cut_document, join_sequences
-from spacy_crf.constraints.pattern_matches import PatternMatches
-from spacy_crf.constraints.rule_set import SegmentRules
+from spacy_crf.constraints.rule import PatternMatches
+from spacy_crf.constraints.rule_set import segment_rules
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints
 from spacy_crf.inference.semi_markov import SemiMarkov
@@ -37,7 +37,7 @@ DOC = np.array([0, 5])
 
 
 def make_rules(tables, labels=LABELS, **settings):
-    return SegmentRules(constraints(tables, **settings), labels, make_programs=Programs)
+    return segment_rules(constraints(tables, **settings), labels, make_programs=Programs)
 
 
 def make_scores(lengths, seed, **settings):

@@ -9,7 +9,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 
-from spacy_crf.constraints.pattern_matches import PatternMatches
+from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.training import RuledSegments
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS

@@ -10,9 +10,8 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 
-from spacy_crf.constraints.incorrect_spans import Excluded
-from spacy_crf.constraints.pattern_matches import PatternMatches
-from spacy_crf.constraints.training import RuledSegments
+from spacy_crf.constraints.rule import PatternMatches
+from spacy_crf.constraints.training import Excluded, RuledSegments
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS

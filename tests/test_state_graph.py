@@ -14,8 +14,8 @@ from spacy_crf.constraints.automaton import (
     minimised,
     per_sentence,
     product,
+    rule_graph,
 )
-from spacy_crf.constraints.state_graph import rule_graph
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.schemes import SCHEMES, Segments
 
@@ -132,13 +132,16 @@ def test_a_graph_without_states_has_no_path():
 
 
 def test_what_behaves_alike_is_merged():
-    automaton = make_automaton(4, 3, [(0, 2, 1), (1, 2, 2), (2, 2, 3), (3, 2, -1)])
+    automaton = make_automaton(4, 3)
+    automaton.next[:3, 2] += 1
+    assert minimised(automaton).n_states == 1
+    automaton.charge(3, 2, -np.inf)
     assert minimised(automaton).n_states == 4
-    endless = make_automaton(4, 3, [(0, 2, 1), (1, 2, 2), (2, 2, 3)])
-    assert minimised(endless).n_states == 1
 
 
 def test_per_sentence_starts_anew():
-    at_most_one = per_sentence(make_automaton(2, 4, [(0, 2, 1), (1, 2, -1)]))
+    automaton = make_automaton(2, 4)
+    automaton.next[:, 2] = 1, -1
+    at_most_one = per_sentence(automaton)
     assert at_most_one.score(np.array([2, 0, BREAK, 2])) == 0.0
     assert at_most_one.score(np.array([2, 0, 2])) == -np.inf

@@ -1,4 +1,4 @@
-"""Finite automata over what happens to spans: the rules that have a memory.
+"""Rules with a memory: finite automata over the events of a labelling, and graphs of states that keep them.
 
 An automaton reads one event per token: the token is outside of all spans, begins a span of some label, is inside of one that
 began before, or stands for the break between two sentences of a document. Every tag scheme is translated into the
@@ -10,13 +10,13 @@ breaking a soft rule.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..schemes import Segments
-from ..types import Floats
+from ..types import Floats, StateGraph
 
 OUTSIDE, BREAK = 0, 1
 _FIRST_LABEL = 2
@@ -92,6 +92,13 @@ class Automaton(NamedTuple):
     def accepts_nothing(self) -> bool:
         return not (self.last > -np.inf).any()
 
+    def charge(self, states: Any, events: Any, price: float) -> None:
+        """Add a price to the steps out of some states with some events, in place; -inf forbids the steps."""
+        if price == -np.inf:
+            self.next[states, events] = -1
+        else:
+            self.scores[states, events] += price
+
     def may_bind(self, length: int) -> bool:
         """Whether it takes something off any sequence of so many events."""
         free, reached = (self.next >= 0) & (self.scores == 0.0), np.arange(self.n_states) == 0
@@ -116,25 +123,10 @@ class Automaton(NamedTuple):
         return total + float(self.last[state])
 
 
-def make_automaton(
-    n_states: int,
-    n_events: int,
-    steps: Sequence[tuple[int, int, int]],
-    *,
-    prices: Sequence[tuple[int, int, float]] = (),
-) -> Automaton:
-    """An automaton that stays where it is but for some steps.
-
-    steps: (state, event, next state), -1 for what is forbidden.
-    prices: (state, event, score) of steps that cost something.
-    """
+def make_automaton(n_states: int, n_events: int) -> Automaton:
+    """An automaton that stays where it is, and accepts everything."""
     following = np.repeat(np.arange(n_states, dtype=np.int32)[:, None], n_events, axis=1)
-    scores = np.zeros((n_states, n_events))
-    for state, event, to in steps:
-        following[state, event] = to
-    for state, event, price in prices:
-        scores[state, event] += price
-    return Automaton(following, scores, np.zeros(n_states))
+    return Automaton(following, np.zeros((n_states, n_events)), np.zeros(n_states))
 
 
 def per_sentence(automaton: Automaton) -> Automaton:
@@ -221,24 +213,85 @@ def minimised(automaton: Automaton) -> Automaton:
 
 def _trimmed(automaton: Automaton) -> Automaton:
     """Without the states from which no end is allowed; a start that is one of them stays, and allows nothing."""
-    useful = automaton.last > -np.inf
-    while True:
-        reaches = useful | (useful[automaton.next] & (automaton.next >= 0)).any(axis=1)
-        if (reaches == useful).all():
-            break
-        useful = reaches
+    source, event = np.nonzero(automaton.next >= 0)
+    target = automaton.next[source, event]
+    useful = _reachable(target, source, automaton.last > -np.inf)
     useful[0] = True
-    reachable = np.zeros(len(useful), dtype=bool)
-    reachable[0] = True
-    while True:
-        targets = automaton.next[reachable]
-        grown = reachable.copy()
-        grown[targets[targets >= 0]] = True
-        grown &= useful
-        if (grown == reachable).all():
-            break
-        reachable = grown
-    kept = np.flatnonzero(reachable)
-    number = np.full(len(reachable) + 1, -1, dtype=np.int32)  # the last one for -1
+    inside = useful[source] & useful[target]
+    kept = np.flatnonzero(_reachable(source[inside], target[inside], np.arange(len(useful)) == 0))
+    number = np.full(len(useful) + 1, -1, dtype=np.int32)  # the last one for -1
     number[kept] = np.arange(len(kept))
     return Automaton(number[automaton.next[kept]], automaton.scores[kept], automaton.last[kept])
+
+
+# Tags times states of an automaton: the graph in which labellings that keep the rules are paths
+
+
+def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> StateGraph:
+    """The graph of the labellings that an automaton accepts.
+
+    allowed (bool[S + 1, S + 1]): Which tag may follow which; arcs are made for these only. S is the break, whose row and
+        column say too which tags begin and end sequences.
+    RETURNS (StateGraph): Over S + 1 tags, its states ordered by tag; only those that lie on some path.
+    """
+    n_tags, n_states = len(tags.label_of) + 1, automaton.n_states
+    before, after = np.nonzero(allowed)  # tag pairs
+    events = tags.events[before, after]
+    # State (tag, q) is number tag * Q + q. Every arc: a pair of tags, and a state of the automaton it is read in.
+    q = np.arange(n_states)
+    to = automaton.next[:, events]  # [Q, pairs]
+    possible = (to >= 0) & (automaton.scores[:, events] > -np.inf)
+    from_q, pair = np.nonzero(possible)
+    source, target = before[pair] * n_states + from_q, after[pair] * n_states + to[from_q, pair]
+    scores = automaton.scores[from_q, events[pair]]
+    # The first event is read in state 0; no sequence begins or ends with a break.
+    first = np.full((n_tags, n_states), -np.inf)
+    opening = tags.events[-1, :-1]
+    reached = automaton.next[0, opening]
+    [kept] = np.nonzero((reached >= 0) & allowed[-1, :-1])
+    first[kept, reached[kept]] = automaton.scores[0, opening[kept]]
+    last = np.full((n_tags, n_states), -np.inf)
+    last[:-1][allowed[:-1, -1]] = automaton.last
+    first, last = first.reshape(-1), last.reshape(-1)
+    useful = _reachable(source, target, first > -np.inf) & _reachable(target, source, last > -np.inf)
+    number = np.cumsum(useful) - 1
+    kept = useful[source] & useful[target]
+    source, target, scores = number[source[kept]], number[target[kept]], scores[kept]
+    tag_of = np.repeat(np.arange(n_tags), len(q))[useful]
+    return _in_order(source, target, scores, first[useful], last[useful], tag_of)
+
+
+def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
+    """A graph over copies of tags: it has each state of the given graph once for each copy of the state's tag.
+
+    tag_of (int[C]): The tag of each copy, for all tags of the graph.
+    """
+    of_state, copy = np.nonzero(graph.tag_of[:, None] == tag_of)
+    counts = np.bincount(of_state, minlength=len(graph.tag_of))
+    before = np.cumsum(counts) - counts
+    # Every arc between every two copies of its states
+    sizes = counts[graph.source] * counts[graph.target]
+    arc = np.repeat(np.arange(len(sizes)), sizes)
+    pair = np.arange(len(arc)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    width = counts[graph.target[arc]]
+    source = before[graph.source[arc]] + pair // width
+    target = before[graph.target[arc]] + pair % width
+    return _in_order(source, target, graph.scores[arc], graph.first[of_state], graph.last[of_state], copy)
+
+
+def _in_order(source, target, scores, first, last, tag_of) -> StateGraph:
+    """A graph with its arcs sorted by source, then by target."""
+    order = np.lexsort((target, source))
+    source, target, tag_of = (array.astype(np.int32) for array in (source[order], target[order], tag_of))
+    return StateGraph(source, target, np.ascontiguousarray(scores[order]), first, last, tag_of)
+
+
+def _reachable(source, target, start):
+    """States that arcs lead to from some states (bool[Q]), and these: bool[Q]."""
+    reached = start
+    while True:
+        grown = reached.copy()
+        grown[target[reached[source]]] = True
+        if (grown == reached).all():
+            return reached
+        reached = grown

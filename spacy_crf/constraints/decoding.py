@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..inference.structure import Structure
-from .budget import Budget, seconds_of_recursion
-from .pattern_matches import PatternMatches
-from .rule import Rule
-from .rule_set import RuleSet, differing_texts
+from .rule import PatternMatches, Rule
+from .rule_set import RuleSet, Text
 
 _MOST = 0.8  # of the budget, for a labelling that keeps all rules
 _FIRST_SHARE = 0.6  # of what is left of it, while not all automata are there
@@ -31,12 +29,13 @@ CALL = 2e-4  # of a question, whatever its size
 READ = 2e-8  # of a token that an automaton reads
 _ARC = 2e-9  # of an arc in a graph of states, for each token
 
+_STEP = 1e-9  # of a sum in a recursion
+
 Tags = NDArray[np.int32]
-Text = tuple[int, ...]  # the number of its sequence, or -1 for all of the document, and its words
 
 
 class Decoded(NamedTuple):
-    """Labellings of a batch, and what could not be had."""
+    """Best labellings of a batch, and which rules and proofs they lack."""
 
     tags: Tags  # [T]
     relaxed: dict[int, list[Rule]]  # the rules that a document does not keep, by its number
@@ -46,14 +45,14 @@ class Decoded(NamedTuple):
 
 
 class KeptRules(NamedTuple):
-    """Which rules hold, by their places: decided once for all that is asked of a document."""
+    """Places of the rules that hold, decided once for all questions about a batch of documents."""
 
     places: frozenset[int]
-    instead: Mapping[int, frozenset[int]]  # for some documents others
+    instead: Mapping[int, frozenset[int]]  # other places, for some documents
 
 
 class Documents(NamedTuple):
-    """Scores of documents without the rules, and what the rules need to know."""
+    """Scores of documents without the rules, and the facts that rules depend on."""
 
     scores: Any
     clamp: Any
@@ -61,7 +60,7 @@ class Documents(NamedTuple):
     words: Optional[NDArray[np.uint64]]  # [T] for rules about texts
 
     def at(self, tokens: slice) -> "Documents":
-        """A single document, or a sentence."""
+        """One document of these, or one sentence."""
         words = None if self.words is None else self.words[tokens]
         return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
 
@@ -81,7 +80,7 @@ def decode(
     doc_starts (int64[D + 1]): Where they start.
     kept (KeptRules): The rules that hold; by default all that can be kept, in their order.
     structure (Structure): Finds the best labellings under the rules without a memory; that of the rules by default.
-    make_search (Callable): Makes what looks for the best labelling of a document that breaks a rule, a `RuleSearch` by default.
+    make_search (Callable): Makes the search for the best labelling of a document that breaks a rule, a `RuleSearch` by default.
     RETURNS (Decoded)
     """
     structure, make_search = structure or rules.structure, make_search or RuleSearch
@@ -94,12 +93,9 @@ def decode(
     broken[np.searchsorted(doc_starts, without, side="right") - 1] = True
     if rules.automata:
         broken |= rules.broken(rules.totals(tags, scores.starts, doc_starts), places)
-    for rule in rules.global_:
-        segments = rules.segments(tags, scores.starts)
-        of_scope = scores.starts if rule.per == "sentence" else doc_starts
-        scope = np.repeat(np.arange(len(of_scope) - 1), np.diff(of_scope))
-        texts = [text[0] for text in differing_texts(segments, words, scope)]
-        broken[np.searchsorted(doc_starts, of_scope[texts], side="right") - 1] = True
+    for rule, (scope, *_) in rules.clashing(tags, scores.starts, doc_starts, words, rules.global_):
+        begin = scores.starts[scope] if rule.per == "sentence" else doc_starts[scope]
+        broken[np.searchsorted(doc_starts, begin, side="right") - 1] = True
     if kept is not None:
         broken[list(kept.instead)] = True
     decoded = Decoded(tags, {}, [], {}, [])
@@ -124,6 +120,38 @@ def decode(
     return decoded
 
 
+class Budget:
+    """The work that the search for a labelling may take, in seconds that it takes on a usual machine. Work is counted and not
+    timed, so an answer does not depend on the hour and the machine.
+
+    seconds (float): Work that may be spent.
+    whole (Budget): The budget that this is a part of, None for a whole one.
+    """
+
+    def __init__(self, seconds: float, whole: "Optional[Budget]" = None):
+        self._whole, self._seconds = whole or self, max(seconds, 1e-9)
+        self._spent = 0.0  # of the whole
+        self._until = self._whole._spent + self._seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left; 0 or less when none are."""
+        return self._until - self._whole._spent
+
+    @property
+    def share_left(self) -> float:
+        """Share of the seconds that is left."""
+        return self.left / self._seconds
+
+    def spend(self, seconds: float) -> None:
+        """Take work off the whole budget and all its parts."""
+        self._whole._spent += seconds
+
+    def part(self, share: float) -> "Budget":
+        """A budget of a share of what is left."""
+        return Budget(share * self.left, self._whole)
+
+
 class Answer(NamedTuple):
     tags: Optional[Tags]  # None if there was no time to find any
     relaxed: list[Rule]
@@ -133,7 +161,7 @@ class Answer(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A labelling, and for which rules it is the best one: all that it was made for, and others that it keeps anyway."""
+    """A labelling that is the best one under the rules that it was made for, and the rules that it keeps."""
 
     tags: Tags
     made_for: frozenset[int]
@@ -164,8 +192,8 @@ class RuleSearch:
         self._decoded[kept & self.rules.decodable_places] = tags
 
     def best(self) -> Answer:
-        """Where no labelling keeps all rules, the hard ones are taken up one by one, in their order, as long as there
-        is one."""
+        """The best labelling. Where none keeps all rules, the hard rules are added one by one, in their order, and those yield
+        with which no labelling is left."""
         rules = self.rules
         found = self._solve(rules.places, self.budget.part(_MOST))
         if found is not None:
@@ -239,7 +267,7 @@ class RuleSearch:
     def _better(
         self, solver: "GraphSolver", tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[Tags, bool]:
-        """A labelling that keeps all rules, or a better one if there is one and the time is not up; whether it is the best."""
+        """A labelling that keeps all rules, or a better one that is found in time; and whether it is the best one."""
         found, finished = solver.go_on(self.budget)
         broken, clashing = self._broken(found, automata, kept)
         return (tags, False) if broken - solver.active or clashing else (found, finished)
@@ -253,13 +281,14 @@ class RuleSearch:
 
     @cached_property
     def recursion(self) -> float:
-        """Seconds of a recursion over the document."""
+        """Estimated seconds of a recursion over the document."""
         scores, states = self.document.scores, len(self.rules.tags.label_of)
         return seconds_of_recursion(len(scores[0]), states, len(getattr(scores, "lengths", "1")))
 
     def _with_sentences(self, kept: frozenset[int], tags: Tags, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """A labelling whose sentences, one by one, keep the rules about sentences; and whether it is the best one, or, for None,
-        there is none."""
+        """Decode each sentence that breaks a rule about sentences by itself.
+
+        RETURNS (int32[T] or None, bool): None if there is no labelling; and whether that is certain, or it is the best one."""
         starts, tags = self._starts, tags.copy()
         totals = self.rules.totals(tags, starts, starts)
         inner = frozenset(rule.place for rule in self.rules.rules if rule.in_sentence)
@@ -283,32 +312,23 @@ class RuleSearch:
     def _broken(
         self, tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[set[int], list[tuple[Rule, Text]]]:
-        """Which automata take something off a labelling, and which texts have several labels."""
+        """The automata that take something off a labelling, and the texts that have several labels in it."""
         [totals] = self.rules.totals(tags, self._starts, np.array([0, len(tags)]))
         clashing = self._clashing(tags, kept)
         self.budget.spend(CALL + READ * len(tags) * (1 + len(automata)))
         return {n for n in automata if totals[n] < 0.0}, clashing
 
     def _clashing(self, tags: Tags, kept: frozenset[int]) -> list[tuple[Rule, Text]]:
-        rules = [rule for rule in self.rules.global_ if rule.place in kept]
-        if self._of_sentence:
-            rules = [rule for rule in rules if rule.in_sentence]
-        found = []
-        for rule in rules:
-            scope = self.sentences if rule.per == "sentence" else np.full(len(tags), -1)
-            segments = self.rules.segments(tags, self._starts)
-            found += [(rule, text) for text in differing_texts(segments, self.document.words, scope)]
-        return found
-
-    @property
-    def sentences(self) -> NDArray[np.int64]:
-        return np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
+        asked = [
+            rule for rule in self.rules.global_ if rule.place in kept and (rule.in_sentence or not self._of_sentence)
+        ]
+        return self.rules.clashing(tags, self._starts, np.array([0, len(tags)]), self.document.words, asked)
 
     def _known(self, tags: Tags, made_for: frozenset[int], *, solved: bool = False) -> _Known:
-        """What is known of a labelling.
+        """Which rules a labelling keeps.
 
-        made_for (frozenset[int]): Places of rules under which it is the best: under their masks, or, if it is solved,
-            under all that they say.
+        made_for (frozenset[int]): Places of the rules under whose masks it is the best, or, if it is solved, under these rules
+            with their automata.
         """
         rules, document = self.rules, self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
@@ -356,6 +376,15 @@ class GraphSolver:
     def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
         """Search on where `solve` found a labelling and did not prove that it is the best one. A graph's always is."""
         raise NotImplementedError
+
+
+def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
+    """Estimated seconds of one recursion on a usual machine.
+
+    tokens, states (int), longest (int): Tokens of the longest segment.
+    RETURNS (float)
+    """
+    return _STEP * tokens * states * (states + 4 * longest)
 
 
 def graph_seconds(n_arcs: float, n_tokens: int) -> float:

@@ -1,13 +1,13 @@
-"""What every rule is: a plain table ``{"rule": "at_most", "label": "ZIP", "n": 1}``, and what it says of tags.
+"""The base of all rules. A rule is a plain table, such as ``{"rule": "at_most", "label": "ZIP", "n": 1}``.
 
-Every rule may have a ``name``, for messages, and a ``weight``: without one it is hard, with one each place where it is broken
-costs that much in log-odds (a negative weight is a bonus). ``label`` is one label, a list of labels, or "*" for all of them;
-rules about how often or how long say it of each label by itself.
+Every rule may have a ``name``, for messages, and a ``weight``. Without a weight it is hard; with one, each place where it is
+broken costs that much in log-odds (a negative weight is a bonus). ``label`` is one label, a list of labels, or "*" for all of
+them; rules that count or measure spans do so for each label separately.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,20 +19,68 @@ Table = dict[str, Any]
 NO_SPAN = "O"
 
 
-class Steps(NamedTuple):
-    """Pairs of tags that break a rule at some tokens only."""
+class Match(NamedTuple):
+    """Where the pattern of a rule matches."""
 
-    tokens: NDArray[np.bool_]  # [T] where the second tag stands
-    pairs: NDArray[np.bool_]  # [S, S]
+    covered: NDArray[np.bool_]  # [T] tokens that are part of a match
+    begins: NDArray[np.bool_]  # [T] first tokens of matches
+    ends: NDArray[np.bool_]  # [T] last tokens of matches
 
 
-class Broken(NamedTuple):
-    """What breaks a rule about tokens and neighbours; None for nothing."""
+class WordKinds(NamedTuple):
+    """Matches of patterns that look at one word each. Words that the same patterns match are of one kind."""
+
+    of_token: NDArray[np.int32]  # [T]
+    matched: NDArray[np.bool_]  # [K, N] the kinds that each pattern matches
+    places: Mapping[int, int]  # the column of each rule, by its place
+
+
+class PatternMatches(dict):
+    """What patterns and functions find in a batch of documents: a Match, or the allowed tags (bool[T, S]), by place of the rule.
+
+    words (WordKinds): In place of a Match, for rules whose patterns look at single words.
+    """
+
+    def __init__(self, found: Optional[Mapping[int, Any]] = None, words: Optional[WordKinds] = None):
+        super().__init__(found or {})
+        self.words = words
+
+    def __missing__(self, place: int) -> Match:
+        if self.words is None:
+            raise KeyError(place)
+        found = self.words.matched[self.words.of_token, self.words.places[place]]
+        return Match(found, found, found)
+
+    def of_labels(self, label_of: NDArray[np.int64]) -> "PatternMatches":
+        """Allowed tags as allowed labels: a label is allowed where any of its tags is.
+
+        label_of (int64[S]): The label of each tag, -1 for none.
+        """
+        belongs = (label_of[:, np.newaxis] + 1) == np.arange(label_of.max(initial=-1) + 2)
+        found = {
+            place: fact if isinstance(fact, Match) else (fact[:, :, np.newaxis] & belongs).any(axis=1)
+            for place, fact in self.items()
+        }
+        return PatternMatches(found, self.words)
+
+    def at(self, tokens: Union[slice, NDArray[np.int64]]) -> "PatternMatches":
+        """What is found at some of the tokens."""
+        words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])
+        cut = {
+            place: Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
+            for place, fact in self.items()
+        }
+        return PatternMatches(cut, words)
+
+
+class Violations(NamedTuple):
+    """Which tags and which pairs of neighbouring tags break a rule; None for none."""
 
     emissions: Optional[NDArray[np.bool_]] = None  # [T, S]
-    transitions: Optional[NDArray[np.bool_]] = None  # [S, S]
+    transitions: Optional[NDArray[np.bool_]] = None  # [S, S] at all tokens
     first: Optional[NDArray[np.bool_]] = None  # [S]
-    steps: Sequence[Steps] = ()
+    # bool[T] and bool[S, S]: pairs whose second tag stands at one of these tokens
+    steps: Optional[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = None
     # bool[T] and bool[S]: these tags at these tokens, in place of emissions, of which they are a small part
     tags_at: Optional[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = None
 
@@ -41,7 +89,7 @@ class Broken(NamedTuple):
         return self.emissions is not None or self.tags_at is not None
 
     def add_price(self, scores: Floats, price: float) -> None:
-        """Adds the price to the scores of states at tokens (float64[T, S]) where the rule is broken, in place."""
+        """Add the price to scores of states at tokens (float64[T, S]) where the rule is broken, in place."""
         if self.emissions is not None:
             scores[self.emissions] += price
         if self.tags_at is not None:
@@ -68,6 +116,15 @@ class Rule:
     required: ClassVar[dict[str, Callable]] = {}
     optional: ClassVar[dict[str, tuple[Callable, Any]]] = {}  # reader and default
 
+    reads_pattern: ClassVar[bool] = False  # asks for a Match
+    reads_tags: ClassVar[bool] = False  # asks for what a registered function allows: bool[T, S]
+    local: ClassVar[bool] = False  # forbids tags and pairs of neighbours, without a memory
+    by_token: ClassVar[bool] = False  # depends on the match of each token alone
+    global_: ClassVar[bool] = False  # no small automaton holds it
+    by_label: ClassVar[bool] = False  # holds for each label separately: one automaton for each
+    segment_scores: ClassVar[str] = "tokens"  # which scores of a segment its mask is for: "tokens", "begins" or "ends"
+    bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
+
     @property
     def hard(self) -> bool:
         return self.weight is None
@@ -83,27 +140,20 @@ class Rule:
             return arguments[name]
         raise AttributeError(name)
 
-    # What a rule says of itself; each overrides what applies.
+    # A kind of rule overrides what applies to it.
 
     def check(self) -> Optional[str]:
-        """What is wrong about the arguments together."""
+        """What is wrong about the arguments together, None if nothing is."""
         return None
 
     def names(self) -> Iterable[str]:
         """All labels that the rule names."""
         return [] if self.arguments.get("label") in (None, "*") else self.label
 
-    reads_pattern: ClassVar[bool] = False  # needs a Match
-    reads_tags: ClassVar[bool] = False  # needs what a registered function allows: bool[T, S]
-    local: ClassVar[bool] = False  # forbids tokens and steps, without a memory
-    by_token: ClassVar[bool] = False  # of tokens, each by itself: what the pattern says of a token is all it asks for
-    global_: ClassVar[bool] = False  # no small automaton holds it
-    by_label: ClassVar[bool] = False  # says it of each label by itself: one automaton for each
-    segment_scores: ClassVar[str] = "tokens"  # what its mask is for, of a segment: "tokens", "begins" or "ends"
-    bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
-
-    def broken(self, tags: SpanTags, found: Any, opening: NDArray[np.bool_], closing: NDArray[np.bool_]) -> Broken:
-        """What breaks the rule (for local rules).
+    def violations(
+        self, tags: SpanTags, found: Any, opening: NDArray[np.bool_], closing: NDArray[np.bool_]
+    ) -> Violations:
+        """Where labellings break a local rule.
 
         found: The Match, or the allowed tags.
         opening, closing (bool[T]): First and last tokens of sequences.
@@ -112,7 +162,7 @@ class Rule:
 
     @property
     def in_sentence(self) -> bool:
-        """Whether what it says of a sentence does not depend on the others."""
+        """Whether a sentence keeps the rule whatever the other sentences are."""
         return self.arguments.get("per") == "sentence" or self.bounds_length
 
     @property
@@ -121,25 +171,24 @@ class Rule:
         return 0
 
     def automata(self, tags: SpanTags, most: int) -> list[Automaton]:
-        """Automata that together accept what keeps the rule (for rules with a memory).
+        """Automata that together accept the labellings that keep a rule with a memory.
 
-        most (int): Tokens of the longest document that they are for: what only longer ones can reach they don't count.
+        most (int): Tokens of the longest document that the automata are for: they do not count further.
         """
         return []
 
     def broken_lengths(self, tags: SpanTags, longest: int) -> NDArray[np.bool_]:
-        """Lengths of segments that break the rule (for rules that bound it): bool[longest, S]."""
+        """Lengths of segments that break a rule that bounds lengths: bool[longest, S]."""
         raise NotImplementedError
 
     def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
+        """Numbers of the labels that an argument names."""
         value = self.arguments[argument]
         return list(range(len(tags.labels))) if value == "*" else [tags.labels.index(name) for name in value]
 
     def _tags(self, tags: SpanTags) -> NDArray[np.bool_]:
-        """bool[S]: tags of the labels that it is about."""
-        chosen = np.zeros(len(tags.labels) + 1, dtype=bool)
-        chosen[self.labels(tags)] = True
-        return chosen[tags.label_of]  # the last is for -1, no label
+        """bool[S]: tags of the labels that the rule is about."""
+        return np.isin(tags.label_of, self.labels(tags))
 
     def _is_label(self, tags: SpanTags, names: Iterable[str]) -> NDArray[np.bool_]:
         """bool[S]: tags of the named labels; O stands for tags outside of all spans."""

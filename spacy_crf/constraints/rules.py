@@ -1,4 +1,4 @@
-"""The kinds of rules, and what each of them means: which single steps it forbids, or which automaton keeps it."""
+"""The kinds of rules: which tags and neighbours each forbids, or which automaton accepts what keeps it."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from . import arguments
 from .automaton import make_automaton
-from .rule import NO_SPAN, Broken, Rule, Steps
+from .rule import NO_SPAN, Rule, Violations
 
 START = "START"
 
@@ -22,10 +22,10 @@ class ForbidPair(Rule):
     def names(self):
         return [name for name in self.arguments["labels"] if name != NO_SPAN]
 
-    def broken(self, tags, found, opening, closing):
+    def violations(self, tags, found, opening, closing):
         before, after = self.arguments["labels"]
         pairs = self._is_label(tags, [before])[:, None] & self._is_label(tags, [after])[None, :]
-        return Broken(transitions=pairs & ~tags.continues)
+        return Violations(transitions=pairs & ~tags.continues)
 
 
 class AllowPairs(Rule):
@@ -37,12 +37,12 @@ class AllowPairs(Rule):
     def names(self):
         return {name for pair in self.arguments["labels"] for name in pair if name != NO_SPAN}
 
-    def broken(self, tags, found, opening, closing):
+    def violations(self, tags, found, opening, closing):
         spans = tags.label_of >= 0
         pairs = spans[:, None] & spans[None, :] & ~tags.continues
         for before, after in self.arguments["labels"]:
             pairs &= ~(self._is_label(tags, [before])[:, None] & self._is_label(tags, [after])[None, :])
-        return Broken(transitions=pairs)
+        return Violations(transitions=pairs)
 
 
 class Follows(Rule):
@@ -54,11 +54,11 @@ class Follows(Rule):
     def names(self):
         return [*super().names(), *(name for name in self.after if name not in (NO_SPAN, START))]
 
-    def broken(self, tags, found, opening, closing):
+    def violations(self, tags, found, opening, closing):
         label = self._tags(tags)
         after = self._is_label(tags, [name for name in self.after if name != START])
         first = label if START not in self.after else np.zeros_like(label)
-        return Broken(transitions=label[None, :] & ~after[:, None] & ~tags.continues, first=first)
+        return Violations(transitions=label[None, :] & ~after[:, None] & ~tags.continues, first=first)
 
 
 # ---------------------------------------------------------------------------------------------------- what is where
@@ -81,31 +81,35 @@ class _OnPattern(Rule):
         return None
 
 
-class OnlyOn(_OnPattern):
+class _OnTokens(_OnPattern):
+    """Base of the rules about each matched token, or each other token, by itself."""
+
+    by_token = True
+    at_matches: ClassVar[bool]  # whether matched tokens break the rule, or the others
+    having_label: ClassVar[bool]  # by tags of the label, or by other tags
+
+    def violations(self, tags, found, opening, closing):
+        of_label = self._tags(tags)
+        wrong_tags = of_label if self.having_label else ~of_label
+        return Violations(tags_at=(found.covered if self.at_matches else ~found.covered, wrong_tags))
+
+
+class OnlyOn(_OnTokens):
     """The label is given to matched tokens only."""
 
-    kind, by_token = "only_on", True
-
-    def broken(self, tags, found, opening, closing):
-        return Broken(tags_at=(~found.covered, self._tags(tags)))
+    kind, at_matches, having_label = "only_on", False, True
 
 
-class AlwaysOn(_OnPattern):
+class AlwaysOn(_OnTokens):
     """Matched tokens have this label (one of these)."""
 
-    kind, by_token = "always_on", True
-
-    def broken(self, tags, found, opening, closing):
-        return Broken(tags_at=(found.covered, ~self._tags(tags)))
+    kind, at_matches, having_label = "always_on", True, False
 
 
-class NeverOn(_OnPattern):
+class NeverOn(_OnTokens):
     """Matched tokens do not have this label."""
 
-    kind, by_token = "never_on", True
-
-    def broken(self, tags, found, opening, closing):
-        return Broken(tags_at=(found.covered, self._tags(tags)))
+    kind, at_matches, having_label = "never_on", True, True
 
 
 class StartsWith(_OnPattern):
@@ -113,12 +117,11 @@ class StartsWith(_OnPattern):
 
     kind, segment_scores = "starts_with", "begins"
 
-    def broken(self, tags, found, opening, closing):
+    def violations(self, tags, found, opening, closing):
         wrong, label = ~found.begins, self._tags(tags)
         always = label & ~tags.continues.any(axis=0)  # tags that begin a span wherever they stand
-        emissions = wrong[:, None] & (always | (label & opening[:, None]))
         pairs = (label & ~always)[None, :] & ~tags.continues
-        return Broken(emissions=emissions, steps=[Steps(wrong & ~opening, pairs)] if pairs.any() else ())
+        return _at_edges(wrong, opening, label, always, (wrong & ~opening, pairs))
 
 
 class EndsWith(_OnPattern):
@@ -126,14 +129,18 @@ class EndsWith(_OnPattern):
 
     kind, segment_scores = "ends_with", "ends"
 
-    def broken(self, tags, found, opening, closing):
+    def violations(self, tags, found, opening, closing):
         wrong, label = ~found.ends, self._tags(tags)
         always = label & ~tags.continues.any(axis=1)  # tags that end a span wherever they stand
-        emissions = wrong[:, None] & (always | (label & closing[:, None]))
         pairs = (label & ~always)[:, None] & ~tags.continues
-        behind_wrong = np.zeros_like(wrong)
-        behind_wrong[1:] = wrong[:-1]
-        return Broken(emissions=emissions, steps=[Steps(behind_wrong & ~opening, pairs)] if pairs.any() else ())
+        behind_wrong = np.append(False, wrong)[: len(wrong)]
+        return _at_edges(wrong, closing, label, always, (behind_wrong & ~opening, pairs))
+
+
+def _at_edges(wrong, edges, label, always, steps) -> Violations:
+    """Tags of the label that are edges of spans at wrong tokens, at the edge of a sequence or beside another tag."""
+    emissions = wrong[:, None] & (always | (label & edges[:, None]))
+    return Violations(emissions=emissions, steps=steps if steps[1].any() else None)
 
 
 class Custom(Rule):
@@ -142,8 +149,8 @@ class Custom(Rule):
     kind, local, reads_tags = "custom", True, True
     required: ClassVar = {"function": arguments.text}
 
-    def broken(self, tags, found, opening, closing):
-        return Broken(emissions=~found)
+    def violations(self, tags, found, opening, closing):
+        return Violations(emissions=~found)
 
 
 # ------------------------------------------------------------------------------------------------- with a memory
@@ -161,17 +168,12 @@ class SpanOrder(Rule):
 
     def automata(self, tags, most):
         labels = self.labels(tags, "labels")
-        steps, prices = [], []
-        for state in range(len(labels)):  # the furthest label so far
-            for rank, label in enumerate(labels):
-                event = tags.begins(label)
-                if rank >= state:
-                    steps.append((state, event, rank))
-                elif self.hard:
-                    steps.append((state, event, -1))
-                else:
-                    prices.append((state, event, self.price))
-        return self._in_scope([make_automaton(len(labels), tags.n_events, steps, prices=prices)])
+        automaton = make_automaton(len(labels), tags.n_events)  # state: the furthest label so far
+        for rank, label in enumerate(labels):
+            event = tags.begins(label)
+            automaton.next[: rank + 1, event] = rank
+            automaton.charge(slice(rank + 1, None), event, self.price)
+        return self._in_scope([automaton])
 
 
 class _Counted(Rule):
@@ -192,16 +194,15 @@ class _Counted(Rule):
 
     def _counter(self, tags, event, most):
         if self.n > most:  # so many there can't be
-            priced = self.at_least and not self.hard
-            automaton = make_automaton(1, tags.n_events, [], prices=[(0, event, -self.price)] if priced else ())
+            automaton = make_automaton(1, tags.n_events)
+            if self.at_least and not self.hard:
+                automaton.scores[0, event] = -self.price
             automaton.last[0] = self.price * self.n if self.at_least else 0.0
             return automaton
-        automaton = make_automaton(self.n + 1, tags.n_events, [])
+        automaton = make_automaton(self.n + 1, tags.n_events)
         automaton.next[:-1, event] += 1
-        if self.at_most and self.hard:
-            automaton.next[self.n, event] = -1
-        elif self.at_most:
-            automaton.scores[self.n, event] = self.price
+        if self.at_most:
+            automaton.charge(self.n, event, self.price)
         if self.at_least:
             automaton.last[:-1] = self.price * np.arange(self.n, 0, -1)
         return automaton
@@ -248,9 +249,9 @@ class Requires(_Implication):
 
     def automata(self, tags, most):
         nothing, asked, given = range(3)
-        steps = [(nothing, event, asked) for event in self._events(tags, "if")]
-        steps += [(state, event, given) for state in (nothing, asked) for event in self._events(tags, "then")]
-        automaton = make_automaton(3, tags.n_events, steps)
+        automaton = make_automaton(3, tags.n_events)
+        automaton.next[nothing, self._events(tags, "if")] = asked
+        automaton.next[[[nothing], [asked]], self._events(tags, "then")] = given
         automaton.last[asked] = self.price
         return self._in_scope([automaton])
 
@@ -262,14 +263,13 @@ class Excludes(_Implication):
 
     def automata(self, tags, most):
         nothing, one, other, both = range(4)
-        steps, prices = [], []
+        automaton = make_automaton(4, tags.n_events)
         for argument, state, against in (("if", one, other), ("then", other, one)):
-            for event in self._events(tags, argument):
-                steps.append((nothing, event, state))
-                steps.append((against, event, -1 if self.hard else both))
-                if not self.hard:
-                    prices.append((against, event, self.price))
-        return self._in_scope([make_automaton(4, tags.n_events, steps, prices=prices)])
+            events = self._events(tags, argument)
+            automaton.next[nothing, events] = state
+            automaton.next[against, events] = both
+            automaton.charge(against, events, self.price)
+        return self._in_scope([automaton])
 
 
 class Length(Rule):
@@ -301,22 +301,17 @@ class Length(Rule):
         # would have to be longer than any is too short where it begins.
         shortest, longest = self.min, self.max if self.max is not None and self.max <= most else None
         if shortest > most:
-            step = [(0, begins, -1)] if self.hard else []
-            return make_automaton(1, tags.n_events, step, prices=[] if self.hard else [(0, begins, self.price)])
+            automaton = make_automaton(1, tags.n_events)
+            automaton.charge(0, begins, self.price)
+            return automaton
         size = 1 + max(shortest if longest is None else longest if self.hard else longest + 1, 1)
-        automaton = make_automaton(size, tags.n_events, [])
+        automaton = make_automaton(size, tags.n_events)
         automaton.next[:], automaton.next[:, begins] = 0, 1
         automaton.next[1:, inside] = np.minimum(np.arange(2, size + 1), size - 1)
-        ends = np.arange(tags.n_events) != inside
-        if self.hard:
-            automaton.next[1:shortest, ends] = -1
-        else:
-            automaton.scores[1:shortest, ends] = self.price
+        automaton.charge(slice(1, shortest), np.arange(tags.n_events) != inside, self.price)
         automaton.last[1:shortest] = self.price
-        if longest is not None and self.hard:
-            automaton.next[longest, inside] = -1
-        elif longest is not None:
-            automaton.scores[longest, inside] = self.price
+        if longest is not None:
+            automaton.charge(longest, inside, self.price)
         return automaton
 
 

@@ -13,8 +13,7 @@ from spacy.tokens import Doc, Token
 from spacy.util import registry
 from spacy.vocab import Vocab
 
-from ..constraints.pattern_matches import Match, PatternMatches, WordKinds
-from ..constraints.rule import Rule
+from ..constraints.rule import Match, PatternMatches, Rule, WordKinds
 from ..errors import Errors
 from ..features.doc_batch import DocBatch, DocPart
 from ..features.feature_index import HashTable

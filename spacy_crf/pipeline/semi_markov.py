@@ -20,7 +20,7 @@ from .segment_supervision import Texts
 from .supervision import Gold, Keys, Spelt, Supervision
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import SegmentRules
+    from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
 
 
@@ -59,11 +59,12 @@ class SegmentDecoding(Decoding):
 
     # ------------------------------------------------------------------------------------------------------- rules
 
-    def compile_rules(self, constraints: "Constraints") -> "SegmentRules":
-        from ..constraints.rule_set import SegmentRules
+    def compile_rules(self, constraints: "Constraints") -> "RuleSet":
+        from ..constraints.rule_set import segment_rules
 
         programs = registry.misc.get("spacy_crf.rule_programs.v1")
-        return SegmentRules(constraints, list(self.annotation.labels), self.searched if self.beam else None, programs)
+        structure = self.searched if self.beam else None
+        return segment_rules(constraints, list(self.annotation.labels), structure, programs)
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)

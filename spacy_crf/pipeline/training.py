@@ -270,10 +270,9 @@ class Training:
         rules = pipe.rules() if pipe.rules_train else None
         if rules is None and not len(known.wrong.start) and not len(known.steps):
             return None
-        from ..constraints.incorrect_spans import Excluded
-        from ..constraints.pattern_matches import PatternMatches
+        from ..constraints.rule import PatternMatches
         from ..constraints.settings import Constraints
-        from ..constraints.training import RuledChain, RuledSegments
+        from ..constraints.training import Excluded, RuledChain, RuledSegments
         from ..inference.threads import default_threads
 
         bounds = doc_bounds(docs)

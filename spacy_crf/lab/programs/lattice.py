@@ -6,7 +6,7 @@ from typing import Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ...constraints.budget import seconds_of_recursion
+from ...constraints.decoding import seconds_of_recursion
 from ...kernels.log_space import LogPotentials
 from ...types import GOES_ON, Floats
 from ..kernels import lattice as kernels

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ...constraints.budget import Budget
+from ...constraints.decoding import Budget
 from ...types import Floats
 from ..kernels import dual_decomposition
 from ..kernels.lattice import LatticeSteps

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from ... import arrays
 from ...arrays import Joined
-from ...constraints.budget import Budget
-from ...constraints.cache import Cache
-from ...constraints.decoding import CALL, READ, GraphSolver, RuleSearch, Tags, Text, graph_seconds
+from ...constraints.decoding import CALL, READ, Budget, GraphSolver, RuleSearch, Tags, graph_seconds
 from ...constraints.rule import Rule
-from ...constraints.rule_set import MOST_KEPT, RuleSet, stacked
+from ...constraints.rule_set import Cache, RuleSet, Text, stacked
 from ..kernels.best_first import EventAutomata, best_first
 from .lattice import Lattice
 from .lattice_automata import LatticeAutomaton, SegmentTextAutomaton, TextAutomaton
@@ -35,7 +33,7 @@ class Programs:
 
     def __init__(self, rules: RuleSet):
         self._rules = rules
-        self._stacks = Cache(MOST_KEPT)
+        self._stacks = Cache()
 
     @cached_property
     def automata(self) -> list[LatticeAutomaton]:
@@ -114,12 +112,13 @@ class ProgramSolver(GraphSolver):
     def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
         """Where a text stands, as tokens of the joined sequence."""
         scope, *wanted = text
-        words, sentences = self._search.document.words, self._search.sentences
+        words, starts = self._search.document.words, self._search.document.scores.starts
+        sentences = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         last = len(wanted) - 1
         begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))
         for offset, word in enumerate(wanted[1:], start=1):
             begins = begins[words[begins + offset] == np.uint64(word)]
         begins = begins[sentences[begins] == sentences[begins + last]]
-        begins = begins if scope < 0 else begins[sentences[begins] == scope]
+        begins = begins[sentences[begins] == scope] if rule.per == "sentence" else begins
         places = self._joined.tokens
         return list(zip(places[begins].tolist(), (places[begins + last] + 1).tolist()))

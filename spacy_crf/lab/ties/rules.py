@@ -13,8 +13,7 @@ import numpy as np
 
 from ... import arrays
 from ...arrays import Joined
-from ...constraints.budget import Budget
-from ...constraints.decoding import Answer, Documents, RuleSearch, Tags
+from ...constraints.decoding import Answer, Budget, Documents, RuleSearch, Tags
 from ...constraints.rule_set import RuleSet
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import Asked, Expansion, LikelySpans, SpanStates, States
@@ -171,7 +170,9 @@ class TiedSearch:
                 [totals] = rules.totals(tags, scores.starts, np.array([0, len(tags)]))
                 broken = {n for n in every if totals[n] < 0.0} - active
                 if not broken and self._tags is not tags:
-                    return tags if rules.keeps_texts(tags, scores.starts, words, kept) else None
+                    asked = [rule for rule in rules.global_ if rule.place in kept]
+                    clashing = rules.clashing(tags, scores.starts, np.array([0, len(tags)]), words, asked)
+                    return None if clashing else tags
                 active |= broken
             structure = under(inference, rules, active, of_doc)
             if structure is None:
