@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .explain.displacy_marks import render
     from .optimizers.lbfgs import LBFGS
-    from .pipeline.crf_ner import CRFEntityRecognizer
-    from .pipeline.crf_tagger import CRFTagger
+    from .pipeline.components import CRFEntityRecognizer, CRFTagger, SemiCRFEntityRecognizer
     from .pipeline.crf_textcat import CRFTextClassifier
-    from .pipeline.semicrf_ner import SemiCRFEntityRecognizer
 
 __all__ = [
     "LBFGS",
@@ -24,15 +22,15 @@ __version__ = "0.14.0"
 # Loaded when they are asked for: every ``spacy.blank()`` imports this package
 _MODULES = {
     "LBFGS": "optimizers.lbfgs",
-    "CRFEntityRecognizer": "pipeline.crf_ner",
-    "CRFTagger": "pipeline.crf_tagger",
+    "CRFEntityRecognizer": "pipeline.components",
+    "CRFTagger": "pipeline.components",
     "CRFTextClassifier": "pipeline.crf_textcat",
-    "SemiCRFEntityRecognizer": "pipeline.semicrf_ner",
+    "SemiCRFEntityRecognizer": "pipeline.components",
     "render": "explain.displacy_marks",
 }
 
 if "spacy" in sys.modules:  # which otherwise has them from its first `blank` or `load` on
-    from .pipeline import extensions  # noqa: F401
+    from . import pipeline  # noqa: F401
 
 
 def __getattr__(name: str) -> Any:

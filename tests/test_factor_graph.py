@@ -13,6 +13,7 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
+from spacy_crf.explain.rules import effects
 from spacy_crf.features import doc_batch
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.gazetteers import Gazetteer
@@ -22,7 +23,6 @@ from spacy_crf.lab.ties.features import TieFeatureSet, TieReader
 from spacy_crf.lab.ties.groups import ATTRIBUTES, RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
-from spacy_crf.pipeline.rule_effects import effects
 
 WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
 EMISSIONS = {

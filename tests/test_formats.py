@@ -15,7 +15,7 @@ from spacy.training import docs_to_json
 
 from spacy_crf.cli.formats import FORMATS, Report, Settings, Source, read, sniff
 from spacy_crf.cli.formats.tags import SCHEMES
-from spacy_crf.pipeline.doc_bin import doc_bin
+from spacy_crf.pipeline.corpora import doc_bin
 
 from .util import entities
 

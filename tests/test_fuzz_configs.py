@@ -18,8 +18,7 @@ from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import factories
-from spacy_crf.pipeline.crf_ner import CRFEntityRecognizer
-from spacy_crf.pipeline.crf_tagger import CRFTagger
+from spacy_crf.pipeline.components import CRFEntityRecognizer, CRFTagger
 
 from .util import TAG_TEXTS, ner_examples, plain, tag_examples
 

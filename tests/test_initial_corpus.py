@@ -12,7 +12,7 @@ from spacy.language import Language
 from spacy.training import Example
 from spacy.util import registry
 
-from spacy_crf.pipeline.batchers import clock
+from spacy_crf.pipeline.corpora import clock
 from spacy_crf.pipeline.prepared_corpus import InitialCorpus, PreparedBatch
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples

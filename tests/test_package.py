@@ -154,17 +154,17 @@ def test_no_answer_is_a_matter_of_time():
 
 
 def test_the_tests_of_the_layers_would_see_a_wrong_import():
-    source = (
-        "from ..pipeline.crf_ner import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"
-    )
+    source = "from ..pipeline.components import x\nfrom . import y\nfrom .. import cli\ndef f():\n    import scipy.optimize\n"
     assert imports(source, "spacy_crf.kernels.z", False) == [
-        ("spacy_crf.pipeline.crf_ner.x", 1, True, False),
+        ("spacy_crf.pipeline.components.x", 1, True, False),
         ("spacy_crf.kernels.y", 2, True, False),
         ("spacy_crf.cli", 3, True, False),
         ("scipy.optimize", 5, False, False),
     ]
     assert (
-        layer_of("spacy_crf.pipeline.crf_ner.x") > layer_of("spacy_crf.kernels.z") > layer_of("spacy_crf.__version__")
+        layer_of("spacy_crf.pipeline.components.x")
+        > layer_of("spacy_crf.kernels.z")
+        > layer_of("spacy_crf.__version__")
     )
 
 
@@ -175,7 +175,7 @@ def loaded_by(code: str) -> set[str]:
     return set(result.stdout.split())
 
 
-FACTORIES = {"spacy_crf.pipeline", "spacy_crf.pipeline.factories", "spacy_crf.pipeline.extensions"}
+FACTORIES = {"spacy_crf.pipeline", "spacy_crf.pipeline.factories"}
 
 
 def test_blank_pipelines_load_next_to_nothing_of_ours():

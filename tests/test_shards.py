@@ -30,7 +30,7 @@ from spacy_crf.lab.workers.executors import Processes
 from spacy_crf.lab.workers.work_folder import MANIFEST
 from spacy_crf.models.part_counts import TableSum
 from spacy_crf.models.table import Table
-from spacy_crf.pipeline.doc_bin import doc_bin
+from spacy_crf.pipeline.corpora import doc_bin
 from spacy_crf.whole_files import room_for, unfinished_name
 
 from .test_factor_graph import examples, graph, name_docs

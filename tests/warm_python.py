@@ -57,8 +57,7 @@ def serve(address: str) -> None:
     import spacy.cli
 
     import spacy_crf.cli
-    import spacy_crf.pipeline.crf_ner
-    import spacy_crf.pipeline.semicrf_ner
+    import spacy_crf.pipeline.components
 
     assert spacy_crf.cli.app and spacy.cli.app
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

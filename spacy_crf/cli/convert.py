@@ -9,7 +9,7 @@ import typer
 from wasabi import msg
 
 from ..errors import Errors, counted
-from ..pipeline.doc_bin import doc_bin
+from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .formats import FORMATS, Report, Settings, Source, brat, read
 from .formats.tags import SCHEMES

@@ -305,7 +305,7 @@ def _show_rules(pipe) -> None:
 
 def _show_effects(nlp: Language, pipe, text: str) -> None:
     """Print the spans without rules, and the spans as rules are added one by one."""
-    from ..pipeline.rule_effects import effects
+    from ..explain.rules import effects
 
     doc = doc_before(nlp, pipe, text)
     before, changes = effects(pipe, doc)

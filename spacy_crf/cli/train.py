@@ -18,7 +18,7 @@ from spacy.util import Config, dot_to_object, load_config
 from wasabi import msg
 
 from ..errors import no_component
-from ..pipeline.doc_bin import doc_bin
+from ..pipeline.corpora import doc_bin
 from .group import app
 from .init_config import FOLDER, ComponentName
 from .shared import (

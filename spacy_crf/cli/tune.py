@@ -24,7 +24,7 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, no_component
-from ..pipeline.doc_bin import doc_bin
+from ..pipeline.corpora import doc_bin
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
 from .formats import Settings

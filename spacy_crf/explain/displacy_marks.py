@@ -8,7 +8,7 @@ from spacy import displacy
 from spacy.displacy.render import EntityRenderer
 from spacy.tokens import Doc, Span
 
-from ..pipeline import extensions  # noqa: F401  crf_prob is read
+from .. import pipeline  # noqa: F401  sets crf_prob, which is read
 
 # White over displaCy's colour, the less probable the more: that goes with colours and gradients alike.
 _MARK = """

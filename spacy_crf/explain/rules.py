@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc, Span
 
 from .. import arrays
 from ..features.doc_batch import DocBatch
@@ -92,8 +93,6 @@ class Ruled:
 
     def effects(self) -> list[RuleEffect]:
         """Which of all rules change the best labelling."""
-        from ..pipeline.rule_effects import effects
-
         _, changes = effects(self._pipe, self._docs[0])
         return [
             RuleEffect(rule.name, rule.kind, None if rule.hard else rule.weight, "changes the labelling", price,
@@ -104,3 +103,42 @@ class Ruled:
     @property
     def _structure(self) -> Any:
         return self._pipe.decoding.explained
+
+
+class Effect(NamedTuple):
+    """What a rule changes."""
+
+    rule: "Rule"
+    spans: list[Span]  # that it leaves
+    price: float  # how much worse the model finds them than those before, in log-odds
+
+
+def effects(pipe: "CRFPipe", doc: Doc) -> tuple[list[Span], list[Effect]]:
+    """The best labelling without rules, and what it becomes as the rules are added in their order.
+
+    RETURNS (List[Span], List[Effect]): The spans without rules, and each rule that changed them.
+    """
+    from ..constraints.decoding import Documents
+
+    compiled = pipe.rules()
+    docs = DocBatch([doc])
+    scores = pipe.model.predict(docs)
+    facts = compiled.matcher(docs)
+    every, structure = compiled.all.rules, pipe.decoding.structure
+
+    def best(rules: "list[Rule]") -> tuple[list[Span], float]:
+        some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
+        found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
+        path = pipe.decoding.path(found.tags, scores.starts)
+        work = structure.prepare(scores)
+        score = float(structure.log_partition(work, clamp=pipe.decoding.only(structure, work, path)).sum())
+        return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts)), score
+
+    before, score = best([])
+    now, changes = before, []
+    for n, rule in enumerate(every, start=1):
+        spans, less = best(every[:n])
+        if spans != now:
+            changes.append(Effect(rule, spans, score - less))
+            now, score = spans, less
+    return before, changes

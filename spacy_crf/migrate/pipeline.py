@@ -17,7 +17,7 @@ from ..features.items import hash_item
 from ..features.templates import parse_template
 from ..kernels.hashing import mix_all
 from ..models.table import Table
-from ..pipeline.crf_tagger import CRFTagger
+from ..pipeline.components import CRFTagger
 from .foreign import ForeignModel, Weighted
 from .native import NOTHING, Native, NativeLines, Use
 

@@ -22,9 +22,19 @@ from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .annotation.annotation import Annotation
 from .learning_pipe import LearningPipe
-from .min_prob import MinProb, check_min_prob, least_of_labels
 from .parts import Parts, Rules
-from .prediction import DECODERS, Prediction, check_doc, labelling, only_docs, predict, write_probabilities
+from .prediction import (
+    DECODERS,
+    MinProb,
+    Prediction,
+    check_doc,
+    check_min_prob,
+    labelling,
+    least_of_labels,
+    only_docs,
+    predict,
+    write_probabilities,
+)
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
@@ -371,7 +381,7 @@ class CRFPipe(LearningPipe):
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:
-            from .calibration import score_calibration
+            from .scorers import score_calibration
 
             scores.update(score_calibration(self.annotation, examples))
         if self.cfg["decode"] == "beam" and examples:

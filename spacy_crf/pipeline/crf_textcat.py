@@ -22,9 +22,9 @@ from ..features.units import SENT
 from ..features.vector_sources import VectorSource
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
+from .annotation.annotation import GoldReport
 from .annotation.cats import Cats
 from .decoding import Decoding
-from .gold_report import GoldReport
 from .learning_pipe import LearningPipe
 from .prediction import check_doc, only_docs
 from .supervision import Keys, Supervision

@@ -21,8 +21,7 @@ from ..inference.structure import SpanStates, Structure
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import Floats
 from . import supervision
-from .annotation.annotation import Annotation, Gold
-from .gold_report import GoldReport
+from .annotation.annotation import Annotation, Gold, GoldReport
 from .supervision import Keys, Spelt, Supervision
 
 if TYPE_CHECKING:

@@ -12,8 +12,6 @@ from spacy.language import Language
 from spacy.util import Config
 from thinc.api import Model, Optimizer
 
-from . import extensions  # noqa: F401  sets them
-
 if TYPE_CHECKING:
     from .learning_pipe import LearningPipe
 
@@ -202,7 +200,7 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
         one label apart; "auto" for BIO where the training data has few and short entities of a label, else BILUO. A saved model
         is loaded with the scheme it was trained with.
     """
-    from .crf_ner import CRFEntityRecognizer
+    from .components import CRFEntityRecognizer
 
     return _made(CRFEntityRecognizer, "crf_ner", nlp, name=name, **settings)
 
@@ -235,7 +233,7 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
         around them.
     neg_prefix (str): What gold values begin with that name a wrong label: "!NN" is any label but NN. "" for nothing of the kind.
     """
-    from .crf_tagger import CRFTagger
+    from .components import CRFTagger
 
     return _made(CRFTagger, "crf_tagger", nlp, name=name, **settings)
 
@@ -261,7 +259,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         of whole segments (`spacy_crf.segment_features.v2` by default) to those of their tokens.
     loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
-    from .semicrf_ner import SemiCRFEntityRecognizer
+    from .components import SemiCRFEntityRecognizer
 
     return _made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol
 
+import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example, validate_get_examples
@@ -16,24 +17,25 @@ from .. import checks
 from ..errors import Errors, Warnings, announcements, counted
 from ..features.cluster_sources import ClusterSource, read_clusters
 from ..features.clusters import Clusters
+from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.vector_sources import VectorSource, read_vectors
 from ..features.word_vectors import WordVectors
 from ..kernels import needed
 from ..kernels.announcing import announcer
+from ..losses.clamped import LogLikelihood
+from ..models.objective import CorpusObjective
+from ..models.pool import held_out_sequences
 from ..models.role import AnnotatedDocs, forget
+from ..models.shared_weights import TiedObjective
 from . import saving
-from .earlier_annotation import EarlierAnnotation, annotators_that_learn
-from .gold_report import GoldReport, reported_once
+from .annotation.annotation import GoldReport, reported_once
+from .earlier_components import EarlierAnnotation, MissingAttributes, annotators_that_learn, require_upstream
 from .gradient_step import forget_gradients
-from .missing_attributes import MissingAttributes
-from .new_features import NewFeatures, labels_of
+from .new_texts import NewFeatures, labels_of
 from .parts import Component
-from .pool import find_optimum
 from .prepared_corpus import InitialCorpus
 from .training import takes_objective, view_for
-from .training_data import are_made_up, at_least_one
-from .upstream import require_upstream
 
 Read = Callable[[], Iterable[Example]]
 
@@ -147,8 +149,6 @@ def initialize(
         pipe.training.new_features = NewFeatures()
     _tell_counted(pipe)
     if saved is None and pipe.model.attrs.get("restarts", 1) > 1 and pipe.training.new_features is None:
-        from .restarts import choose_beginning  # most models know one
-
         choose_beginning(pipe, get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp), optimizer)
     if finds_optimum and pipe.training.new_features is None:
         find_optimum(pipe, _as_in_training(pipe, get_examples(), nlp))
@@ -348,3 +348,114 @@ def _as_in_training(pipe: Component, examples: Iterable[Example], nlp: Language)
 def _says_something(allowed: Any, n_tags: int) -> bool:
     """Whether a clamp rules anything out, if there is anything to rule out."""
     return n_tags < 2 or not getattr(allowed, "states", allowed).all()
+
+
+def find_optimum(pipe: Component, examples: Iterable[Example]) -> None:
+    """Trains the member of a pool that has one by the component's own optimizer, and lets it rest from then on.
+
+    examples (Iterable[Example]): Annotated by earlier components, read once.
+    """
+    pool, optimizer = pipe.model, pipe.optimizer
+    announcements.info("%s: looking for the best weights of the features, before the encoder learns", pipe.name)
+    objective = TiedObjective(pool.layers[0], pipe.loss, _taught(pipe, examples))
+    optimizer.forget(pipe.name)
+    while optimizer.stop_reason(pipe.name) is None:
+        optimizer.step(objective, key=pipe.name)
+    optimizer.forget(pipe.name)  # it takes much memory
+    pipe.forget_scores()
+    pool.attrs["role"].at_rest = 1
+
+
+def _taught(pipe: Component, examples: Iterable[Example]) -> Iterator[AnnotatedDocs]:
+    """Texts of which those that are held out count nothing."""
+    for block in pipe.training.blocks(examples):
+        batch = pipe.training.data(block)
+        held_out = held_out_sequences(DocBatch.of(batch.docs), batch.starts, pipe.model.attrs["held_out"])
+        weights = np.ones(len(held_out)) if batch.weights is None else batch.weights
+        yield batch._replace(weights=np.where(held_out, 0.0, weights))
+
+
+_ITERATIONS = 20  # after which beginnings are compared
+_L2 = 0.1  # where the optimizer has none
+
+
+def choose_beginning(pipe: Component, examples: Iterable[Example], optimizer: Any) -> None:
+    """Takes some iterations of L-BFGS from each beginning, and lets training go on from where the objective is least.
+
+    examples (Iterable[Example]): Annotated by earlier components, read once.
+    optimizer (Optimizer): That of the training, whose l2 counts.
+    """
+    from ..optimizers.lbfgs import LBFGS  # prediction does without
+
+    model = pipe.model
+    loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels)
+    objective = CorpusObjective(model, loss, map(pipe.training.data, pipe.training.blocks(examples)))
+    first, l2 = model.attrs["seed"], getattr(optimizer, "l2", _L2)
+    found = []
+    for seed in range(first, first + model.attrs["restarts"]):
+        objective.assign(np.zeros_like(objective.weights()))
+        model.attrs["role"].spread_out(model, seed)
+        begins = LBFGS(l2=l2, iterations_per_step=_ITERATIONS)
+        value = begins.step(objective, key=f"{pipe.name}, seed {seed}")
+        found.append((value, seed, objective.weights()))
+    best, seed, weights = min(found, key=lambda item: item[:2])
+    objective.assign(weights)
+    pipe.forget_scores()
+    text = "%s: begins with seed %d, whose objective after %d iterations is %.2f; with the others it is %.2f to %.2f"
+    others = [value for value, other, _ in found if other != seed]
+    announcements.info(text, pipe.name, seed, _ITERATIONS, best, min(others), max(others))
+
+
+def at_least_one(
+    get_examples: Callable[[], Iterable[Example]], name: str, nlp: Optional[Language], *, has_own: bool
+) -> Callable[[], Iterator[Example]]:
+    """The same examples, whose end is an error if there was none.
+
+    name (str): The component that reads them.
+    nlp (Language): Its pipeline, whose config tells where they come from.
+    has_own (bool): Whether they are those of [initialize.components.NAME.corpus].
+    """
+
+    def read() -> Iterator[Example]:
+        example = None
+        for example in get_examples():
+            yield example
+        if example is None:
+            raise ValueError(Errors.CRF712.format(name=name, reason=_why_empty(name, nlp, has_own)))
+
+    return read
+
+
+def are_made_up(examples: Iterable[Example]) -> bool:
+    """Whether they are what `nlp.initialize` makes up where it is given none: a single text without annotation."""
+    return [[token.text for token in example.reference] for example in examples] == [["x", "y", "z"]]
+
+
+def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
+    section, path = _source(name, nlp, has_own)
+    if path is None:
+        return "get_examples gave none"
+    if not path.exists():
+        why = "does not exist"
+    elif path.is_dir():
+        why = "is a folder without .spacy files, or with empty ones"
+    elif path.suffix != ".spacy":
+        why = f"is no .spacy file. `python -m spacy crf convert {path} {path.with_suffix('.spacy')}` makes one of it"
+    else:
+        why = "holds no texts, or none that limit and max_length let through"
+    return f"[{section}] path = {path} {why}"
+
+
+def _source(name: str, nlp: Optional[Language], has_own: bool) -> tuple[str, Optional[Path]]:
+    """The section of the config that names the corpus, and its path, if it has one."""
+    if nlp is None:
+        return "", None
+    config = nlp.config.interpolate()
+    section = config["training"].get("train_corpus") or ""
+    if has_own:
+        section = f"initialize.components.{name}.corpus"
+    block = config
+    for key in section.split("."):
+        block = block.get(key) if isinstance(block, dict) else None
+    path = block.get("path") if isinstance(block, dict) else None
+    return section, Path(path) if path else None

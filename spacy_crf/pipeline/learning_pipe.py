@@ -38,14 +38,14 @@ from ..models.sparse import prune
 from ..whole_files import unpacking, whole
 from . import saving
 from .annotation.annotation import Annotation
+from .corpora import only_young_searched
 from .decoding import Decoding
-from .gc_policy import only_young_searched
+from .earlier_components import require_vectors
 from .gradient_step import forget_gradients, parameters
 from .initialization import Lists, expect_kernels, initialize
-from .new_features import NewFeatures
+from .new_texts import NewFeatures
 from .prediction import batches
 from .training import Training, TrainingBatch
-from .upstream import require_vectors
 
 if TYPE_CHECKING:
     from .two_stage import FirstStage

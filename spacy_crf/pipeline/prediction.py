@@ -3,22 +3,22 @@
 Without rules and probabilities prediction is one `viterbi` and nothing else; the rest is imported when it is needed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span
 
+from .. import checks
 from ..errors import Errors, shown
 from ..features.doc_batch import DocBatch, read_attributes
 from ..schemes import Segments
 from ..types import Floats
 from .decoding import Decoding, States
-from .min_prob import least_of_labels
 from .parts import Parts
 
 DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
@@ -193,3 +193,28 @@ def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: 
         user_data = doc.user_data
         for start, stop, probability in islice(found, n_spans):
             put(user_data, ("._.", "crf_prob", start, stop), probability)
+
+
+OTHERS = "*"  # the labels that are not named
+MinProb = Union[float, dict[str, float]]
+
+
+def check_min_prob(owner: str, value: Any) -> MinProb:
+    """RAISES (ValueError): CRF020 for what is no probability, nor a table of them."""
+    if not isinstance(value, Mapping):
+        return checks.number(owner, "min_prob", value, most=1.0)
+    table = checks.table(owner, "min_prob", value, "probabilities")
+    return {label: checks.number(owner, f"min_prob of {label}", least, most=1.0) for label, least in table.items()}
+
+
+def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optional[Floats]:
+    """The least probability of each label (float64[L]), None where nothing is too improbable.
+
+    RAISES (ValueError): CRF020 for what is no probability, CRF846 for labels that the component does not have.
+    """
+    value = check_min_prob(f"Component '{name}'", value)
+    if not isinstance(value, dict):
+        return np.full(len(labels), value) if value > 0.0 else None
+    checks.labels(f"Component '{name}', min_prob ('*' stands for all other labels)", value, [*labels, OTHERS])
+    least = np.array([value.get(label, value.get(OTHERS, 0.0)) for label in labels])
+    return least if least.any() else None

@@ -18,8 +18,7 @@ from ..models.segments import certain_segments
 from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
-from .annotation.annotation import Gold
-from .gold_report import GoldReport
+from .annotation.annotation import Gold, GoldReport
 from .supervision import Keys, aligned_spans, likely_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state

@@ -14,8 +14,8 @@ from ..models.segments import certain_segments
 from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
 from . import segment_supervision
+from .annotation.annotation import GoldReport
 from .decoding import Decoding, States
-from .gold_report import GoldReport
 from .segment_supervision import Texts
 from .supervision import Gold, Keys, Spelt, Supervision
 

@@ -19,8 +19,7 @@ from ..arrays import ends, ranges, states_of
 from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTransitions
 from ..schemes import Segments
 from ..types import Floats
-from .annotation.annotation import same_words
-from .gold_report import GoldReport
+from .annotation.annotation import GoldReport, same_words
 from .parts import Component
 from .supervision import Spelt, Supervision, soft_scores
 

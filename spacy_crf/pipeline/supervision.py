@@ -18,8 +18,7 @@ from ..features.doc_batch import read_attributes
 from ..inference.linear_chain import LinearChain
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
 from ..types import ChainScores, Clamp, Floats
-from .annotation.annotation import Annotation, Gold, same_words
-from .gold_report import GoldReport, place_of
+from .annotation.annotation import Annotation, Gold, GoldReport, place_of, same_words
 
 if TYPE_CHECKING:
     from ..losses.soft import SoftLabelling

@@ -16,9 +16,8 @@ from ..arrays import ranges
 from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
-from .min_prob import OTHERS, MinProb
-from .prediction import Prediction, batches, predict
-from .readers import Corpus
+from .corpora import Corpus
+from .prediction import OTHERS, MinProb, Prediction, batches, predict
 
 if TYPE_CHECKING:
     from .crf_pipe import CRFPipe

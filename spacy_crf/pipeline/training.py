@@ -25,17 +25,15 @@ from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
-from .batchers import Tick
-from .continuation import Continuation
+from .annotation.annotation import GoldReport
+from .corpora import Tick
 from .decoding import check_knows_states
-from .gold_report import GoldReport
+from .earlier_components import require_rest, require_vectors, with_vectors
 from .gradient_step import forget_gradients, step_by_gradient
-from .new_features import NewFeatures, add_labels
+from .new_texts import Continuation, NewFeatures, add_labels
 from .parts import Component
-from .pool import check_pooled
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
 from .supervision import Keys, Supervision
-from .upstream import require_rest, require_vectors, with_vectors
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
@@ -74,8 +72,11 @@ class Training:
         self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
         if optimizer is not None:
             self.check_fit(optimizer)
-            if self.finds_optimum:
-                check_pooled(pipe)
+            has_end = getattr(optimizer, "wants_whole_corpus", True) and not getattr(
+                optimizer, "wants_sequences", False
+            )
+            if self.finds_optimum and not has_end:
+                raise ValueError(Errors.CRF965.format(name=pipe.name, optimizer=type(optimizer).__name__))
             if getattr(optimizer, "averaging", False):
                 # `spacy train` evaluates with the averages of [training.optimizer] only
                 optimizer.assigns_averages = True

@@ -16,7 +16,7 @@ from spacy.training import Example
 
 from .. import __version__
 from ..pipeline.annotation.annotation import Mention
-from ..pipeline.calibration import calibration
+from ..pipeline.scorers import calibration
 from . import charts
 from .cases import KINDS, Case, Judged, certainty
 from .figures import (

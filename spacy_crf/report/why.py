@@ -6,7 +6,7 @@ from typing import NamedTuple
 from spacy.tokens import Span
 
 from ..explain.comparison import NothingToCompare
-from ..pipeline.rule_effects import effects
+from ..explain.rules import effects
 from .cases import Case, Judged, certainty
 
 MOST_EXPLAINED = 200  # mistakes: the most certain ones are explained

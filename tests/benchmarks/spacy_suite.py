@@ -25,7 +25,7 @@ from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.util import Config, registry
 from thinc.api import Model
 
-from spacy_crf.pipeline.crf_ner import CRFEntityRecognizer
+from spacy_crf.pipeline.components import CRFEntityRecognizer
 from spacy_crf.pipeline.crf_pipe import CRFPipe
 
 SUITE = Path(spacy.__file__).parent / "tests"

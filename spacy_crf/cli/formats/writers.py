@@ -9,7 +9,7 @@ from spacy.tokens import Doc, Span
 from spacy.vocab import Vocab
 
 from ...errors import Errors
-from ...pipeline.doc_bin import doc_bin
+from ...pipeline.corpora import doc_bin
 
 _json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder for each text
 

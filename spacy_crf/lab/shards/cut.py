@@ -12,7 +12,7 @@ from spacy.training import Example
 from spacy.vocab import Vocab
 
 from ...errors import Errors
-from ...pipeline.doc_bin import doc_bin
+from ...pipeline.corpora import doc_bin
 from . import mapped
 
 _TOKENS, _DOCS = 4096, 64  # of a piece, at most but for its last text

@@ -12,8 +12,7 @@ from ...errors import Errors
 from ...inference.structure import SpanStates
 from ...schemes import NO_STEPS, TransitionMask
 from ...types import Clamp
-from ..gold_report import GoldReport
-from .annotation import Annotation, Gold, Starts
+from .annotation import Annotation, Gold, GoldReport, Starts
 
 
 class Cats(Annotation):

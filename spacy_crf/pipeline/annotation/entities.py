@@ -18,8 +18,7 @@ from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, SEGMENTS, Scheme, Segments, TransitionMask
 from ...types import Clamp
-from ..gold_report import GoldReport
-from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
+from .annotation import Annotation, Gold, GoldReport, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..parts import Parts

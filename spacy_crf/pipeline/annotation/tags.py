@@ -17,9 +17,8 @@ from ...features.doc_batch import read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
 from ...types import Clamp
-from ..gold_report import GoldReport
 from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
-from .annotation import Annotation, Gold, Mention, Starts, Tags, probability_of, same_words
+from .annotation import Annotation, Gold, GoldReport, Mention, Starts, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..prediction import Prediction

@@ -1,0 +1,98 @@
+"""The components that label tokens, each with its annotation: named entities by chains or segments, and one label per token."""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from spacy.tokens.underscore import Underscore
+from spacy.training import Example
+
+from .. import checks
+from ..errors import Errors, announcements
+from ..schemes import MANY_SPANS, SEGMENTS, choose_scheme, get_scheme
+from .annotation.entities import Entities
+from .annotation.tags import BUILT_IN, TokenTags
+from .crf_pipe import CRFPipe
+from .scorers import score_tags
+
+
+class CRFEntityRecognizer(CRFPipe):
+    """Finds entities (factory ``crf_ner``). Entities that a Doc has already are kept, and the rest is decoded around them.
+    Entities end where a sentence is known to end.
+
+    scheme (str): How they are spelt as tags, "auto" to choose by the training data; the others see `make_crf_ner`.
+    """
+
+    meaning = ("scheme",)
+
+    def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
+        self._chooses_scheme = scheme == "auto"
+        known = get_scheme("BILUO" if self._chooses_scheme else scheme)
+        super().__init__(vocab, model, name, annotation=Entities(known), scheme=known.name, **settings)
+
+    def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        if not self._chooses_scheme:
+            return
+        found = (len(ent) for example in get_examples() for ent in example.reference.ents if ent.label_ in self.labels)
+        lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # more would say the same
+        self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
+        self._labels_changed()
+        announcements.info("%s: entities are spelt as %s", self.name, self.cfg["scheme"])
+
+    def _labels_changed(self) -> None:
+        self.annotation = Entities(get_scheme(self.cfg["scheme"]))
+        super()._labels_changed()
+
+    def _take_settings(self, saved: dict[str, Any]) -> None:
+        if self._chooses_scheme:
+            self.cfg["scheme"] = saved["scheme"]
+        super()._take_settings(saved)
+
+
+class CRFTagger(CRFPipe):
+    """Gives every token one label (factory ``crf_tagger``).
+
+    attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`; the others see `make_crf_tagger`.
+    """
+
+    meaning = ("attribute",)
+
+    def __init__(
+        self,
+        vocab,
+        model,
+        name="crf_tagger",
+        *,
+        attribute: str = "tag",
+        overwrite: bool = False,
+        neg_prefix: str = "!",
+        **settings,
+    ):
+        owner = f"Component '{name}'"
+        checks.text(owner, "attribute", attribute)
+        checks.flag(owner, "overwrite", overwrite)
+        checks.expect(isinstance(neg_prefix, str), owner, "neg_prefix", neg_prefix, 'text, "" for none')
+        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
+            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+            raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
+        annotation = TokenTags(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
+        super().__init__(
+            vocab, model, name, annotation=annotation, attribute=attribute, overwrite=overwrite, **settings
+        )
+
+    def score(self, examples: Iterable[Example], **kwargs) -> dict:
+        if self.scorer is score_tags:
+            kwargs["attribute"] = self.cfg["attribute"]
+        return super().score(examples, **kwargs)
+
+
+class SemiCRFEntityRecognizer(CRFPipe):
+    """Finds entities, each scored as a whole (factory ``semicrf_ner``). Entities that a Doc has already are kept, and the rest is
+    decoded around them. Entities end where a sentence is known to end. For the settings see `make_semicrf_ner`.
+    """
+
+    decodings: Mapping[str, str] = {"SegmentScores": "semi_markov:SegmentDecoding"}
+    labelled = "segments"
+
+    def __init__(self, vocab, model, name="semicrf_ner", **settings):
+        super().__init__(vocab, model, name, annotation=Entities(SEGMENTS), **settings)

@@ -1,0 +1,190 @@
+"""What a component reads of components before it: their annotation, their vectors, and what no Doc has of either."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, IDS, ORTH
+from spacy.language import Language
+from spacy.pipeline.tok2vec import Tok2VecListener
+from spacy.tokens import Doc, Token
+from spacy.training import Example
+from thinc.api import Model
+
+from ..errors import Errors, Warnings
+from .annotation.annotation import same_words
+from .parts import Component
+
+_OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 outside of entities too
+
+
+class EarlierAnnotation:
+    """Annotates copies of the predicted Docs of examples.
+
+    Components in ``[training.annotating_components]`` before this one are applied if they are ready: rule-based, sourced or
+    frozen. Attributes that are unset after that, since their component is trained in the same run, come from the gold
+    annotation.
+
+    nlp (Language): The pipeline, or None to use the gold annotation alone.
+    name (str): This component.
+    attributes (list[str]): Token attributes that the templates read, but for those that this component writes.
+    """
+
+    def __init__(self, nlp: Optional[Language], name: str, attributes: list[str]):
+        self._components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
+        self._attributes = [IDS[attribute.upper()] for attribute in attributes]
+
+    def __call__(self, example: Example) -> Doc:
+        if not self._components and not self._attributes:
+            return example.predicted
+        doc = example.predicted.copy()
+        for component in self._components:
+            doc = component(doc)
+        if self._attributes and same_words(doc, example.reference):
+            ids = [ORTH, *self._attributes]  # two at least, for an array with two axes
+            values, gold = doc.to_array(ids), example.reference.to_array(ids)
+            unset = self._unset(doc, values[:, 1:])
+            gold = np.where(unset, gold[:, 1:], values[:, 1:])
+            if (gold != values[:, 1:]).any():
+                doc.from_array(ids[1:], gold)
+        return doc
+
+    def _unset(self, doc: Doc, values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which values no component has set: bool[T, C] of uint64[T, C]. 0 may be an answer: no entity, the root of a tree."""
+        unset = values == 0
+        for column, attribute in enumerate(self._attributes):
+            if attribute in _OF_ENTITIES:
+                unset[:, column] &= doc.to_array(ENT_IOB) == 0
+            elif attribute == HEAD:
+                unset[:, column] &= not values[:, column].any()
+        return unset
+
+
+def annotators_that_learn(nlp: Language, name: str) -> list[str]:
+    """Names of the annotating components before this one that are trained in the same run."""
+    return [other for other, _, is_ready in _annotating(nlp, name) if not is_ready]
+
+
+def _annotating(nlp: Language, name: str) -> list[tuple[str, Callable[[Doc], Doc], bool]]:
+    """The annotating components before one: their names, and whether they are ready."""
+    annotating = nlp.config["training"].get("annotating_components") or []
+    names = nlp.component_names
+    before = names[: names.index(name)] if name in names else []
+    return [
+        (other, component, other in nlp.disabled or not getattr(component, "is_trainable", False))
+        for other, component in nlp.components
+        if other in before and other in annotating
+    ]
+
+
+class Listener(NamedTuple):
+    """Of spaCy, spacy-transformers or spacy-curated-transformers."""
+
+    node: Model
+    upstream: str  # the name of the component, or "*"
+    is_told: bool  # whether its upstream has told it the vectors of a batch to learn from
+    asks_docs: bool = True  # whether it looks for them in the Docs where it has not
+    where: str = "doc._.trf_data"
+
+    def hears(self, doc: Doc) -> bool:
+        """Whether a Doc has vectors, if it needs any."""
+        if self.where == "doc.tensor":
+            return doc.tensor.size > 0 or not len(doc)
+        return not len(doc) or (Doc.has_extension("trf_data") and doc._.trf_data is not None)
+
+
+def require_upstream(name: str, model: Model, nlp: Language) -> None:
+    """RAISES (ValueError): CRF960 if a listener has nothing to listen to."""
+    heard = [id(node) for _, other in nlp.components for node in getattr(other, "listeners", ())]
+    for listener in _listeners(model):
+        if id(listener.node) not in heard:
+            names = nlp.component_names  # those that are frozen are disabled meanwhile
+            before = names[: names.index(name)] if name in names else names
+            values = {"upstream": listener.upstream, "before": ", ".join(before) or "none"}
+            raise ValueError(Errors.CRF960.format(name=name, **values))
+
+
+def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool = False) -> None:
+    """RAISES (ValueError): CRF961, CRF962 if there are none of what the component listens to."""
+    for listener in _listeners(model):
+        if is_train and listener.is_told:
+            continue
+        hears = listener.hears if listener.asks_docs or not is_train else (lambda doc: False)
+        missing = next((doc for doc in docs if not hears(doc)), None)
+        if missing is not None:
+            error = Errors.CRF961 if is_train else Errors.CRF962
+            values = {"upstream": listener.upstream, "text": missing.text[:40], "where": listener.where}
+            raise ValueError(error.format(name=name, advice=_ADVICE[listener.asks_docs], **values))
+
+
+def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
+    """RAISES (ValueError): CRF964 if what a component listens to learns, though it shall stay as it is; CRF962."""
+    for listener in _listeners(model):
+        if listener.is_told:
+            raise ValueError(Errors.CRF964.format(name=name, upstream=listener.upstream))
+    require_vectors(name, model, docs)
+
+
+def with_vectors(model: Model, doc: Doc) -> Optional[Doc]:
+    """Give a Doc vectors of zeros where its component listens to some that it has not. RETURNS (Doc): None where it can't be
+    given any: those of a transformer are no simple array."""
+    for listener in _listeners(model):
+        if not listener.hears(doc):
+            if listener.where != "doc.tensor":
+                return None
+            doc.tensor = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
+    return doc
+
+
+# Where the upstream is frozen
+_ADVICE = {
+    True: "name it in annotating_components too",
+    False: "take it out of there, and set frozen = true in its own block",
+}
+
+
+def _listeners(model: Model) -> Iterator[Listener]:
+    for node in model.walk():
+        if isinstance(node, Tok2VecListener):
+            yield Listener(node, node.upstream_name, node._batch_id is not None, where="doc.tensor")
+        elif hasattr(node, "upstream_name"):  # spacy-transformers
+            yield Listener(node, node.upstream_name, node._batch_id is not None)
+        elif "_upstream_name" in node.attrs:  # spacy-curated-transformers
+            state = node.attrs["_state"]
+            yield Listener(node, node.attrs["_upstream_name"], state.batch_id is not None, asks_docs=False)
+
+
+# Every Doc has these
+_ALWAYS = ("norm", "lang", "spacy")
+
+
+class MissingAttributes:
+    """What a component's templates read of the output of others, and no Doc had so far.
+
+    pipe (Component): The component.
+    """
+
+    def __init__(self, pipe: Component):
+        self._pipe = pipe
+        self._attributes = {name for name in pipe.token_attributes if name not in _ALWAYS}
+        names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
+        # A getter, or a default, gives every Doc a value
+        self._extensions = {name for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
+        self._n_docs = 0
+
+    def look_at(self, docs: list[Doc]) -> None:
+        """Ends as soon as everything was found."""
+        self._n_docs += len(docs)
+        for doc in docs:
+            if not self._attributes and not self._extensions:
+                return
+            self._attributes -= {name for name in self._attributes if doc.has_annotation(name.upper())}
+            if self._extensions:
+                self._extensions -= {key[1] for key in doc.user_data if key[0] == "._."}
+
+    def tell(self) -> None:
+        """Warns of what is left."""
+        names = sorted(self._attributes) + sorted(f"ext:{name}" for name in self._extensions)
+        if self._n_docs and names:
+            self._pipe.warn(Warnings.CRFW885, attributes=", ".join(names), n=self._n_docs)
