@@ -54,6 +54,7 @@ class StructureModel(Model):
 class Architecture(Role):
     """The node of a model of a structure."""
 
+    labelled = "tokens"
     params: tuple[str, ...] = ("transitions", "first", "last")
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters that score something that a sequence has once
     learned = ("observed", "met")

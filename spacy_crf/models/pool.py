@@ -60,7 +60,7 @@ class PoolRole(Role):
         self.at_rest = 0  # of the members, how many don't learn now: the first ones
         self._of = of
         self.gives, self.structure, self.in_training = of.gives, of.structure, of.in_training
-        self.meaning = of.meaning
+        self.meaning, self.labelled = of.meaning, of.labelled
         self.learned = tuple(name for name in of.learned if name in _SHARED)
 
     def resize(self, model: Model, n_states: int) -> None:

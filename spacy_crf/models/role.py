@@ -72,7 +72,8 @@ class Role:
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
     meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
-    decoding: Optional[type] = None  # the `Decoding` of components, where they have none for what the node gives
+    labelled: Optional[str] = None  # what has labels by its scores: "tokens", "segments" or "texts"; None for a layer's
+    decoding: Optional[type] = None  # the `Decoding` of components, where that of what is labelled does not fit
     no_shares_of_texts: Optional[str] = (
         None  # why a decision can't be split up among the texts of training, if it can't
     )

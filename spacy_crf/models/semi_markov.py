@@ -29,6 +29,7 @@ LongestSegment = Union[None, int, float, dict[str, int]]
 
 
 class SegmentsRole(Architecture):
+    labelled = "segments"
     """Any segment may follow any other. The longest segments are in the model's attributes."""
 
     gives = SegmentScores

@@ -53,6 +53,7 @@ class OfTexts:
     unit (str): What has scores, one of `features.units.UNITS`.
     """
 
+    labelled = "texts"
     unit: str
     counts_alone = False  # whether there is nothing to learn but what `initialize` counts
 

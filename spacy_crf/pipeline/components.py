@@ -1,6 +1,6 @@
 """The components that label tokens, each with its annotation: named entities by chains or segments, and one label per token."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -91,7 +91,6 @@ class SemiCRFEntityRecognizer(CRFPipe):
     decoded around them. Entities end where a sentence is known to end. For the settings see `make_semicrf_ner`.
     """
 
-    decodings: Mapping[str, str] = {"SegmentScores": "semi_markov:SegmentDecoding"}
     labelled = "segments"
 
     def __init__(self, vocab, model, name="semicrf_ner", **settings):

@@ -1,7 +1,7 @@
 """One label for each text, written to ``doc.cats``."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -71,7 +71,6 @@ class CRFTextClassifier(LearningPipe):
     explain (bool): Whether each Doc is told which part of it speaks for its label, as ``doc._.crf_hidden``.
     """
 
-    decodings: Mapping[str, str] = {"TextScores": "crf_textcat:TextDecoding"}
     labelled = "texts"
 
     def __init__(
@@ -100,10 +99,6 @@ class CRFTextClassifier(LearningPipe):
         checks.flag(self.owner, "explain", explain)
         own = {"threshold": threshold, "exclusive_classes": True, "explain": explain, "positive_label": None}
         super().__init__(vocab, model, name, annotation=Cats(), loss=loss, **own, **settings)
-
-    def _check_model(self, model: Any) -> None:
-        must = "an architecture of texts, such as spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"
-        checks.expect(self._decodes(model), self.owner, "model", getattr(model, "name", model), must)
 
     def check_settings(self) -> None:
         """RAISES (ValueError): CRF469 if there are fewer than two labels."""

@@ -7,12 +7,12 @@ import copyreg
 import io
 import logging
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, BinaryIO, Optional, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional, Union
 
 from spacy.language import Language
 from spacy.pipeline import TrainablePipe
@@ -33,7 +33,6 @@ from ..kernels import needed
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.pool import PoolRole
-from ..models.role import gives
 from ..models.sparse import prune
 from ..whole_files import unpacking, whole
 from . import saving
@@ -54,6 +53,20 @@ logger = logging.getLogger("spacy.spacy_crf")
 _WHOLE = "model"  # what a component is saved as
 
 
+class _Decodings(NamedTuple):
+    module: str  # imported when a component is made whose model gives such scores
+    name: str
+    example: str  # an architecture
+
+
+# By what has labels; nodes of models may bring others
+_DECODINGS = {
+    "tokens": _Decodings("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
+    "segments": _Decodings("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
+    "texts": _Decodings("crf_textcat", "TextDecoding", "spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
+}
+
+
 class LearningPipe(TrainablePipe):
     """Base of all components.
 
@@ -65,9 +78,6 @@ class LearningPipe(TrainablePipe):
     settings: Others that are saved.
     """
 
-    # Where the class is that decodes what its model gives, by the name of these scores: imported if the model gives such.
-    # Nodes of models may bring others for the same `labelled` things
-    decodings: Mapping[str, str] = {"ChainScores": "decoding:Decoding"}
     labelled = "tokens"  # what has labels, see `Decoding`
     # Settings that say what weights mean: those of a saved component are to be those of the config
     meaning: tuple[str, ...] = ()
@@ -91,7 +101,10 @@ class LearningPipe(TrainablePipe):
         self.model = model
         self.name = name
         owner = self.owner
-        self._check_model(model)
+        node = model.attrs.get("role") if isinstance(model, Model) else None
+        must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled].example}"
+        fits = getattr(node, "labelled", None) == self.labelled
+        checks.expect(fits, owner, "model", getattr(model, "name", model), must)
         must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
         checks.expect(isinstance(loss, LabelledLoss), owner, "loss", loss, must)
         possible = optimizer is None or isinstance(optimizer, Optimizer)
@@ -119,17 +132,6 @@ class LearningPipe(TrainablePipe):
         labels = reprlib.repr(list(self.labels))
         learned = "" if self.is_initialized else ", not initialized"
         return f"<{type(self).__name__} '{self.name}': {self.model.name}, labels {labels}{learned}>"
-
-    def _check_model(self, model: Any) -> None:
-        """RAISES (ValueError): CRF020 for a model of another structure."""
-        takes, found = next(iter(self.decodings)), getattr(model, "name", model)
-        checks.expect(self._decodes(model), self.owner, "model", found, f"an architecture that gives {takes}")
-
-    def _decodes(self, model: Any) -> bool:
-        if gives(model) is None:
-            return False
-        own = model.attrs["role"].decoding
-        return gives(model).__name__ in self.decodings if own is None else own.labelled == self.labelled
 
     @property
     def owner(self) -> str:
@@ -184,17 +186,14 @@ class LearningPipe(TrainablePipe):
 
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
-        self.decoding = self._new_decoding()
+        decoding = self.model.attrs["role"].decoding
+        if decoding is None:
+            module, name, _ = _DECODINGS[self.labelled]
+            decoding = getattr(import_module(f".{module}", __package__), name)
+        self.decoding: Decoding = decoding(self.model, self.annotation)
         self.model.attrs["allowed"], self.model.attrs["tag_of"] = self.decoding.mask(), self.decoding.tag_of
         if hasattr(self.loss, "bind"):
             self.loss = self.loss.bind(self.decoding.state_labels)
-
-    def _new_decoding(self) -> Decoding:
-        decoding = self.model.attrs["role"].decoding
-        if decoding is None:
-            module, _, name = self.decodings[gives(self.model).__name__].partition(":")
-            decoding = getattr(import_module(f".{module}", __package__), name)
-        return decoding(self.model, self.annotation)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         """Settings that are left to the training data, whose labels are known."""

@@ -13,7 +13,7 @@ from ..inference.semi_markov import SemiMarkov
 from ..inference.span_choice import prices_of, probabilities_of, worth
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
-from ..types import Floats, SegmentScores
+from ..types import Floats
 from .decoding import Decoding, Distribution
 from .parts import Parts
 
@@ -132,7 +132,7 @@ class _Batch:
         tags = self._or_instead(decoding.annotation.path(chosen, starts), unfinished, most_probable)
         return tags, probabilities_of(decoding.segments(tags, starts), likely)
 
-    def _decode_spans(self, scores: SegmentScores) -> tuple[NDArray[np.int32], list[int]]:
+    def _decode_spans(self, scores: Any) -> tuple[NDArray[np.int32], list[int]]:
         """The path of segments that keeps the rules, and the Docs for which there was no time."""
         from ..constraints.decoding import Documents, decode
 
