@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 
 from spacy_crf import __version__
 from spacy_crf.cli import annotate, app
-from spacy_crf.cli.annotate_parts import ERRORS, annotate_archive
-from spacy_crf.cli.annotator import Job, Options
+from spacy_crf.cli.annotator import ERRORS, AnnotateOptions, annotate_archive
 from spacy_crf.cli.archive_parts import lines, plan
 from spacy_crf.lab.workers import work_folder
 from spacy_crf.lab.workers.executors import Processes, check_versions
@@ -32,7 +31,6 @@ from spacy_crf.whole_files import unfinished_name
 from .test_probabilities import trained
 
 pytestmark = pytest.mark.issue(18)
-SPANS = Options("spans")
 TEXTS = [f"Ann Lee lives in New York {n} ." if n % 3 else f"Nobody 😀 came {n} ." for n in range(40)]
 
 
@@ -72,10 +70,10 @@ def source(tmp_path):
     return str(path)
 
 
-def annotated(model, source, target, executor=None, *, size=300, strict=False, options=SPANS):
+def annotated(model, source, target, executor=None, *, size=300, strict=False, **options):
     told = []
-    job = Job(model, None, str(target), options, strict)
-    found = annotate_archive(job, source, executor or Here(), size, lambda *args: told.append(args))
+    options = AnnotateOptions(model, None, str(target), **{"format": "spans", **options}, strict=strict)
+    found = annotate_archive(options, source, executor or Here(), size, lambda *args: told.append(args))
     assert told[-1][1:] == (told[-1][2], told[-1][2])
     return found
 
@@ -209,7 +207,7 @@ def test_work_goes_on_with_the_same_only(model, source, tmp_path):
     target = tmp_path / "out"
     annotated(model, source, target)
     with pytest.raises(ValueError, match=r"CRF786.*options"):
-        annotated(model, source, target, options=Options("spans", False, 0.5))
+        annotated(model, source, target, min_prob=0.5)
     with pytest.raises(ValueError, match=r"CRF786.*part_bytes"):
         annotated(model, source, target, size=500)
     with Path(source).open("a", encoding="utf8") as file:
@@ -264,9 +262,7 @@ def test_any_pipeline_annotates(tmp_path):
         {"text": "In Rome .", "spans": [{"start": 3, "end": 7, "label": "GPE", "prob": 1.0}]}
     ]
     with pytest.raises(ValueError, match=r"CRF710"):
-        annotated(
-            str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "b", options=Options("spans", False, 0.5)
-        )
+        annotated(str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "b", min_prob=0.5)
 
 
 def test_a_full_disk_leaves_nothing_half(model, source, tmp_path, monkeypatch):
@@ -397,7 +393,7 @@ def run(*args):
 
 def test_where_there_is_no_terminal_lines_tell_how_far_it_is(monkeypatch, capsys):
     monkeypatch.setattr(annotate, "_SECONDS", 0.0)
-    with annotate._progress() as told:
+    with annotate._progress_bar() as told:
         told(100, 250, 1000)  # of an earlier run
         told(200, 500, 1000)
     [line] = [line for line in capsys.readouterr().err.splitlines() if "left" in line]

@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 
 from spacy_crf import whole_files
 from spacy_crf.cli import annotator, app
-from spacy_crf.cli.annotate_parts import annotate_file
-from spacy_crf.cli.annotator import Annotator, Job, Options
-from spacy_crf.cli.formats import Settings
+from spacy_crf.cli.annotator import AnnotateOptions, Annotator, annotate_file
+from spacy_crf.cli.formats import ReadSettings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
@@ -70,7 +69,7 @@ def test_what_is_written_is_read_back(nlp, folder, tmp_path, name):
     if name == "spacy":
         docs = list(DocBin().from_disk(source).get_docs(BLANK.vocab))
     else:
-        docs = read_docs(source, BLANK, Settings(predictions=True, n_sents=0))
+        docs = read_docs(source, BLANK, ReadSettings(predictions=True, n_sents=0))
     expected = spans_of(nlp.pipe(TEXTS))
     assert any(spans for _, spans in expected) and spans_of(docs) == expected
     assert [path.name for path in tmp_path.iterdir()] == [f"out.{name}"]
@@ -103,7 +102,7 @@ def test_whatever_is_written_is_read_back(folder, parts):
             writer.join([writer.render(Found(doc, {}, [(span, 1.0) for span in doc.ents], []))], file, BLANK.vocab)
         if all(token.is_space for token in doc) and name == "conll":
             continue  # which knows no white space
-        [read] = read_docs(path, BLANK, Settings(predictions=True, n_sents=0, without_spans=True, scheme="BIO"))
+        [read] = read_docs(path, BLANK, ReadSettings(predictions=True, n_sents=0, without_spans=True, scheme="BIO"))
         assert spans_of([read]) == spans_of([doc]), name
 
 
@@ -151,7 +150,7 @@ def annotate(folder, target, options, *, stops_after=None, texts="texts.jsonl"):
         for item in items:
             if len(seen) == stops_after:
                 raise KeyboardInterrupt
-            seen.append(item["text"])
+            seen.append(item.value["text"])
             yield from records(self, [item], *args)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -159,7 +158,7 @@ def annotate(folder, target, options, *, stops_after=None, texts="texts.jsonl"):
         patched.setattr(Annotator, "records", watched)
         try:
             found = annotate_file(
-                Job(str(folder / "model"), None, str(target), options), folder / texts, lambda *_: None
+                AnnotateOptions(str(folder / "model"), None, str(target), *options), folder / texts, lambda *_: None
             )
             assert found.texts == len((folder / texts).read_text().splitlines())
         except KeyboardInterrupt:
@@ -170,7 +169,7 @@ def annotate(folder, target, options, *, stops_after=None, texts="texts.jsonl"):
 @pytest.mark.parametrize("name", ["prodigy", "labelstudio", "spacy"])
 @pytest.mark.parametrize("sort", [False, True])
 def test_what_was_stopped_goes_on(nlp, folder, tmp_path, name, sort):
-    options, target = Options(name, sort), tmp_path / "out"
+    options, target = (name, sort), tmp_path / "out"
     annotate(folder, tmp_path / "whole", options)
     assert annotate(folder, target, options, stops_after=5) == TEXTS[:5]
     assert len(list((tmp_path / "out.part").glob("part-*"))) == 2
@@ -184,12 +183,12 @@ def test_what_was_stopped_goes_on(nlp, folder, tmp_path, name, sort):
 
 
 def test_work_goes_on_with_the_same_only(folder, tmp_path):
-    options, target = Options("prodigy"), tmp_path / "out"
+    options, target = ("prodigy",), tmp_path / "out"
     annotate(folder, target, options, stops_after=0)
     assert not (tmp_path / "out.part").exists()  # nothing was done
     annotate(folder, target, options, stops_after=2)
     with pytest.raises(ValueError, match=r"CRF786.*options"):
-        annotate(folder, target, Options("doccano"))
+        annotate(folder, target, ("doccano",))
     part = tmp_path / "out.part"
     (folder / "others.jsonl").write_text((folder / "texts.jsonl").read_text().replace("Bob left Rome", "Bob left"))
     manifest = part / "manifest.jsonl"
@@ -237,10 +236,10 @@ def test_tags_are_written_as_columns_or_docs(tmp_path):
     nlp.to_disk(tmp_path / "model")
     (tmp_path / "texts.txt").write_text("the dog barks\n")
     with pytest.raises(ValueError, match=r"CRF874: .*'prodigy'.*conll or spacy"):
-        annotate(tmp_path, tmp_path / "out", Options("prodigy"), texts="texts.txt")
+        annotate(tmp_path, tmp_path / "out", ("prodigy",), texts="texts.txt")
     assert not (tmp_path / "out.part").exists()  # nothing is in it
-    annotate(tmp_path, tmp_path / "out.conll", Options("conll"), texts="texts.txt")
-    [doc] = read_docs(tmp_path / "out.conll", BLANK, Settings(tag_column="2"))
+    annotate(tmp_path, tmp_path / "out.conll", ("conll",), texts="texts.txt")
+    [doc] = read_docs(tmp_path / "out.conll", BLANK, ReadSettings(tag_column="2"))
     assert [token.tag_ for token in doc] == [token.tag_ for token in nlp("the dog barks")]
 
 

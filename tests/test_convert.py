@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from spacy_crf import whole_files
 from spacy_crf.cli import app
-from spacy_crf.cli.formats import Report, Settings
+from spacy_crf.cli.formats import ReadSettings, Report
 from spacy_crf.cli.texts import read_docs, read_examples
 from spacy_crf.optimizers.lbfgs import LBFGS
 
@@ -47,7 +47,7 @@ def item(text, *spans, **others):
 
 
 def convert(path, *, report=None, **settings):
-    return read_docs(path, spacy.blank("en"), Settings(**{"without_spans": True, **settings}), report=report)
+    return read_docs(path, spacy.blank("en"), ReadSettings(**{"without_spans": True, **settings}), report=report)
 
 
 @pytest.mark.issue(33)

@@ -13,7 +13,7 @@ import spacy
 from spacy.tokens import DocBin
 from spacy.training import docs_to_json
 
-from spacy_crf.cli.formats import FORMATS, Report, Settings, Source, read, sniff
+from spacy_crf.cli.formats import FORMATS, ReadSettings, Report, Source, read, sniff
 from spacy_crf.cli.formats.tags import SCHEMES
 from spacy_crf.pipeline.corpora import doc_bin
 
@@ -255,7 +255,7 @@ def write(tmp_path):
 
 
 def docs_of(source, report=None, **settings):
-    return list(read(source, NLP, Settings(**settings), report or Report()))
+    return list(read(source, NLP, ReadSettings(**settings), report or Report()))
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -29,9 +29,10 @@ def paths(tmp_path):
 def test_trials_in_the_order_of_the_values(paths, folds):
     calls = []
     config = load_config(CONFIG, overrides=paths, interpolate=True)
-    tuned = tune(config, [0.0, 2.0], [0.01, 10.0], folds=folds, iterations=30, on_training=lambda: calls.append(1))
-    assert tuned.component == "crf_ner"
-    trials = tuned.trials
+    name, trials = tune(
+        config, [0.0, 2.0], [0.01, 10.0], folds=folds, iterations=30, on_training=lambda: calls.append(1)
+    )
+    assert name == "crf_ner"
     assert [trial[:2] for trial in trials] == [(0.0, 0.01), (0.0, 10.0), (2.0, 0.01), (2.0, 10.0)]
     assert len(calls) == 4 * folds
     assert trials[3].n_weights < trials[0].n_weights
@@ -71,17 +72,17 @@ def test_schemes_are_tried(paths, folds, monkeypatch):
         yield from walk(pipe, *args)
 
     monkeypatch.setattr(tune_command, "_walk", observed)
-    tuned = tune(
+    _, trials = tune(
         load_config(CONFIG, overrides=paths), [0.0], [0.1, 1.0], schemes=["IO", "BIO"], folds=folds, iterations=20
     )
     assert found == ["IO"] * folds + ["BIO"] * folds
-    assert [(trial.scheme, trial.l2) for trial in tuned.trials] == [
+    assert [(trial.scheme, trial.l2) for trial in trials] == [
         ("IO", 0.1),
         ("IO", 1.0),
         ("BIO", 0.1),
         ("BIO", 1.0),
     ]
-    assert tuned.trials[0].n_weights < tuned.trials[2].n_weights
+    assert trials[0].n_weights < trials[2].n_weights
 
 
 @pytest.mark.issue(19)
@@ -131,8 +132,8 @@ def test_folds_know_nothing_of_what_they_hold_out(paths, monkeypatch):
 
     monkeypatch.setattr(tune_command, "_walk", observed)
     config = load_config(CONFIG, overrides=paths, interpolate=True)
-    tuned = tune(config, [0.0, 0.1], [0.1, 1.0], folds=3, iterations=5)
-    assert len(folds) == 3 and len(tuned.trials) == 4
+    _, trials = tune(config, [0.0, 0.1], [0.1, 1.0], folds=3, iterations=5)
+    assert len(folds) == 3 and len(trials) == 4
     for names, learned, held_out in folds:
         assert held_out - learned
         words = {name.removeprefix("lower[0]=") for name in names if name.startswith("lower[0]=") and "|" not in name}
@@ -170,7 +171,7 @@ def test_earlier_components_annotate_and_are_left_as_they_are(tmp_path, paths):
     config["training"].update(frozen_components=["attribute_ruler"], annotating_components=["attribute_ruler"])
     features = {"@misc": "spacy_crf.features.v1", "templates": ["tag[0]"]}
     config["components"]["crf_ner"]["model"]["emissions"]["features"] = features
-    [trial] = tune(config, [0.0], [0.01], folds=2, iterations=30).trials
+    _, [trial] = tune(config, [0.0], [0.01], folds=2, iterations=30)
     assert trial.score > 0.1  # 0 without tags: all words look alike then
 
 

@@ -18,7 +18,7 @@ from .shared import CodeOption, ModelArgument, brief_errors, check_writable, cho
 from .texts import STANDARD
 
 if TYPE_CHECKING:
-    from .annotate_parts import Told
+    from .annotator import Progress
 
 FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty",))
@@ -71,14 +71,13 @@ def annotate_cli(
     """Annotate texts. Without --workers, write one file for Prodigy, doccano or Label Studio, columns or a .spacy file;
     `convert` reads each of them back. With --workers, annotate an archive of JSONL, lines of text or Parquet, and write a folder
     of parts. A command that was stopped continues when it is given again."""
-    from .annotate_parts import annotate_archive, annotate_file, annotate_stream
-    from .annotator import Job, Options
+    from .annotator import AnnotateOptions, annotate_archive, annotate_file, annotate_stream
 
     default = "prodigy" if workers is None else "spans"
-    options = Options(format_.value if format_ else default, sort is not None, min_prob, component)
-    job = Job(model, str(code) if code else None, output_path, options, strict)
+    wanted = format_.value if format_ else default, sort is not None, min_prob, component, strict
+    options = AnnotateOptions(model, str(code) if code else None, output_path, *wanted)
     given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
-    with brief_errors(), _progress() as told:
+    with brief_errors(), _progress_bar() as progress:
         if workers is None:
             for option in (option for option, value in given.items() if value):
                 raise ValueError(Errors.CRF788.format(option=option, other="--workers"))
@@ -92,9 +91,9 @@ def annotate_cli(
                     named_in_errors(name),
                     nullcontext(sys.stdout.buffer) if is_standard else output.open("wb") as file,
                 ):
-                    annotate_stream(job, source, file)
+                    annotate_stream(options, source, file)
                 return
-            found = annotate_file(job, source, told)
+            found = annotate_file(options, source, progress)
         else:
             from ..lab.workers.executors import Processes, Ray
 
@@ -103,34 +102,35 @@ def annotate_cli(
             is_ray = executor is not None and executor.value == "ray"
             part_bytes = int(part_size * 2**20) if part_size else None
             workforce = Ray(workers, address) if is_ray else Processes(workers)
-            found = annotate_archive(job, input_path, workforce, part_bytes, told)
+            found = annotate_archive(options, input_path, workforce, part_bytes, progress)
     doubtful = f", {found.doubtful:,} less probable ones left out" if min_prob else ""
     left_out = f", {len(found.errors):,} that could not be annotated are in errors.jsonl" if found.errors else ""
     msg.good(f"{output_path}: {found.texts:,} texts, {found.spans:,} spans{doubtful}{left_out}")
 
 
 @contextmanager
-def _progress() -> Iterator["Told"]:
+def _progress_bar() -> Iterator["Progress"]:
     """Show a progress bar with the speed of this run and the time left; without a terminal, print a line each minute."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     columns = (TextColumn("annotating"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[speed]}"))
     around = {"console": console, "transient": True, "speed_estimate_period": 600.0}  # parts may take minutes
-    with Progress(*columns, TimeRemainingColumn(), **around) as progress:
-        task = progress.add_task("annotating", total=None, speed="")
+    with Bars(*columns, TimeRemainingColumn(), **around) as bars:
+        task = bars.add_task("annotating", total=None, speed="")
         began, before, spoke = time.monotonic(), None, time.monotonic()  # before: texts and bytes of earlier runs
 
-        def told(texts: int, done: int, size: int) -> None:
+        def progress(texts: int, done: int, size: int) -> None:
             nonlocal before, spoke
             before = (texts, done) if before is None else before
             now = time.monotonic()
             speed = f"{(texts - before[0]) / (now - began):,.0f} texts/s" if texts > before[0] else ""
-            progress.update(task, completed=done, total=size or None, speed=speed)
+            bars.update(task, completed=done, total=size or None, speed=speed)
             if not console.is_terminal and now - spoke >= _SECONDS and done > before[1]:
                 left = (size - done) * (now - began) / (done - before[1]) / 60
                 print(f"{done / size:.0%} done, {speed}, about {left:.0f} minutes left", file=sys.stderr, flush=True)
                 spoke = now
 
-        yield told
+        yield progress

@@ -1,82 +1,75 @@
-"""How a part of many texts is read, annotated and written. `annotate_parts` gives the parts."""
+"""Texts that a pipeline annotates, in parts, each of which is written as a whole or not at all.
 
+Without workers a part is a batch of texts from one file, and in the end all parts are joined to the output. With workers a part
+is some bytes or rows of an archive, each worker loads the pipeline by its path, and the parts themselves are the output. A
+manifest names the parts that are done: the same command goes on with the others.
+"""
+
+import hashlib
 import io
 import json
+import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
+import spacy
 from spacy.language import Language
 from spacy.tokens import Doc
+from spacy.util import get_package_path
 
+from .. import __version__
 from ..errors import Errors, shown
-from ..lab.workers.work_folder import WorkFolder
-from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet
+from ..lab.workers.executors import Executor
+from ..lab.workers.work_folder import Manifest, WorkFolder
+from ..whole_files import whole
+from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
 from .formats.annotation import check_length
-from .formats.source import read_lines
+from .formats.source import Item, read_lines
 from .formats.texts import SPAN_KEYS
-from .formats.writers import WRITERS, check_spans, probability
-from .formats.writers import Annotated as Found
+from .formats.writers import WRITERS, Annotated, check_spans, probability
 from .shared import PROBABILITIES, load_pipeline, our_pipes
-from .texts import Item, item_of_line, read_items
+from .texts import STANDARD, item_of_line, read_items
 
-if TYPE_CHECKING:
-    import pyarrow
-
+ERRORS = "errors.jsonl"
 TEXTS = 512  # of a batch; if one of them can't be annotated, each is annotated alone
 _ROW = "row"  # of a table: the key under which an item keeps its number
 _KEPT = 1 << 20  # bytes that a worker writes until it forgets the words of each part
+
+Progress = Callable[[int, int, int], Any]  # called with the number of texts done, of bytes done, and of all bytes
 Task = Union["Batch", Part]
+# Of a part: its "file" with its "bytes", the "checksum" of a batch, how many "texts", "spans" and "doubtful" ones were written or
+# left out, and the "errors": places and reasons of texts that could not be annotated
+Entry = dict[str, Any]
+Run = Callable[[Iterable[Task]], Iterator[tuple[Task, Entry]]]
 
 
-class Options(NamedTuple):
-    """format (str): Of the output, a name of ``WRITERS``. sort (bool): Whether the least certain texts come first.
+class AnnotateOptions(NamedTuple):
+    """The options of a command, for all of its workers.
+
+    model (str), code (str): As of every command. target (str): The folder of the parts, or the file to write.
+    format (str): Of the output, a name of ``WRITERS``. sort (bool): Whether the least certain texts come first.
     min_prob (float): Less probable spans are not written. component (str): The only component whose certainty counts; by
-    default all of ours do."""
-
-    format: str
-    sort: bool = False
-    min_prob: float = 0.0
-    component: Optional[str] = None
-
-
-class Job(NamedTuple):
-    """The task of all workers of one command.
-
-    model (str), code (str): As of every command. target (str): The folder of the parts. strict (bool): Whether a text that
-    can't be annotated ends the work.
+    default all of ours do. strict (bool): Whether a text that can't be annotated ends the work.
     """
 
     model: str
     code: Optional[str]
     target: str
-    options: Options
+    format: str
+    sort: bool = False
+    min_prob: float = 0.0
+    component: Optional[str] = None
     strict: bool = False
 
 
-class Placed(NamedTuple):
-    place: str
-    item: Item
-
-
-class Batch(NamedTuple):
-    """Texts of a file that is annotated without workers. size (int): How many bytes of the file were read for them."""
-
-    number: int
-    items: list[Placed]
-    size: int
-
-    @property
-    def checksum(self) -> int:
-        texts = "\0".join(item["text"] for _, item in self.items)
-        return zlib.crc32(texts.encode("utf8", "surrogatepass"))
-
-
-class Finished(NamedTuple):
-    """Counts of one part, or of several. errors (list): Places and reasons of texts that could not be annotated."""
+class Totals(NamedTuple):
+    """Counts of all parts. errors (list): Places and reasons of texts that could not be annotated."""
 
     texts: int
     spans: int
@@ -84,13 +77,17 @@ class Finished(NamedTuple):
     errors: list[tuple[str, str]]
 
 
-class Written(NamedTuple):
-    """The file of a part. checksum (int): Of the texts of a batch."""
+class Batch(NamedTuple):
+    """Texts of a file that is annotated without workers. size (int): How many bytes of the file were read for them."""
 
-    file: str
-    bytes: int
-    found: Finished
-    checksum: int = 0
+    number: int
+    items: list[Item]
+    size: int
+
+    @property
+    def checksum(self) -> int:
+        texts = "\0".join(fields["text"] for _, fields in self.items)
+        return zlib.crc32(texts.encode("utf8", "surrogatepass"))
 
 
 class Record(NamedTuple):
@@ -102,6 +99,158 @@ class Record(NamedTuple):
     text: str
 
 
+# --------------------------------------------------------------------------------------------------------- all parts
+
+
+def annotate_archive(
+    options: AnnotateOptions, source: str, executor: Executor, part_bytes: Optional[int], progress: Progress
+) -> Totals:
+    """Annotate the parts of an archive that are not done yet, and list the texts that could not be annotated.
+
+    part_bytes (int): Size of a part, which is lost if a worker dies. By default `plan` says.
+    RAISES (ValueError): With a code, if the source, the target or a worker can't do it; CRF491 if the results would be
+        texts of the next run.
+    """
+    planned, folder = plan(source, part_bytes), WorkFolder(options.target)
+    if folder.is_within(source):
+        raise ValueError(Errors.CRF491.format(target=options.target, source=source))
+    head = _head(options) | {"files": planned.files, "part_bytes": planned.part_bytes}
+    run = partial(executor.run, partial(Annotator, options, len(planned.parts)))
+    with folder.alone():
+        manifest = Manifest(folder, head)
+        left = [part for part in planned.parts if part.number not in manifest.done]
+        size = sum(part.size for part in planned.parts)
+        total = _annotate(run, left, manifest, source, size, progress)
+        if total.errors:
+            listed = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
+            folder.write(ERRORS, "".join(f"{line}\n" for line in listed).encode("ascii"))
+    return total
+
+
+def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) -> Totals:
+    """Annotate the texts of a file in this process, and write them to one file. Until that is done, the finished parts are in a
+    folder beside it.
+
+    source (Path): Any file of texts, "-" for the standard input.
+    RAISES (ValueError): With the place, if a text can't be annotated; CRF710 if nobody knows the certainty that is asked for;
+        CRF784 if there are no texts; CRF786 if the folder has the parts of something else.
+    """
+    output, path = Path(options.target), Path(f"{options.target}.part")
+    folder, annotator = WorkFolder(str(path)), Annotator(options._replace(target=str(path)))
+    try:
+        with folder.alone():
+            manifest = Manifest(folder, _head(options) | {"file": str(source), "batch": TEXTS})
+            batches = read_batches(source, annotator.nlp, manifest.done, folder)
+            size = 0 if str(source) == STANDARD else source.stat().st_size
+            total = _annotate(annotator.run, batches, manifest, str(source), size, progress)
+            files = [path / manifest.done[number]["file"] for number in sorted(manifest.done)]
+            with whole(output) as file:
+                WRITERS[options.format].join(_joined(files, options.sort), file, annotator.nlp.vocab)
+            for part in files:
+                part.unlink()
+    finally:
+        if not any(path.glob("part-*")):  # all is in the output, or nothing was done
+            shutil.rmtree(path, ignore_errors=True)
+    return total
+
+
+def annotate_stream(options: AnnotateOptions, source: Path, file: BinaryIO) -> None:
+    """Annotate the texts of a file to an open one: each text when it is done, unless they are to be sorted."""
+    if options.sort:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "sorted"
+            annotate_file(options._replace(target=str(path)), source, lambda *_: None)
+            file.write(path.read_bytes())
+        return
+    annotator = Annotator(options)
+    texts = (record.text for record in annotator.records(unannotated(source, annotator.nlp)))
+    WRITERS[options.format].join(texts, file, annotator.nlp.vocab)
+    file.flush()
+
+
+def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, size: int, progress: Progress) -> Totals:
+    """Enter the result of `run` for each part that is left.
+
+    size (int): Bytes of all parts. source (str): For messages.
+    RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
+    """
+    before = _totals(manifest)
+    texts, left_out = before.texts, len(before.errors)
+    done = size - sum(part.size for part in left) if isinstance(left, list) else 0
+    progress(texts, done, size)
+    try:
+        for part, entry in run(left):
+            manifest.enter(part.number, entry)
+            texts, left_out, done = texts + entry["texts"], left_out + len(entry["errors"]), done + part.size
+            if not texts and left_out >= TEXTS:  # of small parts
+                raise _all_wrong(part, entry["errors"])
+            progress(texts, done, size)
+    finally:
+        manifest.end()
+    total = _totals(manifest)
+    if not total.texts and not total.errors:
+        raise ValueError(Errors.CRF784.format(path=source, reason="there are no texts in it"))
+    return total
+
+
+def _all_wrong(part: Part, errors: list[tuple[str, str]]) -> ValueError:
+    [place, error], *_ = errors
+    return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
+
+
+def _totals(manifest: Manifest) -> Totals:
+    parts = [manifest.done[number] for number in sorted(manifest.done)]
+    texts, spans, doubtful = (sum(part[name] for part in parts) for name in ("texts", "spans", "doubtful"))
+    return Totals(texts, spans, doubtful, [error for part in parts for error in part["errors"]])
+
+
+def _head(options: AnnotateOptions) -> dict[str, Any]:
+    """The pipeline and options, by which a manifest tells the same work from other work.
+
+    RAISES (ValueError): CRF715 if there is no such pipeline.
+    """
+    model = Path(options.model)
+    try:
+        folder = model if model.exists() else get_package_path(options.model)
+    except ImportError as error:
+        raise ValueError(Errors.CRF715.format(model=model, reason=error)) from None
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return {
+        "model": digest.hexdigest()[:16],
+        "code": Path(options.code).read_text(encoding="utf8") if options.code else None,
+        "options": [options.format, options.sort, options.min_prob, options.component],
+        "versions": [__version__, spacy.__version__],
+    }
+
+
+def _joined(files: Iterable[Path], by_uncertainty: bool) -> Iterator[str]:
+    """The texts of finished batches, in their order or the least certain first. One at a time is in memory."""
+    if not by_uncertainty:
+        yield from (text for path in files for _, _, text in _stored(path))
+        return
+    places = [(uncertainty, path, at) for path in files for uncertainty, at, _ in _stored(path)]
+    for _, path, at in sorted(places, key=lambda place: -place[0]):
+        yield next(_stored(path, at))[2]
+
+
+def _stored(path: Path, at: int = 0) -> Iterator[tuple[float, int, str]]:
+    """Uncertainty, place in the file and text of each record from a place on."""
+    with path.open("rb") as file:
+        file.seek(at)
+        for line in file:
+            uncertainty, text = json.loads(line)
+            yield uncertainty, at, text
+            at += len(line)
+
+
+# ---------------------------------------------------------------------------------------------------------- one part
+
+
 class Annotator:
     """Annotates parts, in one worker.
 
@@ -110,109 +259,114 @@ class Annotator:
     RAISES (ValueError): CRF710 if the options need a certainty that no component knows.
     """
 
-    def __init__(self, job: Job, n_parts: int = 0):
+    def __init__(self, options: AnnotateOptions, n_parts: int = 0):
         from ..pipeline.prediction import tell_probabilities
 
-        self._job, self._digits = job, max(5, len(str(n_parts - 1)))
-        self.nlp = load_pipeline(job.model, Path(job.code) if job.code else None)
-        is_asked = job.options.sort or job.options.min_prob > 0.0 or job.options.component is not None
-        self._pipes = our_pipes(self.nlp, job.options.component, PROBABILITIES if is_asked else None)
+        self._options, self._digits = options, max(5, len(str(n_parts - 1)))
+        self.nlp = load_pipeline(options.model, Path(options.code) if options.code else None)
+        is_asked = options.sort or options.min_prob > 0.0 or options.component is not None
+        self._pipes = our_pipes(self.nlp, options.component, PROBABILITIES if is_asked else None)
         tell_probabilities(self._pipes)
-        self._target = WorkFolder(job.target)
+        self._folder = WorkFolder(options.target)
         self._written = 0  # bytes
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Written]]:
-        """As an executor, in this process."""
+    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Entry]]:
+        """Annotate parts in this process, as an executor does in others."""
         return ((task, self(task)) for task in tasks)
 
-    def __call__(self, part: Task) -> Written:
-        if isinstance(part, Batch):
-            annotate, checksum = self._annotate_batch, part.checksum
-        else:
-            annotate, checksum = self._annotate_rows if is_parquet(part.path) else self._annotate_lines, 0
-        errors = _Errors(self._job.strict)
-        with self._zone():
-            found, suffix, content = annotate(part, errors)
-        if not found and len(errors.kept) >= TEXTS:
-            raise all_wrong(part, errors.kept)
-        name = f"part-{part.number:0{self._digits}}{suffix}"
-        self._target.write(name, content)
-        self._written += len(content)
-        counts = len(found), sum(record.spans for record in found), sum(record.doubtful for record in found)
-        by_place = sorted(errors.kept, key=lambda error: (len(error[0]), error[0]))  # places end with numbers
-        return Written(name, len(content), Finished(*counts, by_place), checksum)
-
-    @contextmanager
-    def _zone(self) -> Iterator[None]:
-        """A memory zone, so that the words of a part are forgotten with it; but not for the first parts. The tokenizer remembers
-        how words are cut, a quarter of all work, only outside of memory zones."""
+    def __call__(self, part: Task) -> Entry:
+        errors = _Errors(self._options.strict)
+        # A memory zone forgets the words of a part with it. The first parts have none: the tokenizer remembers how words are cut,
+        # a quarter of all work, only outside of memory zones
         with self.nlp.memory_zone() if self._written >= _KEPT else nullcontext():
-            yield
+            if isinstance(part, Batch):
+                found = list(self.records(part.items))
+                kept = (json.dumps((record.uncertainty, record.text)) for record in found)
+                suffix, content = ".jsonl", "".join(f"{line}\n" for line in kept).encode("ascii")
+            elif is_parquet(part.path):
+                suffix, (found, content) = PARQUET, self._annotate_rows(part, errors)
+            else:
+                writer, file = WRITERS[self._options.format], io.BytesIO()
+                found = list(self._annotate(_items_of_lines(part, errors), errors, self._options.format))
+                writer.join((record.text for record in found), file, self.nlp.vocab)
+                suffix, content = writer.suffix, file.getvalue()
+        if not found and len(errors.kept) >= TEXTS:
+            raise _all_wrong(part, errors.kept)
+        name = f"part-{part.number:0{self._digits}}{suffix}"
+        self._folder.write(name, content)
+        self._written += len(content)
+        return {
+            "file": name,
+            "bytes": len(content),
+            "checksum": part.checksum if isinstance(part, Batch) else 0,
+            "texts": len(found),
+            "spans": sum(record.spans for record in found),
+            "doubtful": sum(record.doubtful for record in found),
+            "errors": sorted(errors.kept, key=lambda error: (len(error[0]), error[0])),  # places end with numbers
+        }
 
-    def _annotate_batch(self, batch: Batch, errors: "_Errors") -> tuple[list[Record], str, bytes]:
-        """Lines with the uncertainty of a text and the text as it will be written."""
-        found = list(self.records((item for _, item in batch.items)))
-        lines_of_json = (json.dumps((record.uncertainty, record.text)) for record in found)
-        return found, ".jsonl", "".join(f"{line}\n" for line in lines_of_json).encode("ascii")
+    def _annotate_rows(self, part: Part, errors: "_Errors") -> tuple[list[Record], bytes]:
+        """The rows that could be annotated, with two columns more: "spans" and "cats".
 
-    def _annotate_lines(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
-        writer, content = WRITERS[self._job.options.format], io.BytesIO()
-        found = list(self._annotate(_items_of_lines(part, errors), errors))
-        writer.join((record.text for record in found), content, self.nlp.vocab)
-        return found, writer.suffix, content.getvalue()
-
-    def _annotate_rows(self, part: Part, errors: "_Errors") -> tuple[list[Record], str, bytes]:
-        """The rows that could be annotated, with two columns more: "spans" and "cats"."""
+        RAISES (ValueError): CRF784 if the table has no texts, or has these columns already.
+        """
+        import pyarrow
         from pyarrow.parquet import write_table
 
+        span = {"start": pyarrow.int64(), "end": pyarrow.int64(), "label": pyarrow.string(), "prob": pyarrow.float64()}
+        columns = {
+            "spans": pyarrow.list_(pyarrow.struct(span)),
+            "cats": pyarrow.map_(pyarrow.string(), pyarrow.float64()),
+        }
         with opened_parquet(part.path) as file:
             table = file.read_row_groups(range(part.begin, part.end))
-        _check_columns(part, table.column_names)
+        names = table.column_names
+        taken = [f"it has a column '{name}' already" for name in columns if name in names]
+        missing = [] if "text" in names else [f"it has no column 'text', but {', '.join(names)}"]
+        for reason in (*taken, *missing):
+            raise ValueError(Errors.CRF784.format(path=part.path, reason=reason))
         items = _items_of_rows(part, table.column("text").to_pylist(), errors)
-        found = list(self._annotate(items, errors, format_="spans"))
+        found = list(self._annotate(items, errors, "spans"))
         values = [json.loads(record.text) for record in found]
         table = table.take([value[_ROW] for value in values])
-        for name, type_ in _column_types().items():
-            table = table.append_column(name, _column([value.get(name, []) for value in values], type_))
+        for name, type_ in columns.items():
+            cells = [value.get(name, []) for value in values]
+            cells = [[*cell.items()] if isinstance(cell, dict) else cell for cell in cells]
+            table = table.append_column(name, pyarrow.array(cells, type=type_))
         content = io.BytesIO()
         write_table(table, content)
-        return found, PARQUET, content.getvalue()
+        return found, content.getvalue()
 
-    def _annotate(self, items: Iterable[Placed], errors: "_Errors", format_: Optional[str] = None) -> Iterator[Record]:
-        """Annotates some texts at a time. If one of these can't be annotated, each of them is annotated alone."""
+    def _annotate(self, items: Iterable[Item], errors: "_Errors", format_: str) -> Iterator[Record]:
+        """Annotate some texts at a time. If one of these can't be annotated, each of them is annotated alone."""
         items = iter(items)
         while some := list(islice(items, TEXTS)):
             try:
-                found = list(self.records((item for _, item in some), format_))
+                found = list(self.records(some, format_))
             except Exception:  # whatever components raise
                 found = []
-                for place, item in some:
-                    with errors.kept_of(place):
+                for item in some:
+                    with errors.kept_of(item.place):
                         found += self.records([item], format_)
             yield from found
 
     def records(self, items: Iterable[Item], format_: Optional[str] = None) -> Iterator[Record]:
-        """Annotates texts, for a format that may be another than the job's. A span without a probability counts as certain."""
-        options, format_ = self._job.options, format_ or self._job.options.format
-        for doc, item in self.nlp.pipe(((item["text"], item) for item in items), as_tuples=True):
+        """Annotate texts, for a format that may be another than that of the options. A span without a probability counts as
+        certain."""
+        options, format_ = self._options, format_ or self._options.format
+        for doc, fields in self.nlp.pipe(((fields["text"], fields) for _, fields in items), as_tuples=True):
             check_spans(format_, doc)
             found = [(span, probability(span)) for span in doc.ents]
             likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
             doubtful = [span for span, prob in found if prob < options.min_prob]
-            uncertainty = self._uncertainty(doc) if options.sort else 0.0
-            text = WRITERS[format_].render(Found(doc, item, likely, doubtful))
-            yield Record(uncertainty, len(likely), len(doubtful), text)
+            text = WRITERS[format_].render(Annotated(doc, fields, likely, doubtful))
+            yield Record(self._uncertainty(doc) if options.sort else 0.0, len(likely), len(doubtful), text)
 
     def _uncertainty(self, doc: Doc) -> float:
         """The expected share of tokens whose most probable tag is wrong: long texts do not come first for being long."""
         if not len(doc):
             return 0.0
         return sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in self._pipes)
-
-
-def all_wrong(part: Part, errors: list[tuple[str, str]]) -> ValueError:
-    [place, error], *_ = errors
-    return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
 
 
 class _Errors:
@@ -237,14 +391,13 @@ class _Errors:
             self.kept.append((place, str(error) or type(error).__name__))
 
 
-# ------------------------------------------------------------------------------------------------------------ texts
+# ------------------------------------------------------------------------------------------------------------- texts
 
 
-def read_batches(source: Path, nlp: Language, done: dict[int, dict[str, Any]], folder: str) -> Iterator[Batch]:
+def read_batches(source: Path, nlp: Language, done: dict[int, Entry], folder: WorkFolder) -> Iterator[Batch]:
     """The texts of a file, but for batches that are done.
 
-    RAISES (ValueError): With the place, if a text can't be read, is annotated or is too long; CRF786 if a batch that is done had
-        other texts.
+    RAISES (ValueError): As `unannotated`; CRF786 if a batch that is done had other texts.
     """
     position = before = 0
 
@@ -252,7 +405,7 @@ def read_batches(source: Path, nlp: Language, done: dict[int, dict[str, Any]], f
         nonlocal position
         position = now
 
-    items = _unannotated(read_items(source, progress), nlp)
+    items = unannotated(source, nlp, progress)
     for number in count():
         batch = Batch(number, list(islice(items, TEXTS)), position - before)
         if not batch.items:
@@ -261,60 +414,36 @@ def read_batches(source: Path, nlp: Language, done: dict[int, dict[str, Any]], f
             before = position
             yield batch
         elif done[number]["checksum"] != batch.checksum:
-            reason = f"the texts from {batch.items[0].place} on are others"
-            raise ValueError(Errors.CRF786.format(path=folder, reason=reason))
+            raise folder.refusal(f"the texts from {batch.items[0].place} on are others")
 
 
-def _unannotated(items: Iterable[tuple[str, Item]], nlp: Language) -> Iterator[Placed]:
-    for place, item in items:
-        check_length(item["text"], nlp, place)
-        yield Placed(place, _without_annotation(item, place))
+def unannotated(source: Path, nlp: Language, *progress: Callable[[int, int], None]) -> Iterator[Item]:
+    """RAISES (ValueError): With the place, if a text can't be read, is annotated or is too long."""
+    for place, fields in read_items(source, *progress):
+        check_length(fields["text"], nlp, place)
+        yield Item(place, _without_annotation(fields, place))
 
 
-def _without_annotation(item: Item, place: str) -> Item:
+def _without_annotation(fields: dict[str, Any], place: str) -> dict[str, Any]:
     """RAISES (ValueError): CRF873 if the text is annotated: its annotation would be lost."""
     for key in SPAN_KEYS:
-        if isinstance(item.get(key), (list, dict)) and item[key]:
-            raise ValueError(Errors.CRF873.format(place=place, key=key, value=shown(item[key])))
-    return {key: value for key, value in item.items() if key not in (*SPAN_KEYS, "tokens", "answer")}
+        if isinstance(fields.get(key), (list, dict)) and fields[key]:
+            raise ValueError(Errors.CRF873.format(place=place, key=key, value=shown(fields[key])))
+    return {key: value for key, value in fields.items() if key not in (*SPAN_KEYS, "tokens", "answer")}
 
 
-def _items_of_lines(part: Part, errors: _Errors) -> Iterator[Placed]:
+def _items_of_lines(part: Part, errors: _Errors) -> Iterator[Item]:
     for place, line in lines(part):
         with errors.kept_of(place):
             [(_, text)] = read_lines([line], place)
             if text := text.strip():
-                item = _without_annotation(item_of_line(text, place), place)
-                yield Placed(place, item)
+                yield Item(place, _without_annotation(item_of_line(text, place), place))
 
 
-def _items_of_rows(part: Part, texts: list[Any], errors: _Errors) -> Iterator[Placed]:
+def _items_of_rows(part: Part, texts: list[Any], errors: _Errors) -> Iterator[Item]:
     for row, text in enumerate(texts):
         place = f"{part.place}, row {row + 1}"
         with errors.kept_of(place):
             if not isinstance(text, str):
                 raise ValueError(Errors.CRF709.format(place=place))
-            yield Placed(place, {"text": text, _ROW: row})
-
-
-def _check_columns(part: Part, names: list[str]) -> None:
-    """RAISES (ValueError): CRF784."""
-    missing, taken = {"text"} - {*names}, {*_column_types()} & {*names}
-    if missing or taken:
-        reason = (
-            f"it has a column '{taken.pop()}' already" if taken else f"it has no column 'text', but {', '.join(names)}"
-        )
-        raise ValueError(Errors.CRF784.format(path=part.path, reason=reason))
-
-
-def _column_types() -> dict[str, "pyarrow.DataType"]:
-    import pyarrow
-
-    span = {"start": pyarrow.int64(), "end": pyarrow.int64(), "label": pyarrow.string(), "prob": pyarrow.float64()}
-    return {"spans": pyarrow.list_(pyarrow.struct(span)), "cats": pyarrow.map_(pyarrow.string(), pyarrow.float64())}
-
-
-def _column(values: list[Any], type_: "pyarrow.DataType") -> "pyarrow.Array":
-    import pyarrow
-
-    return pyarrow.array([[*value.items()] if isinstance(value, dict) else value for value in values], type=type_)
+            yield Item(place, {"text": text, _ROW: row})

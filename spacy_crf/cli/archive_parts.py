@@ -12,9 +12,9 @@ from ..errors import Errors
 
 LINES = (".jsonl", ".ndjson", ".txt")
 PARQUET = ".parquet"
-_SHARE = 256  # of an archive, that a part is by default: that so many workers as machines have get ready together
-_LEAST, _MOST = 1 << 18, 1 << 22  # bytes of it
-# What tells that a file is another than before, where its file system knows it
+_PARTS = 256  # of an archive, by default: so many that all workers get ready together
+_LEAST, _MOST = 1 << 18, 1 << 22  # bytes of a part
+# Properties that show whether a file has changed, where its file system knows them
 _STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModified")
 
 
@@ -34,23 +34,17 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """files (dict): What tells that they are the same: equal for equal files. part_bytes (int): The size that parts should
-    have."""
+    """files (dict): By name, properties that equal files have in common. part_bytes (int): The size that parts should have."""
 
     parts: list[Part]
     files: dict[str, list[str]]
     part_bytes: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.size for part in self.parts)
-
 
 def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
-    """Cuts a file, or all that have text or Parquet below a folder, in the order of their names.
+    """Cut a file, or all files of text or Parquet below a folder, in the order of their names.
 
-    part_bytes (int): How large a part is to be; by default what suits the archive.
+    part_bytes (int): Size of a part; by default found by the size of the archive.
     RAISES (ValueError): CRF784 if there are none, or what is there can't be read. (FileNotFoundError): If there is no such path.
     """
     system, root = fsspec.core.url_to_fs(source)
@@ -62,7 +56,7 @@ def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
             Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
         )
     infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
-    part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _SHARE, _LEAST), _MOST)
+    part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _PARTS, _LEAST), _MOST)
     found = Plan([], {}, part_bytes)
     for name, info in infos:
         found.files[name] = [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
@@ -93,7 +87,7 @@ def lines(part: Part) -> Iterator[tuple[str, bytes]]:
     """The lines of a part, each with its place."""
     with fsspec.open(part.path, "rb") as file:
         at = part.begin
-        if at:  # the line that goes on here is of the part before
+        if at:  # a line that continues here belongs to the part before
             file.seek(at - 1)
             at += len(file.readline()) - 1
         while at < part.end and (line := file.readline()):

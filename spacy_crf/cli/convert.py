@@ -1,20 +1,22 @@
 """Convert annotated texts of annotation tools and shared tasks to the ``.spacy`` files that ``spacy train`` reads."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Optional, TypeVar
+from typing import Annotated, Optional
 
 import typer
+from spacy.tokens import Doc
 from wasabi import msg
 
 from ..errors import Errors, counted
 from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
-from .formats import FORMATS, Report, Settings, Source, brat, read
+from .formats import FORMATS, ReadSettings, Report, Source, brat, read
 from .formats.tags import SCHEMES
 from .group import app
-from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code
+from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code, progress_bar
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
@@ -24,7 +26,6 @@ _LONG = 2_000_000  # bytes: larger files get a progress bar
 FormatName = choice("FormatName", FORMATS)
 SchemeName = choice("SchemeName", SCHEMES)
 Overlaps = choice("Overlaps", ("longest", "error"))
-T = TypeVar("T")
 
 
 @app.command("convert")
@@ -78,7 +79,7 @@ def convert_cli(
     """
     with brief_errors():
         import_code(code)
-        settings = Settings(
+        settings = ReadSettings(
             format=format_ and format_.value,
             encoding=encoding,
             word_column=word_column,
@@ -95,7 +96,7 @@ def convert_cli(
         convert(input_path, output_path, lang, settings)
 
 
-def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) -> None:
+def convert(input_path: Path, output_path: Path, lang: str, settings: ReadSettings) -> None:
     """Convert a file, or the files of a folder, and print what was read.
 
     RAISES (ValueError): If a file can't be read. Nothing is written for that file.
@@ -104,19 +105,18 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: Settings) 
     for path, target in _files(input_path, output_path):
         check_writable(target, path)
         source, report = Source(path, settings.encoding), Report()
-        docs = doc_bin(_with_bar(read(source, nlp, settings, report), source))
+        with progress_bar(f"reading {path.name}") if source.size >= _LONG else nullcontext() as progress:
+            docs = doc_bin(_followed(read(source, nlp, settings, report), source, progress))
         write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
-        tagged = f", {report.tagged:,} documents with tags" if report.tagged else ""
         each = "one label each" if report.exclusive else "some with several labels: crf_textcat takes one of a text"
-        labelled = (
-            f", {report.labelled:,} documents with labels (doc.cats; {counted(len(report.labels), 'label')}, {each})"
-            if report.labelled
-            else ""
-        )
-        incorrect = f", {report.incorrect:,} spans that are none" if report.incorrect else ""
-        msg.good(f"{target}: {report.documents:,} documents, {report.spans:,} entities{incorrect}{tagged}{labelled}")
+        labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
+        counts = [f"{report.documents:,} documents", f"{report.spans:,} entities"]
+        counts += [f"{report.incorrect:,} spans that are none"] if report.incorrect else []
+        counts += [f"{report.tagged:,} documents with tags"] if report.tagged else []
+        counts += [f"{report.labelled:,} documents with labels {labels}"] if report.labelled else []
+        msg.good(f"{target}: {', '.join(counts)}")
         if not report.has_spans and not report.tagged and not report.labelled:
             msg.warn(
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
@@ -142,15 +142,8 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     return targets
 
 
-def _with_bar(items: Iterable[T], source: Source) -> Iterator[T]:
-    """The items of a file, with a progress bar if the file is long."""
-    if source.size < _LONG:
-        yield from items
-        return
-    from rich.progress import Progress
-
-    with Progress(transient=True) as progress:
-        task = progress.add_task(f"reading {source.path.name}", total=source.size)
-        for item in items:
-            progress.update(task, completed=source.position)
-            yield item
+def _followed(docs: Iterable[Doc], source: Source, progress: Optional[Callable[..., None]]) -> Iterator[Doc]:
+    for doc in docs:
+        if progress is not None:
+            progress(completed=source.position, total=source.size)
+        yield doc

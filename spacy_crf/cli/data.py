@@ -14,7 +14,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors
-from .formats import FORMATS, Report, Settings, brat
+from .formats import FORMATS, ReadSettings, Report, brat
 from .group import app
 from .shared import CodeOption, JsonOption, LangOption, blank, brief_errors, import_code, print_table
 from .texts import read_docs
@@ -25,7 +25,7 @@ _SHOWN = 3  # examples in a warning
 
 
 @dataclass
-class Label:
+class LabelCounts:
     """Counts of the spans of a label: all, different ones, and spans by number of tokens."""
 
     spans: int = 0
@@ -34,7 +34,7 @@ class Label:
 
 
 @dataclass
-class Corpus:
+class CorpusFacts:
     """Counts of a set of texts. Lists of texts or spans hold them cut short."""
 
     documents: int = 0
@@ -42,7 +42,7 @@ class Corpus:
     spans: int = 0
     without_spans: int = 0  # documents
     unannotated_tokens: int = 0  # without annotation of entities
-    labels: dict[str, Label] = field(default_factory=dict)
+    labels: dict[str, LabelCounts] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
     cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the texts with 1.0
@@ -55,11 +55,11 @@ class Corpus:
     odd: list[str] = field(default_factory=list)  # spans without a letter or digit
     repeated: int = 0  # documents whose text an earlier one has too
     repeated_otherwise: list[str] = field(default_factory=list)  # of these, texts with other annotation
-    inconsistent: list["String"] = field(default_factory=list)
+    inconsistent: list["Wording"] = field(default_factory=list)
 
 
 @dataclass
-class String:
+class Wording:
     """Words that are annotated in several ways: counts by label, and without annotation."""
 
     text: str
@@ -84,20 +84,35 @@ class Overlap:
     )  # by label, the share of dev's spans that train does not have
 
 
-def describe(docs: Iterable[Doc], nlp: Language) -> Corpus:
+def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     """Count what Docs contain. nlp (Language): The pipeline whose tokenizer training will use."""
     docs = list(docs)
-    found, strings, tags, cats = Corpus(), defaultdict(set), Counter(), Counter()
+    found, strings, tags, cats = CorpusFacts(), defaultdict(set), Counter(), Counter()
+    annotated: dict[str, Any] = {}
     for doc in docs:
         found.documents += 1
         found.tokens += len(doc)
+        found.spans += len(doc.ents)
         found.without_spans += not doc.ents
         found.unannotated_tokens += sum(token.ent_iob == 0 for token in doc)
+        found.touching += sum(one.end == two.start and one.label == two.label for one, two in pairwise(doc.ents))
         tags.update(token.tag_ for token in doc)
         cats.update({label: int(value == 1.0) for label, value in doc.cats.items()})
-        _look_at_cats(doc, found)
-        _count_spans(doc, found, strings)
-        _look_at_spans(doc, nlp, found)
+        if len(_cats(doc)) > 1:
+            found.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))})")
+        uncertain = [f"{label} {value:g}" for label, value in doc.cats.items() if value not in (0.0, 1.0)]
+        if uncertain:
+            found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)})")
+        cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
+        for span in doc.ents:
+            _add_span(span, cut, found)
+            strings[span.label_].add(_words(span))
+        spans = [(span.start, span.end, span.label_) for span in doc.ents]
+        annotation = spans, [token.tag_ for token in doc], dict(doc.cats)
+        before = annotated.setdefault(_key(doc), annotation)
+        found.repeated += before is not annotation
+        if before != annotation:
+            found.repeated_otherwise.append(_short(doc.text))
     for label, texts in strings.items():
         found.labels[label].strings = len(texts)
     found.labels = dict(sorted(found.labels.items()))
@@ -105,7 +120,6 @@ def describe(docs: Iterable[Doc], nlp: Language) -> Corpus:
     found.tags = dict(tags.most_common())
     found.cats = dict(cats.most_common())
     found.without_cats = sum(not _cats(doc) for doc in docs) if cats else 0
-    _compare_repeated(docs, found)
     found.inconsistent = inconsistent(docs)
     return found
 
@@ -127,7 +141,7 @@ def overlap(train: list[Doc], dev: list[Doc]) -> Overlap:
     )
 
 
-def inconsistent(docs: list[Doc]) -> list[String]:
+def inconsistent(docs: list[Doc]) -> list[Wording]:
     """Strings that are annotated in one place and not in another, or with several labels; the most doubtful first. Occurrences
     within a longer span, or where annotation is missing, do not count."""
     labels: dict[Words, Counter] = defaultdict(Counter)
@@ -140,12 +154,22 @@ def inconsistent(docs: list[Doc]) -> list[String]:
     unlabelled: Counter[Words] = Counter()
     for doc in docs:
         unlabelled.update(words for words in _outside(doc, by_first) if words in labels)
-    found = [String(" ".join(words), dict(of.most_common()), unlabelled[words]) for words, of in labels.items()]
+    found = [Wording(" ".join(words), dict(of.most_common()), unlabelled[words]) for words, of in labels.items()]
     return sorted((one for one in found if one.doubtful), key=lambda one: (-one.doubtful, one.text))
 
 
-def to_json(facts: Any) -> dict[str, Any]:
-    return asdict(facts)
+def _add_span(span: Span, cut: Doc, found: CorpusFacts) -> None:
+    """Count a span. cut (Doc): Its text, as the tokenizer cuts it."""
+    label = found.labels.setdefault(span.label_, LabelCounts())
+    label.spans += 1
+    label.lengths[len(span)] = label.lengths.get(len(span), 0) + 1
+    shown = f"{_short(span.text)} ({span.label_})"
+    if cut.char_span(span.start_char, span.end_char) is None:
+        found.misaligned.append(shown)
+    if not any(letter.isalnum() for letter in span.text):
+        found.odd.append(shown)
+    if any(token.is_sent_start for token in span[1:]):
+        found.crossing.append(shown)
 
 
 def _all_labels(docs: list[Doc]) -> set[str]:
@@ -162,14 +186,6 @@ def _cats(doc: Doc) -> list[str]:
     return [label for label, value in doc.cats.items() if value == 1.0]
 
 
-def _look_at_cats(doc: Doc, found: Corpus) -> None:
-    if len(_cats(doc)) > 1:
-        found.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))})")
-    uncertain = [f"{label} {value:g}" for label, value in doc.cats.items() if value not in (0.0, 1.0)]
-    if uncertain:
-        found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)})")
-
-
 def _outside(doc: Doc, by_first: dict[str, set[int]]) -> Iterator[Words]:
     """Sequences of words outside all spans. by_first (dict): By first word, the lengths to look for."""
     words = [token.text for token in doc]
@@ -179,40 +195,6 @@ def _outside(doc: Doc, by_first: dict[str, set[int]]) -> Iterator[Words]:
             end = start + length
             if end <= len(words) and all(is_outside[start:end]):
                 yield tuple(words[start:end])
-
-
-def _count_spans(doc: Doc, found: Corpus, strings: dict[str, set[Words]]) -> None:
-    for span in doc.ents:
-        label = found.labels.setdefault(span.label_, Label())
-        label.spans += 1
-        label.lengths[len(span)] = label.lengths.get(len(span), 0) + 1
-        strings[span.label_].add(_words(span))
-    found.spans += len(doc.ents)
-    found.touching += sum(one.end == two.start and one.label == two.label for one, two in pairwise(doc.ents))
-
-
-def _look_at_spans(doc: Doc, nlp: Language, found: Corpus) -> None:
-    cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
-    for span in doc.ents:
-        shown = f"{_short(span.text)} ({span.label_})"
-        if cut.char_span(span.start_char, span.end_char) is None:
-            found.misaligned.append(shown)
-        if not any(letter.isalnum() for letter in span.text):
-            found.odd.append(shown)
-        if any(token.is_sent_start for token in span[1:]):
-            found.crossing.append(shown)
-
-
-def _compare_repeated(docs: list[Doc], found: Corpus) -> None:
-    annotated: dict[str, Any] = {}
-    for doc in docs:
-        spans, tags = [(span.start, span.end, span.label_) for span in doc.ents], [token.tag_ for token in doc]
-        annotation = spans, tags, dict(doc.cats)
-        before = annotated.setdefault(_key(doc), annotation)
-        if before is not annotation:
-            found.repeated += 1
-            if before != annotation:
-                found.repeated_otherwise.append(_short(doc.text))
 
 
 def _key(doc: Doc) -> str:
@@ -255,9 +237,9 @@ def data_cli(
         facts, dev_facts = describe(docs, nlp), describe(dev_docs, nlp) if dev else None
         common = overlap(docs, dev_docs) if dev else None
     if as_json:
-        found = {"train": to_json(facts) | {"unread": to_json(report)}}
+        found = {"train": asdict(facts) | {"unread": asdict(report)}}
         if dev_facts and common:
-            found |= {"dev": to_json(dev_facts) | {"unread": to_json(dev_report)}, "overlap": to_json(common)}
+            found |= {"dev": asdict(dev_facts) | {"unread": asdict(dev_report)}, "overlap": asdict(common)}
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     _show_corpus(str(path), facts, report, dev_facts)
@@ -273,92 +255,71 @@ def _read_files(path: Path, nlp: Language) -> tuple[list[Doc], Report]:
     files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     report, docs = Report(), []
     for file in files:
-        docs += read_docs(file, nlp, Settings(overlaps="longest", without_spans=True), report=report)
+        docs += read_docs(file, nlp, ReadSettings(overlaps="longest", without_spans=True), report=report)
     if not docs:
         raise ValueError(Errors.CRF708.format(path=path))
     return docs, report
 
 
-def _show_corpus(title: str, facts: Corpus, report: Report, dev: Optional[Corpus] = None) -> None:
+def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[CorpusFacts] = None) -> None:
     msg.divider(title)
     counted = [f"{facts.documents:,} documents, {facts.tokens:,} tokens"]
     if facts.spans or not (facts.tags or facts.cats):
         counted.append(f"{facts.spans:,} entities; {facts.without_spans:,} documents without any")
     msg.info(f"{FORMATS[report.format].title}: {', '.join(counted)}")
-    rows = [
-        (label, f"{of.spans:,}", f"{of.strings:,}", *_lengths(of.lengths))
-        + ((f"{dev.labels[label].spans:,}" if label in dev.labels else "0",) if dev else ())
-        for label, of in facts.labels.items()
-    ]
+    rows = []
+    for label, of in facts.labels.items():
+        mean = sum(length * n for length, n in of.lengths.items()) / of.spans
+        of_dev = [f"{dev.labels[label].spans:,}" if label in dev.labels else "0"] if dev else []
+        rows.append((label, f"{of.spans:,}", f"{of.strings:,}", f"{mean:.1f}", str(max(of.lengths)), *of_dev))
+    of_dev = [dev] if dev else []
     if rows:
-        columns = ("label", "spans", "different", "mean tokens", "most")
-        print_table("entities", (*columns, "spans of dev") if dev else columns, rows, n_texts=1)
-    if facts.tags:
-        tags = [(tag, f"{n:,}", *([f"{dev.tags.get(tag, 0):,}"] if dev else [])) for tag, n in facts.tags.items()]
-        print_table("tags", ("tag", "tokens", "tokens of dev") if dev else ("tag", "tokens"), tags, n_texts=1)
-    if facts.cats:
-        cats = [(cat, f"{n:,}", *([f"{dev.cats.get(cat, 0):,}"] if dev else [])) for cat, n in facts.cats.items()]
-        print_table(
-            "labels of texts", ("label", "texts", "texts of dev") if dev else ("label", "texts"), cats, n_texts=1
-        )
+        columns = ("label", "spans", "different", "mean tokens", "most", *("spans of dev" for _ in of_dev))
+        print_table("entities", columns, rows, n_texts=1)
+    for title, name, what in (("tags", "tags", ("tag", "tokens")), ("labels of texts", "cats", ("label", "texts"))):
+        counts = [getattr(each, name) for each in (facts, *of_dev)]
+        if counts[0]:
+            rows = [(key, *(f"{each.get(key, 0):,}" for each in counts)) for key in counts[0]]
+            print_table(title, (*what, *(f"{what[1]} of dev" for _ in of_dev)), rows, n_texts=1)
     report.tell()
     for warning in _warnings(facts):
         msg.warn(warning)
 
 
-def _lengths(lengths: dict[int, int]) -> tuple[str, str]:
-    mean = sum(length * n for length, n in lengths.items()) / sum(lengths.values())
-    return f"{mean:.1f}", str(max(lengths))
-
-
-def _warnings(facts: Corpus) -> list[str]:
+def _warnings(facts: CorpusFacts) -> list[str]:
     """Warnings about what a training would not learn, or would learn wrongly."""
     few = [f"{label} ({of.spans})" for label, of in facts.labels.items() if of.spans < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
-    alike = _alike(facts)
-    found = [
-        (few, f"labels with fewer than {_FEW} spans", few),
-        (few_texts, f"labels with fewer than {_FEW} texts", few_texts),
-        (alike, "labels that differ in case or white space only", alike),
-        (facts.misaligned, "entities do not align with the tokenizer's tokens, and can't be learned", facts.misaligned),
-        (facts.crossing, "entities cross the end of a sentence", facts.crossing),
-        (facts.odd, "entities have neither letters nor digits", facts.odd),
-        (facts.several_cats, "texts have several labels: crf_textcat takes one", facts.several_cats),
+    tags = [tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)]
+    by_name: dict[str, set[str]] = {}
+    for name in (*facts.labels, *tags, *facts.cats):
+        by_name.setdefault("".join(name.lower().split()), set()).add(name)
+    shown = (
+        (few, f"labels with fewer than {_FEW} spans"),
+        (few_texts, f"labels with fewer than {_FEW} texts"),
         (
-            facts.uncertain_cats,
-            "texts have labels with neither 0 nor 1, which crf_textcat refuses",
-            facts.uncertain_cats,
+            [" = ".join(sorted(names)) for names in by_name.values() if len(names) > 1],
+            "labels that differ in case or white space only",
         ),
-        (facts.repeated_otherwise, "texts are repeated with other annotation", facts.repeated_otherwise),
-    ]
-    told = [f"{len(places):,} {what}: {_some(shown)}" for places, what, shown in found if places]
-    if facts.repeated:
-        told.append(f"{facts.repeated:,} documents repeat the text of another")
-    if facts.touching:
-        told.append(
-            f"{facts.touching:,} entities touch one of their own label before them: the scheme IO would join them"
-        )
-    if facts.spans and facts.unannotated_tokens:
-        told.append(f"{facts.unannotated_tokens:,} tokens have no annotation of entities: anything is allowed there")
-    if facts.tags and facts.untagged_tokens:
-        told.append(f"{facts.untagged_tokens:,} tokens have no tag: crf_tagger allows any there")
-    if facts.without_cats:
-        told.append(
-            f"{facts.without_cats:,} texts have no label: crf_textcat allows any there that is not ruled out by 0"
-        )
-    return told
-
-
-def _alike(facts: Corpus) -> list[str]:
-    """Labels and tags that differ in case or white space only."""
-    by_name: dict[str, list[str]] = {}
-    for name in (
-        *facts.labels,
-        *(tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)),
-        *facts.cats,
-    ):
-        by_name.setdefault("".join(name.lower().split()), []).append(name)
-    return [" = ".join(sorted(set(names))) for names in by_name.values() if len(set(names)) > 1]
+        (facts.misaligned, "entities do not align with the tokenizer's tokens, and can't be learned"),
+        (facts.crossing, "entities cross the end of a sentence"),
+        (facts.odd, "entities have neither letters nor digits"),
+        (facts.several_cats, "texts have several labels: crf_textcat takes one"),
+        (facts.uncertain_cats, "texts have labels with neither 0 nor 1, which crf_textcat refuses"),
+        (facts.repeated_otherwise, "texts are repeated with other annotation"),
+    )
+    counted = (
+        (facts.repeated, "documents repeat the text of another"),
+        (facts.touching, "entities touch one of their own label before them: the scheme IO would join them"),
+        (
+            facts.unannotated_tokens if facts.spans else 0,
+            "tokens have no annotation of entities: anything is allowed there",
+        ),
+        (facts.untagged_tokens if facts.tags else 0, "tokens have no tag: crf_tagger allows any there"),
+        (facts.without_cats, "texts have no label: crf_textcat allows any there that is not ruled out by 0"),
+    )
+    told = [f"{len(texts):,} {what}: {_some(texts)}" for texts, what in shown if texts]
+    return told + [f"{n:,} {what}" for n, what in counted if n]
 
 
 def _show_overlap(common: Overlap) -> None:
@@ -377,7 +338,7 @@ def _show_overlap(common: Overlap) -> None:
         print_table("entities of dev", ("label", "not in train"), rows, n_texts=1)
 
 
-def _show_inconsistent(facts: Corpus, top: int) -> None:
+def _show_inconsistent(facts: CorpusFacts, top: int) -> None:
     if not facts.inconsistent:
         msg.good("No words are annotated in several ways")
         return

@@ -15,7 +15,7 @@ from ..errors import Errors, no_component
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .group import app
-from .shared import CodeOption, brief_errors, check_writable, load_pipeline
+from .shared import CodeOption, brief_errors, check_writable, load_pipeline, progress_bar
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
@@ -63,20 +63,16 @@ def distil_cli(
     A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does;
     where there are none, the entities that are found count as certain.
     """
-    from rich.progress import Progress
-
-    with brief_errors():
+    with brief_errors(), progress_bar("annotating") as progress:
         check_writable(output, texts)
         found = find_teacher(load_pipeline(teacher, code), component, spans_key)
         wanted = None if labels is None else [label.strip() for label in labels.split(",")]
         msg.info(f"Soft labels: {found}")
         docs, n_spans = DocBin(), 0
-        with Progress(transient=True) as bars:
-            task = bars.add_task("annotating", total=None)
-            raw = read_raw([texts], found.nlp, lambda done, total: bars.update(task, completed=done, total=total))
-            for text in distil(found, raw, labels=wanted, min_prob=min_prob, n_process=n_process):
-                docs.add(text.doc)
-                n_spans += len(text.doc.spans[SOFT_LABELS])
+        raw = read_raw([texts], found.nlp, lambda done, total: progress(completed=done, total=total))
+        for text in distil(found, raw, labels=wanted, min_prob=min_prob, n_process=n_process):
+            docs.add(text.doc)
+            n_spans += len(text.doc.spans[SOFT_LABELS])
         if not len(docs):
             raise ValueError(Errors.CRF833.format(path=texts))
         write_whole(output, docs.to_bytes())
@@ -84,11 +80,11 @@ def distil_cli(
 
 
 def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Optional[str] = None) -> Teacher:
-    """What of a pipeline teaches: a component of ours, or spans with scores, or entities.
+    """Find the source of a teacher's probabilities: one of our components, spans with scores, or entities.
 
-    component (str): Its name; by default the last one of ours, else the last one that writes spans with scores.
-    spans_key (str): Take the spans that are there.
-    RAISES (ValueError): CRF710 if there is none.
+    component (str): Name of the component; by default the last one of ours, else the last one that writes spans with scores.
+    spans_key (str): Take the spans under this key of ``doc.spans``.
+    RAISES (ValueError): CRF710 if there is no such source.
     """
     from ..pipeline.crf_pipe import CRFPipe
 
@@ -128,7 +124,9 @@ def distil(
     nlp, component, spans_key = teacher
     min_prob = checks.number(OWNER, "--min-prob", min_prob, most=1.0)
     n_process = checks.count(OWNER, "--n-process", n_process, most=1024)
-    labels = None if labels is None else _checked(labels, teacher)
+    labels = None if labels is None else list(labels)
+    if component is not None:
+        checks.labels("--labels", labels or (), nlp.get_pipe(component).labels)
     settings = {"component": component, "spans_key": spans_key, "labels": labels, "min_prob": min_prob}
     # Components behind the teacher add nothing, and entities that the teacher sets would count as certain
     left_out = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
@@ -143,13 +141,6 @@ def distil(
     finally:
         nlp.set_error_handler(handler)
         nlp.remove_pipe(_SOFTENER)
-
-
-def _checked(labels: Iterable[str], teacher: Teacher) -> list[str]:
-    labels = list(labels)
-    if teacher.component is not None:
-        checks.labels("--labels", labels, teacher.nlp.get_pipe(teacher.component).labels)
-    return labels
 
 
 def _unannotated(doc: Doc) -> Doc:
@@ -190,7 +181,16 @@ class Softener:
         self._pipe, self._spans_key, self._labels, self._min_prob = pipe, spans_key, labels, min_prob
 
     def __call__(self, doc: Doc) -> Doc:
-        found = self._found(doc)
+        from ..pipeline.supervision import soft_scores
+
+        if self._pipe is not None:
+            found = _of_component(self._pipe, doc, self._min_prob)
+        elif self._spans_key is not None:
+            group = doc.spans.get(self._spans_key, ())
+            scores = soft_scores(group, self._spans_key) if self._spans_key in doc.spans else ()
+            found = [(span.start, span.end, span.label_, score) for span, score in zip(group, scores)]
+        else:
+            found = [(ent.start, ent.end, ent.label_, 1.0) for ent in doc.ents]
         wanted = [
             part for part in found if part[3] >= self._min_prob and (self._labels is None or part[2] in self._labels)
         ]
@@ -199,13 +199,6 @@ class Softener:
         spans = [Span(soft, begin, end, label=label) for begin, end, label, _ in wanted]
         soft.spans[SOFT_LABELS] = SpanGroup(soft, spans=spans, attrs={"scores": [score for *_, score in wanted]})
         return soft
-
-    def _found(self, doc: Doc) -> Soft:
-        if self._pipe is not None:
-            return _of_component(self._pipe, doc, self._min_prob)
-        if self._spans_key is not None:
-            return _of_group(doc, self._spans_key)
-        return [(ent.start, ent.end, ent.label_, 1.0) for ent in doc.ents]
 
 
 def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
@@ -219,12 +212,3 @@ def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
     found = pipe.span_probabilities(doc, min_prob, keep_annotation=True)
     others = [(ent, 1.0) for ent in doc.ents if ent.label_ not in pipe.labels]  # of components in front of it
     return sorted((span.start, span.end, span.label_, min(1.0, p)) for span, p in (*found, *others))
-
-
-def _of_group(doc: Doc, key: str) -> Soft:
-    from ..pipeline.supervision import soft_scores
-
-    if key not in doc.spans:
-        return []
-    group = doc.spans[key]
-    return [(span.start, span.end, span.label_, score) for span, score in zip(group, soft_scores(group, key))]

@@ -32,7 +32,7 @@ _FILES = {
     "report": "report",
     "rules": "explain",
     "show": "explain",
-    "threshold": "tune",
+    "threshold": "report",
     "train": "train",
     "tune": "tune",
     "update": "train",

@@ -1,13 +1,16 @@
-"""How good a trained pipeline is: its mistakes, a page with scores and charts, and the calibration of its probabilities."""
+"""How good a trained pipeline is: its mistakes, a page with scores and charts, the calibration of its probabilities, and the
+threshold of probabilities that leaves the best entities."""
 
 import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from spacy.language import Language
+from spacy.training import Example
+from spacy.util import Config
 from wasabi import msg
 
 from .. import checks
@@ -26,8 +29,13 @@ from .shared import (
     load_pipeline,
     our_pipes,
     print_table,
+    progress_bar,
+    save_pipeline,
 )
-from .texts import read_examples
+from .texts import read_examples, read_raw
+
+if TYPE_CHECKING:
+    from ..pipeline.thresholds import Point
 
 _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
@@ -163,36 +171,29 @@ def report_cli(
     """Write a page about what a pipeline does well and badly. It has scores with intervals, confusions, all mistakes,
     calibration, known and unknown words, annotation that looks wrong, and effects of rules, in one file of HTML that needs no
     network."""
-    from rich.progress import Progress
+    from ..report.cases import judge
+    from ..report.page import Subject, render
+    from ..report.suspects import cross_validated
 
-    with brief_errors(), Progress(transient=True) as progress:
+    with brief_errors(), progress_bar("reading and predicting") as progress:
         check_writable(output, data, train, curve)
         if folds and train is None:
             raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
         points = [] if curve is None else read_curve(curve)
         nlp = load_pipeline(model, code)
         pipes = our_pipes(nlp, component)
-        page = _page(nlp, pipes, data, train, folds, points, progress)
+        progress(total=2 + folds * len(pipes))
+        training = [] if train is None else read_examples(train, nlp)
+        judged = judge(nlp, pipes, read_examples(data, nlp))
+        progress(advance=1, description="training without each part" if folds else "writing")
+        subjects = []
+        for of_pipe in judged:
+            on_fold = partial(progress, advance=1)
+            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold) if folds else None
+            subjects.append(Subject(of_pipe, training, suspects))
+        page = render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=points)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
-
-
-def _page(nlp, pipes, data: Path, train: Optional[Path], folds: int, curve: list, progress: Any) -> str:
-    from ..report.cases import judge
-    from ..report.page import Subject, render
-    from ..report.suspects import cross_validated
-
-    task = progress.add_task("reading and predicting", total=2 + folds * len(pipes))
-    training = [] if train is None else read_examples(train, nlp)
-    judged = judge(nlp, pipes, read_examples(data, nlp))
-    progress.update(task, advance=1, description="training without each part" if folds else "writing")
-    subjects = []
-    for of_pipe in judged:
-        suspects = None
-        if folds:
-            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=partial(progress.advance, task))
-        subjects.append(Subject(of_pipe, training, suspects))
-    return render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=curve)
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
@@ -220,16 +221,22 @@ def calibrate_cli(
     code: CodeOption = None,
 ) -> None:
     """Compare the probabilities of spans with how many are right."""
+    from ..report import charts
+
     with brief_errors():
         if svg is not None:
             check_writable(svg, data)
         nlp = load_pipeline(model, code)
         if svg is not None and component is None:
-            _require_one(our_pipes(nlp, None))
+            names = [pipe.name for pipe in our_pipes(nlp, None)]
+            if len(names) > 1:  # a chart shows one
+                raise ValueError(Errors.CRF746.format(components=", ".join(names)))
         found = calibrate(nlp, data, component=component)
         if svg is not None:
             [(name, scores)] = found.items()
-            write_whole(svg, _drawn(name, scores))
+            rows = [row for row in scores["calibration"] or () if row["spans"]]
+            points = [(row["probability"], row["right"], row["spans"]) for row in rows]
+            write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
     for name, scores in found.items():
         _show_calibration(name, scores)
         if not nlp.get_pipe(name).decoding.structure.exact:
@@ -260,19 +267,6 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     }
 
 
-def _require_one(pipes: list[Any]) -> None:
-    """RAISES (ValueError): CRF746 for several components: a chart shows one."""
-    if len(pipes) > 1:
-        raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
-
-
-def _drawn(name: str, scores: dict[str, Any]) -> bytes:
-    from ..report import charts
-
-    points = [(row["probability"], row["right"], row["spans"]) for row in scores["calibration"] or () if row["spans"]]
-    return charts.alone(charts.reliability(f"{name}: share that is right by probability", points))
-
-
 def _show_calibration(name: str, scores: dict[str, Any]) -> None:
     if scores["brier"] is None:
         msg.warn(f"{name} finds nothing in the annotated texts")
@@ -283,3 +277,91 @@ def _show_calibration(name: str, scores: dict[str, Any]) -> None:
         rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
     print_table(name, ("probability", "spans", "mean probability", "right"), rows)
     msg.info(f"expected calibration error {scores['calibration_error']:.4f}, Brier score {scores['brier']:.4f}")
+
+
+@app.command("threshold")
+def threshold_cli(
+    model: ModelArgument,
+    data: DataArgument,
+    component: ComponentOption = None,
+    beta: Annotated[float, typer.Option("--beta", help="Weight of recall against precision: F1, F2 …")] = 1.0,
+    expected: Annotated[
+        bool, typer.Option("--expected", help="Use expected scores: the texts need no annotation.")
+    ] = False,
+    per_label: Annotated[
+        bool, typer.Option("--per-label", help="Look for one for each label: needs many entities of each.")
+    ] = False,
+    output: Annotated[
+        Optional[Path], typer.Option("--output", "-o", help="Save the changed pipeline to this folder.")
+    ] = None,
+    code: CodeOption = None,
+) -> None:
+    """Find the min_prob that leaves the best entities. Prints precision and recall of entities with at least some probability,
+    as decode = "spans" finds them, and the setting."""
+    from ..pipeline.thresholds import best, use
+
+    with brief_errors():
+        checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
+        nlp = load_pipeline(model, code)
+        if output is not None:
+            check_writable(output / "meta.json")
+        found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
+        for name, points in found.items():
+            chosen = points[-1] if per_label else best(points, beta, expected=expected)
+            _show_thresholds(name, points, chosen, beta, annotated=not expected)
+            use(nlp, nlp.get_pipe(name), chosen.min_prob)
+            settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
+            print(settings.to_str(interpolate=False).strip())
+        if output is not None:
+            save_pipeline(nlp, output)
+            msg.good(f"Saved with it to {output}")
+
+
+def threshold(
+    nlp: Language,
+    data: Path,
+    *,
+    component: Optional[str] = None,
+    beta: float = 1.0,
+    expected: bool = False,
+    per_label: bool = False,
+) -> dict[str, "list[Point]"]:
+    """Score the entities that components find with each of some thresholds.
+
+    data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads. With `expected` raw
+        texts too: lines, or JSON.
+    component (str): Only this component.
+    per_label (bool): Whether to add a point with the best threshold for each label.
+    RETURNS (dict[str, list[Point]]): Points by the name of the component.
+    RAISES (ValueError): If there is no such component, or the texts have no entities.
+    """
+    from ..pipeline.thresholds import annotated_before, best_of_labels, measure
+
+    checks.positive("threshold", "beta", beta)
+    pipes = our_pipes(nlp, component)
+    if expected:
+        texts = [text.doc for text in read_raw([data], nlp)]
+        examples = [Example(nlp.make_doc(doc.text), doc) for doc in texts]
+    else:
+        examples = read_examples(data, nlp)
+    found = {}
+    for pipe in pipes:
+        annotated = annotated_before(nlp, pipe.name, examples)
+        points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
+        if not expected and not points[0].all.gold:
+            raise ValueError(Errors.CRF423.format(name=pipe.name, path=data))
+        if per_label:
+            points += measure(pipe, annotated, [best_of_labels(points, beta)])
+    return found
+
+
+def _show_thresholds(name: str, points: "list[Point]", chosen: "Point", beta: float, *, annotated: bool) -> None:
+    judged = ["precision", "recall", f"F{beta:g}"] if annotated else []
+    columns = ["min_prob", "found", *judged, f"expected F{beta:g}"]
+    rows = []
+    for point in points:
+        judged = (point.precision, point.recall, point.f(beta)) if annotated else ()
+        shares = [f"{100 * share:.2f}" for share in (*judged, point.expected_f(beta))]
+        least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
+        rows.append([least, f"{point.found:,}", *shares])
+    print_table(name, columns, rows, bold=rows[points.index(chosen)])

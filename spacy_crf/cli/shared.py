@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from importlib.util import spec_from_file_location
 from itertools import takewhile
 from pathlib import Path
@@ -77,6 +78,17 @@ def quietly() -> Iterator[None]:
         yield
     finally:
         announcements.setLevel(level)
+
+
+@contextmanager
+def progress_bar(task: str) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on the standard error. Yields a function that takes what changes: the `total`, how much to `advance`,
+    how much is `completed`, or another `description`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        yield partial(bars.update, bars.add_task(task, total=None))
 
 
 def load_pipeline(model: str, code: Optional[Path] = None) -> Language:

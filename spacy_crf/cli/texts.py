@@ -12,9 +12,9 @@ from spacy.training import Corpus, Example
 from spacy.training.corpus import walk_corpus
 
 from ..errors import Errors
-from .formats import Report, Settings, brat, check_doc, read
+from .formats import ReadSettings, Report, brat, check_doc, read
 from .formats.annotation import tokenized
-from .formats.source import Source, parsed, read_lines
+from .formats.source import Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
@@ -105,22 +105,22 @@ def _checked(value: Any, place: str) -> Item:
     try:
         value["text"].encode("utf8")
     except UnicodeEncodeError as error:  # JSON writes halves of characters
-        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+        raise unreadable(place, error) from error
     return value
 
 
 def read_docs(
-    path: Path, nlp: Language, settings: Optional[Settings] = None, *, report: Optional[Report] = None
+    path: Path, nlp: Language, settings: Optional[ReadSettings] = None, *, report: Optional[Report] = None
 ) -> list[Doc]:
     """Read the annotated Docs of a file.
 
     nlp (Language): The pipeline whose tokenizer makes Docs of texts.
-    settings (Settings): How to read the file; by default its contents tell.
+    settings (ReadSettings): How to read the file; by default its contents tell.
     report (Report): Collects what was read and what could not be used.
     RETURNS (List[Doc])
     RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
     """
-    settings = settings or Settings()
+    settings = settings or ReadSettings()
     try:
         return list(read(Source(path, settings.encoding), nlp, settings, report or Report()))
     except ValueError as error:

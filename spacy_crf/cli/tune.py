@@ -1,5 +1,4 @@
-"""Choose the settings of a training by held-out texts: regularization and tag scheme, number of texts, threshold of
-probabilities."""
+"""Train many times, and compare the scores of held-out texts: by regularization and tag scheme, and by number of texts."""
 
 import io
 import json
@@ -9,7 +8,7 @@ from hashlib import blake2b
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Any, NamedTuple, Optional
 
 import numpy as np
 import typer
@@ -27,32 +26,24 @@ from ..errors import Errors, no_component
 from ..pipeline.corpora import doc_bin
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
-from .formats import Settings
+from .formats import ReadSettings
 from .group import app
 from .shared import (
     WITH_OVERRIDES,
     CodeOption,
-    ComponentOption,
     ConfigArgument,
-    DataArgument,
-    ModelArgument,
     SvgOption,
     blank,
     brief_errors,
     check_writable,
     import_code,
-    load_pipeline,
-    our_pipes,
     print_table,
+    progress_bar,
     quietly,
     read_config,
     read_overrides,
-    save_pipeline,
 )
-from .texts import read_docs, read_examples, read_raw
-
-if TYPE_CHECKING:
-    from ..pipeline.thresholds import Point
+from .texts import read_docs
 
 LBFGS_NAME = "spacy_crf.LBFGS.v1"
 
@@ -66,13 +57,6 @@ class Trial(NamedTuple):
     deviation: float  # between the folds
     n_weights: int  # weights that are not zero, mean over the folds
     scheme: Optional[str] = None  # None for the scheme in the config
-
-
-class Tuned(NamedTuple):
-    """The component that was tuned, and the trials."""
-
-    component: str
-    trials: list[Trial]
 
 
 @app.command("tune", context_settings=WITH_OVERRIDES)
@@ -96,33 +80,40 @@ def tune_cli(
 ) -> None:
     """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted once for each fold and scheme, and each training
     starts with the weights of the one before."""
-    from rich.progress import Progress
-
-    with brief_errors(), Progress(transient=True) as progress:
+    with brief_errors(), progress_bar("training") as progress:
         import_code(code)
         if output is not None:
             check_writable(output)
         overrides = read_overrides(ctx.args)
         settings = read_config(config, overrides, interpolate=False)
-        grid = _numbers("l1", l1), _numbers("l2", l2)
+        grid = []
+        for name, text in (("l1", l1), ("l2", l2)):
+            grid.append(list(dict.fromkeys(_numbers(text))))
+            are_possible = grid[-1] and all(0 <= value < np.inf for value in grid[-1])
+            checks.expect(are_possible, "crf tune", f"--{name}", text, "numbers of at least 0, between commas")
         tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
-        total = len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds
-        task = progress.add_task("training", total=total)
-        tuned = tune(
+        progress(total=len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds)
+        tuned, trials = tune(
             read_config(config, overrides, interpolate=True),
             *grid,
             schemes=tried,
             component=component,
             folds=folds,
             iterations=iterations,
-            on_training=lambda: progress.advance(task),
+            on_training=lambda: progress(advance=1),
         )
-    best = max(tuned.trials, key=lambda trial: trial.score)
-    _show_trials(tuned.trials, best, folds)
+    best = max(trials, key=lambda trial: trial.score)
+    columns, rows = ("scheme", "l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
+    for trial in trials:
+        deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
+        values = trial.scheme or "", f"{trial.l1:g}", f"{trial.l2:g}", f"{trial.score:.4f}"
+        rows[trial] = *values, *deviation, f"{trial.n_weights:,}"
+    title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
+    print_table(title, columns, rows.values(), n_texts=1, bold=rows[best])
     if output is not None:
-        _set_optimizer(settings, tuned.component, best)
+        _set_optimizer(settings, tuned, best)
         if best.scheme is not None:
-            settings["components"][tuned.component]["scheme"] = best.scheme
+            settings["components"][tuned]["scheme"] = best.scheme
         with brief_errors():
             write_whole(output, settings.to_bytes())
         msg.good(f"Best config in {output}")
@@ -138,7 +129,7 @@ def tune(
     folds: int = 1,
     iterations: int = 200,
     on_training: Callable[[], None] = lambda: None,
-) -> Tuned:
+) -> tuple[str, list[Trial]]:
     """Train with every pair of values, from the strongest regularizer to the weakest, and score held-out texts.
 
     Other components are not trained: frozen and untrainable ones annotate the texts, and the gold annotation replaces the others.
@@ -147,13 +138,23 @@ def tune(
     schemes (Sequence[str]): Tag schemes to try; by default the scheme in the config.
     folds (int): Number of parts of the training corpus, which are held out in turn; 1 to hold out the dev corpus.
     on_training (Callable[[], None]): Called after each training.
-    RETURNS (Tuned): Trials in the order of schemes and values.
+    RETURNS (tuple[str, list[Trial]]): Name of the component, and trials in the order of schemes and values.
+    RAISES (ValueError): CRF020 for too few folds or iterations, CRF710 if there is no component to tune, or several and no name,
+        CRF931 if the component has no tag scheme, or a scheme is unknown.
     """
+    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.initialization import earlier_annotation
+
     checks.count("crf tune", "--folds", folds)
     checks.count("crf tune", "--iterations", iterations)
     nlp = load_model_from_config(config, auto_fill=True)
-    name = _component(nlp, component)
-    _check_schemes(nlp, name, schemes)
+    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
+    if len(pipes) != 1 or not pipes[0].is_linear:
+        raise no_component("to tune: name one that scores sparse features with --component", nlp.pipe_names, component)
+    name = pipes[0].name
+    for scheme in schemes:
+        if "scheme" not in nlp.config["components"][name] or scheme not in SCHEMES:
+            raise ValueError(Errors.CRF931.format(name=name, scheme=scheme, known=", ".join(SCHEMES)))
     interpolated = nlp.config.interpolate()
     training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
     train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
@@ -171,17 +172,17 @@ def tune(
             held_out = dev_examples if folds == 1 else examples[fold::folds]
             pipe = _fresh(nlp, name, scheme)
             nlp.initialize(lambda learned=learned: learned)
-            learned, held_out = _annotated(nlp, pipe, learned), _annotated(nlp, pipe, held_out)
-            for setting, score, n_weights in _walk(
-                pipe, learned, held_out, l1, l2, iterations, training["score_weights"]
-            ):
+            # With the annotation of earlier components that features read
+            annotate = earlier_annotation(pipe, nlp)
+            sides = ([Example(annotate(eg), eg.reference) for eg in side] for side in (learned, held_out))
+            for setting, score, n_weights in _walk(pipe, *sides, l1, l2, iterations, training["score_weights"]):
                 runs.setdefault((scheme, *setting), []).append((score, n_weights))
                 on_training()
     trials = []
     for setting in product(tried, l1, l2):
         scores, sizes = np.array(runs[setting]).T
         trials.append(Trial(*setting[1:], float(scores.mean()), float(scores.std()), round(sizes.mean()), setting[0]))
-    return Tuned(name, trials)
+    return name, trials
 
 
 def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
@@ -193,14 +194,6 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
     if not examples:
         raise ValueError(Errors.CRF708.format(path=f"[{name}]"))
     return examples
-
-
-def _check_schemes(nlp: Language, name: str, schemes: Sequence[str]) -> None:
-    """RAISES (ValueError): CRF931 if the component has no tag scheme, or a scheme is unknown."""
-    settings = nlp.config["components"][name]
-    for scheme in schemes:
-        if "scheme" not in settings or scheme not in SCHEMES:
-            raise ValueError(Errors.CRF931.format(name=name, scheme=scheme, known=", ".join(SCHEMES)))
 
 
 def _fresh(nlp: Language, name: str, scheme: Optional[str]):
@@ -217,16 +210,11 @@ def _fresh(nlp: Language, name: str, scheme: Optional[str]):
     return nlp.get_pipe(name)
 
 
-def _annotated(nlp: Language, pipe, examples: list[Example]) -> list[Example]:
-    """The examples with the annotation of earlier components that features read."""
-    from ..pipeline.initialization import earlier_annotation
-
-    annotate = earlier_annotation(pipe, nlp)
-    return [Example(annotate(example), example.reference) for example in examples]
-
-
 def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
-    """Train and score along the path of regularizers. Yields setting, score and number of weights that are not zero."""
+    """Train and score along the path of regularizers. Yields setting, score and number of weights that are not zero.
+
+    RAISES (ValueError): CRF722 if no score of the component has a weight.
+    """
     from ..optimizers.lbfgs import LBFGS
 
     objective = pipe.training.objective(LBFGS(), learned)
@@ -239,25 +227,11 @@ def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterati
         optimizer.step(objective, key=pipe.name)
         docs = pipe.pipe(example.predicted.copy() for example in held_out)
         found = pipe.score([Example(doc, example.reference) for doc, example in zip(docs, held_out)])
-        yield setting, _score(pipe.name, found, weights), int(np.count_nonzero(objective.weights()))
-
-
-def _score(name: str, found: dict[str, Any], weights: dict[str, Optional[float]]) -> float:
-    """The weighted sum of a component's scores. RAISES (ValueError): CRF722 if none of them has a weight."""
-    used = {score: weight for score, weight in weights.items() if weight and score in found}
-    if not used:
-        raise ValueError(Errors.CRF722.format(name=name, scores=", ".join(sorted(found))))
-    return sum(weight * (found[score] or 0.0) for score, weight in used.items())
-
-
-def _component(nlp: Language, name: Optional[str]) -> str:
-    """The component to tune. RAISES (ValueError): CRF710 if there is none, or several and no name."""
-    from ..pipeline.crf_pipe import CRFPipe
-
-    pipes = [pipe for pipe_name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and name in (None, pipe_name)]
-    if len(pipes) != 1 or not pipes[0].is_linear:
-        raise no_component("to tune: name one that scores sparse features with --component", nlp.pipe_names, name)
-    return pipes[0].name
+        used = {name: weight for name, weight in weights.items() if weight and name in found}
+        if not used:
+            raise ValueError(Errors.CRF722.format(name=pipe.name, scores=", ".join(sorted(found))))
+        score = sum(weight * (found[name] or 0.0) for name, weight in used.items())
+        yield setting, score, int(np.count_nonzero(objective.weights()))
 
 
 def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
@@ -282,25 +256,15 @@ def _names(block: Any, optimizer: str) -> bool:
     return isinstance(block, dict) and block.get("@optimizers") == optimizer
 
 
-def _numbers(name: str, text: str) -> list[float]:
-    """Numbers between commas. RAISES (ValueError): CRF020 unless all are finite and at least 0."""
+def _numbers(text: str) -> list[float]:
+    """Numbers between commas; none if there is something else."""
     try:
-        values = [float(part) for part in text.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
-        values = []
-    are_possible = values and all(0 <= value < np.inf for value in values)
-    checks.expect(are_possible, "crf tune", f"--{name}", text, "numbers of at least 0, between commas")
-    return list(dict.fromkeys(values))
+        return []
 
 
-def _show_trials(trials: list[Trial], best: Trial, folds: int) -> None:
-    columns, rows = ("scheme", "l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
-    for trial in trials:
-        deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
-        settings = trial.scheme or "", f"{trial.l1:g}", f"{trial.l2:g}"
-        rows[trial] = *settings, f"{trial.score:.4f}", *deviation, f"{trial.n_weights:,}"
-    title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
-    print_table(title, columns, rows.values(), n_texts=1, bold=rows[best])
+# ------------------------------------------------------------------------------------------------------------ curve
 
 
 class CurvePoint(NamedTuple):
@@ -327,23 +291,33 @@ def curve_cli(
 ) -> None:
     """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
     scored on dev."""
-    from rich.console import Console
-    from rich.progress import Progress
+    from ..report import charts
 
-    with brief_errors(), Progress(console=Console(stderr=True), transient=True) as progress:
+    with brief_errors(), progress_bar("training") as progress:
         import_code(code)
         if svg is not None:
             check_writable(svg)
-        wanted = _percents(shares)
-        task = progress.add_task("training", total=sum(wanted))
+        wanted = sorted({*_numbers(shares)})
+        are_possible = wanted and wanted[0] > 0 and wanted[-1] <= 100
+        must = "percentages of the training texts above 0 and up to 100, between commas"
+        checks.expect(are_possible, "crf curve", "--shares", shares, must)
+        progress(total=sum(wanted))
         settings = read_config(config, read_overrides(ctx.args), interpolate=False)
-        points = curve(settings, wanted, on_training=lambda share: progress.advance(task, share))
+        points = curve(settings, wanted, on_training=lambda share: progress(advance=share))
         if svg is not None:
-            write_whole(svg, _draw_curve(points))
+            places = [(point.texts, point.score) for point in points]
+            chart = charts.curve("Score by training texts", places, x_name="texts", y_name="score")
+            write_whole(svg, charts.alone(chart))
     if as_json:
         print(json.dumps([point._asdict() for point in points], indent=2))
         return
-    _show_curve(points)
+    names, rows = [name for name in points[0].scores if len(points[0].scores) > 1], []
+    for n, point in enumerate(points):
+        gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
+        scores = [f"{100 * point.scores[name]:.2f}" for name in names]
+        size = (f"{point.share:g} %", f"{point.texts:,}", f"{point.tokens:,}")
+        rows.append((*size, f"{100 * point.score:.2f}", gain, *scores, f"{point.seconds:.1f}"))
+    print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
     if svg is not None:
         msg.good(f"Learning curve in {svg}")
 
@@ -356,11 +330,14 @@ def curve(
     config (Config): As for `spacy train`, not interpolated.
     shares (List[float]): In percent.
     on_training (Callable[[float], None]): Called with the share after each training.
-    RAISES (ValueError): CRF876 if the training corpus has no path; the errors of `spacy train`.
+    RAISES (ValueError): CRF876 if the training corpus has no path, CRF708 if it has no texts; the errors of `spacy train`.
     """
     name = _path_of_texts(config)
-    files = Path(dot_to_object(config.interpolate(), name) or "")
-    docs = _read_texts(files, blank(config.interpolate()["nlp"]["lang"]))
+    path, nlp = Path(dot_to_object(config.interpolate(), name) or ""), blank(config.interpolate()["nlp"]["lang"])
+    files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
+    docs = [doc for file in files for doc in read_docs(file, nlp, ReadSettings(format="spacy", without_spans=True))]
+    if not docs:
+        raise ValueError(Errors.CRF708.format(path=path))
     order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
     points = []
     for share in shares:
@@ -387,9 +364,6 @@ def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Cu
     return CurvePoint(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
 
 
-# ---------------------------------------------------------------------------------------------------------- config
-
-
 def _path_of_texts(config: Config) -> str:
     """The setting that holds the path of the training texts: a variable if the reader uses one, since other settings may use it
     too.
@@ -405,134 +379,3 @@ def _path_of_texts(config: Config) -> str:
         raise ValueError(Errors.CRF876.format(corpus=corpus))
     is_variable = value.startswith("${") and value.endswith("}") and ":" not in value
     return value[2:-1] if is_variable else f"{corpus}.path"
-
-
-def _read_texts(path: Path, nlp: Language) -> list[Doc]:
-    """Read the texts of a .spacy file or of a folder of them. RAISES (ValueError): CRF708 if there are no texts."""
-    files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
-    docs = [doc for file in files for doc in read_docs(file, nlp, Settings(format="spacy", without_spans=True))]
-    if not docs:
-        raise ValueError(Errors.CRF708.format(path=path))
-    return docs
-
-
-def _percents(text: str) -> list[float]:
-    """Percentages between commas. RAISES (ValueError): CRF020 unless all are above 0 and at most 100."""
-    try:
-        found = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        found = []
-    are_possible = found and found[0] > 0 and found[-1] <= 100
-    must = "percentages of the training texts above 0 and up to 100, between commas"
-    checks.expect(are_possible, "crf curve", "--shares", text, must)
-    return found
-
-
-def _show_curve(points: list[CurvePoint]) -> None:
-    names = [name for name in points[0].scores if len(points[0].scores) > 1]
-    rows = []
-    for n, point in enumerate(points):
-        gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
-        scores = [f"{100 * point.scores[name]:.2f}" for name in names]
-        size = (f"{point.share:g} %", f"{point.texts:,}", f"{point.tokens:,}")
-        rows.append((*size, f"{100 * point.score:.2f}", gain, *scores, f"{point.seconds:.1f}"))
-    print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
-
-
-def _draw_curve(points: list[CurvePoint]) -> bytes:
-    from ..report import charts
-
-    places = [(point.texts, point.score) for point in points]
-    return charts.alone(charts.curve("Score by training texts", places, x_name="texts", y_name="score"))
-
-
-@app.command("threshold")
-def threshold_cli(
-    model: ModelArgument,
-    data: DataArgument,
-    component: ComponentOption = None,
-    beta: Annotated[float, typer.Option("--beta", help="Weight of recall against precision: F1, F2 …")] = 1.0,
-    expected: Annotated[
-        bool, typer.Option("--expected", help="Use expected scores: the texts need no annotation.")
-    ] = False,
-    per_label: Annotated[
-        bool, typer.Option("--per-label", help="Look for one for each label: needs many entities of each.")
-    ] = False,
-    output: Annotated[
-        Optional[Path], typer.Option("--output", "-o", help="Save the changed pipeline to this folder.")
-    ] = None,
-    code: CodeOption = None,
-) -> None:
-    """Find the min_prob that leaves the best entities. Prints precision and recall of entities with at least some probability,
-    as decode = "spans" finds them, and the setting."""
-    from ..pipeline.thresholds import best, use
-
-    with brief_errors():
-        checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
-        nlp = load_pipeline(model, code)
-        if output is not None:
-            check_writable(output / "meta.json")
-        found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
-        for name, points in found.items():
-            chosen = points[-1] if per_label else best(points, beta, expected=expected)
-            _show_thresholds(name, points, chosen, beta, annotated=not expected)
-            use(nlp, nlp.get_pipe(name), chosen.min_prob)
-            settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
-            print(settings.to_str(interpolate=False).strip())
-        if output is not None:
-            save_pipeline(nlp, output)
-            msg.good(f"Saved with it to {output}")
-
-
-def threshold(
-    nlp: Language,
-    data: Path,
-    *,
-    component: Optional[str] = None,
-    beta: float = 1.0,
-    expected: bool = False,
-    per_label: bool = False,
-) -> dict[str, "list[Point]"]:
-    """Score the entities that components find with each of some thresholds.
-
-    data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads. With `expected` raw
-        texts too: lines, or JSON.
-    component (str): Only this component.
-    per_label (bool): Whether to add a point with the best threshold for each label.
-    RETURNS (dict[str, list[Point]]): Points by the name of the component.
-    RAISES (ValueError): If there is no such component, or the texts have no entities.
-    """
-    from ..pipeline.thresholds import annotated_before, best_of_labels, measure
-
-    checks.positive("threshold", "beta", beta)
-    pipes = our_pipes(nlp, component)
-    if expected:
-        texts = [text.doc for text in read_raw([data], nlp)]
-        examples = [Example(nlp.make_doc(doc.text), doc) for doc in texts]
-    else:
-        examples = read_examples(data, nlp)
-    found = {}
-    for pipe in pipes:
-        annotated = annotated_before(nlp, pipe.name, examples)
-        points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
-        if not expected and not points[0].all.gold:
-            raise ValueError(Errors.CRF423.format(name=pipe.name, path=data))
-        if per_label:
-            points += measure(pipe, annotated, [best_of_labels(points, beta)])
-    return found
-
-
-def _show_thresholds(name: str, points: "list[Point]", chosen: "Point", beta: float, *, annotated: bool) -> None:
-    columns = [
-        "min_prob",
-        "found",
-        *(["precision", "recall", f"F{beta:g}"] if annotated else []),
-        f"expected F{beta:g}",
-    ]
-    rows = []
-    for point in points:
-        judged = (point.precision, point.recall, point.f(beta)) if annotated else ()
-        shares = [f"{100 * share:.2f}" for share in (*judged, point.expected_f(beta))]
-        least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
-        rows.append([least, f"{point.found:,}", *shares])
-    print_table(name, columns, rows, bold=rows[points.index(chosen)])

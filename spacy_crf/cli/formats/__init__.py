@@ -10,18 +10,15 @@ from spacy.tokens import Doc
 from ...errors import Errors
 from . import brat, columns, conllu, label_studio, spacy_files, table, texts
 from .annotation import check_doc
-from .settings import Report, Settings
-from .source import Source
+from .source import ReadSettings, Report, Source
 
 _LONG = 5_000  # tokens: a longer document is probably several
-Sniff = Callable[[Source], bool]
-Read = Callable[[Source, Language, Settings, Report], Iterator[Doc]]
 
 
 class Format(NamedTuple):
     title: str
-    sniff: Sniff
-    read: Read
+    sniff: Callable[[Source], bool]
+    read: Callable[[Source, Language, ReadSettings, Report], Iterator[Doc]]
 
 
 # A file is read in the first format whose `sniff` says yes
@@ -37,11 +34,11 @@ FORMATS = {
     "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
     "table": Format("a table with a header", table.sniff, table.read),
     "words": Format("words with their tags behind them", columns.sniff_words, columns.read_words),
-    "conll": Format("columns", columns.sniff_columns, columns.read_columns),
+    "conll": Format("columns", lambda source: True, columns.read_columns),
 }
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read the Docs of a file, one by one.
 
     report (Report): Collects what was read and what could not be used.
@@ -66,15 +63,9 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         rejected = len(report.rejected)
         path = f"{source.path} (the annotator rejected all {rejected} texts)" if rejected else source.path
         raise ValueError(Errors.CRF708.format(path=path))
-    lost = len(report.misaligned)
     if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
-        shows = {
-            "path": source.path,
-            "documents": report.documents,
-            "format": FORMATS[report.format].title,
-            "lost": lost,
-        }
-        raise ValueError(Errors.CRF865.format(**shows))
+        title, lost, n = FORMATS[report.format].title, len(report.misaligned), report.documents
+        raise ValueError(Errors.CRF865.format(path=source.path, documents=n, format=title, lost=lost))
 
 
 def sniff(source: Source) -> str:
@@ -82,4 +73,4 @@ def sniff(source: Source) -> str:
     return next(name for name, format_ in FORMATS.items() if format_.sniff(source))
 
 
-__all__ = ["FORMATS", "Format", "Report", "Settings", "Source", "check_doc", "read", "sniff"]
+__all__ = ["FORMATS", "Format", "ReadSettings", "Report", "Source", "check_doc", "read", "sniff"]

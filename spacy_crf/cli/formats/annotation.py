@@ -7,7 +7,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from .settings import Report, Settings
+from .source import ReadSettings, Report, unreadable
 
 _OFFSETS, _LABELS = {"start", "start_offset", "start_char"}, {"label", "labels", "tag", "type"}  # the keys of a span
 
@@ -38,11 +38,8 @@ def parse_span(span: Any, text: str, place: str) -> Span:
         label, words = fields.get("label"), fields.get("text")
     offsets = type(start) is int and type(end) is int and 0 <= start < end <= len(text)
     if not offsets or not isinstance(label, str) or not label or not is_unicode(label):
-        reason = (
-            f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label" – or is '
-            f"[start, end, label] – not {shown(span)}"
-        )
-        raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+        needs = f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label"'
+        raise unreadable(place, f"{needs} – or is [start, end, label] – not {shown(span)}")
     if isinstance(words, str) and words.split() != text[start:end].split():
         raise ValueError(Errors.CRF871.format(place=place, words=shown(words), found=shown(text[start:end])))
     return Span(start, end, label)
@@ -92,7 +89,7 @@ def tokenized(text: str, nlp: Language, place: str) -> Doc:
     try:
         return nlp.make_doc(text)
     except ValueError as error:
-        raise ValueError(Errors.CRF701.format(place=place, reason=error)) from error
+        raise unreadable(place, error) from error
 
 
 def make_doc(
@@ -102,7 +99,7 @@ def make_doc(
     *,
     missing: Iterable[Span] = (),
     place: str,
-    settings: Settings,
+    settings: ReadSettings,
     report: Report,
 ) -> Doc:
     """Make a Doc whose entities are spans of its text. The tokens of a span that does not align with them, and the tokens of
@@ -111,8 +108,16 @@ def make_doc(
     entities, cut = [], []
     for span in missing:
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
-    trimmed = [_trimmed(span, text, place, report) for span in spans]
-    for span in _without_overlaps([span for span in trimmed if span], text, place, settings, report):
+    trimmed = []
+    for span in spans:
+        words = text[span.start : span.end]
+        start, length = span.start + len(words) - len(words.lstrip()), len(words.strip())
+        if length:
+            trimmed.append(Span(start, start + length, span.label))
+        if length < len(words):
+            places = report.trimmed if length else report.misaligned
+            places.append(f"{place}, {span.named_in(text)}")
+    for span in _without_overlaps(trimmed, text, place, settings, report):
         entity = doc.char_span(span.start, span.end, label=span.label)
         if entity is None:
             report.misaligned.append(f"{place}, {span.named_in(text)}")
@@ -127,19 +132,7 @@ def make_doc(
     return doc
 
 
-def _trimmed(span: Span, text: str, place: str, report: Report) -> Optional[Span]:
-    """The span without white space at its ends; None for a span of white space alone."""
-    words = text[span.start : span.end]
-    start = span.start + len(words) - len(words.lstrip())
-    if not words.strip():
-        report.misaligned.append(f"{place}, {span.named_in(text)}")
-        return None
-    if len(words.strip()) < len(words):
-        report.trimmed.append(f"{place}, {span.named_in(text)}")
-    return Span(start, start + len(words.strip()), span.label)
-
-
-def _without_overlaps(spans: list[Span], text: str, place: str, settings: Settings, report: Report) -> list[Span]:
+def _without_overlaps(spans: list[Span], text: str, place: str, settings: ReadSettings, report: Report) -> list[Span]:
     """The spans in their order, and of overlapping ones the longest.
 
     RAISES (ValueError): CRF702 for overlapping spans, if the settings refuse them.
@@ -154,11 +147,9 @@ def _without_overlaps(spans: list[Span], text: str, place: str, settings: Settin
             continue
         other = next(other for other in kept if other.start <= at < other.end)
         if settings.overlaps == "error":
-            first, second = sorted((other, span))
-            both = {"first": first.named_in(text), "second": second.named_in(text)}
-            raise ValueError(Errors.CRF702.format(place=place, **both))
-        else:
-            report.overlapping.append(f"{place}, {span.named_in(text)} within {other.named_in(text)}")
+            first, second = (each.named_in(text) for each in sorted((other, span)))
+            raise ValueError(Errors.CRF702.format(place=place, first=first, second=second))
+        report.overlapping.append(f"{place}, {span.named_in(text)} within {other.named_in(text)}")
     return sorted(kept)
 
 
@@ -210,25 +201,19 @@ def parse_labels(value: Any, place: str, names: Collection[str] = ()) -> Labels:
     if value in (None, "", {}):
         return None
     if isinstance(value, dict):
-        return {_label(label, value, place): _share(share, value, place) for label, share in value.items()}
-    return [_named(label, value, place, names) for label in (value if isinstance(value, list) else [value])]
-
-
-def _named(label: Any, value: Any, place: str, names: Collection[str]) -> str:
-    if type(label) is int and names:
-        if not 0 <= label < len(names):
-            raise ValueError(Errors.CRF870.format(place=place, tag=shown(label), n=len(names)))
-        return list(names)[label]
-    return _label(label, value, place)
-
-
-def _label(label: Any, value: Any, place: str) -> str:
-    if not is_label(label):
+        if not all(
+            is_label(label) and not isinstance(share, str) and share in (0, 1) for label, share in value.items()
+        ):
+            raise ValueError(Errors.CRF880.format(place=place, value=shown(value)))
+        return {str(label): float(share) for label, share in value.items()}
+    labels = value if isinstance(value, list) else [value]
+    if not all(map(is_label, labels)):
         raise ValueError(Errors.CRF880.format(place=place, value=shown(value)))
-    return str(label)
+    return [named(label, names, place) if type(label) is int and names else str(label) for label in labels]
 
 
-def _share(share: Any, value: Any, place: str) -> float:
-    if isinstance(share, str) or share not in (0, 1):
-        raise ValueError(Errors.CRF880.format(place=place, value=shown(value)))
-    return float(share)
+def named(number: int, names: Collection[str], place: str) -> str:
+    """The name of a label or tag that is a number. RAISES (ValueError): CRF870 if it has none."""
+    if not 0 <= number < len(names):
+        raise ValueError(Errors.CRF870.format(place=place, tag=shown(number), n=len(names)))
+    return list(names)[number]

@@ -8,29 +8,26 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from .annotation import is_unicode
-from .settings import Report, Settings
-from .source import Item, Source
+from .annotation import is_unicode, named
+from .source import ReadSettings, Report, Source, unreadable
 from .tags import Row, is_tag, tagged_docs
 
-
-def sniff_columns(source: Source) -> bool:
-    return not source.is_json()
+_DOCUMENT = "-DOCSTART-"  # begins a document
 
 
-def read_columns(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_columns(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read columns. The word is in the first column and the entity tag in the last, unless the settings name others. An empty
     line ends a sentence, and the line ``-DOCSTART-`` begins a document."""
     return tagged_docs(lambda: _sentences_of_columns(source, settings, report), nlp.vocab, settings, report)
 
 
-def _sentences_of_columns(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
+def _sentences_of_columns(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
     word, label, tag = (_number(settings, name) for name in ("word_column", "label_column", "tag_column"))
     least, width = max(2, word or 0, label or 0, tag or 0), None
     rows: list[Row] = []
     for place, line in source.lines():
         cells = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-        if not line.strip() or cells[0] == "-DOCSTART-":
+        if not line.strip() or cells[0] == _DOCUMENT:
             if rows:
                 yield rows
             if line.strip():
@@ -39,30 +36,23 @@ def _sentences_of_columns(source: Source, settings: Settings, report: Report) ->
             continue
         if line.startswith("# ") and not is_tag(cells[-1]) and len(cells) != width:
             continue  # a comment
-        expected = (
-            f"at least {least} (the word first, the tag last)" if width is None else f"{width}, as in the lines before,"
-        )
         if len(cells) < least or len(cells) != (width or len(cells)):
+            first = f"at least {least} (the word first, the tag last)"
+            expected = first if width is None else f"{width}, as in the lines before,"
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
         if width is None:
             width = len(cells)
             read_from = {word or 1, label or width, tag}
             report.columns = [str(n) for n in range(1, width + 1) if n not in read_from]
-        row = Row(
-            place,
-            cells[(word or 1) - 1],
-            cells[(label or width) - 1].strip() if label or tag != width else None,
-            cells[tag - 1] if tag else None,
-        )
-        if not row.word or row.ent == "":
-            what = "word" if not row.word else "tag"
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"the {what} is empty"))
-        rows.append(row)
+        ent = cells[(label or width) - 1].strip() if label or tag != width else None
+        rows.append(Row(place, cells[(word or 1) - 1], ent, cells[tag - 1] if tag else None))
+        if not rows[-1].word or ent == "":
+            raise unreadable(place, f"the {'tag' if rows[-1].word else 'word'} is empty")
     if rows:
         yield rows
 
 
-def _number(settings: Settings, name: str) -> Optional[int]:
+def _number(settings: ReadSettings, name: str) -> Optional[int]:
     """The number of a column, from 1 on. RAISES (ValueError): CRF868 for other settings."""
     value = getattr(settings, name)
     if value is None:
@@ -75,28 +65,21 @@ def _number(settings: Settings, name: str) -> Optional[int]:
 def sniff_words(source: Source) -> bool:
     if source.is_json():
         return False
-    lines = [line for line in source.head_lines() if not _begins_document(line)]
+    lines = [line for line in source.head_lines() if not line.startswith(_DOCUMENT)]
     parts = [part for line in lines for part in line.split()]
-    return bool(parts) and all("|" in part for part in lines[0].split()) and _share(parts) > 0.9
+    tagged = [part for part in parts if "|" in part and not part.endswith("|")]
+    return bool(parts) and all("|" in part for part in lines[0].split()) and len(tagged) > 0.9 * len(parts)
 
 
-def read_words(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_words(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read ``word|tag``, or ``word|part of speech|tag``: a sentence on each line. The last part is the entity tag."""
     return tagged_docs(lambda: _sentences_of_words(source), nlp.vocab, settings, report)
-
-
-def _share(parts: list[str]) -> float:
-    return sum("|" in part and len(part.rpartition("|")[2]) > 0 for part in parts) / len(parts)
-
-
-def _begins_document(line: str) -> bool:
-    return line.startswith("-DOCSTART-")
 
 
 def _sentences_of_words(source: Source) -> Iterator[Optional[list[Row]]]:
     width = None
     for place, line in source.lines():
-        if _begins_document(line):
+        if line.startswith(_DOCUMENT):
             yield None
             continue
         rows = []
@@ -104,10 +87,8 @@ def _sentences_of_words(source: Source) -> Iterator[Optional[list[Row]]]:
             width = width or (3 if part.count("|") == 2 and is_tag(part.rpartition("|")[2]) else 2)
             cells = part.rsplit("|", width - 1)
             if len(cells) != width or not cells[0] or not cells[-1]:
-                reason = (
-                    f"'{part}' is not {'word|tag' if width == 2 else 'word|part of speech|tag'}, as the words before"
-                )
-                raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+                form = "word|tag" if width == 2 else "word|part of speech|tag"
+                raise unreadable(place, f"'{part}' is not {form}, as the words before")
             rows.append(Row(place, cells[0], cells[-1], cells[1] if width == 3 else None))
         if rows:
             yield rows
@@ -122,7 +103,7 @@ def sniff_lists(source: Source) -> bool:
     return source.is_json() and any(_key(item, _WORDS) and _key(item, _ENTS) for item in source.head_items())
 
 
-def read_lists(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_lists(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a sentence from each item, such as ``{"tokens": […], "ner_tags": […]}``. Numbers as tags need the setting
     ``tag_names``."""
     return tagged_docs(lambda: _sentences_of_lists(source, settings), nlp.vocab, settings, report)
@@ -135,46 +116,34 @@ def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
     return next((key for key in known if key in found), None)
 
 
-def _sentences_of_lists(source: Source, settings: Settings) -> Iterator[list[Row]]:
+def _sentences_of_lists(source: Source, settings: ReadSettings) -> Iterator[list[Row]]:
     for place, value in source.items():
-        item = (
-            {key: part for key, part in value.items() if key not in settings.ignore} if isinstance(value, dict) else {}
-        )
+        fields = value.items() if isinstance(value, dict) else ()
+        item = {key: part for key, part in fields if key not in settings.ignore}
         words, ents, tags = (_key(item, known) for known in (_WORDS, _ENTS, _TAGS))
         if words is None or ents is None or not all(isinstance(word, str) for word in item[words]):
-            reason = f'it has no list of words under "tokens", or none of tags under "ner_tags": {shown(value)}'
-            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+            lists = 'list of words under "tokens", or none of tags under "ner_tags"'
+            raise unreadable(place, f"it has no {lists}: {shown(value)}")
         if tags and not all(isinstance(tag, str) for tag in item[tags]):
             tags = None  # they are numbers without names, which `_check` reports
-        _check(Item(place, item), [key for key in (words, ents, tags) if key])
-        names = [_named(tag, settings, place) for tag in item[ents]]
+        _check(item, [key for key in (words, ents, tags) if key], place)
+        names = [tag if isinstance(tag, str) else named(tag, settings.tag_names, place) for tag in item[ents]]
         of_tags = item[tags] if tags else [None] * len(names)
         rows = [Row(place, *row) for row in zip(item[words], names, of_tags)]
         if any(not row.word.strip() or not row.ent for row in rows):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"a word or a tag is empty: {shown(value)}"))
+            raise unreadable(place, f"a word or a tag is empty: {shown(value)}")
         if not all(is_unicode(part or "") for row in rows for part in row):
-            raise ValueError(
-                Errors.CRF701.format(place=place, reason=f"a word or a tag is not valid Unicode: {shown(value)}")
-            )
+            raise unreadable(place, f"a word or a tag is not valid Unicode: {shown(value)}")
         yield rows
 
 
-def _check(item: Item, used: list[str]) -> None:
+def _check(item: dict[str, Any], used: list[str], place: str) -> None:
     """RAISES (ValueError): CRF701 if lists have different lengths, CRF707 if a list of tags would be lost."""
-    length = len(item.value[used[0]])
-    for key in used[1:]:
-        if len(item.value[key]) != length:
-            reason = f'{length} words under "{used[0]}", but {len(item.value[key])} tags under "{key}"'
-            raise ValueError(Errors.CRF701.format(place=item.place, reason=reason))
-    for key, value in item.value.items():
+    words, *lists = used
+    for key in lists:
+        if len(item[key]) != len(item[words]):
+            counts = f'{len(item[words])} words under "{words}", but {len(item[key])} tags under "{key}"'
+            raise unreadable(place, counts)
+    for key, value in item.items():
         if key not in used and isinstance(value, list) and value and key.endswith(("tags", "labels", "ner")):
-            known = ", ".join(used[1:])
-            raise ValueError(Errors.CRF707.format(place=item.place, key=key, value=shown(value), known=known))
-
-
-def _named(tag: Any, settings: Settings, place: str) -> str:
-    if isinstance(tag, str):
-        return tag
-    if not 0 <= tag < len(settings.tag_names):
-        raise ValueError(Errors.CRF870.format(place=place, tag=shown(tag), n=len(settings.tag_names)))
-    return list(settings.tag_names)[tag]
+            raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known=", ".join(lists)))

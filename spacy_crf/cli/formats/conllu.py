@@ -8,8 +8,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, counted
-from .settings import Report, Settings
-from .source import Source
+from .source import ReadSettings, Report, Source, unreadable
 from .tags import Row, find_scheme, in_bio, in_groups, is_tag
 
 _WIDTH = 10
@@ -28,10 +27,10 @@ def sniff(source: Source) -> bool:
     if source.is_json():
         return False
     rows = [line.split("\t") for line in source.head_lines() if not line.startswith("#")]
-    return bool(rows) and len(rows[0]) == _WIDTH and _is_id(rows[0][0])
+    return bool(rows) and len(rows[0]) == _WIDTH and _ID.fullmatch(rows[0][0]) is not None
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read sentences. Words of contractions (1-2) are kept, and empty nodes (1.1) are left out. ``# newdoc`` begins a
     document."""
     if any(word.ent for sentence in _sentences(source) for word in sentence or ()):
@@ -40,10 +39,6 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
     for group in in_groups(_sentences(source), settings.n_sents):
         docs = [_make_doc(sentence, nlp, report.scheme) for sentence in group]
         yield docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
-
-
-def _is_id(text: str) -> bool:
-    return _ID.fullmatch(text) is not None
 
 
 def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
@@ -61,8 +56,8 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
         cells = line.split("\t")
         if len(cells) != _WIDTH:
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=f"{_WIDTH}, as CoNLL-U has,"))
-        if not _is_id(cells[0]):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"'{cells[0]}' is not the number of a word"))
+        if _ID.fullmatch(cells[0]) is None:
+            raise unreadable(place, f"'{cells[0]}' is not the number of a word")
         space = "SpaceAfter=No" not in cells[9].split("|")
         if "-" in cells[0]:
             contraction = int(cells[0].partition("-")[2]), space
@@ -71,29 +66,23 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
             continue
         number = int(cells[0])
         if number != len(words) + 1:
-            reason = f"it is word {len(words) + 1} of its sentence but has the number {number}: a line is missing"
-            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+            at = f"it is word {len(words) + 1} of its sentence but has the number {number}"
+            raise unreadable(place, f"{at}: a line is missing")
         if contraction and number <= contraction[0]:
             space = number == contraction[0] and contraction[1]
         else:
             contraction = None
         if not cells[1].strip():
-            raise ValueError(Errors.CRF701.format(place=place, reason="the word is empty"))
-        words.append(Word(place, cells, space, _entity_tag(cells[9])))
+            raise unreadable(place, "the word is empty")
+        pairs = (part.partition("=") for part in cells[9].split("|"))
+        tags = (value for key, _, value in pairs if key.lower() in _ENTITY_KEYS and is_tag(value))
+        words.append(Word(place, cells, space, next(tags, None)))
     if words:
         yield words
 
 
 def _rows(words: Iterable[Word]) -> list[Row]:
     return [Row(word.place, word.cells[1], word.ent or "O") for word in words]
-
-
-def _entity_tag(misc: str) -> Optional[str]:
-    for part in misc.split("|"):
-        key, equals, value = part.partition("=")
-        if equals and key.lower() in _ENTITY_KEYS and is_tag(value):
-            return value
-    return None
 
 
 def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
@@ -112,7 +101,7 @@ def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
     try:
         return Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)
     except (ValueError, KeyError) as error:
-        raise ValueError(Errors.CRF701.format(place=words[0].place, reason=f"spaCy says: {error}")) from None
+        raise unreadable(words[0].place, f"spaCy says: {error}") from None
 
 
 def _head(word: Word, at: int, length: int) -> int:
@@ -120,6 +109,6 @@ def _head(word: Word, at: int, length: int) -> int:
     if head in ("0", "_"):
         return at
     if not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= length:
-        reason = f"its head '{head}' is not a word of its sentence, which has {counted(length, 'word')}"
-        raise ValueError(Errors.CRF701.format(place=word.place, reason=reason))
+        has = counted(length, "word")
+        raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {has}")
     return int(head) - 1

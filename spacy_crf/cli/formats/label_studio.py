@@ -8,15 +8,14 @@ from spacy.tokens import Doc
 
 from ...errors import Errors, shown
 from .annotation import Labels, Span, TextLabels, is_labels, make_doc, parse_labels, parse_span, tokenized
-from .settings import Report, Settings
-from .source import Item, Source
+from .source import ReadSettings, Report, Source, unreadable
 
 _ANNOTATIONS = ("annotations", "completions")  # the latter before version 1
 _MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # of the export JSON-MIN, where data and spans are side by side
 _OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
 
 
-class Task(NamedTuple):
+class LabelledTask(NamedTuple):
     """A text with its spans, and its labels by the name of the question."""
 
     place: str
@@ -24,13 +23,17 @@ class Task(NamedTuple):
     spans: list[Span]
     choices: dict[str, Labels]
 
+    @property
+    def labels(self) -> Labels:
+        return next(iter(self.choices.values()), [])
+
 
 def sniff(source: Source) -> bool:
     items = [item for item in source.head_items() if isinstance(item, dict)] if source.is_json() else []
     return any(("data" in item and {*_ANNOTATIONS, "predictions"} & item.keys()) or _is_min(item) for item in items)
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read tasks. If a task has several annotations, the one marked as ground truth counts, else the first. Skipped tasks and
     tasks without annotation are left out. If texts have labels and no text has a span, entities stay unannotated.
 
@@ -42,7 +45,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
         if len(names) > 1:
             keys = " and ".join(map(repr, names))
             raise ValueError(Errors.CRF714.format(place=task.place, keys=keys, last=list(names)[-1]))
-        labels.add(_labels(task))
+        labels.add(task.labels)
         has_spans |= bool(task.spans)
     report.has_spans = has_spans or not names
     for task in _tasks(source, settings, report):
@@ -50,41 +53,30 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
             doc = make_doc(nlp, task.text, task.spans, place=task.place, settings=settings, report=report)
         else:
             doc = tokenized(task.text, nlp, task.place)
-        doc.cats = labels.cats(_labels(task), task.place, report)
+        doc.cats = labels.cats(task.labels, task.place, report)
         yield doc
 
 
-def _labels(task: Task) -> Labels:
-    return next(iter(task.choices.values()), [])
-
-
-def _tasks(source: Source, settings: Settings, report: Report) -> Iterator[Task]:
+def _tasks(source: Source, settings: ReadSettings, report: Report) -> Iterator[LabelledTask]:
     for place, value in source.items():
         if not isinstance(value, dict):
-            raise ValueError(
-                Errors.CRF701.format(place=place, reason=f"it is not a task of Label Studio, but {shown(value)}")
-            )
+            raise unreadable(place, f"it is not a task of Label Studio, but {shown(value)}")
         if _is_min(value):
             yield _of_min({key: part for key, part in value.items() if key not in settings.ignore}, place, settings)
-            continue
-        annotation = _annotation(Item(place, value), settings, report)
-        if annotation is not None:
-            yield _of_task(Item(place, value), annotation, settings)
+        elif (annotation := _annotation(value, place, settings, report)) is not None:
+            yield _of_task(value, annotation, place, settings)
 
 
 def _is_min(item: dict[str, Any]) -> bool:
     return bool(_MIN_KEYS & item.keys()) and "data" not in item
 
 
-def _annotation(task: Item, settings: Settings, report: Report) -> Optional[dict[str, Any]]:
+def _annotation(fields: dict[str, Any], place: str, settings: ReadSettings, report: Report) -> Optional[dict[str, Any]]:
     """The annotation of a task that counts, or None."""
-    place, fields = task
     keys = (*_ANNOTATIONS, "predictions") if settings.predictions else _ANNOTATIONS
     of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
     if not isinstance(of_task, list) or not all(isinstance(one, dict) for one in of_task):
-        raise ValueError(
-            Errors.CRF701.format(place=place, reason=f'"annotations" is not a list of objects: {shown(of_task)}')
-        )
+        raise unreadable(place, f'"annotations" is not a list of objects: {shown(of_task)}')
     valid = [one for one in of_task if not one.get("was_cancelled")]
     if not valid:
         report.rejected.append(f"{place} ({'skipped' if of_task else 'not annotated'})")
@@ -94,15 +86,12 @@ def _annotation(task: Item, settings: Settings, report: Report) -> Optional[dict
     return next((one for one in valid if one.get("ground_truth")), valid[0])
 
 
-def _of_task(task: Item, annotation: dict[str, Any], settings: Settings) -> Task:
-    place, fields = task
+def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, settings: ReadSettings) -> LabelledTask:
     results = annotation.get("result")
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
-        raise ValueError(
-            Errors.CRF701.format(place=place, reason=f'"result" is not a list of objects: {shown(results)}')
-        )
+        raise unreadable(place, f'"result" is not a list of objects: {shown(results)}')
     data = fields["data"] if isinstance(fields.get("data"), dict) else {}
-    found = Task(place, _text(data, place, settings), [], {})
+    found = LabelledTask(place, _text(data, place, settings), [], {})
     for result in results:
         kind, name, value = result.get("type"), str(result.get("from_name")), result.get("value")
         if kind in settings.ignore or name in settings.ignore:
@@ -117,7 +106,7 @@ def _of_task(task: Item, annotation: dict[str, Any], settings: Settings) -> Task
     return found
 
 
-def _of_min(fields: dict[str, Any], place: str, settings: Settings) -> Task:
+def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> LabelledTask:
     """A task of JSON-MIN: data stand before its number, annotation behind it."""
     keys = list(fields)
     made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
@@ -133,23 +122,19 @@ def _of_min(fields: dict[str, Any], place: str, settings: Settings) -> Task:
     if len(lists) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
     text = _text({key: value for key, value in fields.items() if key not in choices}, place, settings)
-    return Task(
-        place, text, [span for part in lists.values() for value in part for span in _spans(value, text, place)], choices
-    )
+    spans = [span for part in lists.values() for value in part for span in _spans(value, text, place)]
+    return LabelledTask(place, text, spans, choices)
 
 
-def _text(data: dict[str, Any], place: str, settings: Settings) -> str:
+def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:
     """The text of a task. RAISES (ValueError): CRF701 if there is no text, or no telling which."""
     asked = settings.word_column or "text"
     texts = [value for key, value in data.items() if isinstance(value, str) and key == asked]
     known = _MIN_KEYS | _OTHER_MIN_KEYS
     texts = texts or [value for key, value in data.items() if isinstance(value, str) and key not in known]
     if len(texts) != 1:
-        reason = (
-            f'its data hold {"several texts, none of them" if texts else "nothing"} under the key "{asked}": {shown(data)}. '
-            "Name the key of the text with --word-column"
-        )
-        raise ValueError(Errors.CRF701.format(place=place, reason=reason))
+        wrong = f'its data hold {"several texts, none of them" if texts else "nothing"} under the key "{asked}"'
+        raise unreadable(place, f"{wrong}: {shown(data)}. Name the key of the text with --word-column")
     return texts[0]
 
 
@@ -157,5 +142,5 @@ def _spans(value: Any, text: str, place: str) -> list[Span]:
     """The spans at a place in the text: one for each of its labels."""
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not labels:
-        raise ValueError(Errors.CRF701.format(place=place, reason=f'a span has no "labels": {shown(value)}'))
+        raise unreadable(place, f'a span has no "labels": {shown(value)}')
     return [parse_span({**value, "label": label}, text, place) for label in labels]

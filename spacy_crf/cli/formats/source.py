@@ -1,16 +1,21 @@
-"""The lines of a file, or the items of its JSON, each with its place for messages."""
+"""A file to read: its lines, or the items of its JSON, each with its place for messages; how to read the file, and a report."""
 
 import ast
 import codecs
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from wasabi import msg
+
 from ...errors import Errors
+
+_SHOWN = 3  # places in each warning
 
 _HEAD = 50  # lines or items that show the format of a file
 _PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")  # TRAIN_DATA = [("a text", {"entities": …
@@ -18,9 +23,93 @@ _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _BLANK = " \t\r\n\ufeff"
 
 
+@dataclass(frozen=True)
+class ReadSettings:
+    """How to read a file.
+
+    format (str): A name in ``FORMATS``; None to find the format by the contents.
+    encoding (str): Encoding of the file.
+    word_column, label_column, tag_column (str): Columns of the word or text, of the entity tag or label of the text, and of
+        ``token.tag``: numbers from 1 on, or names in the header. For JSON with texts: keys.
+    scheme (str): Scheme of the entity tags, one of ``SCHEMES``; None to find the scheme by the tags.
+    n_sents (int): Number of sentences in a Doc; 0 for whole documents, if the file tells where they end.
+    tag_names (Collection[str]): Names of tags or labels that are numbers, from 0 on.
+    ignore (Collection[str]): Keys of JSON, or columns of a header, to leave out.
+    overlaps (str): "longest" keeps the longest of overlapping spans, "error" refuses them.
+    without_spans (bool): Whether a file without any annotation is accepted.
+    predictions (bool): Whether the predictions of a model count where nobody annotated.
+    """
+
+    format: Optional[str] = None
+    encoding: str = "utf-8"
+    word_column: Optional[str] = None
+    label_column: Optional[str] = None
+    tag_column: Optional[str] = None
+    scheme: Optional[str] = None
+    n_sents: int = 1
+    tag_names: Collection[str] = ()
+    ignore: Collection[str] = ()
+    overlaps: str = "error"
+    without_spans: bool = False
+    predictions: bool = False
+
+
+@dataclass
+class Report:
+    """Counts of what was read, and places of what could not be used."""
+
+    format: str = ""
+    scheme: str = ""
+    documents: int = 0
+    spans: int = 0
+    tagged: int = 0  # documents with tags
+    labelled: int = 0  # documents with labels of the whole text
+    labels: dict[str, None] = field(default_factory=dict)  # of documents, in order
+    exclusive: bool = True  # whether no document has several labels
+    incorrect: int = 0  # spans that are annotated as wrong
+    has_spans: bool = False  # whether the file has keys or columns for spans, filled or empty
+    trimmed: list[str] = field(default_factory=list)
+    overlapping: list[str] = field(default_factory=list)
+    misaligned: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)  # texts without labels, if other texts have some
+    unkept: dict[str, list[str]] = field(default_factory=dict)  # by kind, annotation that a Doc can't hold
+    long: list[str] = field(default_factory=list)
+    binary: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)  # that were not read
+
+    def tell(self) -> None:
+        """Print the warnings."""
+        for places, what in (
+            (self.trimmed, "spans began or ended with white space, which is left out"),
+            (self.overlapping, "spans overlap longer ones (or equal ones before them), and are left out"),
+            (self.misaligned, "spans do not align with the tokens, and count as missing annotation"),
+            (self.rejected, "texts were not accepted by the annotator or are empty, and are left out"),
+            (self.unread, "texts are annotated several times: the first that counts is kept"),
+            (self.unlabelled, "texts have no label where others have one, and count as not annotated"),
+            *((places, f"{kind} can't be kept in doc.ents, and are left out") for kind, places in self.unkept.items()),
+            (self.long, "documents are very long: are the ends of sentences marked in the file?"),
+        ):
+            if places:
+                msg.warn(f"{len(places):,} {what}. First: {'; '.join(places[:_SHOWN])}")
+        if self.binary:
+            msg.info(
+                f"{len(self.binary):,} answers are about single spans: the rest of the text counts as missing annotation, and "
+                "what was rejected is in doc.spans['incorrect_spans'] (incorrect_spans_key of the components)"
+            )
+        if self.columns:
+            msg.info(f"Columns that are not read: {', '.join(self.columns)}")
+
+
 class Item(NamedTuple):
     place: str
     value: Any
+
+
+def unreadable(place: Any, reason: Any) -> ValueError:
+    """The error for something that can't be read."""
+    return ValueError(Errors.CRF701.format(place=place, reason=reason))
 
 
 class Source:
@@ -52,11 +141,17 @@ class Source:
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
         self.position = 0
         with self.path.open("rb") as file:
-            if self._goes_by_lines:
-                yield from decoded_lines(self._counted(file), str(self.path), self.encoding)
-            else:
+            if not self._goes_by_lines:
                 data, self.position = file.read(), self.size
                 yield from _lines_of_text(data, str(self.path), self.encoding)
+                return
+
+            def counted() -> Iterator[bytes]:
+                for line in file:
+                    self.position += len(line)
+                    yield line
+
+            yield from decoded_lines(counted(), str(self.path), self.encoding)
 
     def items(self) -> Iterator[Item]:
         """The values of JSONL, of one JSON list, or of one Python list.
@@ -65,9 +160,9 @@ class Source:
         """
         first = next((line for _, line in self.lines() if line.strip(_BLANK)), "")
         if self.path.suffix == ".py" or _PYTHON.match(first):
-            yield from _python_items(self._text(), self.path)
+            yield from _python_items("\n".join(line for _, line in self.lines()), self.path)
         elif self._is_one_value(first):
-            for item in _json_items(self._text(), self.path):
+            for item in _json_items("\n".join(line for _, line in self.lines()), self.path):
                 self.position = self.size
                 yield item
         else:
@@ -94,15 +189,6 @@ class Source:
         if self.path.suffix in (*_JSON_SUFFIXES, ".py"):
             return True
         return any(isinstance(value, dict | list) for value in self.head_items()[:1])
-
-    def _text(self) -> str:
-        lines = (line for _, line in self.lines())
-        return "\n".join(lines)
-
-    def _counted(self, file: Iterable[bytes]) -> Iterator[bytes]:
-        for line in file:
-            self.position += len(line)
-            yield line
 
     def _is_one_value(self, first: str) -> bool:
         """Whether the file is one JSON value rather than one on each line."""
@@ -156,11 +242,9 @@ def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError
     """The error CRF701 for a line in another encoding, with a guess at that encoding."""
     is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line
     found = getattr(error, "reason", error) or "every second byte is 0"
-    reason = (
-        f"it is not {encoding.upper()} ({found}). Save the file as UTF-8, or name its encoding for `spacy crf convert`, "
-        f"{'probably --encoding utf-16' if is_utf16 else 'such as --encoding cp1252'}"
-    )
-    return ValueError(Errors.CRF701.format(place=place, reason=reason))
+    advice = "probably --encoding utf-16" if is_utf16 else "such as --encoding cp1252"
+    wrong = f"it is not {encoding.upper()} ({found})"
+    return unreadable(place, f"{wrong}. Save the file as UTF-8, or name its encoding for `spacy crf convert`, {advice}")
 
 
 def parsed(text: str, place: str) -> Any:
@@ -173,12 +257,9 @@ def parsed(text: str, place: str) -> Any:
 
 def _not_json(error: Exception, place: str) -> ValueError:
     if "int_max_str_digits" in str(error):
-        reason = "an integer has more than 4,300 digits, which Python does not read"
-    elif isinstance(error, json.JSONDecodeError):
-        reason = f"it is not JSON ({error.msg}, column {error.colno})"
-    else:
-        reason = f"it is not JSON ({error})"
-    return ValueError(Errors.CRF701.format(place=place, reason=reason))
+        return unreadable(place, "an integer has more than 4,300 digits, which Python does not read")
+    found = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+    return unreadable(place, f"it is not JSON ({found})")
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,10 +295,10 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
             at = _next(text, at + 1)
         elif in_list and text[at : at + 1] != "]":
             reason = "the list ends without ']', so the file may have been cut" if at >= len(text) else "',' is missing"
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"it is not JSON (after it, {reason})"))
+            raise unreadable(place, f"it is not JSON (after it, {reason})")
     if in_list and (at >= len(text) or _next(text, at + 1) < len(text)):
         reason = "there is more after the list" if at < len(text) else "the list ends without ']'"
-        raise ValueError(Errors.CRF701.format(place=f"{path}, line {text.count(chr(10)) + 1}", reason=reason))
+        raise unreadable(f"{path}, line {text.count(chr(10)) + 1}", reason)
 
 
 def _next(text: str, at: int) -> int:
@@ -232,20 +313,18 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None) or 1
-        reason = f"it is not Python ({getattr(error, 'msg', error)})"
-        raise ValueError(Errors.CRF701.format(place=f"{path}, line {line}", reason=reason)) from None
+        place = f"{path}, line {getattr(error, 'lineno', None) or 1}"
+        raise unreadable(place, f"it is not Python ({getattr(error, 'msg', error)})") from None
     lists = [node.value for node in tree.body if isinstance(getattr(node, "value", None), ast.List)]
     if len(lists) > 1:
         reason = "there is a second list, and only one can hold the texts: move the other to a file of its own"
-        raise ValueError(Errors.CRF701.format(place=f"{path}, line {lists[1].lineno}", reason=reason))
+        raise unreadable(f"{path}, line {lists[1].lineno}", reason)
     for number, node in enumerate(lists[0].elts if lists else (), start=1):
         place = f"{path}, line {node.lineno}, item {number}"
         try:
             yield Item(place, _as_json(ast.literal_eval(node)))
         except (ValueError, TypeError, RecursionError, MemoryError) as error:
-            reason = f"it is not a Python literal ({error})"
-            raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from None
+            raise unreadable(place, f"it is not a Python literal ({error})") from None
 
 
 def _as_json(value: Any) -> Any:

@@ -11,15 +11,14 @@ from spacy.tokens import Doc, DocBin
 from spacy.training.converters import json_to_docs
 
 from ...errors import Errors, shown
-from .settings import Report, Settings
-from .source import Source
+from .source import ReadSettings, Report, Source, unreadable
 
 
 def sniff_docbin(source: Source) -> bool:
     return source.path.suffix == ".spacy"
 
 
-def read_docbin(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_docbin(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     for doc in docs_of(source.path, nlp):
         report.has_spans |= doc.has_annotation("ENT_IOB")
         yield doc
@@ -40,37 +39,28 @@ def sniff_json(source: Source) -> bool:
     return any(isinstance(item, dict) and "paragraphs" in item for item in items)
 
 
-def read_json(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a Doc from each paragraph, by spaCy's converter. Annotation that the converter would ignore is an error."""
     for place, value in source.items():
         paragraphs = value.get("paragraphs") if isinstance(value, dict) else None
         if not isinstance(paragraphs, list):
-            raise ValueError(Errors.CRF701.format(place=place, reason=f'it has no "paragraphs": {shown(value)}'))
+            raise unreadable(place, f'it has no "paragraphs": {shown(value)}')
         for number, paragraph in enumerate(paragraphs, start=1):
             where = f"{place}, paragraph {number}"
-            tags = _tags_of(paragraph, where)
+            try:
+                tags = [token.get("ner") for sentence in paragraph["sentences"] for token in sentence["tokens"]]
+            except (KeyError, TypeError, AttributeError):
+                wrong = f'it has no "sentences" with "tokens": {shown(paragraph)}'
+                raise unreadable(where, wrong) from None
             report.has_spans |= any(tag is not None for tag in tags)
             if not tags:
                 report.rejected.append(f"{where} (no tokens)")
                 continue
-            if (
-                paragraph.get("entities") not in (None, [], [[]])
-                and not any(tags)
-                and "entities" not in settings.ignore
-            ):
-                known = '"ner" of the tokens'
-                shows = {"key": "entities", "value": shown(paragraph["entities"]), "known": known}
+            entities = None if "entities" in settings.ignore or any(tags) else paragraph.get("entities")
+            if entities not in (None, [], [[]]):
+                shows = {"key": "entities", "value": shown(entities), "known": '"ner" of the tokens'}
                 raise ValueError(Errors.CRF707.format(place=where, **shows))
             yield _make_doc({**value, "paragraphs": [paragraph]}, where)
-
-
-def _tags_of(paragraph: Any, place: str) -> list[Any]:
-    """The entity tag of each token, or None."""
-    try:
-        return [token.get("ner") for sentence in paragraph["sentences"] for token in sentence["tokens"]]
-    except (KeyError, TypeError, AttributeError):
-        reason = f'it has no "sentences" with "tokens": {shown(paragraph)}'
-        raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from None
 
 
 def _make_doc(document: dict[str, Any], place: str) -> Doc:
@@ -79,5 +69,5 @@ def _make_doc(document: dict[str, Any], place: str) -> Doc:
         try:
             [doc] = json_to_docs(json.dumps([document]))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, UserWarning) as error:
-            raise ValueError(Errors.CRF701.format(place=place, reason=f"spaCy says: {error}")) from None
+            raise unreadable(place, f"spaCy says: {error}") from None
     return doc

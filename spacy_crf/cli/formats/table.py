@@ -13,8 +13,7 @@ from spacy.tokens import Doc
 
 from ...errors import Errors, known_names
 from .annotation import Labels, TextLabels, parse_labels, tokenized
-from .settings import Report, Settings
-from .source import Source
+from .source import ReadSettings, Report, Source, unreadable
 from .tags import Row, is_tag, tagged_docs
 
 _SEPARATORS = "\t,;|"
@@ -25,19 +24,8 @@ _WORD = ("word", "words", "token", "tokens", "form", "text")
 _LABEL = ("ner_tag", "ner_tags", "ner", "entity", "iob", "bio", "tag", "tags", "label", "labels")
 _POS = ("pos", "pos_tag", "pos_tags", "xpos", "upos")
 _SENTENCE = ("sentence #", "sentence", "sentence_id", "sentence_idx", "sent", "sent_id", "sent_idx")
-_TEXT = (
-    "text",
-    "comment",
-    "comment_text",
-    "content",
-    "message",
-    "query",
-    "review",
-    "sentence",
-    "title",
-    "tweet",
-    "utterance",
-)
+_TEXT = ("text", "comment", "comment_text", "content", "message", "query", "review", "sentence", "title", "tweet")
+_TEXT += ("utterance",)
 _CLASS = ("label", "labels", "cats", "category", "class", "intent", "sentiment", "topic")
 _JOINED = "#|;"  # between the labels of one text
 _DOCUMENT = ("document", "document_id", "doc", "doc_id", "docid")
@@ -61,14 +49,14 @@ class Header(NamedTuple):
 def sniff(source: Source) -> bool:
     if source.is_json():
         return False
-    lines = source.head_lines()
+    lines, settings = source.head_lines(), ReadSettings()
     if not lines:
         return False
-    header = _token_header(lines[0], Settings())
-    return source.path.suffix == ".csv" or header.is_usable() or _holds_texts(source, Settings())
+    header = _header(lines[0], settings, _WORD, _LABEL)
+    return source.path.suffix == ".csv" or header.is_usable() or _holds_texts(source, settings)
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a token or a text from each row. A sentence ends at an empty row, or where its number changes; a document ends where
     its number changes."""
     if _holds_texts(source, settings):
@@ -76,11 +64,7 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
     return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
 
 
-def _token_header(line: str, settings: Settings) -> Header:
-    return _header(line, settings, _WORD, _LABEL)
-
-
-def _header(line: str, settings: Settings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
+def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
     """Parse the header. RAISES (ValueError): CRF868 if it lacks a column that the settings name."""
     separator = max(_SEPARATORS, key=line.count)
     try:
@@ -98,26 +82,18 @@ def _header(line: str, settings: Settings, words: tuple[str, ...], labels: tuple
         numbers = [str(n) for n in range(1, len(names) + 1)]
         if asked in numbers:
             return numbers.index(asked)
-        raise ValueError(
-            Errors.CRF868.format(option=option.replace("_", "-"), value=asked, known=known_names(names, asked))
-        )
+        option, known = option.replace("_", "-"), known_names(names, asked)
+        raise ValueError(Errors.CRF868.format(option=option, value=asked, known=known))
 
     tag, word = column(_POS, "tag_column"), column(words, "word_column")
     label = column(labels, "label_column")
     return Header(separator, names, word, label, tag, column(_SENTENCE), column(_DOCUMENT))
 
 
-def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[Optional[list[Row]]]:
-    lines = source.lines()
-    first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
-    header = _token_header(line, settings)
-    if not header.is_usable():
-        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
-    read_from = (header.word, header.label, header.tag, header.sentence, header.document)
-    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
+def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
     rows: list[Row] = []
     number = document = ""
-    for place, cells in _cells(lines, header):
+    for place, cells, header in _table(source, settings, report, _WORD, _LABEL, has_tokens=True):
         is_empty = not any(cell.strip() for cell in cells)
         # Some tables number only the first row of a sentence
         new = "" if is_empty or header.sentence is None else cells[header.sentence].strip()
@@ -135,10 +111,20 @@ def _sentences(source: Source, settings: Settings, report: Report) -> Iterator[O
         yield rows
 
 
+def _row(place: str, cells: list[str], header: Header) -> Row:
+    word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
+    for what, cell in (("word", word), ("tag", label)):
+        if cell is not None and not cell.strip():
+            raise unreadable(place, f"the {what} is empty")
+        if cell is not None and "\n" in cell:
+            raise unreadable(place, f"the {what} {cell[:40]!r} has several lines: look for a quote")
+    return Row(place, word or "", label.strip() if label is not None else None, tag)
+
+
 # ----------------------------------------------------------------------------------------------- texts and their labels
 
 
-def _holds_texts(source: Source, settings: Settings) -> bool:
+def _holds_texts(source: Source, settings: ReadSettings) -> bool:
     """Whether a table has texts: the header names texts and labels, some text is longer than a word, and no label is a tag."""
     texts, labels = [], []
     try:
@@ -150,7 +136,7 @@ def _holds_texts(source: Source, settings: Settings) -> bool:
     return any(" " in text or len(text) > _LONG for text in texts) and not any(map(is_tag, labels))
 
 
-def _labelled_docs(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Docs of texts with labels. The file is read twice, since any row may add a label."""
     cells: dict[str, str] = {}
     for place, _, cell in _text_rows(source, settings, Report()):
@@ -167,20 +153,14 @@ def _labelled_docs(source: Source, nlp: Language, settings: Settings, report: Re
         yield doc
 
 
-def _text_rows(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, str, str]]:
-    """Place, text and label of each row, as written. RAISES (ValueError): CRF869 if the header does not name the columns."""
-    lines = source.lines()
-    first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
-    header = _header(line, settings, _TEXT, _CLASS)
-    if header.word is None or header.label is None:
-        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
-    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in (header.word, header.label)]
-    for place, cells in _cells(lines, header):
+def _text_rows(source: Source, settings: ReadSettings, report: Report) -> Iterator[tuple[str, str, str]]:
+    """Place, text and label of each row, as written."""
+    for place, cells, header in _table(source, settings, report, _TEXT, _CLASS, has_tokens=False):
         if any(cell.strip() for cell in cells):
             yield place, cells[header.word], cells[header.label].strip()
 
 
-def _labels_of(cell: str, cells: Collection[str], settings: Settings, place: str) -> Labels:
+def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place: str) -> Labels:
     """The labels of a cell. Several labels are a list, or stand between separators if another cell has one of them alone."""
     if not cell:
         return []
@@ -202,34 +182,40 @@ def _labels_of(cell: str, cells: Collection[str], settings: Settings, place: str
 # --------------------------------------------------------------------------------------------------------- rows
 
 
-def _row(place: str, cells: list[str], header: Header) -> Row:
-    word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
-    for what, cell in (("word", word), ("tag", label)):
-        if cell is not None and (not cell.strip() or "\n" in cell):
-            reason = (
-                f"the {what} {'is empty' if not cell.strip() else f'{cell[:40]!r} has several lines: look for a quote'}"
-            )
-            raise ValueError(Errors.CRF701.format(place=place, reason=reason))
-    return Row(place, word or "", label.strip() if label is not None else None, tag)
+def _table(
+    source: Source,
+    settings: ReadSettings,
+    report: Report,
+    words: tuple[str, ...],
+    labels: tuple[str, ...],
+    *,
+    has_tokens: bool,
+) -> Iterator[tuple[str, list[str], Header]]:
+    """Place and cells of each row, and the header.
 
-
-def _cells(lines: Iterator[tuple[str, str]], header: Header) -> Iterator[tuple[str, list[str]]]:
-    """The rows with their places. RAISES (ValueError): CRF703 if a row has more or fewer cells than the header."""
+    RAISES (ValueError): CRF869 if the header does not name the columns, CRF703 if a row has more or fewer cells than the header.
+    """
+    lines = source.lines()
+    first, line = next(((place, line) for place, line in lines if line.strip()), ("", ""))
+    header = _header(line, settings, words, labels)
+    if not header.is_usable() or (header.label is None and not has_tokens):
+        raise ValueError(Errors.CRF869.format(place=first, names=", ".join(header.names)[:200]))
+    read_from = {header.word, header.label} | ({header.tag, header.sentence, header.document} if has_tokens else set())
+    report.columns = [name or str(n + 1) for n, name in enumerate(header.names) if n not in read_from]
     width = len(header.names)
-    for place, cells in _tabs(lines) if header.separator == "\t" else _quoted(lines, header.separator):
+    if header.separator == "\t":
+        rows = ((place, [_unquoted(cell) for cell in line.split("\t")]) for place, line in lines)
+    else:
+        rows = _quoted(lines, header.separator)
+    for place, cells in rows:
         if len(cells) != width and any(cells):
             expected = f"{width}, as in the header ({', '.join(header.names)}),"
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
-        yield place, cells if any(cells) else [""] * width
-
-
-def _tabs(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """The cells between tabs. A quote is a word like others; four quotes, as programs write that quote cells, are one quote."""
-    for place, line in lines:
-        yield place, [_unquoted(cell) for cell in line.split("\t")]
+        yield place, cells if any(cells) else [""] * width, header
 
 
 def _unquoted(cell: str) -> str:
+    """A cell between tabs. A quote is a word like others; four quotes, as programs write that quote cells, are one quote."""
     inner = cell[1:-1]
     is_quoted = len(cell) > 2 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
     return inner.replace('""', '"') if is_quoted else cell
@@ -249,7 +235,7 @@ def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise ValueError(Errors.CRF701.format(place=places[0], reason=f"it is not CSV ({error})")) from None
+            raise unreadable(places[0], f"it is not CSV ({error})") from None
         if cells is None:
             return
         yield places[0], cells

@@ -8,7 +8,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ...errors import Errors
-from .settings import Report, Settings
+from .source import ReadSettings, Report
 
 # The letters that a scheme puts before labels. A file has the first scheme with all of its letters
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
@@ -36,7 +36,7 @@ def is_tag(text: str) -> bool:
     return text in ("O", "-") or _TAG.fullmatch(text) is not None
 
 
-def tagged_docs(sentences: Sentences, vocab: Vocab, settings: Settings, report: Report) -> Iterator[Doc]:
+def tagged_docs(sentences: Sentences, vocab: Vocab, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Make Docs of as many sentences as the settings say. Without a scheme in the settings, the sentences are read twice.
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme.

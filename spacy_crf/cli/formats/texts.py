@@ -8,8 +8,7 @@ from spacy.tokens import Doc
 
 from ...errors import Errors, known_names, shown
 from .annotation import Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, parse_span, tokenized
-from .settings import Report, Settings
-from .source import Item, Source
+from .source import Item, ReadSettings, Report, Source, unreadable
 
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels")
@@ -36,21 +35,20 @@ def sniff(source: Source) -> bool:
     return source.is_json()
 
 
-def read(source: Source, nlp: Language, settings: Settings, report: Report) -> Iterator[Doc]:
+def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
     of a text and ``{"entities": …, "cats": …}``. The file is read twice: any item may add a label, or show whether a key has
     labels or spans."""
     found = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
-        labels = _labels_of(Item(place, item), found, settings)
-        unread = (
-            {key: value for key, value in item.items() if key not in found.label_keys} if found.label_keys else item
-        )
+        labels = _labels_of(item, place, found, settings)
+        unread = {key: value for key, value in item.items() if key not in found.label_keys}
         has_spans = bool(unread.keys() & {*SPAN_KEYS}) and (found.has_spans or not found.label_keys)
         report.has_spans |= has_spans
-        spans = [parse_span(span, text, place) for span in _spans_of(Item(place, unread))]
-        is_binary = _is_binary(item) and has_spans
+        spans = [parse_span(span, text, place) for span in _spans_of(unread, place)]
+        # An answer to Prodigy's question whether these spans are right leaves the rest of the text unannotated
+        is_binary = has_spans and item.get("_is_binary", item.get("_view_id") == "ner") is True
         is_answered = answer == "reject" and (is_binary or (bool(labels) and _answers_label(item)))
         if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
@@ -62,7 +60,10 @@ def read(source: Source, nlp: Language, settings: Settings, report: Report) -> I
             doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
         doc.cats = cats
         if is_binary:
-            _keep_answer(doc, answer == "reject")
+            judged, is_rejected = list(doc.ents), answer == "reject"
+            doc.set_ents([] if is_rejected else judged, default="missing")
+            if is_rejected:
+                doc.spans[INCORRECT] = judged
             report.binary.append(place)
         yield doc
 
@@ -75,7 +76,7 @@ class _Found(NamedTuple):
     has_spans: bool
 
 
-def _look_through(source: Source, settings: Settings) -> _Found:
+def _look_through(source: Source, settings: ReadSettings) -> _Found:
     """The first pass over a file. RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong
     labels."""
     label_keys, labels, has_spans, has_asked = set(), TextLabels(), False, False
@@ -86,7 +87,7 @@ def _look_through(source: Source, settings: Settings) -> _Found:
                 continue
             label_keys.add(key)
             if fields.get("answer") in (None, "accept") or _answers_label(fields):
-                labels.add(_labels_under(key, Item(place, fields), settings))
+                labels.add(_labels_under(key, fields, place, settings))
         has_spans = has_spans or any(fields.get(key) not in _EMPTY and not is_labels(fields[key]) for key in SPAN_KEYS)
         has_asked |= "label" in fields
     if settings.label_column is not None and fields and not has_asked:
@@ -95,13 +96,13 @@ def _look_through(source: Source, settings: Settings) -> _Found:
     return _Found(label_keys, labels, has_spans)
 
 
-def _items(source: Source, settings: Settings) -> Iterator[Item]:
+def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
     """The objects with a text, without ignored keys. RAISES (ValueError): CRF701 for any other value."""
     for place, value in source.items():
         item = _as_object(value, settings)
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
             key = settings.word_column or "text"
-            raise ValueError(Errors.CRF701.format(place=place, reason=f'it has no "{key}": {shown(value)}'))
+            raise unreadable(place, f'it has no "{key}": {shown(value)}')
         for key in {*settings.ignore} - {"text"}:
             item.pop(key, None)
         about_spans = bool(item.get("spans")) or str(item.get("_view_id")).startswith(("ner", "span"))
@@ -111,11 +112,11 @@ def _items(source: Source, settings: Settings) -> Iterator[Item]:
 
 
 def _objects(source: Source) -> list[dict[str, Any]]:
-    items = [_as_object(value, Settings()) for value in source.head_items()] if source.is_json() else []
+    items = [_as_object(value, ReadSettings()) for value in source.head_items()] if source.is_json() else []
     return [item for item in items if isinstance(item, dict) and "text" in item]
 
 
-def _as_object(value: Any, settings: Settings) -> Any:
+def _as_object(value: Any, settings: ReadSettings) -> Any:
     """The object of an item, which may be spaCy's pair. The keys that the settings name become "text" and "label"."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         return {**value[1], "text": value[0]}
@@ -141,19 +142,17 @@ def _answers_label(fields: dict[str, Any]) -> bool:
     return is_asked and fields.get("answer") in ("accept", "reject")
 
 
-def _labels_of(item: Item, found: _Found, settings: Settings) -> Labels:
+def _labels_of(fields: dict[str, Any], place: str, found: _Found, settings: ReadSettings) -> Labels:
     """The labels of an item. RAISES (ValueError): CRF714 for labels under several keys."""
-    place, fields = item
     keys = [key for key in LABEL_KEYS if key in found.label_keys and key in fields]
     filled = [key for key in keys if fields[key] not in _EMPTY]
     if len(filled) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, filled)), last=filled[-1]))
-    return _labels_under((filled or keys)[0], item, settings) if keys else None
+    return _labels_under((filled or keys)[0], fields, place, settings) if keys else None
 
 
-def _labels_under(key: str, item: Item, settings: Settings) -> Labels:
+def _labels_under(key: str, fields: dict[str, Any], place: str, settings: ReadSettings) -> Labels:
     """The labels under a key. RAISES (ValueError): CRF880 if the value can't be labels."""
-    place, fields = item
     labels = parse_labels(fields[key], place, settings.tag_names)
     if key == "accept" and isinstance(fields.get("options"), list):
         known = [option.get("id") if isinstance(option, dict) else option for option in fields["options"]]
@@ -167,22 +166,8 @@ def _labels_under(key: str, item: Item, settings: Settings) -> Labels:
 # ----------------------------------------------------------------------------------------------------------- spans
 
 
-def _is_binary(item: dict[str, Any]) -> bool:
-    """Whether an item is an answer to Prodigy's question whether these spans are right. The rest of the text is unannotated."""
-    return item.get("_is_binary", item.get("_view_id") == "ner") is True
-
-
-def _keep_answer(doc: Doc, is_rejected: bool) -> None:
-    """Annotate a Doc by an answer about its entities: rejected ones are wrong, and all other tokens are unannotated."""
-    spans = list(doc.ents)
-    doc.set_ents([] if is_rejected else spans, default="missing")
-    if is_rejected:
-        doc.spans[INCORRECT] = spans
-
-
-def _spans_of(item: Item) -> list[Any]:
+def _spans_of(fields: dict[str, Any], place: str) -> list[Any]:
     """The spans of an item, as written. RAISES (ValueError): CRF707, CRF714 or CRF701 if other keys have annotation too."""
-    place, fields = item
     keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
     for key, value in fields.items():
         if key in SPAN_KEYS or not value:
@@ -194,5 +179,5 @@ def _spans_of(item: Item) -> list[Any]:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, keys)), last=keys[-1]))
     spans = fields[keys[0]] if keys else []
     if not isinstance(spans, list):
-        raise ValueError(Errors.CRF701.format(place=place, reason=f'"{keys[0]}" is not a list of spans'))
+        raise unreadable(place, f'"{keys[0]}" is not a list of spans')
     return spans

@@ -48,27 +48,18 @@ def _prodigy(found: Annotated) -> str:
         }
         for token in found.doc
     ]
-    spans = [
-        {
-            "start": span.start_char,
-            "end": span.end_char,
-            "token_start": span.start,
-            "token_end": span.end - 1,
-            "label": span.label_,
-            "prob": prob,
-        }
-        for span, prob in found.spans
-    ]
+    spans = [{**_span(span, prob), "token_start": span.start, "token_end": span.end - 1} for span, prob in found.spans]
     return _line({**found.fields, "text": found.doc.text, "tokens": tokens, "spans": spans})
+
+
+def _span(span: Span, prob: float) -> dict[str, Any]:
+    return {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": prob}
 
 
 def _spans(found: Annotated) -> str:
     """Text, spans, and the labels of the text if it has any."""
-    spans = [
-        {"start": span.start_char, "end": span.end_char, "label": span.label_, "prob": prob}
-        for span, prob in found.spans
-    ]
     cats = {"cats": found.doc.cats} if found.doc.cats else {}
+    spans = [_span(span, prob) for span, prob in found.spans]
     return _line({**found.fields, "text": found.doc.text, "spans": spans, **cats})
 
 

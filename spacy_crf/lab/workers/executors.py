@@ -1,7 +1,8 @@
-"""Who does the tasks of a long piece of work: processes of this machine, or the workers of a Ray cluster.
+"""Workers that share a long piece of work: processes of this machine, or the workers of a Ray cluster.
 
-An executor makes, once in each of its workers, what does a task, and gives it one task after the other. A worker that dies –
-killed, out of memory, its machine gone – is replaced, and its task done again. What a task raises is raised here.
+An executor makes, once in each of its workers, a function that does a task, and gives the worker one task after the other. A
+worker that dies – killed, out of memory, its machine gone – is replaced, and its task done again. The error of a task is raised
+here.
 """
 
 import itertools
@@ -10,78 +11,97 @@ import pickle
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, Optional, Protocol, TypeVar
+from typing import Any, Optional
 
 import spacy
 
 from ... import __version__
 from ...errors import Errors, shown
 
-Task = TypeVar("Task", bound=Hashable)
-# Makes what does a task. It is sent to the workers by its name, so these have to be able to import it.
-Maker = Callable[[], Callable[[Task], Any]]
+# Makes the function that does a task, called with the task and, unless it is None, with what all tasks are told. It is sent to
+# the workers by its name, so they have to be able to import it.
+Maker = Callable[[], Callable[..., Any]]
+Outcome = tuple[Any, Optional[Exception]]  # of a task: its result, or the error that it raised
 
 _MOST_DEATHS = 3  # of workers at the same task
-_BEGUN = "begun"  # what a process says first
+_READY = "ready"  # the first message of a process
 _SECONDS = 120.0  # until a cluster has a worker ready
-_SECONDS_TO_ANSWER = 10.0  # until somebody is there at all; Ray itself would wait without an end
+_SECONDS_TO_ANSWER = 10.0  # until somebody answers at an address; Ray itself would wait without an end
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # as gRPC begins
 
 
-class Staff(Protocol):
-    """Workers that stay from one run to the next, with what they have made."""
+class Executor:
+    """workers (int): How many."""
 
-    def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
-        """The tasks with what came of them, as they get ready. As long as there are no more tasks than workers, those of a
-        place among them go to the same worker, run by run.
-
-        told: What all tasks are told, if it is not None: the second argument of what does them.
-        RAISES (ValueError): CRF780 if a task seems to kill whoever does it, CRF738 if processes end before they begin.
-        """
-        ...
-
-
-class Executor(Protocol):
     workers: int
 
-    def staff(self, make: Maker) -> AbstractContextManager[Staff]: ...
+    def staff(self, make: Maker) -> AbstractContextManager["Staff"]:
+        """Hire workers that stay for several runs."""
+        raise NotImplementedError
 
-    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+    def run(self, make: Maker, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """A single run of a staff."""
-        ...
+        with self.staff(make) as staff:
+            yield from staff.run(tasks)
 
 
-class _Deaths:
-    """Of workers, by the task that they were at."""
+class Staff:
+    """Workers that stay from one run to the next, with what they have made."""
 
-    def __init__(self) -> None:
-        self._at: Counter[Any] = Counter()
+    def run(self, tasks: Iterable[Any], told: Any = None) -> Iterator[tuple[Any, Any]]:
+        """Tasks with their results, as they get ready. If there are no more tasks than workers, the task at a place goes to the
+        same worker in each run.
 
-    def add(self, task: Any) -> None:
-        """RAISES (ValueError): CRF780."""
-        self._at[task] += 1
-        if self._at[task] >= _MOST_DEATHS:
-            raise ValueError(Errors.CRF780.format(task=shown(task), deaths=_MOST_DEATHS))
+        told: Second argument of the function that does a task, unless it is None.
+        RAISES (ValueError): CRF780 if a task seems to kill its workers, CRF738 if processes end before they are ready.
+        """
+        raise NotImplementedError
 
 
-class _Answer(NamedTuple):
-    result: Any
-    error: Optional[BaseException] = None
+class _Worker:
+    """Does tasks in another process."""
 
-    def get(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.result
+    def __init__(self, make: Maker):
+        self._make = make
+        self._work: Any = None
+
+    def versions(self) -> dict[str, str]:
+        return _versions()
+
+    def do(self, task: Any, told: Any) -> Outcome:
+        try:
+            self._work = self._work or self._make()
+            return (self._work(task) if told is None else self._work(task, told)), None
+        except Exception as error:
+            try:
+                pickle.loads(pickle.dumps(error))
+            except Exception:  # it can't be sent to another process
+                return None, RuntimeError(f"{type(error).__name__}: {error}")
+            return None, error
+
+
+def _result(outcome: Outcome) -> Any:
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
+
+
+def _add_death(deaths: "Counter[Any]", task: Any) -> None:
+    """Count the death of a worker at a task. RAISES (ValueError): CRF780 if there were too many."""
+    deaths[task] += 1
+    if deaths[task] >= _MOST_DEATHS:
+        raise ValueError(Errors.CRF780.format(task=shown(task), deaths=_MOST_DEATHS))
 
 
 # ------------------------------------------------------------------------------------------- processes of this machine
 
 
-class Processes:
+class Processes(Executor):
     """workers (int): How many."""
 
     def __init__(self, workers: int):
@@ -89,26 +109,21 @@ class Processes:
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator[Staff]:
-        """As every `Executor`."""
         staff = _ProcessStaff(make, self.workers)
         try:
             yield staff
         finally:
-            staff.end()
-
-    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """As every `Executor`."""
-        with self.staff(make) as staff:
-            yield from staff.run(tasks)
+            for process in staff._idle:
+                process.end()
 
 
-class _ProcessStaff:
+class _ProcessStaff(Staff):
     def __init__(self, make: Maker, workers: int):
         self._make, self._workers = make, workers
         self._idle: list[_Process] = []
 
-    def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
-        left, deaths = list(tasks)[::-1], _Deaths()
+    def run(self, tasks: Iterable[Any], told: Any = None) -> Iterator[tuple[Any, Any]]:
+        left, deaths = list(tasks)[::-1], Counter()
         busy: dict[Connection, _Process] = {}
 
         def give() -> None:
@@ -120,29 +135,31 @@ class _ProcessStaff:
         try:
             while left or busy:
                 give()
-                done = self._heard(busy, left, deaths)
+                done = self._receive(busy, left, deaths)
                 give()
-                while done:  # of what is large, who asks for it has the only one
-                    yield done[0][0], done.pop(0)[1].get()
+                while done:  # results may be large: the caller has the only reference
+                    yield done[0][0], _result(done.pop(0)[1])
         finally:
             for process in busy.values():  # nobody would hear their answers
                 process.kill()
 
-    def _heard(self, busy: dict[Connection, "_Process"], left: list[Any], deaths: _Deaths) -> list[tuple[Any, _Answer]]:
-        """What those say who are the next to say something."""
+    def _receive(
+        self, busy: dict[Connection, "_Process"], left: list[Any], deaths: "Counter[Any]"
+    ) -> list[tuple[Any, Outcome]]:
+        """Wait for messages. RETURNS (list): Tasks that are done. Those whose worker died are among `left` again."""
         done = []
         for connection in wait(list(busy)):
-            said = busy[connection].hear()
-            if said == _BEGUN:
+            message = busy[connection].receive()
+            if message == _READY:
                 continue
             process = busy.pop(connection)
-            if said is None:
+            if message is None:
                 process.end()
-                deaths.add(process.task)
+                _add_death(deaths, process.task)
                 left.append(process.task)
             else:
                 self._idle.append(process)
-                done.append((process.task, said))
+                done.append((process.task, message))
         self._idle.sort(key=lambda process: process.number)
         return done
 
@@ -150,13 +167,9 @@ class _ProcessStaff:
         taken = {process.number for process in (*others, *self._idle)}
         return _Process(self._make, next(n for n in itertools.count() if n not in taken))
 
-    def end(self) -> None:
-        for process in self._idle:
-            process.end()
-
 
 class _Process:
-    """It is started anew rather than forked: who forks may have threads, whose locks nobody would release.
+    """A worker, started anew rather than forked: a fork of a process with threads has their locks, which nobody would release.
 
     number (int): Its place among the workers. task: The one that it is at.
     """
@@ -165,30 +178,30 @@ class _Process:
         self.number = number
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        # A daemon: it is not waited for where our own process ends before its staff was sent home
+        # As a daemon, it is not waited for if our own process ends before its staff was sent home
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()  # so that reading ends when the process does
-        self._has_begun = False
+        self._is_ready = False
         self.task: Any = None
 
     def give(self, task: Any, told: Any) -> None:
         self.task = task
-        with suppress(OSError):  # that it is gone is seen when it shall answer
+        with suppress(OSError):  # the process is gone, which `receive` will see
             _send(self.connection, (task, told))
 
-    def hear(self) -> Any:
-        """That it has begun, an `_Answer`, or None if it is gone. RAISES (ValueError): CRF738."""
+    def receive(self) -> Any:
+        """RETURNS: `_READY`, an `Outcome`, or None if the process is gone. RAISES (ValueError): CRF738."""
         try:
-            said = _received(self.connection)
+            message = _received(self.connection)
         except (EOFError, OSError):
-            said = None
-        self._has_begun |= said is not None
-        if not self._has_begun:
+            message = None
+        self._is_ready |= message is not None
+        if not self._is_ready:
             self._process.join()
             if self._process.exitcode >= 0:  # nobody has killed it
                 raise ValueError(Errors.CRF738.format(code=self._process.exitcode))
-        return said
+        return message
 
     def end(self) -> None:
         self.connection.close()
@@ -200,55 +213,36 @@ class _Process:
 
 
 def _serve(connection: Connection, make: Maker) -> None:
-    """What a process does until its connection is closed, by us or because we are gone. It leaves Ctrl-C to us."""
+    """Do tasks until the connection is closed, by our process or because that is gone. Ctrl-C is left to our process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    work = None
+    worker = _Worker(make)
     with suppress(EOFError, OSError):
-        _send(connection, _BEGUN)
+        _send(connection, _READY)
         while True:
-            task, told = _received(connection)
-            try:
-                work = work or make()
-                answer = _Answer(_done(work, task, told))
-            except Exception as error:
-                answer = _Answer(None, _portable(error))
-            _send(connection, answer)
+            _send(connection, worker.do(*_received(connection)))
 
 
-def _send(connection: Connection, said: Any) -> None:
-    """Its arrays as they are: copies would be the largest thing there."""
+def _send(connection: Connection, message: Any) -> None:
+    """Send a message, and its arrays as they are: copies would be the largest objects there."""
     arrays: list[pickle.PickleBuffer] = []
-    connection.send((pickle.dumps(said, protocol=5, buffer_callback=arrays.append), len(arrays)))
+    connection.send((pickle.dumps(message, protocol=5, buffer_callback=arrays.append), len(arrays)))
     for array in arrays:
         connection.send_bytes(array.raw())
 
 
 def _received(connection: Connection) -> Any:
-    """What `_send` was given; its arrays can only be read."""
-    said, n_arrays = connection.recv()
-    return pickle.loads(said, buffers=[connection.recv_bytes() for _ in range(n_arrays)])
-
-
-def _done(work: Callable, task: Any, told: Any) -> Any:
-    return work(task) if told is None else work(task, told)
-
-
-def _portable(error: Exception) -> Exception:
-    """As it can be sent to another process."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
+    """The message of `_send`, whose arrays can only be read."""
+    message, n_arrays = connection.recv()
+    return pickle.loads(message, buffers=[connection.recv_bytes() for _ in range(n_arrays)])
 
 
 # ----------------------------------------------------------------------------------------------------- a Ray cluster
 
 
-class Ray:
-    """The workers of a cluster; of one on this machine, started for the purpose, if there is no address.
+class Ray(Executor):
+    """The workers of a cluster. Without an address, a cluster is started on this machine.
 
-    workers (int): How many. cores (int): That each of them has for itself.
+    workers (int): How many. cores (int): Of each worker.
     address (str): As `ray.init` takes it: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
     RAISES (ImportError): CRF781 if Ray is not installed.
     """
@@ -264,62 +258,45 @@ class Ray:
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator[Staff]:
-        """As every `Executor`. RAISES (ValueError): CRF782 if nobody answers at the address."""
-        with self._connected():
-            yield _RayStaff(self, make)
-
-    def run(self, make: Maker, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """As every `Executor`."""
-        with self.staff(make) as staff:
-            yield from staff.run(tasks)
-
-    def unusable(self, reason: Any) -> str:
-        """What to raise then."""
-        where = f"at {self.address}" if self.address else "that is started on this machine"
-        return Errors.CRF782.format(where=where, reason=reason)
-
-    @contextmanager
-    def _connected(self) -> Iterator[None]:
+        """RAISES (ValueError): CRF782 if nobody answers at the address."""
         if self._ray.is_initialized():
-            yield
+            yield _RayStaff(self, make)
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         local = {} if self.address else {"num_cpus": self.workers * self.cores, "include_dashboard": False}
         try:
             if self.address and ":" in self.address:
-                _check_answer(*self.address.removeprefix("ray://").rsplit(":", 1))
+                host, port = self.address.removeprefix("ray://").rsplit(":", 1)
+                with socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER) as connection:
+                    connection.sendall(_HELLO)
+                    connection.recv(1)
             self._ray.init(self.address, log_to_driver=False, logging_level="error", **local)
         except Exception as error:  # whatever Ray raises
-            raise ValueError(self.unusable(error)) from error
+            raise ValueError(self.refusal(error)) from error
         try:
-            yield
+            yield _RayStaff(self, make)
         finally:
             self._ray.shutdown()
 
-
-def _check_answer(host: str, port: str) -> None:
-    """RAISES (OSError): If nobody is there, or says nothing."""
-    with socket.create_connection((host, int(port)), _SECONDS_TO_ANSWER) as connection:
-        connection.sendall(_HELLO)
-        connection.recv(1)
+    def refusal(self, reason: Any) -> str:
+        where = f"at {self.address}" if self.address else "that is started on this machine"
+        return Errors.CRF782.format(where=where, reason=reason)
 
 
-class _RayStaff:
-    """ray: The module."""
-
-    def __init__(self, of: Ray, make: Maker):
-        self._of, self._ray = of, of._ray
-        hire = self._ray.remote(_Actor).options(num_cpus=of.cores).remote
+class _RayStaff(Staff):
+    def __init__(self, executor: Ray, make: Maker):
+        self._executor, self._ray = executor, executor._ray
+        hire = self._ray.remote(_Worker).options(num_cpus=executor.cores).remote
         self._hire = lambda: hire(make)
         self._actors: list[Any] = []  # by their place
-        self._beginning: dict[Any, int] = {}  # what tells that the worker of a place is ready
+        self._beginning: dict[Any, int] = {}  # by the call that shows when the worker is ready, its place
 
-    def run(self, tasks: Iterable[Task], told: Any = None) -> Iterator[tuple[Task, Any]]:
-        """RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other versions than we, CRF739 if they
-        can't import what they are to do."""
-        ray, deaths, left = self._ray, _Deaths(), list(tasks)[::-1]
+    def run(self, tasks: Iterable[Any], told: Any = None) -> Iterator[tuple[Any, Any]]:
+        """RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other versions than this process, CRF739 if
+        they can't import the function that does tasks."""
+        ray, deaths, left = self._ray, Counter(), list(tasks)[::-1]
         told = None if told is None else ray.put(told)  # once for each machine
-        while len(self._actors) < min(self._of.workers, len(left)):
+        while len(self._actors) < min(self._executor.workers, len(left)):
             self._replace(len(self._actors))
         # Some may never get ready, in a cluster with fewer cores: nobody waits for them
         idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
@@ -335,7 +312,7 @@ class _RayStaff:
             waits = [*running, *(self._beginning if left else ())]
             [*ready], _ = ray.wait(waits, timeout=None if running else _SECONDS)
             if not ready:
-                raise ValueError(self._of.unusable("no worker got ready in time"))
+                raise ValueError(self._executor.refusal("no worker got ready in time"))
             [reference] = ready
             is_task = reference in running
             place, task = running.pop(reference) if is_task else (self._beginning.pop(reference), "its beginning")
@@ -344,38 +321,20 @@ class _RayStaff:
             except ray.exceptions.RayActorError as error:
                 if error.actor_init_failed:
                     raise ValueError(Errors.CRF739.format(reason=str(error).splitlines()[-1])) from error
-                deaths.add(task)
+                _add_death(deaths, task)
                 left += [task] if is_task else []
                 self._replace(place)
                 continue
             idle.append(place)
-            if not is_task:
+            if is_task:
+                give()
+                yield task, _result(answer)
+            else:
                 check_versions(answer)
-                continue
-            give()
-            yield task, answer.get()
 
     def _replace(self, place: int) -> None:
         self._actors[place:] = [self._hire(), *self._actors[place + 1 :]]
         self._beginning[self._actors[place].versions.remote()] = place
-
-
-class _Actor:
-    """A worker of a cluster."""
-
-    def __init__(self, make: Maker):
-        self._make = make
-        self._work: Any = None
-
-    def versions(self) -> dict[str, str]:
-        return _versions()
-
-    def do(self, task: Any, told: Any) -> _Answer:
-        try:
-            self._work = self._work or self._make()
-            return _Answer(_done(self._work, task, told))
-        except Exception as error:
-            return _Answer(None, _portable(error))
 
 
 def _versions() -> dict[str, str]:
