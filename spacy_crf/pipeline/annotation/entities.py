@@ -16,7 +16,7 @@ from ...arrays import ranges
 from ...errors import Errors, Warnings
 from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ...inference.structure import SpanStates
-from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, SEGMENTS, Scheme, Segments, TransitionMask
+from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
 from ...types import Clamp
 from .annotation import Annotation, Gold, GoldReport, Mention, Starts, Tags, probability_of, same_words
 
@@ -257,7 +257,7 @@ class Entities(Annotation):
 
 @lru_cache(maxsize=32)
 def _span_states(scheme: Scheme, n_labels: int) -> SpanStates:
-    if scheme is SEGMENTS:
+    if isinstance(scheme, SegmentScheme):
         return SpanStates.even(None, n_labels, offset=1)
     return SpanStates.even(scheme.continues(n_labels), n_labels, offset=1, width=len(scheme.prefixes))
 
