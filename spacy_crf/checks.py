@@ -3,6 +3,7 @@ not in all ways: it takes "nan" for a number, and True for 1."""
 
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Optional
 
 from .errors import Errors, known_names, shown
@@ -83,3 +84,26 @@ def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Call
     possible = value is None or (is_table and (is_possible is None or all(map(is_possible, value.values()))))
     expect(possible, owner, name, value, f"a table from names to {of}")
     return dict(value or {})
+
+
+def is_path(value: Any) -> bool:
+    return isinstance(value, (str, Path)) and bool(str(value))
+
+
+def is_optional_count(value: Any) -> bool:
+    return value is None or (type(value) is int and value > 0)
+
+
+def path_and_settings(
+    owner: str, name: str, given: Any, possible: dict[str, Callable[[Any], bool]], must: str
+) -> dict[str, Any]:
+    """A file that a user names: a path, or a table with the path and settings.
+
+    possible (Dict[str, Callable]): By the name of a setting, "path" among them, whether a value can be used.
+    RETURNS (Dict[str, Any]): The table.
+    RAISES (ValueError): CRF020.
+    """
+    settings = {"path": None, **(given if isinstance(given, dict) else {"path": given})}
+    is_possible = all(key in possible and possible[key](value) for key, value in settings.items())
+    expect(is_possible, owner, name, given, must)
+    return settings

@@ -12,7 +12,7 @@ from spacy.vectors import Mode
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.features.vector_sources import read_vectors
+from spacy_crf.features.word_vectors import read_vectors
 
 from .test_vectors import blank, marginals, train
 

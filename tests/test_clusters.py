@@ -14,10 +14,16 @@ from spacy.vocab import Vocab
 
 from spacy_crf import whole_files
 from spacy_crf.features import clusters as module
-from spacy_crf.features.cluster_sources import read_clusters
-from spacy_crf.features.clusters import Clusters, WordClusters, of_lookups, read_file, write_clusters
+from spacy_crf.features.clusters import (
+    Clusters,
+    WordClusters,
+    of_lookups,
+    read_clusters,
+    read_file,
+    split,
+    write_clusters,
+)
 from spacy_crf.features.extractor import FeatureSet
-from spacy_crf.features.vector_clusters import split
 from spacy_crf.pipeline import saving
 
 from .test_features import freeze
@@ -122,7 +128,7 @@ def test_damaged_files(tmp_path):
         read_file(path)
     write_clusters(path, WORDS)
     data = path.read_bytes()
-    other = {**module._packed(WORDS), "numbers": b""}
+    other = {**WORDS.to_dict(), "numbers": b""}
     for changed, code in (
         (data[:-1], "CRF508"),
         (data[:-1] + bytes([data[-1] ^ 1]), "CRF508"),

@@ -21,14 +21,14 @@ from spacy_crf.features.clusters import Clusters, WordClusters
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import CountingTable, FeatureIndex, HashedIndex, HashTable
 from spacy_crf.features.gazetteers import Gazetteer, read_entries, read_gazetteers
-from spacy_crf.features.items import ItemList, KnownHashes, named_numbers
+from spacy_crf.features.items import ItemHashes, ItemList, named_numbers
 from spacy_crf.features.lexemes import LexemeTable
 from spacy_crf.features.presets import (
     features,
     ner_features,
     tagger_features,
 )
-from spacy_crf.features.segment_presets import segment_features
+from spacy_crf.features.segment_templates import segment_features
 from spacy_crf.kernels.hashing import ABSENT, sequence_starts
 from spacy_crf.models.emissions import HashedEmissions, SparseEmissions
 from spacy_crf.models.segments import SparseSegments
@@ -139,13 +139,13 @@ def test_what_prediction_finds_is_what_training_finds(docs):
     for known in (index, HashedIndex(8), FeatureIndex.empty()):
         features = compiled.rows(columns, known)
         tokens = np.repeat(np.arange(len(columns.positions)), np.diff(features.starts))
-        found = known.known(compiled.hash_positions(columns), columns.positions)
+        found_tokens, rows = known.known(compiled.hash_positions(columns), columns.positions)
         # of each token in the same order, so that sums are the same to the last bit
-        order = np.argsort(found.tokens, kind="stable")
-        assert found.tokens[order].tolist() == tokens.tolist()
-        assert found.rows[order].tolist() == features.rows.tolist()
+        order = np.argsort(found_tokens, kind="stable")
+        assert found_tokens[order].tolist() == tokens.tolist()
+        assert rows[order].tolist() == features.rows.tolist()
     nothing = compiled.reader.read([docs[1]])
-    assert not len(index.known(compiled.hash_positions(nothing), nothing.positions).rows)
+    assert not len(index.known(compiled.hash_positions(nothing), nothing.positions)[1])
 
 
 def test_min_count_counts_tokens(docs):
@@ -282,7 +282,7 @@ def test_dicts_are_named_as_python_crfsuite_names_them(given):
     names, numbers = named_numbers(given)
     assert dict(zip(names, numbers)) == expected
     assert len(names) == len(expected)
-    listed, quick = ItemList("fn:d"), ItemList("fn:d", KnownHashes("fn:d"))
+    listed, quick = ItemList("fn:d"), ItemList("fn:d", ItemHashes("fn:d"))
     for of_list in (listed, quick, quick):
         of_list.add(given)
     hashes, values, _ = listed.items

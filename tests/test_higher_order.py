@@ -7,7 +7,7 @@ from spacy.tokens import Doc
 from spacy.util import registry
 
 from spacy_crf import arrays
-from spacy_crf.features.label_parts import Parts
+from spacy_crf.features.label_parts import TagParts
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import Places
 from spacy_crf.lab.higher_order import lattice as order_lattice
@@ -420,7 +420,7 @@ def test_enumerated_problem_is_used():
 
 
 def test_labels_share_the_weights_of_their_parts():
-    parts = Parts.of(["POS=X|A=1", "POS=X", "O", "POS=X|A=1|B=2"], "morph")
+    parts = TagParts.of(["POS=X|A=1", "POS=X", "O", "POS=X|A=1|B=2"], "morph")
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(5, parts.n_columns))
     names = [["POS=X", "A=1"], ["POS=X"], ["O"], ["POS=X", "A=1", "B=2"]]
@@ -433,8 +433,8 @@ def test_labels_share_the_weights_of_their_parts():
     assert (parts.spread(derivative) * direction).sum() == pytest.approx((derivative * parts.sums(direction)).sum())
     allowed = parts.allowed(np.eye(4, dtype=bool)[[3, 1]])
     assert [np.flatnonzero(row).tolist() for row in allowed] == [[1, 2, 6, 7], [1, 3]]
-    assert Parts.of(["B-PER", "L-PER", "O"], "scheme").names == [["B", "PER"], ["L", "PER"], ["O"]]
-    more = Parts.of([*["POS=X|A=1", "POS=X", "O", "POS=X|A=1|B=2"], "POS=Y|B=2"], "morph")
+    assert TagParts.of(["B-PER", "L-PER", "O"], "scheme").names == [["B", "PER"], ["L", "PER"], ["O"]]
+    more = TagParts.of([*["POS=X|A=1", "POS=X", "O", "POS=X|A=1|B=2"], "POS=Y|B=2"], "morph")
     assert more.tag_columns[:4].tolist() == parts.tag_columns.tolist()  # those that were there stay where they are
 
 
@@ -460,7 +460,7 @@ def test_parts_that_can_not_be():
     with pytest.raises(ValueError, match=r"CRF020.*label_parts = 'syllables'.*'morph', 'scheme'"):
         pipeline("crf_tagger", 0, label_parts="syllables")
     with pytest.raises(ValueError, match=r"CRF327.*7.*'NN'"):
-        Parts.of(["NN"], lambda tag: 7)
+        TagParts.of(["NN"], lambda tag: 7)
 
 
 @pytest.mark.issue(33)

@@ -7,13 +7,11 @@ from spacy.tokens import Doc
 from spacy.util import registry
 
 from spacy_crf.features.extractor import IndexBuilder
-from spacy_crf.features.feature_index import FeatureIndex
+from spacy_crf.features.feature_index import FeatureIndex, FeatureNames
 from spacy_crf.features.gazetteers import Gazetteer
-from spacy_crf.features.phrases import PhraseIndex, Spans
-from spacy_crf.features.segment_index import SpanIndexBuilder
-from spacy_crf.features.segment_presets import segment_features
-from spacy_crf.features.segment_templates import SegmentFeatureSet, parse_segment_template
-from spacy_crf.features.segments import CompiledSegments
+from spacy_crf.features.phrases import PhraseIndex, SpelledSpans
+from spacy_crf.features.segment_templates import SegmentFeatureSet, parse_segment_template, segment_features
+from spacy_crf.features.segments import CompiledSegments, SpanIndexBuilder
 from spacy_crf.features.templates import parse_template
 from spacy_crf.kernels.segment_features import all_spans
 from spacy_crf.models.segments import SegmentFeatures
@@ -156,7 +154,7 @@ def spans_of_texts(texts):
     words = [word for text in texts for word in text.split()]
     length = np.array([len(text.split()) for text in texts], dtype=np.int32)
     hashes = np.array([nlp.vocab.strings.add(word) for word in words], dtype=np.uint64)
-    return Spans(hashes, np.append(0, np.cumsum(length))[:-1].astype(np.int64), length, texts)
+    return SpelledSpans(hashes, np.append(0, np.cumsum(length))[:-1].astype(np.int64), length, texts)
 
 
 def nearest(entries, texts, **settings):
@@ -334,7 +332,8 @@ def test_contains_counts_a_value_once(text):
     compiled = CompiledSegments(SegmentFeatureSet(["seg.contains:lower"]), {})
     columns = compiled.reader.read([doc])
     hashes = compiled.tokens.hash(columns).hashes[:, 0]
-    index = FeatureIndex(np.unique(hashes), ["t"], np.zeros(3, np.int32), np.arange(4), np.zeros(3, np.int32), ["x"])
+    names = FeatureNames(["t"], np.zeros(3, np.int32), np.arange(4), np.zeros(3, np.int32), ["x"])
+    index = FeatureIndex(np.unique(hashes), names)
     rows = index.rows(hashes)
     known = compiled.known_spans([doc], columns, 4, FeatureIndex.empty(), index)
     first = np.repeat(np.arange(len(doc)), np.diff(known.listed.starts)).tolist()

@@ -17,9 +17,9 @@ from spacy.training import Example
 from thinc.api import Adam
 
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.features.document import STAGE_ATTRIBUTES, Labelling, read_stage
 from spacy_crf.features.extractor import FeatureSet
-from spacy_crf.features.two_stage import STAGE_ATTRIBUTES, Labelling, read_stage
-from spacy_crf.kernels import two_stage as stage_kernels
+from spacy_crf.kernels import document as stage_kernels
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.minibatch import Minibatch
 from spacy_crf.optimizers.sgd import SGD

@@ -8,7 +8,7 @@ import spacy
 from spacy.tokens import Doc
 
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
-from spacy_crf.features.feature_index import FeatureIndex
+from spacy_crf.features.feature_index import FeatureIndex, FeatureNames
 from spacy_crf.features.shared_windows import CorpusTokens
 from spacy_crf.kernels.caches import LARGE
 from spacy_crf.kernels.sparse_rows import add_kind_rows, scatter_kind_rows
@@ -212,9 +212,8 @@ def test_saved_rows_are_the_same(corpus):
 def test_many_columns_are_saved_too():
     """Pairs of 300 tags: neither the columns nor the widths fit into two bytes."""
     n_columns = 300 * 300
-    index = FeatureIndex(
-        np.array([5], dtype=np.uint64), ["bias"], np.zeros(1, np.int32), np.array([0, 1]), np.zeros(1, np.int32), ["1"]
-    )
+    names = FeatureNames(["bias"], np.zeros(1, np.int32), np.array([0, 1]), np.zeros(1, np.int32), ["1"])
+    index = FeatureIndex(np.array([5], dtype=np.uint64), names)
     rows = Table(index, np.array([0, n_columns]), np.arange(n_columns, dtype=np.int32), n_columns)
     assert Table.from_dict(rows.to_dict()).pair_columns.tolist() == list(range(n_columns))
 

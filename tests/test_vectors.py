@@ -11,8 +11,7 @@ from spacy.util import registry
 from spacy.vectors import Vectors
 from spacy.vocab import Vocab
 
-from spacy_crf.features.vector_sources import read_vectors
-from spacy_crf.features.word_vectors import Parts, WordVectors, make_vectors
+from spacy_crf.features.word_vectors import FloretSettings, WordVectors, make_vectors, read_vectors
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.objective import CorpusObjective
 
@@ -534,7 +533,7 @@ def test_updates_bring_new_labels_and_words():
 
 
 def test_parts_are_those_of_floret():
-    assert make_vectors(floret_vectors(), None, 1.0, "test").parts == Parts(2, 3, 2, 7, "<", ">")
+    assert make_vectors(floret_vectors(), None, 1.0, "test").parts == FloretSettings(2, 3, 2, 7, "<", ">")
 
 
 @pytest.mark.parametrize("hashed", [False, True])

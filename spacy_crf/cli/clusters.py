@@ -124,8 +124,7 @@ def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) ->
 
     RAISES (ValueError): CRF715 if there is no such pipeline or folder, CRF948 or CRF948 if it has no vectors or too few.
     """
-    from ..features.clusters import MOST_CLUSTERS
-    from ..features.vector_clusters import cluster_vectors
+    from ..features.clusters import MOST_CLUSTERS, cluster_vectors
 
     n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_CLUSTERS)
     splits = iter(range(1, n))

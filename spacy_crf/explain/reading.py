@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import arrays
-from ..features.doc_batch import DocBatch
+from ..features.doc_batch import TOKEN, DocBatch, UnitRows
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
-from ..features.units import TOKEN, Rows
 from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
 from ..models.neural_segments import EncodedSegments
@@ -142,7 +141,7 @@ class Layer(NamedTuple):
 def read_sparse(layer: Model, docs: DocBatch) -> Layer:
     """What features say, exact: prediction sums up in single precision."""
     features: SparseFeatures = layer.attrs["role"].features(layer)
-    units = None if features.unit is None else Rows.of(features.unit, docs.sequence_starts(), docs.bounds)
+    units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
     features = features if units is None else features.of_unit(TOKEN)  # which says where each feature is
     found, names = features.look_up(docs), {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):

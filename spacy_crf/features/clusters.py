@@ -1,32 +1,50 @@
 """Clusters of words, as attributes of tokens: ``cluster`` and, of the clusters nearest in the tree, ``cluster4`` … ``cluster20``.
 
-A cluster is a path from the root of a binary tree, "0110". Its first bits name larger clusters that it is a part of.
+A cluster is a path from the root of a binary tree, "0110". The first bits name the larger clusters that contain it.
 
-A word is looked up as it is written, then in lower case. Where the table was made of words whose digits are all written 0, it is
-looked up with such digits.
+A word is looked up as it is written, then in lower case. Where the digits of all words in the table are written 0, the digits of
+the word are too.
+
+Clusters come from a file, the package spacy-lookups-data, the vocab's table, or k-means over word vectors that splits clusters in
+two until there are enough: bisecting k-means (Steinbach, Karypis & Kumar 2000).
 """
 
+import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import srsly
 from numpy.typing import NDArray
+from spacy.lookups import load_lookups
 from spacy.strings import get_string_id, hash_string
+from spacy.util import registry
+from spacy.vectors import Mode, Vectors
+from spacy.vocab import Vocab
 
-from ..errors import Errors, shown
+from .. import checks
+from ..errors import Errors, announcements, shown
 from ..kernels.hashing import ABSENT
 from ..msgpack_stream import unpacked
+from ..types import Floats
 from ..whole_files import FileFormat, seal, unpacking, unseal, write_whole
+from .feature_index import byte_planes, find_sorted, of_byte_planes
+from .word_vectors import table_of
 
-# The attributes, and how many bits of the path they are; all for None
+ClusterSource = Union[str, Path, dict[str, Any]]
+
+# The attributes, and the length of the path that each reads; None for all of it
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
 FORMAT = FileFormat("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
+PACKAGE, VECTORS = "spacy-lookups-data", "vectors"  # in place of a path
+_TABLE = "lexeme_cluster"
+_N_CLUSTERS = 1000
+_ITERATIONS = 20  # of k-means, and of the power method
 
 DIGIT = re.compile(r"\d")
 
@@ -37,22 +55,22 @@ def with_zeros(text: str) -> str:
 
 
 class WordClusters(NamedTuple):
-    """Words in clusters, as they are found out and written to a file."""
+    """Words in clusters, as they are found and written to a file."""
 
     words: NDArray[np.uint64]  # [N] their hashes, the most frequent first
     numbers: NDArray[np.uint16]  # [N] their clusters
     paths: list[str]  # [C]
-    digits: bool = False  # whether digits of the words are all written 0
+    digits: bool = False  # whether all digits of the words are written 0
 
     def first(self, n: Optional[int]) -> "WordClusters":
-        """The n most frequent ones, and their clusters."""
+        """The n most frequent words, and their clusters."""
         used, numbers = np.unique(self.numbers[:n], return_inverse=True)
         paths = [self.paths[number] for number in used.tolist()]
         return self._replace(words=self.words[:n], numbers=numbers.astype(np.uint16), paths=paths)
 
     @classmethod
     def of_words(cls, words: Iterable[tuple[str, str]], digits: bool = False) -> "WordClusters":
-        """words: Each with its path, the most frequent first."""
+        """words: Each with its path, the most frequent first. RAISES (ValueError): CRF943 for too many clusters."""
         place: dict[str, int] = {}
         hashes, numbers = [], []
         for word, path in words:
@@ -64,28 +82,39 @@ class WordClusters(NamedTuple):
     def of_hashes(
         cls, words: Sequence[int], numbers: Sequence[int], paths: list[str], digits: bool = False
     ) -> "WordClusters":
-        """RAISES (ValueError): CRF943 if there are too many clusters."""
+        """RAISES (ValueError): CRF943 for too many clusters."""
         if len(paths) > MOST_CLUSTERS:
-            raise ValueError(
-                Errors.CRF943.format(source=f"{len(paths)} clusters", reason=f"at most {MOST_CLUSTERS} are possible")
-            )
+            raise _not_readable(f"{len(paths)} clusters", f"at most {MOST_CLUSTERS} are possible")
         return cls(np.array(words, dtype=np.uint64), np.array(numbers, dtype=np.uint16), paths, digits)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self._asdict(), "words": byte_planes(self.words), "numbers": byte_planes(self.numbers)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "WordClusters":
+        """RAISES (ValueError): CRF509 for damaged clusters."""
+        words, numbers = of_byte_planes(data["words"], np.uint64), of_byte_planes(data["numbers"], np.uint16)
+        paths, digits = list(data["paths"]), data["digits"]
+        whole = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
+        if not whole or not all(map(is_bits, paths)):
+            found = f"of {len(words)} words, {len(numbers)} numbers and {len(paths)} paths"
+            raise ValueError(Errors.CRF509.format(what="the table of clusters", found=found, expected="a whole one"))
+        return cls(words, numbers, paths, digits)
 
 
 class Clusters:
-    """The clusters of words, to look words up in. Nothing of it changes.
+    """The clusters of words, to look words up in; immutable.
 
-    given (WordClusters): In any order; of a word that is there twice, the first counts.
+    given (WordClusters): Words in any order; of two entries for a word the first counts.
     """
 
     def __init__(self, given: WordClusters):
-        self.words, first = np.unique(given.words, return_index=True)  # [N] sorted
-        self.numbers = given.numbers[first]  # [N]
-        self.paths = given.paths  # [C]
-        self.digits = given.digits
+        words, first = np.unique(given.words, return_index=True)
+        self._table = given._replace(words=words, numbers=given.numbers[first])  # by rising hashes
+        self.paths, self.digits = given.paths, given.digits  # list[C], bool
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self._table.words)
 
     def __deepcopy__(self, memo: dict) -> "Clusters":
         return self
@@ -96,29 +125,25 @@ class Clusters:
     __hash__ = None
 
     def of(self, texts: list[str], orths: NDArray[np.uint64], lowers: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The cluster of each word, -1 for unknown ones: int64[V].
+        """The cluster of each word, -1 for unknown words: int64[V].
 
         texts (list[str]), orths (uint64[V]), lowers (uint64[V]): The words, their hashes and those in lower case.
         """
+        words, numbers = self._table[:2]
         if self.digits:
             orths, lowers = orths.copy(), lowers.copy()
             for n, text in enumerate(texts):
                 if DIGIT.search(text):
                     text = with_zeros(text)
                     orths[n], lowers[n] = get_string_id(text), get_string_id(text.lower())
-        found = self._find(orths)
+        found = find_sorted(words, numbers, orths)
         unknown = np.flatnonzero(found < 0)
-        found[unknown] = self._find(lowers[unknown])
+        found[unknown] = find_sorted(words, numbers, lowers[unknown])
         return found
-
-    def _find(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        at = np.searchsorted(self.words, keys)
-        at[at == len(self.words)] = 0
-        return np.where(self.words[at] == keys, self.numbers[at].astype(np.int64), -1)
 
     @cached_property
     def values(self) -> dict[str, NDArray[np.uint64]]:
-        """Of each attribute the value by cluster, and behind them the one of unknown words: uint64[C + 1]."""
+        """Of each attribute the value by cluster, and last the value of unknown words: uint64[C + 1]."""
         return {
             name: np.array([*(hash_string(path[:width]) for path in self.paths), ABSENT], dtype=np.uint64)
             for name, width in WIDTHS.items()
@@ -131,129 +156,226 @@ class Clusters:
         return {hash_string(name): name for name in names}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "digits": self.digits,
-            "paths": self.paths,
-            "words": _octets(self.words),
-            "numbers": _octets(self.numbers),
-        }
+        return self._table.to_dict()
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Clusters":
-        """RAISES (ValueError): CRF509 for what no clusters are."""
-        return cls(_unpacked(data))
+        """RAISES (ValueError): CRF509 for damaged clusters."""
+        return cls(WordClusters.from_dict(data))
 
 
-def _octets(numbers: NDArray) -> bytes:
-    """All lowest bytes first, then the next: the high ones of sorted numbers compress best."""
-    return numbers.astype(numbers.dtype.newbyteorder("<")).view(np.uint8).reshape(len(numbers), -1).T.tobytes()
+def read_clusters(
+    given: Optional[ClusterSource], known: Optional[Clusters], vocab: Vocab, *, name: str
+) -> Optional[Clusters]:
+    """Read the clusters that a config names. A missing file is no error where the model has clusters.
+
+    known (Clusters): The model's clusters, which stay if `given` is None.
+    name (str): Name of the component, for messages.
+    RETURNS (Clusters): The clusters; those of the vocab's table if neither the config nor the model has any; or None.
+    RAISES (ValueError): CRF020 or CRF943 to CRF948 for clusters that can't be read or made.
+    """
+    if given is None:
+        if known is None and vocab.lookups.has_table(_TABLE):
+            return Clusters(of_lookups(vocab.lookups.get_table(_TABLE).items(), f"the vocab's table '{_TABLE}'"))
+        return known
+    must = 'the path of a file, "spacy-lookups-data" or "vectors", or a table with this as \'path\', and optionally '
+    must += (
+        "'most_words' (how many of the most frequent words to keep) and 'n' (how many clusters to make from vectors)"
+    )
+    possible = {"path": checks.is_path, "most_words": checks.is_optional_count, "n": checks.is_optional_count}
+    owner = f"[initialize.components.{name}]"
+    settings = checks.path_and_settings(owner, "clusters", given, possible, must)
+    checks.expect(settings.get("n") is None or settings["path"] == VECTORS, owner, "clusters", given, must)
+    path = str(settings["path"])
+    if path == PACKAGE:
+        read = _packaged(vocab)
+    elif path == VECTORS:
+        read = cluster_vectors(vocab.vectors, settings.get("n") or _N_CLUSTERS, "the pipeline")
+    elif known is not None and not Path(path).exists():
+        announcements.info("Component '%s': the clusters are those of the model: there is no file %s", name, path)
+        return known
+    else:
+        read = read_file(Path(path))
+    clusters = Clusters(read.first(settings.get("most_words")))
+    announcements.info("%s: %d words in %d clusters", name, len(clusters), len(clusters.paths))
+    return clusters
 
 
-def _numbers(octets: bytes, dtype: type) -> NDArray:
-    size = np.dtype(dtype).itemsize
-    rows = np.frombuffer(octets, dtype=np.uint8).reshape(size, -1).T
-    return np.ascontiguousarray(rows).view(np.dtype(dtype).newbyteorder("<")).ravel().astype(dtype)
+def _packaged(vocab: Vocab) -> WordClusters:
+    """The clusters of spacy-lookups-data. RAISES (ValueError): CRF946 without the package, or clusters of this language."""
+    lang = vocab.lang
+    if lang not in registry.lookups:
+        reason = f"{PACKAGE} is not installed, or has nothing of it: pip install 'spacy-crf[clusters]'"
+        raise ValueError(Errors.CRF946.format(lang=lang, reason=reason))
+    if _TABLE not in registry.lookups.get(lang):
+        raise ValueError(Errors.CRF946.format(lang=lang, reason=f"{PACKAGE} has some of en, de and es"))
+    table = load_lookups(lang, [_TABLE]).get_table(_TABLE)
+    return of_lookups(table.items(), PACKAGE)
 
 
-def _packed(given: WordClusters) -> dict[str, Any]:
-    return {**given._asdict(), "words": _octets(given.words), "numbers": _octets(given.numbers)}
-
-
-def _unpacked(data: dict[str, Any]) -> WordClusters:
-    """RAISES (ValueError): CRF509 for what no clusters are."""
-    words, numbers = _numbers(data["words"], np.uint64), _numbers(data["numbers"], np.uint16)
-    paths, digits = list(data["paths"]), data["digits"]
-    whole = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
-    if not whole or not all(isinstance(path, str) and is_path(path) for path in paths):
-        found = f"of {len(words)} words, {len(numbers)} numbers and {len(paths)} paths"
-        raise ValueError(Errors.CRF509.format(what="the table of clusters", found=found, expected="a whole one"))
-    return WordClusters(words, numbers, paths, digits)
-
-
-def is_path(text: str) -> bool:
-    return not set(text) - {"0", "1"}
+def is_bits(text: Any) -> bool:
+    return isinstance(text, str) and not set(text) - {"0", "1"}
 
 
 def check_tree(paths: Iterable[str], source: Any) -> None:
-    """RAISES (ValueError): CRF943 if a cluster is a part of another one: then they are no leaves of one tree."""
+    """RAISES (ValueError): CRF943 if a cluster contains another one, so that the clusters are no leaves of a tree."""
     for one, other in pairwise(sorted(set(paths))):
         if other.startswith(one):
-            raise ValueError(
-                Errors.CRF943.format(source=source, reason=f"the path {one!r} is the beginning of {other!r}")
-            )
+            raise _not_readable(source, f"the path {one!r} is the beginning of {other!r}")
+
+
+def _not_readable(source: Any, reason: str) -> ValueError:
+    return ValueError(Errors.CRF943.format(source=source, reason=reason))
 
 
 def write_clusters(path: Path, clusters: WordClusters) -> None:
-    """Writes a file that `read_file` reads."""
-    write_whole(path, seal(FORMAT, srsly.msgpack_dumps(_packed(clusters))))
+    """Write a file that `read_file` reads."""
+    write_whole(path, seal(FORMAT, srsly.msgpack_dumps(clusters.to_dict())))
 
 
 def read_file(path: Path) -> WordClusters:
-    """Reads what `spacy crf clusters` wrote, or paths as wcluster writes them: a line for each word, with bits, word and count
-    between tabs.
+    """Read a file of `spacy crf clusters`, or of wcluster: on each line bits, a word and its count between tabs.
 
-    RAISES (ValueError): CRF943 or CRF943 with the file and what is wrong.
+    RAISES (ValueError): CRF943 with the file and the reason, CRF501 to CRF508 for a damaged file.
     """
     try:
         data = path.read_bytes()
-    except (OSError, ValueError) as error:  # or no path can be like this
-        raise ValueError(Errors.CRF943.format(source=path, reason=error)) from error
-    if data.startswith(FORMAT.magic):
-        with unpacking(data):
-            return _read_sealed(path, data)
-    return _read_paths(path, data)
-
-
-def _read_sealed(path: Path, data: bytes) -> WordClusters:
-    content = unseal(FORMAT, data, str(path))
-    try:
-        return _unpacked(unpacked(content))
-    except Exception as error:  # whatever msgpack raises, and what is not there
-        raise ValueError(Errors.CRF508.format(source=path, reason=str(error).rstrip("."))) from error
+    except (OSError, ValueError) as error:  # a ValueError for text that can't be a path
+        raise _not_readable(path, str(error)) from error
+    if not data.startswith(FORMAT.magic):
+        return _read_paths(path, data)
+    with unpacking(data):
+        content = unseal(FORMAT, data, str(path))
+        try:
+            return WordClusters.from_dict(unpacked(content))
+        except Exception as error:  # msgpack raises many kinds, and fields may be missing
+            raise ValueError(Errors.CRF508.format(source=path, reason=str(error).rstrip("."))) from error
 
 
 def _read_paths(path: Path, data: bytes) -> WordClusters:
-    """RAISES (ValueError): CRF943."""
+    """Read the text that wcluster writes. RAISES (ValueError): CRF943."""
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         reason = f"it is neither what `spacy crf clusters` writes nor text ({error.reason})"
-        raise ValueError(Errors.CRF943.format(source=path, reason=reason)) from None
+        raise _not_readable(path, reason) from None
     rows = []
     for number, line in enumerate(lines, start=1):
         row = line.rstrip("\r").split("\t")
         if row == [""]:
             continue
-        if len(row) != 3 or not is_path(row[0]) or not row[1] or not row[2].isdecimal():
-            reason = f"line {number} is {shown(line)}, not bits, a word and its count between tabs"
-            raise ValueError(Errors.CRF943.format(source=path, reason=reason))
+        if len(row) != 3 or not is_bits(row[0]) or not row[1] or not row[2].isdecimal():
+            raise _not_readable(path, f"line {number} is {shown(line)}, not bits, a word and its count between tabs")
         rows.append((-int(row[2]), row[1], row[0]))
     if not rows:
-        raise ValueError(Errors.CRF943.format(source=path, reason="it holds no words"))
+        raise _not_readable(path, "it holds no words")
     check_tree((bits for _, _, bits in rows), path)
     rows.sort(key=lambda row: row[0])
     return WordClusters.of_words((word, bits) for _, word, bits in rows)
 
 
 def of_lookups(table: Iterable[tuple[int, Any]], source: str) -> WordClusters:
-    """Clusters as spaCy's table ``lexeme_cluster`` has them, by the hash of the word: a number whose lowest bit is the first of
-    the path, or bits. How long a path is a number doesn't say: behind its last 1 it is taken to go on with 0. Words of the
-    cluster 0 have none.
+    """Clusters in the form of spaCy's table ``lexeme_cluster``: by the hash of a word a path as bits, or as a number whose lowest
+    bit begins the path. A number does not say how long its path is: behind the last 1 come zeros. Words of the cluster 0 are in
+    no cluster.
 
-    RAISES (ValueError): CRF943 for anything else, or without words.
+    RAISES (ValueError): CRF943 for other values, or without words.
     """
     items = [(word, cluster) for word, cluster in table if cluster != 0]
     for word, cluster in items:
-        if not (isinstance(cluster, str) and is_path(cluster)) and (not isinstance(cluster, int) or cluster < 0):
-            reason = (
-                f"the cluster of the word {word} is {shown(cluster)}, neither a number that is not negative nor bits"
-            )
-            raise ValueError(Errors.CRF943.format(source=source, reason=reason))
+        if not is_bits(cluster) and (not isinstance(cluster, int) or cluster < 0):
+            is_other = f"is {shown(cluster)}, neither a number that is not negative nor bits"
+            raise _not_readable(source, f"the cluster of the word {word} {is_other}")
     if not items:
-        raise ValueError(Errors.CRF943.format(source=source, reason="no word has a cluster"))
+        raise _not_readable(source, "no word has a cluster")
     longest = max((cluster.bit_length() for _, cluster in items if isinstance(cluster, int)), default=0)
     path_of = {cluster: cluster if isinstance(cluster, str) else f"{cluster:0{longest}b}"[::-1] for _, cluster in items}
     paths = list(dict.fromkeys(path_of.values()))
     place = {path: n for n, path in enumerate(paths)}
     numbers = [place[path_of[cluster]] for _, cluster in items]
     return WordClusters.of_hashes([word for word, _ in items], numbers, paths)
+
+
+def cluster_vectors(
+    vectors: Vectors, n: int, source: str, *, on_split: Callable[[], None] = lambda: None
+) -> WordClusters:
+    """Cluster the words of a table of vectors by the direction of their vectors. Words without a vector, or with a vector of
+    zeros, are in no cluster.
+
+    n (int): Number of clusters.
+    source (str): Where the vectors come from, for messages.
+    on_split (Callable[[], None]): Called after each of the n - 1 splits.
+    RAISES (ValueError): CRF948 if the table has no words, or fewer different vectors than clusters.
+    """
+    data, keys, rows = table_of(vectors)
+    norms = np.sqrt(np.einsum("ij,ij->i", data, data))
+    used = np.unique(rows[norms[rows] > 0]) if len(rows) else rows
+    reason = "all of them are zero" if len(keys) else "there are none"
+    if vectors.mode == Mode.floret:
+        reason = "they are of parts of words (floret), and have no list of words. Give vectors of words"
+    if vectors.mode == Mode.floret or not len(used):
+        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason=reason))
+    paths, of_row = split(data[used] / norms[used, np.newaxis], n, on_split)
+    if len(paths) < n or n > MOST_CLUSTERS:
+        raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=f"it has {len(paths)} words"))
+    number = np.full(len(data), -1, dtype=np.int64)
+    number[used] = of_row
+    known = number[rows] >= 0
+    return WordClusters.of_hashes(keys[known], number[rows[known]], paths)
+
+
+def split(points: Floats, n: int, on_split: Callable[[], None] = lambda: None) -> tuple[list[str], NDArray[np.int64]]:
+    """Split points until there are n clusters, or no cluster has two different points. Always the cluster with the largest sum of
+    squared distances is split, by k-means with two centres. These begin on either side of the mean, in the direction in which the
+    cluster is widest: nothing is random, so that the same vectors give the same clusters.
+
+    points (float32[N, D])
+    RETURNS (list[str], int64[N]): The path of each cluster, and the cluster of each point.
+    """
+    # By the sum of squared distances, the largest first, then by the path
+    open_clusters = [(-_spread(points), "", np.arange(len(points)))]
+    closed: list[tuple[str, NDArray[np.int64]]] = []
+    while open_clusters and len(open_clusters) + len(closed) < n:
+        _, path, members = heapq.heappop(open_clusters)
+        side = _halves(points[members])
+        if side is None:
+            closed.append((path, members))
+            continue
+        for bit, part in (("0", members[~side]), ("1", members[side])):
+            heapq.heappush(open_clusters, (-_spread(points[part]), path + bit, part))
+        on_split()
+    leaves = sorted([*closed, *((path, members) for _, path, members in open_clusters)], key=lambda leaf: leaf[0])
+    numbers = np.empty(len(points), dtype=np.int64)
+    for number, (_, members) in enumerate(leaves):
+        numbers[members] = number
+    return [path for path, _ in leaves], numbers
+
+
+def _spread(points: Floats) -> float:
+    """Sum of squared distances from the mean."""
+    return float(np.square(points - points.mean(axis=0)).sum(dtype=np.float64))
+
+
+def _halves(points: Floats) -> Optional[NDArray[np.bool_]]:
+    """Which points (float32[N, D]) are on the second side, by k-means; None if all are the same."""
+    if (points == points[0]).all():
+        return None
+    centred = points - points.mean(axis=0)
+    direction = centred[np.square(centred).sum(axis=1).argmax()]
+    for _ in range(_ITERATIONS):
+        wider = (centred @ direction) @ centred
+        length = np.linalg.norm(wider)
+        if not length:
+            break
+        direction = wider / length
+    side = centred @ direction > 0
+    for _ in range(_ITERATIONS):
+        if side.all() or not side.any():
+            return None
+        one, other = centred[~side].mean(axis=0), centred[side].mean(axis=0)
+        # |x - other|^2 < |x - one|^2
+        moved = centred @ (other - one) > (other @ other - one @ one) / 2
+        if (moved == side).all():
+            break
+        side = moved
+    return side if side.any() and not side.all() else None

@@ -1,9 +1,9 @@
-"""Docs that are processed together, laid end to end."""
+"""Docs that are processed together, laid end to end; and the rows of their scores, by tokens, sentences or texts."""
 
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,23 +12,24 @@ from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..kernels.hashing import sequence_starts
-from .two_stage import Labeller, Labelling
+from ..types import Floats, TokenFeatures
+from .document import Labeller, Labelling
 
 # Read together, since most of what reading costs is the same for one attribute and for three
 _PLAIN = [ORTH, SENT_START, ENT_IOB]
+TOKEN, SENT, TEXT = UNITS = ("token", "sent", "text")  # what scores are about
+Starts = NDArray[np.int64]
 
 
 class DocBatch(list[Doc]):
-    """Docs whose words, starts and ends several parts of a component ask for: they are read once.
+    """Docs of one prediction, in which nobody changes them: several parts of a component ask for their words, starts and ends,
+    which are read once."""
 
-    It is for one prediction, in which nobody changes the Docs.
-    """
-
-    labelling: Optional[Labelling] = None  # what a first stage says of them, where it is not the last word of the stage
+    labelling: Optional[Labelling] = None  # in place of the one that the first stage would give
 
     @classmethod
     def of(cls, docs: Iterable[Doc]) -> "DocBatch":
-        """The Docs as a batch: as they are, if they are one already."""
+        """The batch itself, or a batch of other Docs."""
         return docs if isinstance(docs, cls) else cls(docs)
 
     @cached_property
@@ -65,13 +66,13 @@ class DocBatch(list[Doc]):
         return sequence_starts(self.sent_start, self.bounds)
 
     def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
-        """What the first stage says of them. RAISES (ValueError): CRF810 if there is none."""
+        """The labelling of a first stage. RAISES (ValueError): CRF810 without one."""
         if self.labelling is None and stage is None:
             raise ValueError(Errors.CRF810.format(where="The features read what a first stage says (stage:...)"))
         return stage(self) if self.labelling is None else self.labelling
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
-        """``Doc.to_array``, and along with it what all batches are asked for: uint64[T, C]."""
+        """``Doc.to_array`` of all Docs; reads words, starts and entities with it: uint64[T, C]."""
         if not attributes and "words" in vars(self):  # as for the second reader of a batch
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
@@ -80,10 +81,10 @@ class DocBatch(list[Doc]):
 
 
 class DocPart(DocBatch):
-    """Docs of which some tokens take no part.
+    """Docs without some of their tokens.
 
     docs (DocBatch): The Docs.
-    kept (int64[T']): The tokens that do.
+    kept (int64[T']): The tokens that are left.
     """
 
     def __init__(self, docs: DocBatch, kept: NDArray[np.int64]):
@@ -104,3 +105,38 @@ def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64
     if not docs:
         return np.zeros((0, len(attributes)), dtype=np.uint64)
     return np.concatenate([doc.to_array(attributes) for doc in docs]).reshape(-1, len(attributes))
+
+
+class UnitRows(NamedTuple):
+    """The rows of the scores of D texts, laid end to end."""
+
+    tokens: Starts  # [U + 1] where the tokens of each row begin and end
+    texts: Starts  # [D + 1] where the rows of each text begin and end
+
+    @classmethod
+    def of(cls, unit: str, sequences: Starts, texts: Starts) -> "UnitRows":
+        """A row for each token, sentence or text.
+
+        unit (str): One of `UNITS`.
+        sequences (int64[B + 1]), texts (int64[D + 1]): Where the tokens of each sentence, and of each text, begin and end.
+        """
+        if unit == TEXT:
+            return cls(texts, np.arange(len(texts)))
+        if unit == TOKEN:
+            return cls(np.arange(texts[-1] + 1), texts)
+        tokens = np.unique(np.append(sequences, texts))
+        return cls(tokens, np.searchsorted(tokens, texts))
+
+    def gather(self, features: TokenFeatures) -> TokenFeatures:
+        """The features of the tokens of each row."""
+        return features._replace(starts=features.starts[self.tokens])
+
+    def total(self, scores: Floats) -> Floats:
+        """The sum of the scores of the tokens of each row: float64[U, C]."""
+        if len(self.tokens) - 1 == len(scores) == self.tokens[-1]:
+            return scores
+        filled = self.tokens[:-1] < self.tokens[1:]
+        total = np.zeros((len(filled), scores.shape[1]))
+        if filled.any():
+            total[filled] = np.add.reduceat(scores, self.tokens[:-1][filled], axis=0)
+        return total

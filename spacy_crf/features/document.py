@@ -1,20 +1,43 @@
-"""What the rest of a Doc shows of a word: attributes of tokens, read without a second pass.
+"""What the rest of a Doc shows of a word: attributes of tokens.
 
-A word whose case says nothing where it stands may stand elsewhere in the same text where it does. Where a sentence begins, case
-says nothing: such tokens are evidence only where a word has no others. A word that a Doc has once has no value.
+``doc:`` attributes compare the forms of a word. A word whose case says nothing where it stands may stand elsewhere in the same
+text where it does. Where a sentence begins, case says nothing: such tokens are evidence only where a word has no others. A word
+that a Doc has once has no value.
+
+``stage:`` attributes show which label a token would have if a first labelling of its Doc were consistent, for the templates of a
+second stage (Krishnan & Manning 2006, An Effective Two-Stage Model for Exploiting Non-Local Dependencies in Named Entity
+Recognition). Words are compared in lower case.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.strings import hash_string
 
-from ..kernels.document import FormColumns, document_values
+from ..kernels.document import FirstLabels, FormColumns, document_values, majorities
+from ..kernels.hashing import ABSENT
+from ..schemes import Segments
 
 DOCUMENT_ATTRIBUTES = ["doc:title_elsewhere", "doc:majority_shape", "doc:cased_form"]
 READS = ["lower", "shape", "orth", "is_title", "capitals"]  # attributes of the lexeme
+MAJORITIES = ("token_majority", "entity_majority", "superentity_majority")
+STAGE_ATTRIBUTES = [f"stage:{name}" for name in MAJORITIES]
 
-# Behind them a sentence begins, whether somebody has found it or not
+# A sentence begins behind them, whether or not somebody has found it
 _ENDS = np.array([hash_string(end) for end in (".", "!", "?", "…", ":", "\n", "\n\n")], dtype=np.uint64)
+_OUTSIDE = np.uint64(0)  # the empty string, as with ent_type
+
+
+class Labelling(NamedTuple):
+    """The spans that a first stage finds in a batch of Docs, in their order."""
+
+    spans: Segments
+    labels: NDArray[np.uint64]  # hash of each label in the StringStore
+
+
+Labeller = Callable[[list], Labelling]  # of a `DocBatch`
 
 
 def read_document(
@@ -25,13 +48,40 @@ def read_document(
 ) -> NDArray[np.uint64]:
     """Some of `DOCUMENT_ATTRIBUTES` of the tokens of a batch.
 
-    forms (uint64[T, 5]): What `READS` names.
+    forms (uint64[T, 5]): The attributes that `READS` names.
     doc_starts (int64[D + 1]), starts (int64[B + 1]): Where Docs and sequences begin.
     RETURNS (uint64[T, len(names)])
     """
     columns = FormColumns(*np.ascontiguousarray(forms.T))
-    begins = np.zeros(len(forms) + 1, dtype=np.bool_)
-    begins[starts] = True
+    begins = _marked(starts, len(forms))
     begins[1:] |= np.isin(columns.orth, _ENDS)
     values = document_values(columns, doc_starts, begins)
     return values[:, [DOCUMENT_ATTRIBUTES.index(name) for name in names]]
+
+
+def read_stage(
+    names: list[str],
+    labelling: Labelling,
+    lower: NDArray[np.uint64],
+    doc_starts: NDArray[np.int64],
+    starts: NDArray[np.int64],
+) -> NDArray[np.uint64]:
+    """Some of `STAGE_ATTRIBUTES` of the tokens of a batch.
+
+    lower (uint64[T]): The words.
+    doc_starts (int64[D + 1]), starts (int64[B + 1]): Where Docs and sequences begin.
+    RETURNS (uint64[T, len(names)])
+    """
+    entities = any(name in names for name in STAGE_ATTRIBUTES[1:])
+    spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)  # one type, compiled once
+    first = FirstLabels(lower, _marked(starts, len(lower)), *spans)
+    values = majorities(first, doc_starts, len(labelling.labels), entities)
+    hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])  # NO_LABEL, -1, is the last
+    return hashes[values[:, [STAGE_ATTRIBUTES.index(name) for name in names]]]
+
+
+def _marked(starts: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
+    """Which tokens begin a sequence: bool[T + 1]."""
+    begins = np.zeros(n_tokens + 1, dtype=np.bool_)
+    begins[starts] = True
+    return begins

@@ -1,7 +1,8 @@
-"""From Docs to features: templates compiled against columns, hashed, and looked up in an index."""
+"""From Docs to features: templates are compiled against columns, their features are hashed and looked up in an index."""
 
 import copy
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple, Optional
@@ -13,31 +14,33 @@ from spacy.tokens.underscore import Underscore
 from spacy.vocab import Vocab
 
 from .. import checks
+from ..arrays import ranges
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
-from .document import DOCUMENT_ATTRIBUTES, READS
-from .feature_index import CountingTable, FeatureCounter, FeatureIndex
+from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES
+from .feature_index import CountingTable, FeatureCounter, FeatureIndex, by_token
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
-from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, WordTables, columns_of
-from .templates import Part, Template, is_text, parse_templates, require_named
-from .token_columns import TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes, plain_attributes
-from .two_stage import STAGE_ATTRIBUTES
+from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, columns_of
+from .templates import Template, TemplatePart, is_text, parse_templates, require_named
+from .token_columns import PLAIN_ATTRIBUTES, TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
 from .word_vectors import VECTOR, WordVectors
 
 _OWNER = "spacy_crf.features.v1"
+FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives them"  # for messages
 
 
 class FeatureSet:
-    """What the config says of features (``spacy_crf.features.v1``).
+    """The features that a config names (``spacy_crf.features.v1``).
 
-    templates: Features of tags, transitions: features of pairs of tags, in the template language.
-    padding: Whether positions outside the sequence have values of their own; without, their templates are left out. Or the texts
-        that stand there, {"before": […], "behind": […]}, the nearest first.
-    functions: Registered functions from a Doc to items per token, by the name templates call them (``fn:NAME[0]``).
-    RAISES (ValueError): CRF101 to CRF121 or CRF102 for a template that can't be used, with what is known; CRF020 for the rest.
+    templates: Features of tags, in the template language.
+    transitions: Features of pairs of tags.
+    padding: Whether positions outside the sequence have values of their own; if not, templates that read them find nothing there.
+        Or the texts that stand there, {"before": […], "behind": […]}, the nearest first.
+    functions: Registered functions from a Doc to items per token, by the name that templates use (``fn:NAME[0]``).
+    RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
     """
 
     def __init__(
@@ -47,44 +50,28 @@ class FeatureSet:
         padding: Padding = True,
         functions: Optional[dict[str, Source]] = None,
     ):
-        self.functions = Functions(
-            checks.table(
-                _OWNER,
-                "functions",
-                functions,
-                "registered functions, as [....functions.NAME] @misc = ... gives them",
-                callable,
-            )
-        )
+        self.functions = Functions(checks.table(_OWNER, "functions", functions, FUNCTIONS, callable))
         self.padding = _checked_padding(padding)
         self.templates = parse_templates(checks.listed(_OWNER, "templates", templates, "templates"))
         self.transitions = parse_templates(checks.listed(_OWNER, "transitions", transitions, "templates"))
         if not self.templates:
             raise ValueError(Errors.CRF107)
+        before, behind = math.inf, math.inf
+        if isinstance(self.padding, dict):
+            before, behind = len(self.padding["before"]), len(self.padding["behind"])
         for template in self.templates + self.transitions:
             if not _is_vector(template) or template in self.transitions:
-                self._check(template)
-        self._check_reach()
-
-    def _check_reach(self) -> None:
-        """RAISES (ValueError): CRF895 for a template that reads farther than `padding` has texts."""
-        if not isinstance(self.padding, dict):
-            return
-        before, behind = len(self.padding["before"]), len(self.padding["behind"])
-        for template in self.templates + self.transitions:
+                for attribute, _ in template.parts:
+                    check_attribute(attribute, template, self.functions)
+            items = [attribute for attribute, _ in template.parts if _is_item(attribute) or attribute in NGRAMS]
+            if len(items) > 1:
+                reason = f"only one part can have several values or a number, and {', '.join(items)} can"
+                raise ValueError(Errors.CRF121.format(template=template, reason=reason))
             if any(part.offset < -before or part.offset > behind for part in template.parts):
                 raise ValueError(Errors.CRF895.format(template=template, before=before, behind=behind))
 
-    def _check(self, template: Template) -> None:
-        for attribute, _ in template.parts:
-            check_attribute(attribute, template, self.functions)
-        items = [attribute for attribute, _ in template.parts if _is_item(attribute) or attribute in NGRAMS]
-        if len(items) > 1:
-            reason = f"only one part can have several values or a number, and {', '.join(items)} can"
-            raise ValueError(Errors.CRF121.format(template=template, reason=reason))
-
     def spelled(self) -> list[str]:
-        """Everything that decides what a saved index means, as text."""
+        """All settings that decide what the rows of a saved index mean, as text."""
         padding = "padding" if self.padding else "no padding"
         if isinstance(self.padding, dict):
             padding = f"padding {json.dumps(self.padding, sort_keys=True)}"
@@ -93,8 +80,7 @@ class FeatureSet:
     @property
     def gazetteers(self) -> list[str]:
         """Names of the gazetteers that the templates read."""
-        attributes = self._attributes()
-        return [attribute[3:] for attribute in attributes if attribute.startswith("in:")]
+        return [attribute[3:] for attribute in self._attributes() if attribute.startswith("in:")]
 
     @property
     def reads_clusters(self) -> bool:
@@ -103,17 +89,17 @@ class FeatureSet:
 
     @property
     def vector_offsets(self) -> list[int]:
-        """Where the templates read vectors of words."""
+        """Offsets of the templates that read vectors of words."""
         return [template.parts[0].offset for template in self.templates if _is_vector(template)]
 
     @property
     def counted(self) -> list[Template]:
-        """The templates of states whose features are counted: all but those of vectors."""
+        """The templates of states whose features are counted: all but those that read vectors."""
         return [template for template in self.templates if not _is_vector(template)]
 
     @property
     def token_attributes(self) -> list[str]:
-        """Token attributes that the templates read; earlier components may write them."""
+        """Attributes that the templates read and earlier components may write."""
         return [attribute for attribute in self._attributes() if attribute in TOKEN_ATTRIBUTES]
 
     @property
@@ -123,23 +109,23 @@ class FeatureSet:
 
     @property
     def reads_stage(self) -> bool:
-        """Whether the templates read what a first stage says."""
+        """Whether the templates read the labels of a first stage."""
         return not set(STAGE_ATTRIBUTES).isdisjoint(self._attributes())
 
     def with_stage(self, templates: list[str]) -> "FeatureSet":
-        """The same with more templates, each once. RAISES (ValueError): As the class."""
+        """A copy with more templates, each once. RAISES (ValueError): CRF101 or CRF102."""
         changed = copy.copy(self)
         changed.templates = list(dict.fromkeys([*self.templates, *parse_templates(templates)]))
         return changed
 
     def with_source(self, name: str, source: Source) -> "FeatureSet":
-        """The same with the items of one more source."""
+        """A copy with a template for the items of one more source."""
         changed = self.with_stage([f"fn:{name}[0]"])
         changed.functions = Functions({**self.functions, name: source})
         return changed
 
     def without_stage(self) -> "FeatureSet":
-        """The same without templates that read what a first stage says. RAISES (ValueError): CRF107 if no others are left."""
+        """A copy without templates that read the labels of a first stage. RAISES (ValueError): CRF107 if no others are left."""
         changed = copy.copy(self)
         changed.templates, changed.transitions = (
             [t for t in some if not any(part.attribute in STAGE_ATTRIBUTES for part in t.parts)]
@@ -159,7 +145,10 @@ class FeatureSet:
         clusters: Optional[Clusters] = None,
         vectors: Optional[WordVectors] = None,
     ) -> ColumnReader:
-        """RAISES (ValueError): CRF106 for a gazetteer, CRF940 for clusters, CRF800 for vectors that are not there."""
+        """A reader of the columns of the templates.
+
+        RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters, CRF800 for missing vectors.
+        """
         attributes = self._attributes()
         for template in self.templates + self.transitions:
             for attribute, _ in template.parts:
@@ -183,15 +172,16 @@ class FeatureSet:
             [*of_document, *of_stage],
             read,
             sources,
-            words=WordTables(clusters if self.reads_clusters else None, vectors if self.vector_offsets else None),
+            clusters=clusters if self.reads_clusters else None,
+            vectors=vectors if self.vector_offsets else None,
             reach=max(offsets),
             padding=self.padding,
         )
 
 
 def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) -> None:
-    """RAISES (ValueError): CRF106, CRF106 or CRF106, with the template, if there is no such attribute, extension or function;
-    CRF121 if its value is no feature, but several."""
+    """RAISES (ValueError): CRF106 for an unknown attribute, extension or function; CRF121 for `vector`, whose value is several
+    features."""
     kind, _, name = attribute.rpartition(":")
     if attribute == VECTOR:
         reason = (
@@ -201,7 +191,7 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         raise ValueError(Errors.CRF121.format(template=template, reason=reason))
     if kind in ("ext", "fn"):
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
-    if kind in ("", "if", "doc", "stage") and attribute not in plain_attributes():
+    if kind in ("", "if", "doc", "stage") and attribute not in PLAIN_ATTRIBUTES:
         values = {
             "what": "attribute",
             "name": attribute,
@@ -233,13 +223,13 @@ def _is_item(attribute: str) -> bool:
 
 
 def _one_valued(template: Template) -> Iterator[Template]:
-    """The template for each column of what it reads: they are one feature if they find the same."""
+    """Templates that read one column each in place of an attribute with several: equal values are one feature."""
     for attributes in product(*(columns_of(part.attribute) for part in template.parts)):
-        yield template._replace(parts=tuple(map(Part, attributes, (part.offset for part in template.parts))))
+        yield template._replace(parts=tuple(map(TemplatePart, attributes, (part.offset for part in template.parts))))
 
 
-class Features(NamedTuple):
-    """Hashed features before they are looked up: a full matrix, and the items behind it."""
+class HashedFeatures(NamedTuple):
+    """Hashed features of T tokens before they are looked up: a full matrix of M templates, and the N items behind it."""
 
     hashes: NDArray[np.uint64]  # [T, M]
     item_hashes: NDArray[np.uint64]  # [N]
@@ -270,35 +260,29 @@ class CompiledTemplates:
         parts = [part for template in self.templates for part in template.parts]
         self.part_columns = self.places([part.attribute for part in parts])
         self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
-        # What they read is laid out anew, column by column
+        # The columns that they read are laid out anew
         self._read, self._part_places = np.unique(self.part_columns, return_inverse=True)
 
     def parts_of(self, template: int) -> NDArray[np.int64]:
-        """RETURNS (int64[N]): Numbers of the parts of one template."""
+        """Numbers of the parts of one template: int64[N]."""
         return np.arange(self.part_starts[template], self.part_starts[template + 1])
 
     @property
     def widths(self) -> NDArray[np.int64]:
-        """RETURNS (int64[M]): How many positions lie between the first and the last that each template reads, both
-        included."""
+        """How many positions lie between the first and the last that each template reads, both included: int64[M]."""
         offsets = [[part.offset for part in template.parts] for template in self.templates]
         return np.array([max(o) - min(o) + 1 for o in offsets], dtype=np.int64)
 
     @property
-    def reads_one_position(self) -> NDArray[np.bool_]:
-        """RETURNS (bool[M]): Which templates read all their attributes at one offset."""
-        return self.widths == 1
-
-    @property
     def reads_one_lexeme(self) -> NDArray[np.bool_]:
-        """RETURNS (bool[M]): Which of them read nothing but attributes of its lexeme."""
+        """Which templates read nothing but attributes of one lexeme: bool[M]."""
         of_token = self.part_columns >= len(self.reader.lexeme_attributes)
-        return self.reads_one_position & ~np.array(
+        return (self.widths == 1) & ~np.array(
             [of_token[self.parts_of(template)].any() for template in range(len(self.templates))], dtype=bool
         )
 
     def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
-        """Some of the plain templates (bool[M]), with the item templates or without."""
+        """Some of the plain templates (bool[M]), with or without all item templates."""
         templates = [template for template, is_chosen in zip(self.templates, chosen) if is_chosen]
         return CompiledTemplates(templates + (self.item_templates if items else []), self.reader)
 
@@ -308,25 +292,28 @@ class CompiledTemplates:
         parts = (self.part_starts, self._part_places, self.part_offsets)
         return hash_features(values, self.reader.reach, self.seeds, *parts)
 
-    def hash_items(self, columns: TokenColumns) -> Features:
-        """Those of the others at all tokens."""
+    def hash_items(self, columns: TokenColumns) -> HashedFeatures:
+        """Hashes of the item templates at all tokens."""
         no_plain = np.zeros((len(columns.positions), 0), dtype=np.uint64)
         found = [self._hash_items(n, template, columns) for n, template in enumerate(self.item_templates)]
-        return Features(no_plain, *([np.concatenate(parts) for parts in zip(*found)] if found else _NO_ITEMS))
+        return HashedFeatures(no_plain, *([np.concatenate(parts) for parts in zip(*found)] if found else _NO_ITEMS))
 
-    def hash(self, columns: TokenColumns) -> Features:
-        """All of them at all tokens."""
+    def hash(self, columns: TokenColumns) -> HashedFeatures:
+        """Hashes of all templates at all tokens."""
         plain = self.hash_positions(columns)[:, columns.positions]
         return self.hash_items(columns)._replace(hashes=np.ascontiguousarray(plain.T))
 
     def _hash_items(self, number: int, template: Template, columns: TokenColumns):
         [position] = [n for n, part in enumerate(template.parts) if _is_item(part.attribute)]
         items = columns.items[template.parts[position].attribute]
-        source_token, inside = self._neighbours(columns, template.parts[position].offset)
-        counts = np.where(inside, np.diff(items.starts)[source_token], 0)
-        tokens = np.repeat(np.arange(len(counts)), counts)
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        sources = items.starts[source_token[tokens]] + within
+        # The token at the offset; where it is outside of the sequence there are no items
+        lengths = np.diff(columns.starts)
+        source = np.arange(columns.starts[-1]) + template.parts[position].offset
+        inside = (np.repeat(columns.starts[:-1], lengths) <= source) & (source < np.repeat(columns.starts[1:], lengths))
+        source[~inside] = 0
+        first = items.starts[source]
+        behind = np.where(inside, items.starts[source + 1], first)
+        tokens, sources = np.repeat(np.arange(len(first)), behind - first), ranges(first, behind)
         hashes = np.full(len(tokens), template_seed(template), dtype=np.uint64)
         for n, part in enumerate(template.parts):
             mix_all(hashes, items.hashes[sources] if n == position else self.part_values(columns, part, tokens))
@@ -334,18 +321,8 @@ class CompiledTemplates:
         of_template = np.full(int(known.sum()), number, dtype=np.int32)
         return hashes[known], items.values[sources][known], tokens[known], of_template, sources[known]
 
-    @staticmethod
-    def _neighbours(columns: TokenColumns, offset: int):
-        """For each token, the one at the offset, and whether it is in the same sequence."""
-        n_tokens = columns.starts[-1]
-        sequence = np.repeat(np.arange(len(columns.starts) - 1), np.diff(columns.starts))
-        target = np.arange(n_tokens) + offset
-        inside = (target >= 0) & (target < n_tokens)
-        target = np.where(inside, target, 0)
-        return target, inside & (sequence[target] == sequence) if n_tokens else inside
-
-    def part_values(self, columns: TokenColumns, part: Part, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """What a plain part (no function, no extension) finds at some tokens: uint64[N]."""
+    def part_values(self, columns: TokenColumns, part: TemplatePart, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The values of a plain part (no function, no extension) at some tokens: uint64[N]."""
         position, column = columns.positions[tokens] + part.offset, self._column[part.attribute]
         n_lexeme_columns = len(self.reader.lexeme_attributes)
         if column < n_lexeme_columns:
@@ -359,15 +336,17 @@ class CompiledTemplates:
     def rows_of_values(
         self, values: NDArray[np.uint64], part_columns: NDArray[np.int64], index: FeatureIndex
     ) -> TemplateRows:
-        """Known features of templates whose parts lie side by side: int32[M, N].
+        """Known features of N windows.
 
-        values (uint64[C, N]): What there is to read, part_columns (int64[P]): where each part finds its own.
+        values (uint64[C, N]): The columns of the windows.
+        part_columns (int64[P]): The column that each part reads.
+        RETURNS (int32[M, N])
         """
         nowhere_else = np.zeros_like(self.part_offsets)
         return _rows(hash_features(values, 0, self.seeds, self.part_starts, part_columns, nowhere_else), index)
 
     def rows_by_template(self, columns: TokenColumns, index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
-        """Known features of all tokens: those of the plain templates (int32[M, T]), and those of the items."""
+        """Known features of all tokens: of the plain templates (int32[M, T]), and of the items."""
         plain = self.hash_positions(columns)[:, columns.positions]
         return _rows(plain, index), self.look_up(self.hash_items(columns), index)
 
@@ -375,7 +354,8 @@ class CompiledTemplates:
         """Known features of all tokens."""
         return self.look_up(self.hash(columns), index)
 
-    def look_up(self, features: Features, index: "FeatureIndex | CountingTable") -> TokenFeatures:
+    def look_up(self, features: HashedFeatures, index: "FeatureIndex | CountingTable") -> TokenFeatures:
+        """Look hashed features up."""
         n_tokens, width = features.hashes.shape
         rows, starts = compress(index.rows(features.hashes.ravel()), n_tokens, width)
         if not self.item_templates:
@@ -383,14 +363,8 @@ class CompiledTemplates:
         item_rows = index.rows(features.item_hashes)
         known = item_rows >= 0
         tokens = np.concatenate([np.repeat(np.arange(n_tokens), np.diff(starts)), features.item_tokens[known]])
-        order = np.argsort(tokens, kind="stable")
         values = np.concatenate([np.ones(len(rows), dtype=np.float32), features.item_values[known]])
-        counts = np.bincount(tokens, minlength=n_tokens)
-        return TokenFeatures(
-            np.concatenate([rows, item_rows[known]])[order],
-            values[order],
-            np.append(0, np.cumsum(counts)).astype(np.int64),
-        )
+        return by_token(tokens, np.concatenate([rows, item_rows[known]]), values, n_tokens)
 
 
 def _rows(hashes: NDArray[np.uint64], index: FeatureIndex) -> NDArray[np.int32]:
@@ -411,7 +385,7 @@ def template_seed(template: Template) -> np.uint64:
 
 
 class IndexBuilder(FeatureCounter):
-    """Counts the features of tokens batch by batch."""
+    """Counts the features of tokens batch by batch, and makes an index of them."""
 
     def __init__(self, compiled: CompiledTemplates, known: FeatureIndex):
         self._compiled = compiled
@@ -424,7 +398,7 @@ class IndexBuilder(FeatureCounter):
         self._most_parts = max((len(template.parts) for template in self._templates), default=1)
 
     def add(self, columns: TokenColumns) -> TokenFeatures:
-        """Counts the features of a batch.
+        """Count the features of a batch.
 
         RETURNS (TokenFeatures): Their rows among all features met so far.
         """
@@ -438,7 +412,7 @@ class IndexBuilder(FeatureCounter):
         return self._compiled.look_up(features, self._table)
 
     def _remember(self, columns, templates, tokens, sources) -> None:
-        """Keeps the values that new features were made of, for their names."""
+        """Keep the values of new features for their names."""
         values = np.zeros((len(templates), self._most_parts), dtype=np.uint64)
         for number in np.unique(templates):
             [rows] = np.nonzero(templates == number)

@@ -1,5 +1,5 @@
-"""The feature index: from hashed features to rows. Counted once, pruned, frozen and saved with the model; or hashed, without any
-count, for corpora that are streamed."""
+"""The feature index: from hashed features to rows. Features are counted once and pruned, and the index is saved with the model;
+or all features share rows by their hashes, without any count, for corpora that are streamed."""
 
 import json
 import zlib
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
+from ..types import TokenFeatures
 from ..whole_files import current_room, inflated
 
 _SMALLEST = 1024
+KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]  # tokens, and the row of a feature of each
 
 
 class HashTable:
@@ -24,7 +26,8 @@ class HashTable:
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         self._keys: list[NDArray[np.uint64]] = []
         self._size = 0
-        self._slots_and_rows = _free_slots(_SMALLEST if keys is None else max(_SMALLEST, 2 * len(keys)))
+        # The slots uint64[N] and their rows int32[N], as kernels look keys up
+        self.arrays = _free_slots(_SMALLEST if keys is None else max(_SMALLEST, 2 * len(keys)))
         if keys is not None:
             self.insert(keys)
 
@@ -32,21 +35,21 @@ class HashTable:
         return self._size
 
     def insert(self, keys: NDArray[np.uint64]) -> None:
-        """Gives new keys the next rows."""
+        """Give new keys the next rows."""
         slots, rows = self.room_for(len(keys))
         insert(slots, rows, keys, self._size)
         self._append(keys)
 
     def room_for(self, n_new: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-        """Makes sure that so many keys can be added with half of the slots left free.
+        """Make room for new keys, with half of the slots left free.
 
         RETURNS (uint64[N], int32[N]): The slots and their rows.
         """
-        slots, rows = self._slots_and_rows
+        slots, rows = self.arrays
         if 2 * (self._size + n_new) > len(slots):
             slots, rows = _free_slots(self.slots_per_key * (self._size + n_new))
             insert(slots, rows, self.keys, 0)
-            self._slots_and_rows = (slots, rows)
+            self.arrays = (slots, rows)
         return slots, rows
 
     def _append(self, keys: NDArray[np.uint64]) -> None:
@@ -59,15 +62,10 @@ class HashTable:
         self._keys = [np.concatenate(self._keys)] if self._keys else [np.zeros(0, dtype=np.uint64)]
         return self._keys[0]
 
-    @property
-    def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-        """The slots and their rows, as kernels look keys up."""
-        return self._slots_and_rows
-
     def look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
-        """Row of each key, -1 for unknown keys and for 0; and how many of these there are."""
+        """Row of each key, -1 for unknown keys and for 0; and the number of these."""
         found = np.empty(len(keys), dtype=np.int32)
-        return found, look_up(*self._slots_and_rows, keys, found)
+        return found, look_up(*self.arrays, keys, found)
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """Row of each key, -1 for unknown keys and for 0."""
@@ -75,9 +73,25 @@ class HashTable:
 
 
 def _free_slots(n: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """At least so many, and a power of two of them."""
+    """Free slots and their rows: the next power of two."""
     size = 1 << (n - 1).bit_length()
     return np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
+
+
+def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """RETURNS (int64[N]): The number of each wanted key (uint64[N]) by a list of rising keys (uint64[F]), -1 for unknown keys."""
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    at = np.searchsorted(keys, wanted)
+    at[at == len(keys)] = 0
+    return np.where(keys[at] == wanted, numbers[at].astype(np.int64), -1)
+
+
+def by_token(tokens: NDArray, rows: NDArray, values: Optional[NDArray[np.float32]], n_tokens: int) -> TokenFeatures:
+    """Compressed rows of features (N tokens, rows and values) in any order; the features of a token stay in their order."""
+    order = np.argsort(tokens, kind="stable")
+    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64)
+    return TokenFeatures(rows[order], None if values is None else values[order], starts)
 
 
 class CountingTable(HashTable):
@@ -94,7 +108,7 @@ class CountingTable(HashTable):
         return self._counts[: len(self)]
 
     def add(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Counts a batch of keys.
+        """Count a batch of keys.
 
         RETURNS (int64[N]): Where in ``keys`` each new one was first met, in the order of their rows.
         """
@@ -109,55 +123,35 @@ class CountingTable(HashTable):
         return new_at[:n_new]
 
 
-class Uses(NamedTuple):
-    """Which tokens have which features."""
-
-    tokens: NDArray[np.int32]  # [N]
-    rows: NDArray[np.int32]  # [N]
-
-
-class Names(NamedTuple):
-    """How features are spelled, for humans.
-
-    templates (list[str]): Names of the templates, and template_of (int32[F]) the one of each row.
-    part_starts (int64[F + 1]), parts (int32[P]): The values filled in, as positions in ``strings``.
-    """
+class FeatureNames(NamedTuple):
+    """The names of F features, for humans."""
 
     templates: list[str]
-    template_of: NDArray[np.int32]
-    part_starts: NDArray[np.int64]
-    parts: NDArray[np.int32]
+    template_of: NDArray[np.int32]  # [F]
+    part_starts: NDArray[np.int64]  # [F + 1]
+    parts: NDArray[np.int32]  # [P] the values filled in, as positions in strings
     strings: list[str]
-
-    @classmethod
-    def none(cls) -> "Names":
-        empty = np.zeros(0, dtype=np.int32)
-        return cls([], empty, np.zeros(1, dtype=np.int64), empty, [])
 
     def of(self, row: int) -> str:
         values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
         template = self.templates[self.template_of[row]]
-        # The bias is always there; the items of a number have no text
+        # The bias has no value; the items of a number have no text
         return template if template == "bias" or not values else f"{template}={values}"
 
-    def keep(self, rows: NDArray[np.bool_]) -> "Names":
-        """Those of some of the rows (bool[F])."""
+    def keep(self, rows: NDArray[np.bool_]) -> "FeatureNames":
+        """The names of some of the rows (bool[F])."""
         widths = np.diff(self.part_starts)
         used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
-        return Names(
-            self.templates,
-            self.template_of[rows],
-            np.append(0, np.cumsum(widths[rows])),
-            parts.astype(np.int32),
-            [self.strings[part] for part in used],
-        )
+        strings = [self.strings[part] for part in used]
+        starts = np.append(0, np.cumsum(widths[rows]))
+        return FeatureNames(self.templates, self.template_of[rows], starts, parts.astype(np.int32), strings)
 
-    def extend(self, other: "Names") -> "Names":
-        """With those of other features behind."""
+    def extend(self, other: "FeatureNames") -> "FeatureNames":
+        """These names, and behind them those of other features."""
         templates = list(dict.fromkeys(self.templates + other.templates))
         place = {template: n for n, template in enumerate(templates)}
         moved = np.array([place[template] for template in other.templates], dtype=np.int32)
-        return Names(
+        return FeatureNames(
             templates,
             np.concatenate([self.template_of, moved[other.template_of]]).astype(np.int32),
             np.concatenate([self.part_starts, other.part_starts[1:] + self.part_starts[-1]]),
@@ -175,15 +169,17 @@ class Names(NamedTuple):
         }
 
     @classmethod
-    def from_packed(cls, packed: dict[str, Any]) -> "Names":
+    def from_packed(cls, packed: dict[str, Any]) -> "FeatureNames":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
-        widths = unpack_numbers(packed["widths"])
+        widths, text, room = unpack_numbers(packed["widths"]), inflated(packed["strings"]), current_room()
+        if room is not None:
+            room.take(8 * len(text))  # a short string takes more than its letters
         names = cls(
             list(packed["templates"]),
             unpack_numbers(packed["template_of"]),
             np.append(0, np.cumsum(widths, dtype=np.int64)),
             unpack_numbers(packed["parts"]),
-            _read_strings(packed["strings"]),
+            json.loads(text.decode("utf8")),
         )
         if (
             (len(names.template_of), len(names.parts)) != (len(widths), names.part_starts[-1])
@@ -203,62 +199,56 @@ class FeatureIndex:
     """Rows of the known features, and their names for humans.
 
     keys (uint64[F]): Hash of each feature, in the order of the rows.
-    templates, template_of, part_starts, parts, strings: See `Names`.
+    names (FeatureNames): Their names; or, in their place:
+    packed (Dict[str, Any]): The packed names, which are unpacked when somebody asks for them.
     """
 
     def __init__(
         self,
         keys: NDArray[np.uint64],
-        templates: list[str],
-        template_of: NDArray[np.int32],
-        part_starts: NDArray[np.int64],
-        parts: NDArray[np.int32],
-        strings: list[str],
+        names: Optional[FeatureNames] = None,
+        *,
+        packed: Optional[dict[str, Any]] = None,
     ):
         self.keys = keys
-        self.spelled = Names(templates, template_of, part_starts, parts, strings)
-
-    @classmethod
-    def packed(cls, keys: NDArray[np.uint64], names: Names) -> "FeatureIndex":
-        """With names that are unpacked when they are asked for."""
-        return cls._of_packed(keys, names.packed())
-
-    @classmethod
-    def _of_packed(cls, keys: NDArray[np.uint64], packed: dict[str, Any]) -> "FeatureIndex":
-        index = cls.__new__(cls)
-        index.keys, index._packed = keys, packed
-        return index
+        if names is not None:
+            self.spelled = names
+        if packed is not None:
+            self._packed = packed
 
     @cached_property
     def table(self) -> HashTable:
-        """Of the keys."""
+        """The rows of the keys."""
         return HashTable(self.keys)
 
     @cached_property
     def sieved(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int32]]:
-        """The slots and rows of the table, behind a sieve that tells most of the unknown features from known ones."""
+        """The slots and rows of the table, behind a sieve that holds back most of the unknown features."""
         return make_sieve(self.keys), *self.table.arrays
 
     @classmethod
     def empty(cls) -> "FeatureIndex":
-        return cls(np.zeros(0, dtype=np.uint64), *Names.none())
+        none = np.zeros(0, dtype=np.int32)
+        return cls(np.zeros(0, dtype=np.uint64), FeatureNames([], none, np.zeros(1, dtype=np.int64), none, []))
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Row of each hashed feature, -1 where it is unknown."""
+        """Row of each hashed feature, -1 for unknown features."""
         return self.table.rows(keys)
 
-    def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> Uses:
+    def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> KnownFeatures:
         """The known features of tokens, template by template.
 
-        hashes (uint64[M, P]), positions (int64[T]): Of all positions, and those of the tokens.
+        hashes (uint64[M, P]): Hashes of M templates at all positions.
+        positions (int64[T]): The positions of the tokens.
+        RETURNS (int32[N], int32[N]): Tokens, and the rows of their features.
         """
-        return Uses(*find_known(hashes, positions, self.sieved))
+        return find_known(hashes, positions, self.sieved)
 
     def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
-        """Where the features of another index are."""
+        """The rows of the features of another index: int64[F2]."""
         return self.rows(other.keys).astype(np.int64)
 
     def name(self, row: int) -> str:
@@ -270,20 +260,17 @@ class FeatureIndex:
         return [*map(self.spelled.of, range(len(self)))]
 
     def keep(self, rows: NDArray[np.bool_]) -> "FeatureIndex":
-        """The index of some of the rows, renumbered in their order.
-
-        rows (bool[F])
-        """
-        return FeatureIndex(self.keys[rows], *self.spelled.keep(rows))
+        """The index of some of the rows (bool[F]), renumbered in their order."""
+        return FeatureIndex(self.keys[rows], self.spelled.keep(rows))
 
     def extend(self, other: "FeatureIndex") -> "FeatureIndex":
-        """This index with the features of another one, which has none of its rows, behind."""
-        return FeatureIndex(np.concatenate([self.keys, other.keys]), *self.spelled.extend(other.spelled))
+        """This index, and behind it the features of another one that has none of its rows."""
+        return FeatureIndex(np.concatenate([self.keys, other.keys]), self.spelled.extend(other.spelled))
 
     @cached_property
-    def spelled(self) -> Names:
-        """The names. Most who load a model never ask for them."""
-        return Names.from_packed(self._packed)
+    def spelled(self) -> FeatureNames:
+        """The names. Most programs that load a model never ask for them."""
+        return FeatureNames.from_packed(self._packed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for msgpack. The names stay compressed, a third of their size, until they are asked for."""
@@ -293,24 +280,24 @@ class FeatureIndex:
 
     @cached_property
     def _packed(self) -> dict[str, Any]:
-        """The names, compressed: once for all checkpoints of a training."""
+        """The names, compressed once for all checkpoints of a training."""
         return self.spelled.packed()
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "FeatureIndex":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
         packed = {name: data[name] for name in ("templates", "template_of", "widths", "parts", "strings")}
-        index = cls._of_packed(np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64), packed)
-        if len(Names.from_packed(packed).template_of) != len(index):
+        index = cls(np.frombuffer(data["keys"], dtype="<u8").astype(np.uint64), packed=packed)
+        if len(FeatureNames.from_packed(packed).template_of) != len(index):
             raise ValueError(_NOT_WHOLE)
         return index
 
 
 class FeatureCounter:
-    """Counts features as they come, then freezes those worth keeping into an index.
+    """Counts features as they come, then makes an index of those worth keeping.
 
     templates (list[str]): Names of the templates.
-    known (FeatureIndex): Its features keep their rows (warm start).
+    known (FeatureIndex): An index whose features keep their rows (warm start).
     """
 
     def __init__(self, templates: list[str], known: FeatureIndex):
@@ -323,52 +310,35 @@ class FeatureCounter:
 
     @property
     def counts(self) -> NDArray[np.int32]:
-        """RETURNS (int32[N]): How often each feature was met; the known ones come first."""
+        """How often each feature was met, the known ones first: int32[N]."""
         return self._table.counts
 
     def _index(
         self, keep: NDArray[np.bool_], template_of: NDArray, widths: NDArray, parts: NDArray, strings: list[str]
     ):
-        """The index of the features to keep (bool[N]); of those that are new, how they are spelled."""
+        """The index of the features to keep (bool[N]), given the names of those that are new."""
         keys, n_known = self._table.keys, len(self.known)
         starts = np.append(0, np.cumsum(widths)).astype(np.int64)
-        new = FeatureIndex(keys[n_known:][keep[n_known:]], self._names, template_of, starts, parts, strings)
+        names = FeatureNames(self._names, template_of, starts, parts, strings)
+        new = FeatureIndex(keys[n_known:][keep[n_known:]], names)
         return self.known.keep(keep[:n_known]).extend(new)
 
 
-class HashedIndex:
-    """A fixed number of rows that all features share by their hashes: nothing is counted, and nothing is known of a feature
-    but its row, which may be that of others too (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning",
-    without their signs: a weight of ours that two features share is as good as its average use).
+class FixedIndex:
+    """Rows that are not counted: they are there from the beginning, and all of them stay.
 
-    n_rows (int): A power of two.
+    keys (uint64[N]): What tells this index from another one.
     """
 
-    def __init__(self, n_rows: int):
+    def __init__(self, n_rows: int, keys: NDArray[np.uint64]):
         self._n_rows = n_rows
+        self.keys = keys
 
     def __len__(self) -> int:
         return self._n_rows
 
-    @property
-    def keys(self) -> NDArray[np.uint64]:
-        """What tells this index from another."""
-        return np.array([self._n_rows], dtype=np.uint64)
-
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Row of each hashed feature, -1 for none."""
-        rows = (keys & np.uint64(self._n_rows - 1)).astype(np.int32)
-        rows[keys == 0] = -1
-        return rows
-
-    def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> Uses:
-        """As `FeatureIndex.known`."""
-        rows = self.rows(hashes[:, positions].ravel())
-        [found] = np.nonzero(rows >= 0)
-        return Uses((found % max(1, len(positions))).astype(np.int32), rows[found])
-
-    def rows_of(self, other: "HashedIndex") -> NDArray[np.int64]:
-        """Where the rows of another index are: it is as large."""
+    def rows_of(self, other: "FixedIndex") -> NDArray[np.int64]:
+        """The rows of another index with the same keys."""
         return np.arange(len(self))
 
     def name(self, row: int) -> str:
@@ -377,62 +347,62 @@ class HashedIndex:
     def names(self) -> list[str]:
         return list(map(self.name, range(len(self))))
 
-    def keep(self, rows: NDArray[np.bool_]) -> "HashedIndex":
-        """All rows stay: their numbers are the features."""
+    def keep(self, rows: NDArray[np.bool_]) -> "FixedIndex":
+        """The index itself: the numbers of its rows have a meaning."""
         return self
 
+
+class HashedIndex(FixedIndex):
+    """A fixed number of rows that all features share by their hashes: nothing is counted, and a feature is known by nothing but
+    its row, which other features may have too (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning",
+    without their signs: a weight of ours that two features share is as good as its average use).
+
+    n_rows (int): A power of two.
+    """
+
+    def __init__(self, n_rows: int):
+        super().__init__(n_rows, np.array([n_rows], dtype=np.uint64))
+
+    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """Row of each hashed feature, -1 for none."""
+        rows = (keys & np.uint64(len(self) - 1)).astype(np.int32)
+        rows[keys == 0] = -1
+        return rows
+
+    def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> KnownFeatures:
+        """As `FeatureIndex.known`."""
+        rows = self.rows(hashes[:, positions].ravel())
+        [found] = np.nonzero(rows >= 0)
+        return (found % max(1, len(positions))).astype(np.int32), rows[found]
+
     def to_dict(self) -> dict[str, Any]:
-        return {"hashed_rows": self._n_rows}
+        return {"hashed_rows": len(self)}
 
 
-class VectorIndex:
-    """Rows of the numbers of vectors: those of the vector at the first offset, then of that at the next. All tokens have them.
+class VectorIndex(FixedIndex):
+    """Rows of the numbers of vectors: those of the vector at the first offset, then those at the next. All tokens have them.
 
-    offsets (list[int]), width (int)
+    offsets (list[int]): Where the vectors stand, seen from a token.
+    width (int): How many numbers each has.
     """
 
     def __init__(self, offsets: list[int], width: int):
         self.offsets = offsets
         self.width = width
-
-    def __len__(self) -> int:
-        return len(self.offsets) * self.width
-
-    @property
-    def keys(self) -> NDArray[np.uint64]:
-        """What tells this index from another."""
-        return np.array([self.width, *self.offsets], dtype=np.int64).view(np.uint64)
-
-    def rows_of(self, other: "VectorIndex") -> NDArray[np.int64]:
-        """Where the rows of another index are: it has the same."""
-        return np.arange(len(self))
+        super().__init__(len(offsets) * width, np.array([width, *offsets], dtype=np.int64).view(np.uint64))
 
     def name(self, row: int) -> str:
         return f"vector[{self.offsets[row // self.width]}]=#{row % self.width}"
-
-    def names(self) -> list[str]:
-        return list(map(self.name, range(len(self))))
-
-    def keep(self, rows: NDArray[np.bool_]) -> "VectorIndex":
-        """All rows stay: their numbers are those of the vectors."""
-        return self
 
     def to_dict(self) -> dict[str, Any]:
         return {"vector_offsets": self.offsets, "width": self.width}
 
 
 def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex | VectorIndex":
-    """Whichever index was saved."""
+    """The index that was saved, of whichever class."""
     if "vector_offsets" in data:
         return VectorIndex(list(data["vector_offsets"]), data["width"])
     return HashedIndex(data["hashed_rows"]) if "hashed_rows" in data else FeatureIndex.from_dict(data)
-
-
-def _read_strings(packed: bytes) -> list[str]:
-    text, room = inflated(packed), current_room()
-    if room is not None:
-        room.take(8 * len(text))  # a short one takes more than its letters
-    return json.loads(text.decode("utf8"))
 
 
 def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
@@ -440,10 +410,20 @@ def _all_below(numbers: NDArray[np.integer], size: int) -> bool:
 
 
 def pack_numbers(numbers: NDArray[np.int32]) -> bytes:
-    """Small numbers compress best byte by byte: all lowest bytes first, then the next."""
-    return zlib.compress(numbers.astype("<i4", copy=False).view(np.uint8).reshape(-1, 4).T.tobytes())
+    return zlib.compress(byte_planes(numbers.astype(np.int32, copy=False)))
 
 
 def unpack_numbers(packed: bytes) -> NDArray[np.int32]:
-    octets = np.frombuffer(inflated(packed), dtype=np.uint8).reshape(4, -1)
-    return np.ascontiguousarray(octets.T).view("<i4").ravel().astype(np.int32)
+    return of_byte_planes(inflated(packed), np.int32)
+
+
+def byte_planes(numbers: NDArray[np.integer]) -> bytes:
+    """All lowest bytes first, then the next: the high bytes of small numbers, and of sorted ones, compress best."""
+    octets = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8)
+    return octets.reshape(-1, numbers.itemsize).T.tobytes()
+
+
+def of_byte_planes(octets: bytes, dtype: type) -> NDArray:
+    """The numbers that `byte_planes` packed."""
+    planes = np.frombuffer(octets, dtype=np.uint8).reshape(np.dtype(dtype).itemsize, -1)
+    return np.ascontiguousarray(planes.T).view(np.dtype(dtype).newbyteorder("<")).ravel().astype(dtype)

@@ -1,8 +1,8 @@
 """Gazetteers: named lists of phrases that tokens look up. (Whole spans look theirs up in ``phrases``.)
 
-The value at a token is its position in the longest match that covers it (``B``, ``I``, ``L`` or ``U``), behind it the
-label of the entry where the list has labels. Tokens outside every match have no value. Of several labels of one phrase the first
-in the list counts.
+The value at a token is its position in the longest match that covers it (``B``, ``I``, ``L`` or ``U``), and behind it the label
+of the entry where the list has labels. Tokens outside every match have no value. Of several labels of one phrase the first in the
+list counts.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +49,12 @@ class Gazetteer:
         self.entries = list(dict.fromkeys(entries))
         self.attr = attr
         self.scan = len(self.entries) <= SHORT if scan is None else scan
-        self._beginnings: Optional[_Beginnings] = None
+        self._beginnings: Optional[tuple] = None
         self._labels = list(dict.fromkeys(label for _, label in self.entries))
 
     @property
     def attribute(self) -> str:
-        """The attribute of the lexeme that it reads."""
+        """The attribute of the lexeme that the gazetteer compares."""
         return self.attr.lower()
 
     @property
@@ -66,15 +66,16 @@ class Gazetteer:
     def find(self, words: NDArray[np.uint64], doc_starts: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The value of each token of a batch.
 
-        words (uint64[T]): What `attribute` is of them, doc_starts (int64[D + 1]): where Docs begin.
+        words (uint64[T]): The `attribute` of each token.
+        doc_starts (int64[D + 1]): Where Docs begin.
         RETURNS (uint64[T]): Hashes, ABSENT outside the matches.
         """
         if self._beginnings is None:
             self._beginnings = self._compile()
-        beginnings = self._beginnings
-        return positions_in_phrases(words, doc_starts, beginnings.table.arrays, beginnings.labels, beginnings.values)
+        return positions_in_phrases(words, doc_starts, *self._beginnings)
 
-    def _compile(self) -> "_Beginnings":
+    def _compile(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
+        """The beginnings of phrases, as `positions_in_phrases` looks them up: R rows, and the values of L labels."""
         spell = SPELLINGS[self.attr]
         id_of = cache(lambda word: get_string_id(spell(word)))  # long lists repeat most of their words
         entries = [(words, label) for words, label in self.entries if words]
@@ -86,7 +87,7 @@ class Gazetteer:
         for (_, label), row in zip(reversed(entries), rows[starts[:0:-1] - 1].tolist()):
             labels[row] = number[label]
         values = [[hash_string(_value_name(position, label)) for position in _POSITIONS] for label in self._labels]
-        return _Beginnings(HashTable(keys), labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS)))
+        return HashTable(keys).arrays, labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_beginnings": None}
@@ -100,7 +101,7 @@ class Gazetteer:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
-        """RAISES (ValueError): CRF509 for what no gazetteer is."""
+        """RAISES (ValueError): CRF509 for a damaged gazetteer."""
         entries = [(tuple(words), label) for words, label in data["entries"]]
         attr, scan = data["attr"], data["scan"]
         types = set(map(type, chain.from_iterable((*words, label) for words, label in entries)))
@@ -111,14 +112,6 @@ class Gazetteer:
         return cls(entries, attr=attr, scan=scan)
 
 
-class _Beginnings(NamedTuple):
-    """What phrases begin with, as kernels look it up: see `positions_in_phrases`."""
-
-    table: HashTable
-    labels: NDArray[np.int32]  # [R]
-    values: NDArray[np.uint64]  # [L, 4]
-
-
 def _value_name(position: str, label: str) -> str:
     return f"{position}-{label}" if label else position
 
@@ -126,17 +119,24 @@ def _value_name(position: str, label: str) -> str:
 def read_gazetteers(
     files: Mapping[str, GazetteerFile], tokenizer: Callable[[str], Doc], known: Mapping[str, Gazetteer], *, owner: str
 ) -> dict[str, Gazetteer]:
-    """The gazetteers that a config names, beside those that a model brought along. A file that is not there is no error where the
-    model has the gazetteer.
+    """Read the gazetteers that a config names. A missing file is no error where the model has the gazetteer.
 
-    files: By name a path, or a table with `path` and, if they are not to be as in the model or by default, `attr` and `scan`.
+    files: By name a path, or a table with `path` and, in place of the model's or the default values, `attr` and `scan`.
     known: The gazetteers of the model.
     owner: The component, for messages.
-    RAISES (ValueError): CRF701 or CRF701 for a file that can't be read, CRF020 for other settings.
+    RETURNS (Dict[str, Gazetteer]): The gazetteers of the model and those that were read.
+    RAISES (ValueError): CRF701 for a file that can't be read, CRF020 for other settings.
     """
     read = dict(known)
+    possible = {
+        "path": checks.is_path,
+        "attr": [*SPELLINGS].__contains__,
+        "scan": lambda value: isinstance(value, bool),
+    }
+    must = f"the path of a file, or a table with 'path', 'attr' (what to compare words by: {', '.join(SPELLINGS)}) and 'scan'"
     for name, given in files.items():
-        path, settings = _settings(name, given)
+        settings = checks.path_and_settings("[initialize.components.NAME.gazetteers]", name, given, possible, must)
+        path = Path(settings.pop("path"))
         if name in known and not path.exists():
             announcements.info("%s: the gazetteer '%s' is the one in the model: there is no file %s", owner, name, path)
             old = known[name]
@@ -146,23 +146,11 @@ def read_gazetteers(
     return read
 
 
-def _settings(name: str, given: Any) -> tuple[Path, dict[str, Any]]:
-    """The path, and what else a table says. RAISES (ValueError): CRF020."""
-    settings = dict(given) if isinstance(given, dict) else {"path": given}
-    path = settings.pop("path", None)
-    possible = {"attr": [*SPELLINGS].__contains__, "scan": lambda value: isinstance(value, bool)}
-    is_possible = all(key in possible and possible[key](settings[key]) for key in settings)
-    must = f"the path of a file, or a table with 'path', 'attr' (what to compare words by: {', '.join(SPELLINGS)}) and 'scan'"
-    is_possible = is_possible and isinstance(path, (str, Path))
-    checks.expect(is_possible, "[initialize.components.NAME.gazetteers]", name, given, must)
-    return Path(path), settings
-
-
 def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Reads a list of phrases: a text file with one phrase a line, or JSONL with one string or one object a line, whose
+    """Read a list of phrases: a text file with one phrase a line, or JSONL with one string or one object a line, whose
     phrase is under ``pattern`` (as in spaCy's EntityRuler) or ``text``, and whose ``label`` may be left out.
 
-    RAISES (ValueError): CRF701 or CRF701 with the file, the line and what is wrong.
+    RAISES (ValueError): CRF701 with the file, the line and what is wrong.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:

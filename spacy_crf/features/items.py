@@ -19,8 +19,8 @@ Source = Callable[[Doc], Any]
 
 
 class Functions(dict[str, Callable]):
-    """Registered functions by name, never changed. Copies share them; other processes get them by value where they can't import
-    them, for a registered function is often made by another one."""
+    """Registered functions by name, immutable. Copies share them. Other processes get them by value: they can't import a
+    function that another one has made, as registered functions often are."""
 
     def __deepcopy__(self, memo: dict) -> "Functions":
         return self
@@ -34,7 +34,7 @@ def _unpickled_functions(data: bytes) -> Functions:
 
 
 class Items(NamedTuple):
-    """Any number of features per token, from functions and extensions: token t has ``starts[t]:starts[t + 1]``."""
+    """Any number of features per token: token t has ``starts[t]:starts[t + 1]``."""
 
     hashes: NDArray[np.uint64]  # [N] of the item's name
     values: NDArray[np.float32]  # [N]
@@ -69,28 +69,25 @@ class ItemReader:
     """A source that reads a batch of Docs to hashed items itself."""
 
     def __call__(self, doc: Doc) -> Any:
-        """What other sources give of one Doc, where it can give that too."""
+        """The items of one Doc, as other sources give them, where the source can give them too."""
         raise NotImplementedError
 
     def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
-        """names (dict[int, str]): Where to add the text of each hash, if it is wanted."""
+        """names (dict[int, str]): Receives the text of each hash, if somebody wants to know."""
         raise NotImplementedError
 
 
 class NotAnItem(Exception):
-    """A value that is no feature of a token."""
+    """A value that is no feature of a token: of a wrong type, or a number that float32 can't hold."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any, *, is_number: bool = False):
         super().__init__(value)
         self.value = value
+        self.is_number = is_number
 
 
-class NotFinite(NotAnItem):
-    """A number that is none, or that float32 can't hold."""
-
-
-class _Remembered(dict):
-    """What is made of each key, once."""
+class _Cache(dict):
+    """Values that are made once for each key."""
 
     def __init__(self, make: Callable[[str], Any]):
         super().__init__()
@@ -101,83 +98,84 @@ class _Remembered(dict):
         return made
 
 
-class Names:
-    """What stands for the names of items: each is spelled once, for most come again and again.
+class ItemNames:
+    """The names of items, or their hashes: each is made once, for most come again and again.
 
-    make (Callable): Gives what stands for a name.
-    prefix (str): What the names begin with.
+    make (Callable): Gives the value that stands for a name.
+    prefix (str): The beginning of the names.
     """
 
     def __init__(self, make: Callable[[str], Any], prefix: str = ""):
-        self.plain = _Remembered(lambda key: make(prefix + key))
-        self.strings = _Remembered(lambda key: _Remembered(lambda value: make(f"{prefix}{key}:{value}")))
-        self.below = _Remembered(lambda key: Names(make, f"{prefix}{key}:"))
+        self.plain = _Cache(lambda key: make(prefix + key))
+        self.strings = _Cache(lambda key: _Cache(lambda value: make(f"{prefix}{key}:{value}")))
+        self.below = _Cache(lambda key: ItemNames(make, f"{prefix}{key}:"))
 
 
-class KnownHashes(Names):
-    """Hashes of names that are remembered from one batch to the next, of a source."""
+class ItemHashes(ItemNames):
+    """Hashes of the names of items of a source, which are remembered from one batch to the next.
 
-    def __init__(self, source: str):
+    names (Dict[int, str]): Receives the name of each hash, if it is given.
+    """
+
+    def __init__(self, source: str, names: Optional[dict[int, str]] = None):
         self.size = 0
-        self._source = source
+        self._source, self._names = source, names
         super().__init__(self._hash)
 
     def _hash(self, name: str) -> int:
         self.size += 1
-        return hash_item(self._source, name)
+        hashed = hash_item(self._source, name)
+        if self._names is not None:
+            self._names[hashed] = name
+        return hashed
 
 
 class ItemList:
-    """Items of one token after the other.
+    """Collects items, one token after the other.
 
     source (str): Where they come from, for messages.
-    known (KnownHashes): Where nobody wants the names; items that are 0 are then left out, for they add nothing to any score.
+    known (ItemHashes): Given if nobody wants the names. Items of the value 0, which add nothing to any score, are then left out.
     """
 
-    def __init__(self, source: str, known: Optional[KnownHashes] = None):
+    def __init__(self, source: str, known: Optional[ItemHashes] = None):
         self.names: dict[int, str] = {}  # the text of each hash
-        self._source = source
         self._keeps_zeros = known is None
-        self._known = Names(self._hash) if known is None else known
+        self._known = ItemHashes(source, self.names) if known is None else known
         self._hashes: list[int] = []
         self._values: list[float] = []
         self._ends = [0]
 
-    def _hash(self, name: str) -> int:
-        hashed = hash_item(self._source, name)
-        self.names[hashed] = name
-        return hashed
-
     def add(self, given: Any) -> None:
-        """Those of the next token: see `named_numbers`.
+        """Add the items of the next token, in the forms that `named_numbers` reads.
 
-        RAISES (NotAnItem, NotFinite): If they can't be used.
+        RAISES (NotAnItem): For a value that can't be used.
         """
         found = _read(given, self._known, self._keeps_zeros)
         if found is None:
             raise NotAnItem(given)
         hashes, numbers = found
         if not math.isfinite(sum(numbers)):  # of float32 numbers: no sum of these overflows
-            raise NotFinite(next(number for number in numbers if not math.isfinite(number)))
+            raise NotAnItem(next(number for number in numbers if not math.isfinite(number)), is_number=True)
         self._hashes.extend(hashes)
         self._values.extend(numbers)
         self._ends.append(len(self._values))
 
     @property
     def items(self) -> Items:
-        """All of them."""
+        """All items that were added."""
         hashes, values = np.array(self._hashes, dtype=np.uint64), np.array(self._values, dtype=np.float32)
         return Items(hashes, values, np.array(self._ends, dtype=np.int64))
 
 
 def read_items(
-    name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]], known: Optional[KnownHashes] = None
+    name: str, source: Source, docs: list[Doc], names: Optional[dict[int, str]], known: Optional[ItemHashes] = None
 ) -> Items:
-    """Calls a source on each Doc and lays its items end to end.
+    """Call a source on each Doc, and lay its items end to end.
 
     The source gives per token a list of strings, a list of numbers, or a dict as CRFsuite takes them; or, for the whole Doc, an
     array of numbers with one row per token.
-    names (dict[int, str]): Where to add the text of each hash, if it is wanted. Otherwise hashes that are known already help.
+    names (dict[int, str]): Receives the text of each hash, if it is given; if not:
+    known (ItemHashes): The hashes of earlier batches.
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
     if isinstance(source, ItemReader):
@@ -196,29 +194,28 @@ def read_items(
         for i, row in enumerate(rows):
             try:
                 listed.add(row)
-            except NotFinite as error:
-                place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
-                raise ValueError(Errors.CRF109.format(source=name, value=error.value, **place)) from None
             except NotAnItem as error:
-                raise ValueError(
-                    Errors.CRF111.format(where=f"The feature function '{name}', for a token", value=shown(error.value))
-                ) from None
+                if error.is_number:
+                    place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
+                    raise ValueError(Errors.CRF109.format(source=name, value=error.value, **place)) from None
+                where = f"The feature function '{name}', for a token"
+                raise ValueError(Errors.CRF111.format(where=where, value=shown(error.value))) from None
     if names is not None:
         names.update(listed.names)
     return listed.items
 
 
 def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
-    """What a function gave for one token or span: names and their values. Strings are names of value 1, numbers have their
-    places for a name, and a dict is read as CRFsuite's Python packages read it, see `_add_named`.
+    """The names and values of the items that a function gave for one token or span. Strings are names of value 1, the names of
+    numbers are their places, and a dict is read as CRFsuite's Python packages read it, see `_add_named`.
 
-    RETURNS (tuple[list[str], list[float]]): None if it is none of these; numbers that float32 can't hold are infinite.
+    RETURNS (tuple[list[str], list[float]]): None for anything else. Numbers that float32 can't hold are infinite.
     """
-    return _read(given, Names(str), keeps_zeros=True)
+    return _read(given, ItemNames(str), keeps_zeros=True)
 
 
-def _read(given: Any, known: Names, keeps_zeros: bool) -> Optional[tuple[list[Any], list[float]]]:
-    """`named_numbers`, with what stands for the names in their place."""
+def _read(given: Any, known: ItemNames, keeps_zeros: bool) -> Optional[tuple[list[Any], list[float]]]:
+    """`named_numbers`, with the values that stand for the names."""
     if isinstance(given, np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if isinstance(given, dict):
@@ -239,11 +236,11 @@ def _read(given: Any, known: Names, keeps_zeros: bool) -> Optional[tuple[list[An
     return None
 
 
-def _add_named(given: dict, known: Names, names: list[Any], numbers: list[float], keeps_zeros: bool) -> bool:
-    """Adds the items of a dict: a number or a boolean under its key, a string as ``key:string``, and what other dicts and lists
-    of strings hold as ``key:…`` too.
+def _add_named(given: dict, known: ItemNames, names: list[Any], numbers: list[float], keeps_zeros: bool) -> bool:
+    """Add the items of a dict: a number or a boolean under its key, a string as ``key:string``, and the items of nested dicts and
+    lists of strings as ``key:…``.
 
-    RETURNS (bool): Whether there was nothing else.
+    RETURNS (bool): False if the dict holds anything else.
     """
     for key, value in given.items():
         if type(key) is not str:
@@ -286,7 +283,7 @@ def _as_float(number: Any) -> float:
 
 
 def hash_item(source: str, text: str) -> int:
-    """RAISES (ValueError): CRF131 for text that is no Unicode."""
+    """The hash of a name. RAISES (ValueError): CRF131 for text that can't be encoded."""
     try:
         return hash_string(text)
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""What labels are made of: tags with a part in common share its weights, so that a rare tag knows what others have shown."""
+"""The parts of tags: tags with a part in common share its weights, so that a rare tag profits from the others."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional, Union
@@ -27,9 +27,9 @@ def of_scheme(tag: str) -> list[str]:
 NAMED: dict[str, Callable[[str], list[str]]] = {"morph": of_morphology, "scheme": of_scheme}
 
 
-class Parts(NamedTuple):
-    """A column of scores for each of S tags, and for each part that any of them has: as they are met, tag by tag, so that further
-    tags come behind."""
+class TagParts(NamedTuple):
+    """A column of scores for each of S tags, and for each part of any of them: in the order in which they are met, tag by tag, so
+    that the columns of new tags come last."""
 
     names: list[list[str]]  # of each tag
     tag_columns: NDArray[np.int64]  # [S]
@@ -38,8 +38,8 @@ class Parts(NamedTuple):
     n_columns: int
 
     @classmethod
-    def of(cls, tags: Sequence[str], label_parts: LabelParts) -> "Parts":
-        """RAISES (ValueError): CRF327 if a function gives something else than texts."""
+    def of(cls, tags: Sequence[str], label_parts: LabelParts) -> "TagParts":
+        """The columns of some tags. RAISES (ValueError): CRF327 if a function gives something else than texts."""
         take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
         names, tag_columns, columns, starts, known = [], [], [], [0], {}
         for tag in tags:
@@ -65,7 +65,8 @@ class Parts(NamedTuple):
     def columns_of(
         self, tokens: NDArray[np.int64], tags: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which columns some tags (int64[N]) of some tokens (int64[N], rising) need: one of each token and column."""
+        """The columns that some tags (int64[N]) of some tokens (int64[N], rising) need: pairs of a token and a
+        column, each once."""
         counts = np.diff(self.starts)[tags]
         columns = self.columns[ranges(self.starts[tags], self.starts[tags + 1])]
         every = np.concatenate([tokens, np.repeat(tokens, counts)]) * self.n_columns
@@ -79,14 +80,14 @@ class Parts(NamedTuple):
         return out
 
     def spread(self, derivative: Floats) -> Floats:
-        """The way back."""
+        """The derivative with respect to the columns (float64[T, C]) from that with respect to tags (float64[T, S])."""
         out = np.zeros((len(derivative), self.n_columns))
         spread_parts(derivative, self.tag_columns, self.starts, self.columns, out)
         return out
 
 
 def check_parts(value: Any) -> Optional[str]:
-    """RETURNS (str): What it must be, if it can't be; None if it can."""
+    """RETURNS (str): What the value must be; None if it can be used."""
     if value is None or (isinstance(value, str) and value in NAMED) or (not isinstance(value, str) and callable(value)):
         return None
     return "null, 'morph', 'scheme', or a function from a tag to its parts"

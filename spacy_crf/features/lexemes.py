@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ _FLAGS = [
     "like_email",
 ]
 
-# What lexemes have as numbers: strings as their hashes
+# Strings of lexemes, read as hashes
 _FIELDS = ["orth", "lower", "shape", "prefix", "suffix"]
 
 # How many characters of the word, from its end if negative; shorter words have no such affix.
@@ -52,7 +52,7 @@ _MOST_NGRAMS = 12
 
 
 def columns_of(attribute: str) -> list[str]:
-    """The columns that hold an attribute: several for one that a word can have several values of. No template can name them."""
+    """The columns of an attribute: several where a word can have several values, under names that no template can have."""
     return [f"{attribute} {n}" for n in range(_MOST_NGRAMS)] if attribute in NGRAMS else [attribute]
 
 
@@ -73,7 +73,7 @@ _COMPUTED: dict[str, Callable[[str], int]] = {
 # Strings that are made of another one
 _DERIVED = ["folded", "short_shape"]
 
-# Those that are 1 or 0, by the name of what is 1 or else absent, so that templates say nothing of words that are otherwise
+# Flags that are absent where they are false, so that templates find nothing at such words, by their name: the flag
 _IF = {f"if:{name}": name for name in (*_FLAGS, "has_hyphen", "has_digit")}
 
 _vocab = attrgetter("vocab")
@@ -85,33 +85,19 @@ LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, 
 Padding = Union[bool, dict[str, list[str]]]
 
 
-class WordTables(NamedTuple):
-    """Tables by which words are looked up."""
-
-    clusters: Optional[Clusters] = None
-    vectors: Optional[WordVectors] = None
-
-
-NO_TABLES = WordTables()
-
-
-class _Fresh(NamedTuple):
-    """Rows of a table from a number on."""
-
-    first: int
-    rows: NDArray[np.uint64]  # [N, C]
-    vectors: NDArray[np.float32]  # [N, D]
-
-
 class LexemeTable:
     """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
 
     The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
     its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
 
-    words (WordTables): Clusters that some of the attributes read, and vectors, which are kept beside the columns.
-    kept (List[str]): The attributes that stay, where others, and vectors, are read once after a word was met, see `rows` and
-        `forget`; None for all.
+    attributes (List[str]): The columns.
+    reach (int), padding (Padding): How many positions before and behind a sequence are read, and their values.
+    names (Dict[int, str]): Receives the text of each value, if it is given.
+    clusters (Clusters): Read by some of the attributes.
+    vectors (WordVectors): Kept beside the columns.
+    kept (List[str]): The attributes that stay; others, and vectors, can only be read soon after a word was met, see `rows` and
+        `forget`. None to keep all.
     """
 
     def __init__(
@@ -120,20 +106,20 @@ class LexemeTable:
         reach: int,
         padding: Padding,
         names: Optional[dict[int, str]] = None,
-        words: WordTables = NO_TABLES,
+        clusters: Optional[Clusters] = None,
+        vectors: Optional[WordVectors] = None,
         kept: Optional[list[str]] = None,
     ):
         self.attributes = attributes
         self.names = names
         self._lock = threading.Lock()
         outside = np.repeat(padding_values(reach, padding, names)[:, None], len(attributes), axis=1)
-        # Positions outside a sequence have vectors of zeros
-        clusters, self._word_vectors = words
-        width = 0 if self._word_vectors is None else self._word_vectors.width
+        self._word_vectors = vectors
+        width = 0 if vectors is None else vectors.width  # positions outside a sequence have vectors of zeros
         further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
         outside[:, further] = ABSENT  # such a position has one value
-        # Rows that were not read yet, and the number of the first; none where all stays
-        self._fresh = None if kept is None else _Fresh(0, outside, np.zeros((len(outside), width), dtype=np.float32))
+        # The number of the first word whose row was not read yet, the rows [N, C] and vectors [N, D]; None where all stays
+        self._fresh = None if kept is None else (0, outside, np.zeros((len(outside), width), dtype=np.float32))
         self._kept = (
             slice(None) if kept is None else np.array([attributes.index(name) for name in kept], dtype=np.int64)
         )
@@ -158,11 +144,11 @@ class LexemeTable:
 
     @property
     def words(self) -> NDArray[np.float32]:
-        """The vectors of the words that were met: float32[N, D]."""
+        """The vectors of all words: float32[N, D]."""
         return self.vectors[self._n_padding : self.size]
 
     def rows(self, new: slice) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        """All attributes of some words, and their vectors (uint64[N, C], float32[N, D]), which were not forgotten."""
+        """All attributes of some words that were not forgotten, and their vectors: uint64[N, C], float32[N, D]."""
         with self._lock:
             if self._fresh is None:
                 return self.columns[new], self.vectors[new]
@@ -171,24 +157,25 @@ class LexemeTable:
             return rows[fresh], vectors[fresh]
 
     def forget(self, upto: int) -> None:
-        """Let go of the rows of words before a number, but for the attributes that are kept."""
+        """Drop the rows of words before a number; the kept attributes stay."""
         with self._lock:
             if self._fresh is not None and upto > self._fresh.first:
                 first, rows, vectors = self._fresh
-                self._fresh = _Fresh(upto, rows[upto - first :].copy(), vectors[upto - first :].copy())
+                self._fresh = (upto, rows[upto - first :].copy(), vectors[upto - first :].copy())
 
     @property
     def clustered(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """The words that were met, and whether they are in a cluster: uint64[N], bool[N]; none where nobody asks for clusters."""
+        """All words, and whether they are in a cluster: uint64[N], bool[N]; empty if no attribute reads clusters."""
         if not self._clustered:
             return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_)
         column, _ = self._clustered[0]
         return self._index.keys[self._n_padding :], self.columns[self._n_padding : self.size, column] != ABSENT
 
     def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
-        """Numbers of lexemes, reading the attributes of those not met before.
+        """Numbers of lexemes. The attributes of new ones are read.
 
-        orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know their attributes.
+        orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know the attributes.
+        RETURNS (int32[T])
         """
         found, n_missing = self._index.look_up(orths)
         if n_missing:
@@ -206,7 +193,7 @@ class LexemeTable:
         return found
 
     def _read(self, orths: list[int], vocab: Vocab) -> None:
-        """Adds words. Python is called a few times per word, not once per attribute, which took a tenth of a pipeline's time."""
+        """Add words. Python is called a few times per word, not once per attribute, which took a tenth of a pipeline's time."""
         if not orths:
             return
         lexemes = list(map(vocab.__getitem__, orths))
@@ -233,8 +220,10 @@ class LexemeTable:
         for column, name in self._derived:
             if name == "folded":
                 rows[:, column] = self._folded(words, values["lower"])
-            else:
-                rows[:, column] = self._short_shapes(values["shape"], vocab)
+            else:  # the short shape: many words have the same shape
+                distinct, which = np.unique(values["shape"], return_inverse=True)
+                hashes = [self._hash(_short_shape(vocab.strings[shape])) for shape in distinct.tolist()]
+                rows[:, column] = np.array(hashes, dtype=np.uint64)[which]
         for first, size in self._ngrams:
             hashes, begins = hash_ngrams(*_points(words), size, _MOST_NGRAMS)
             rows[:, first : first + _MOST_NGRAMS] = hashes
@@ -253,7 +242,7 @@ class LexemeTable:
         self._index.insert(np.array(orths, dtype=np.uint64))
 
     def _folded(self, words: list[str], hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Hashes of the words with their digits written 0, given their own: few have digits."""
+        """Hashes of the words with all digits written 0, given the hashes of the words: few have digits."""
         ends = np.cumsum(list(map(len, words)), dtype=np.int64)
         digits = [match.start() for match in DIGIT.finditer("".join(words))]
         changes = hashes < len(NAMES)  # symbols of spaCy are no hashes
@@ -263,12 +252,6 @@ class LexemeTable:
         folded = hashes.copy()
         folded[changes] = [self._hash(with_zeros(words[n])) for n in np.flatnonzero(changes).tolist()]
         return folded
-
-    def _short_shapes(self, shapes: NDArray[np.uint64], vocab: Vocab) -> NDArray[np.uint64]:
-        """Hashes of the short shapes of words, given those of their shapes: many words have the same."""
-        distinct, which = np.unique(shapes, return_inverse=True)
-        hashes = [self._hash(_short_shape(vocab.strings[shape])) for shape in distinct.tolist()]
-        return np.array(hashes, dtype=np.uint64)[which]
 
     def _hash(self, text: str) -> int:
         hashed = hash_string(text)
@@ -284,7 +267,7 @@ class LexemeTable:
         if self._fresh is not None:
             of_words = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
             first, others, of_others = self._fresh
-            self._fresh = _Fresh(first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
+            self._fresh = (first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
         elif vectors is not None:
             self.vectors[self.size : size] = vectors
         self.size = size

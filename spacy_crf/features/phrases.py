@@ -1,18 +1,19 @@
-"""Lists of phrases for whole spans: is this span one of them, and how near is it to the nearest?
+"""Lists of phrases for whole spans: whether a span is one of them, and how similar it is to the nearest.
 
 Phrases are found by the hash of their words. The nearest one of a short list is found by a scan of all of it. Of a long list
-those phrases alone are compared with a span that share most of its rarest n-grams of characters: quick, but the nearest is often
+a span is only compared with the phrases that share most of its rarest n-grams of characters: quick, but the nearest is often
 another one (with the 3,279 parts of addresses of usaddress, the best Jaccard similarity is right for four spans of five).
 """
 
 from array import array
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.strings import get_string_id
 
+from ..arrays import ranges
 from ..kernels.segment_features import Postings, best_jaccard, find_candidates, hash_whole, index_grams, jaccard
 from ..types import Floats
 from .feature_index import HashTable
@@ -35,8 +36,8 @@ class Phrases(NamedTuple):
     n_labels: int
 
 
-class Spans(NamedTuple):
-    """Spans of tokens, as phrases are spelled."""
+class SpelledSpans(NamedTuple):
+    """Spans of tokens, spelled as phrases are."""
 
     words: NDArray[np.uint64]  # [P] of tokens
     begin: NDArray[np.int64]  # [M]
@@ -44,17 +45,9 @@ class Spans(NamedTuple):
     texts: list[str]  # [M] words joined by blanks
 
 
-class Similarities(NamedTuple):
-    """Similarities of spans to the phrases that are near, under the labels of these."""
-
-    span: NDArray[np.int64]  # [P]
-    label: NDArray[np.int32]  # [P]
-    jaccard: Floats  # [P] of the sets of words
-    jaro_winkler: Floats  # [P] of the texts, 0 below LEAST_JARO_WINKLER
-
-
-class Search(Protocol):
-    def __call__(self, spans: Spans) -> Similarities: ...
+# Similarities of spans to phrases: span int64[P], label int32[P], Jaccard similarity of the sets of words float[P], and
+# Jaro-Winkler similarity of the texts float[P], 0 below LEAST_JARO_WINKLER
+Similarities = tuple[NDArray[np.int64], NDArray[np.int32], Floats, Floats]
 
 
 class PhraseIndex:
@@ -94,10 +87,10 @@ class PhraseIndex:
         keys = hash_whole(self._phrases.words, starts[:-1], np.diff(starts).astype(np.int32))
         distinct, row = np.unique(keys, return_inverse=True)
         self._table = HashTable(distinct)
-        pairs = np.unique(np.stack([row, label_of]), axis=1)
-        self._key_starts = np.append(0, np.cumsum(np.bincount(pairs[0], minlength=len(distinct)))).astype(np.int64)
-        self._key_labels = pairs[1].astype(np.int32)
-        self._search: Search = _Scan(self._phrases) if scan else _Candidates(self._phrases)
+        row, label = np.unique(np.stack([row, label_of]), axis=1)
+        self._key_starts = np.searchsorted(row, np.arange(len(distinct) + 1))
+        self._key_labels = label.astype(np.int32)
+        self._search: Callable[[SpelledSpans], Similarities] = (_Scan if scan else _Candidates)(self._phrases)
 
     def exact(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Which spans are phrases.
@@ -107,42 +100,39 @@ class PhraseIndex:
         """
         rows = self._table.rows(keys)
         [found] = np.nonzero(rows >= 0)
-        counts = np.diff(self._key_starts)[rows[found]]
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(found, counts), self._key_labels[
-            np.repeat(self._key_starts[:-1][rows[found]], counts) + within
-        ]
+        first, behind = self._key_starts[rows[found]], self._key_starts[rows[found] + 1]
+        return np.repeat(found, behind - first), self._key_labels[ranges(first, behind)]
 
-    def near(self, spans: Spans) -> Similarities:
-        """How near spans are to the nearest phrases."""
+    def near(self, spans: SpelledSpans) -> Similarities:
+        """Similarities of spans to the nearest phrases, under the labels of these."""
         if not self._phrases.texts or not spans.texts:
-            return Similarities(*np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0)))
+            return *np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0))
         return self._search(spans)
 
 
 class _Scan:
-    """Compares spans with all phrases. Those of other labels than the nearest one's are left out: with the best of every label
-    usaddress loses 0.7 F1 (six resamples, cora_refs the same)."""
+    """Compare spans with all phrases. Only the labels of the nearest phrases count: with the best of every label usaddress loses
+    0.7 F1 (six resamples, cora_refs the same)."""
 
     def __init__(self, phrases: Phrases):
         distinct, row = np.unique(phrases.words, return_inverse=True)
         self._words = HashTable(distinct)
         phrase = np.repeat(np.arange(len(phrases.texts)), np.diff(phrases.starts))
         row, phrase = np.unique(np.stack([row, phrase]), axis=1)
-        starts = np.append(0, np.cumsum(np.bincount(row, minlength=len(distinct)))).astype(np.int64)
+        starts = np.searchsorted(row, np.arange(len(distinct) + 1))
         sizes = np.bincount(phrase, minlength=len(phrases.texts)).astype(np.int64)
         self._postings = Postings(starts, phrase.astype(np.int64), sizes, phrases.label_of)
         order = np.argsort(phrases.label_of, kind="stable")
         self._texts = [phrases.texts[n] for n in order.tolist()]  # by label
         self._label_starts = np.searchsorted(phrases.label_of[order], np.arange(phrases.n_labels))
 
-    def __call__(self, spans: Spans) -> Similarities:
+    def __call__(self, spans: SpelledSpans) -> Similarities:
         rows = self._words.rows(spans.words)
         at_once = max(1, PAIRS_AT_ONCE // len(self._texts))
         found = [self._near(spans, rows, slice(n, n + at_once)) for n in range(0, len(spans.texts), at_once)]
-        return Similarities(*map(np.concatenate, zip(*found)))
+        return tuple(map(np.concatenate, zip(*found)))
 
-    def _near(self, spans: Spans, rows: NDArray[np.int32], some: slice) -> Similarities:
+    def _near(self, spans: SpelledSpans, rows: NDArray[np.int32], some: slice) -> Similarities:
         from rapidfuzz.distance import JaroWinkler
         from rapidfuzz.process import cdist
 
@@ -162,11 +152,11 @@ class _Scan:
         for similarity in (shared, alike):
             similarity[similarity < similarity.max(axis=1, keepdims=True)] = 0.0
         span, label = np.nonzero((shared > 0) | (alike > 0))
-        return Similarities(span + some.start, label, shared[span, label], alike[span, label])
+        return span + some.start, label, shared[span, label], alike[span, label]
 
 
 class _Candidates:
-    """Compares spans with the phrases that share most of the rarest n-grams of characters, and takes the best of each label."""
+    """Compare spans with the phrases that share most of the rarest n-grams of characters, and take the best of each label."""
 
     def __init__(self, phrases: Phrases):
         self._phrases = phrases
@@ -174,7 +164,7 @@ class _Candidates:
         self._n = 3 if len(phrases.texts) < MANY else 5
         self._grams: tuple = ()
 
-    def __call__(self, spans: Spans) -> Similarities:
+    def __call__(self, spans: SpelledSpans) -> Similarities:
         from rapidfuzz.distance import JaroWinkler
         from rapidfuzz.process import cpdist
 
@@ -199,7 +189,7 @@ class _Candidates:
         best = np.zeros((2, len(group)))
         np.maximum.at(best[0], of_pair, shared)
         np.maximum.at(best[1], of_pair, alike)
-        return Similarities(group // phrases.n_labels, (group % phrases.n_labels).astype(np.int32), *best)
+        return group // phrases.n_labels, (group % phrases.n_labels).astype(np.int32), *best
 
 
 def _characters(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -1,29 +1,29 @@
-"""What the templates of whole segments read of spans: hashes of their features, and the spans with a known one."""
+"""Features of whole segments: their hashes, the spans that have a known one, and the index of those met in training."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.matcher import Matcher
 from spacy.strings import hash_string
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
+from ..arrays import ranges
 from ..errors import Errors, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all, read_columns
 from ..types import SpanList, TokenFeatures
 from .clusters import Clusters
 from .extractor import CompiledTemplates
-from .feature_index import FeatureIndex
+from .feature_index import FeatureCounter, FeatureIndex, by_token
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import hash_item, named_numbers
-from .phrases import PhraseIndex, Spans
+from .phrases import PhraseIndex, SpelledSpans
 from .segment_templates import (
     CLOSING,
     ITEMS,
@@ -35,6 +35,7 @@ from .segment_templates import (
     SegmentPart,
     SegmentTemplate,
 )
+from .templates import TemplatePart
 from .token_columns import TokenColumns
 
 _PART_KINDS = {"length": kernels.LENGTH} | dict.fromkeys(WHOLE, kernels.WHOLE)
@@ -43,8 +44,8 @@ _SPANS_AT_ONCE = 1 << 18
 _CACHED_SPANS = 1 << 20
 
 
-class _Spans(NamedTuple):
-    """Spans to look at, by their first token and then by their length."""
+class _ListedSpans(NamedTuple):
+    """Spans whose features are read, by their first token and then by their length."""
 
     docs: list[Doc]
     columns: TokenColumns
@@ -54,44 +55,38 @@ class _Spans(NamedTuple):
     whole: NDArray[np.uint64]  # [N, C] hash of all words of each, for the columns that are read as a whole
 
 
-class _Items(NamedTuple):
-    """Values that a part with any number of them found at spans."""
+class SpanItems(NamedTuple):
+    """The values that parts with any number of them find at spans, or the features made of these."""
 
-    span: NDArray[np.int64]  # [N] position in the list of spans that was asked for
-    hash: NDArray[np.uint64]  # [N] of the value
-    value: NDArray[np.float64]  # [N]
-    names: Callable[[], list[str]]  # of the values, if someone wants to know
+    span: NDArray[np.int64]  # [I] position in the list of spans
+    hash: NDArray[np.uint64]  # [I]
+    value: NDArray[np.floating]  # [I]
+    names: Callable[[], list[str]]  # of the values
+    template: Optional[NDArray[np.int32]] = None  # [I] position in the templates, of features
 
     @classmethod
-    def labelled(cls, span: NDArray, label: NDArray, names: list[str], values: NDArray) -> "_Items":
-        """Of which each has one of few names."""
+    def labelled(cls, span: NDArray, label: NDArray, names: list[str], values: NDArray) -> "SpanItems":
+        """Values that have few names, given the number (int[I]) of each one's name."""
         hashes = np.array([hash_string(name) for name in names] or [0], dtype=np.uint64)
         return cls(span, hashes[label], values, lambda: [names[n] for n in label.tolist()])
 
 
-class SpanItems(NamedTuple):
-    """Hashed features of spans, of templates with such a part."""
-
-    span: NDArray[np.int64]  # [I] position in the list of spans that was asked for
-    hash: NDArray[np.uint64]  # [I]
-    value: NDArray[np.float32]  # [I]
-    template: NDArray[np.int32]  # [I] position in the templates
-    names: Callable[[], list[str]]  # of the values
-
-
-_NO_ITEMS = SpanItems(*(np.zeros(0, dtype) for dtype in (np.int64, np.uint64, np.float32, np.int32)), list)
-
-
 class KnownSpans(NamedTuple):
-    """The spans with a known feature, and their features."""
+    """The N spans with a known feature, and their features."""
 
     listed: SpanList
-    rows: TokenFeatures  # of N spans, in the index of the spans
-    repeats: TokenFeatures  # of N spans, in the index of the tokens: what was counted more than once, negative
+    rows: TokenFeatures  # in the index of the spans
+    repeats: TokenFeatures  # in the index of the tokens: repeated values, negative
+
+
+# First tokens (int64[F]), lengths (int32[F]), rows (int32[F]) and values (float32[F]) of known features of spans
+_Found = tuple[NDArray, NDArray, NDArray, NDArray]
+_NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int32, np.int32))
+_NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.uint64, np.float32, np.int32))
 
 
 class CompiledSegments:
-    """Segment templates compiled against a reader."""
+    """Segment templates compiled against a reader of columns."""
 
     def __init__(
         self,
@@ -109,44 +104,37 @@ class CompiledSegments:
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
-            self._phrase_column[name] = gazetteer.attr.lower()
+            self._phrase_column[name] = gazetteer.attribute
         self._matchers: dict[str, Matcher] = {}
         self._similar: dict[tuple[str, int], list[tuple[int, float, float]]] = {}  # by gazetteer and hash of the span
-        templates = feature_set.spans + feature_set.span_items
-        self._columns = sorted(
-            {part.name if part.kind in TOKEN_PARTS else WHOLE[part.kind] for t in templates for part in t.parts
-             if part.kind in TOKEN_PARTS or part.kind in WHOLE} | {"lower", *self._phrase_column.values()}
-        )  # fmt: skip
+        parts = [part for t in feature_set.spans + feature_set.span_items for part in t.parts]
+        whole = {WHOLE[part.kind] for part in parts if part.kind in WHOLE} | {*self._phrase_column.values()}
+        self._columns = sorted({"lower", *whole, *(part.name for part in parts if part.kind in TOKEN_PARTS)})
+        self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
+        self._places = self.tokens.places(self._columns)
         self._plain = self._compile((template, template.parts) for template in feature_set.spans)
         self._reads_wholes = all(len(t.parts) == 1 and t.kinds <= WHOLE.keys() for t in feature_set.spans)
-        # Of each template that has items: the part that gives them, and what it reads beside
+        # Of each template that has items: the part that finds them, and its other parts
         self._with_items = []
         for template in feature_set.span_items:
             [item] = [part for part in template.parts if part.kind in ITEMS]
             rest = [part for part in template.parts if part is not item]
             self._with_items.append((item, self._compile([(template, rest)])))
-        whole = {WHOLE[kind] for t in templates for kind in t.kinds if kind in WHOLE} | {*self._phrase_column.values()}
-        self._whole_columns = np.array(sorted(map(self._columns.index, whole)), dtype=np.int64)
-        self._places = self.tokens.places(self._columns)
 
     def _compile(self, templates: Iterable[tuple[SegmentTemplate, Sequence[SegmentPart]]]) -> kernels.SpanTemplates:
-        """Templates by their names, with some of their parts."""
-        seeds, of_templates = [], []
-        for template, parts in templates:
+        """Compile some of the parts of each template."""
+        seeds, part_starts, parts = [], [0], []
+        for template, some in templates:
             seeds.append(hash_string(str(template)))
-            of_templates.append(parts)
-        parts = [*chain.from_iterable(of_templates)]
-        arrays = [np.append(0, np.cumsum([*map(len, of_templates)])), [_PART_KINDS[part.kind] for part in parts]]
-        arrays += [[*map(self._column, parts)], [*map(_offset, parts)]]
-        return kernels.SpanTemplates(np.array(seeds, dtype=np.uint64), *(np.array(a, dtype=np.int64) for a in arrays))
-
-    def _column(self, part: SegmentPart) -> int:
-        if part.kind == "length":
-            return 0
-        return self._columns.index(part.name if part.kind in TOKEN_PARTS else WHOLE[part.kind])
+            for kind, name, offset in some:
+                column = 0 if kind == "length" else self._columns.index(name if kind in TOKEN_PARTS else WHOLE[kind])
+                parts.append((_PART_KINDS[kind], column, TOKEN_PARTS.get(kind, 0) + offset))
+            part_starts.append(len(parts))
+        columns = np.array(parts, dtype=np.int64).reshape(-1, 3).T.copy()
+        return kernels.SpanTemplates(np.array(seeds, dtype=np.uint64), np.array(part_starts, dtype=np.int64), *columns)
 
     def read(self, columns: TokenColumns) -> kernels.SpanTokens:
-        """What templates of spans read of the tokens of a batch."""
+        """The columns that templates of spans read, at all positions of a batch."""
         closing = np.repeat(columns.starts[1:], np.diff(columns.starts))
         values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._places)
         return kernels.SpanTokens(values, columns.positions, closing)
@@ -154,38 +142,44 @@ class CompiledSegments:
     def hash(
         self, docs: list[Doc], columns: TokenColumns, begin: NDArray[np.int64], length: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint64], SpanItems]:
-        """Hashes all templates of spans at the given spans.
+        """Hash all templates of spans at some spans.
 
-        begin (int64[N]), length (int32[N]): By their first token and then by their length.
-        RETURNS (uint64[N, M], SpanItems): Those of plain templates, and those of the others.
+        begin (int64[N]), length (int32[N]): The spans, by their first token and then by their length.
+        RETURNS (uint64[N, M], SpanItems): Features of plain templates, and of templates with items.
         """
         spans = self._spans(docs, columns, self.read(columns), begin, length)
         return kernels.hash_spans(spans.tokens, self._plain, begin, length, spans.whole), self._items(spans)
 
-    def _spans(self, docs, columns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray) -> _Spans:
+    def _spans(self, docs, columns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray) -> _ListedSpans:
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
         for column in self._whole_columns:
             whole[:, column] = kernels.hash_whole(tokens.values[column], tokens.positions[begin], length)
-        return _Spans(docs, columns, tokens, begin, length, whole)
+        return _ListedSpans(docs, columns, tokens, begin, length, whole)
 
-    def _items(self, spans: _Spans) -> SpanItems:
-        """What templates with items find at spans."""
-        found = [_NO_ITEMS]
+    def _items(self, spans: _ListedSpans) -> SpanItems:
+        """The features of templates with items at spans."""
+        found: list[tuple[NDArray, ...]] = [_NO_ITEMS]
+        values: list[tuple[SpanItems, NDArray[np.int64]]] = []  # and which of them are in a feature
         for number, (part, rest) in enumerate(self._with_items):
             items = self._find(part, spans)
             asked = (array[items.span] for array in (spans.begin, spans.length, spans.whole))
             hashes = kernels.hash_spans(spans.tokens, rest, *asked)[:, 0]
             mix_all(hashes, items.hash)
             [known] = np.nonzero(hashes != NO_FEATURE)
-            values, template = items.value[known].astype(np.float32), np.full(len(known), number, dtype=np.int32)
-            found.append(SpanItems(items.span[known], hashes[known], values, template, partial(_chosen, items, known)))
-        *arrays, names = zip(*found)
-        return SpanItems(*map(np.concatenate, arrays), lambda: [name for some in names for name in some()])
+            template = np.full(len(known), number, dtype=np.int32)
+            found.append((items.span[known], hashes[known], items.value[known].astype(np.float32), template))
+            values.append((items, known))
+
+        def names() -> list[str]:
+            return [names[n] for items, known in values for names in [items.names()] for n in known.tolist()]
+
+        span, hashes, value, template = map(np.concatenate, zip(*found))
+        return SpanItems(span, hashes, value, names, template)
 
     # ---------------------------------------------------------------------------------------- values of whole spans
 
-    def _find(self, part: SegmentPart, spans: _Spans) -> _Items:
-        """Items of one part."""
+    def _find(self, part: SegmentPart, spans: _ListedSpans) -> SpanItems:
+        """The values that a part with items finds."""
         if part.kind == "fn":
             return self._call(part.name, spans)
         if part.kind == "near":
@@ -193,11 +187,11 @@ class CompiledSegments:
         if part.kind == "in":
             phrases = self.phrases[part.name]
             span, label = phrases.exact(spans.whole[:, self._columns.index(self._phrase_column[part.name])])
-            return _Items.labelled(span, label, [label or "yes" for label in phrases.labels], np.ones(len(span)))
+            return SpanItems.labelled(span, label, [label or "yes" for label in phrases.labels], np.ones(len(span)))
         span = self._find_matches(part.name, spans)
-        return _Items.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
+        return SpanItems.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
 
-    def _find_near(self, name: str, spans: _Spans) -> _Items:
+    def _find_near(self, name: str, spans: _ListedSpans) -> SpanItems:
         phrases, cache, column = self.phrases[name], self._similar, self._columns.index(self._phrase_column[name])
         keys, words = spans.whole[:, column], spans.tokens.values[column]
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -207,7 +201,7 @@ class CompiledSegments:
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
             at, width = spans.begin[where[new]], spans.length[where[new]]
             texts = [" ".join(spelled[b : b + k]) for b, k in zip(at.tolist(), width.tolist())]
-            found = phrases.near(Spans(words, spans.tokens.positions[at], width, texts))
+            found = phrases.near(SpelledSpans(words, spans.tokens.positions[at], width, texts))
             asked = {key: [] for key in distinct[new].tolist()}
             for query, *similarity in zip(*(array.tolist() for array in found)):
                 asked[int(distinct[new[query]])].append(tuple(similarity))
@@ -218,18 +212,18 @@ class CompiledSegments:
             cache.update(((name, key), similar) for key, similar in asked.items())
         rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar]
         if not rows:
-            return _Items.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
+            return SpanItems.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
         of, label, shared, alike = (np.array(column) for column in zip(*rows))
-        # from distinct spans to all of them
-        starts = np.append(0, np.cumsum(np.bincount(of, minlength=len(distinct))))
-        span, row = _ranges(np.arange(len(keys)), starts[:-1][inverse], starts[1:][inverse])
+        # From distinct spans, whose similarities are side by side, to all of them
+        first, behind = np.searchsorted(of, [inverse, inverse + 1])
+        span, row = np.repeat(np.arange(len(keys)), behind - first), ranges(first, behind)
         names = [f"{measure} {label}".strip() for measure in ("jaccard", "jaro-winkler") for label in phrases.labels]
         values = np.concatenate([shared[row], alike[row]])
         kind = np.concatenate([label[row], label[row] + len(phrases.labels)])
         some = values > 0
-        return _Items.labelled(np.concatenate([span, span])[some], kind[some], names, values[some])
+        return SpanItems.labelled(np.concatenate([span, span])[some], kind[some], names, values[some])
 
-    def _find_matches(self, name: str, spans: _Spans) -> NDArray[np.int64]:
+    def _find_matches(self, name: str, spans: _ListedSpans) -> NDArray[np.int64]:
         docs = spans.docs
         matcher = self._matchers.get(name)
         if matcher is None or (docs and matcher.vocab is not docs[0].vocab):
@@ -244,19 +238,26 @@ class CompiledSegments:
         base = np.int64(1 << 32)
         return np.flatnonzero(np.isin(spans.begin * base + spans.length, first * base + width))
 
-    def _call(self, name: str, spans: _Spans) -> _Items:
+    def _call(self, name: str, spans: _ListedSpans) -> SpanItems:
+        """The items that a function gives for spans. RAISES (ValueError): CRF111 for values that are none."""
         function, doc_starts = self.feature_set.functions[name], spans.columns.doc_starts
         at, texts, numbers = [], [], []
         of_doc = np.searchsorted(doc_starts, spans.begin, side="right") - 1
         start = spans.begin - doc_starts[of_doc]
         for n, (d, b, e) in enumerate(zip(of_doc.tolist(), start.tolist(), (start + spans.length).tolist())):
             span = spans.docs[d][b:e]
-            for text, number in _span_items(name, span, function(span)):
-                at.append(n)
-                texts.append(text)
-                numbers.append(number)
+            given = function(span)
+            if given is None:
+                continue
+            found = named_numbers([given] if isinstance(given, (str, int, float, np.number)) else given)
+            if found is None or not all(map(math.isfinite, found[1])):
+                where = f"The feature function '{name}', for the span '{span.text[:40]}'"
+                raise ValueError(Errors.CRF111.format(where=where, value=shown(given)))
+            at += [n] * len(found[0])
+            texts += found[0]
+            numbers += found[1]
         hashes = np.array([hash_item(f"seg.fn:{name}", text) for text in texts], dtype=np.uint64)
-        return _Items(np.array(at, dtype=np.int64), hashes, np.array(numbers, dtype=np.float64), lambda: texts)
+        return SpanItems(np.array(at, dtype=np.int64), hashes, np.array(numbers, dtype=np.float64), lambda: texts)
 
     # ------------------------------------------------------------------------------------------------- known spans
 
@@ -265,7 +266,9 @@ class CompiledSegments:
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
         n_tokens, tokens = len(columns.positions), self.read(columns)
-        wholes = self._known_wholes(tokens, longest, index)
+        wholes = _NONE_KNOWN  # first tokens, lengths and rows
+        if self._reads_wholes and self.feature_set.spans and len(index):
+            wholes = kernels.list_known(tokens, longest, self._plain.seeds, self._plain.columns, index.sieved)
         others = [*self._known(docs, columns, tokens, longest, index)]
         repeats = [*self._repeats(columns, tokens, longest, token_index)]
         if not others and not repeats:
@@ -280,23 +283,17 @@ class CompiledSegments:
         begin, length, rows, values = (array[order] for array in (begin, length, rows, values))
         starts, lengths, bounds = kernels.number_spans(begin, length, n_tokens)
         span, is_own = np.repeat(np.arange(len(lengths)), np.diff(bounds)), order < n_own
-        of_own = compressed(span[is_own], rows[is_own], values[is_own], len(lengths))
-        of_repeats = compressed(span[~is_own], rows[~is_own], values[~is_own], len(lengths))
+        of_own, of_repeats = (_by_span(span[s], rows[s], values[s], len(lengths)) for s in (is_own, ~is_own))
         return KnownSpans(SpanList(starts, lengths), of_own, of_repeats)
-
-    def _known_wholes(self, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex) -> tuple[NDArray, ...]:
-        """First tokens, lengths and rows of the known features, where all templates read nothing but whole spans."""
-        if not self._reads_wholes or not self.feature_set.spans or not len(index):
-            return _NONE_KNOWN
-        return kernels.list_known(tokens, longest, self._plain.seeds, self._plain.columns, index.sieved)
 
     def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
-    ) -> Iterable[tuple]:
-        """The same of the other templates, and of all where there are such, and their values."""
-        is_asked = self._with_items or not self._reads_wholes
+    ) -> Iterable[_Found]:
+        """The known features of templates with items; and of all others, unless they read nothing but whole spans."""
+        if not len(index) or (self._reads_wholes and not self._with_items):
+            return
         n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
-        for first in range(0, n_tokens if is_asked and len(index) else 0, at_once):
+        for first in range(0, n_tokens, at_once):
             begin, length = kernels.all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
             spans = self._spans(docs, columns, tokens, begin, length)
             if not self._reads_wholes:
@@ -312,8 +309,8 @@ class CompiledSegments:
 
     def _repeats(
         self, columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
-    ) -> Iterable[tuple]:
-        """The same of values that a span holds more than once, for templates that ask whether it contains them."""
+    ) -> Iterable[_Found]:
+        """The features of ``seg.contains`` that a span holds more than once, and that are counted at each of its tokens."""
         contains = [n for n, t in enumerate(self.tokens.templates) if str(t).startswith("seg.contains:")]
         of_items = [n for n, t in enumerate(self.tokens.item_templates) if str(t).startswith("seg.contains:")]
         if not (contains or of_items) or not len(index):
@@ -330,51 +327,88 @@ class CompiledSegments:
         yield _repeated_items(*items, opening, tokens.closing, longest)
 
 
-_NONE_KNOWN = tuple(np.zeros(0, dtype) for dtype in (np.int64, np.int32, np.int32))
-
-
-def _repeated_items(token, row, value, opening, closing, longest: int):
-    """The same for items, of which a token may have several: each but the first one of its row in a span."""
+def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found:
+    """Repeated items of spans, of which a token may have several: each but the first one of its row in a span."""
     order = np.lexsort((token, row))
     token, row, value = token[order], row[order], value[order]
     before, after = token[:-1], token[1:]
     first = np.maximum(after - longest + 1, opening[after])  # where a span with both begins at the earliest
     [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= first))
-    pair, begin = _ranges(pair, first[pair], before[pair] + 1)
-    chosen, end = _ranges(np.arange(len(pair)), after[pair] + 1, np.minimum(begin + longest, closing[after[pair]]) + 1)
+    pair, begin = np.repeat(pair, before[pair] + 1 - first[pair]), ranges(first[pair], before[pair] + 1)
+    first, behind = after[pair] + 1, np.minimum(begin + longest, closing[after[pair]]) + 1
+    chosen, end = np.repeat(np.arange(len(pair)), behind - first), ranges(first, behind)
     pair, begin = pair[chosen], begin[chosen]
     return begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair]
 
 
-def _ranges(keys, first, stop) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each key once for every number from its first to, not including, its stop; and these numbers."""
-    counts = stop - first
-    total = np.cumsum(counts)
-    return np.repeat(keys, counts), np.arange(counts.sum()) + np.repeat(first - total + counts, counts)
+def _by_span(spans: NDArray, rows: NDArray, values: NDArray[np.float32], n_spans: int) -> TokenFeatures:
+    """Compressed rows of features."""
+    return by_token(spans, rows.astype(np.int32), None if (values == 1).all() else values, n_spans)
 
 
-def _offset(part: SegmentPart) -> int:
-    return part.of_token.offset if part.kind in TOKEN_PARTS else 0
+class SpanIndexBuilder(FeatureCounter):
+    """Counts the features of segments batch by batch, and makes an index of them."""
+
+    def __init__(self, compiled: CompiledSegments, known: FeatureIndex):
+        self._compiled = compiled
+        self._templates = compiled.feature_set.spans + compiled.feature_set.span_items
+        super().__init__([*map(str, self._templates)], known)
+        self._template_of: list[int] = []
+        self._spelled: list[tuple[str, ...]] = []
+
+    def add(self, docs: list[Doc], columns: TokenColumns, begin: NDArray, length: NDArray) -> TokenFeatures:
+        """Count the features of some spans.
+
+        begin (int64[N]), length (int32[N]): The spans.
+        RETURNS (TokenFeatures): Their rows among all features met so far, span by span.
+        """
+        hashes, items = self._compiled.hash(docs, columns, begin, length)
+        width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
+        at, at_item, names = self._table.add(hashes.ravel()), self._table.add(items.hash), items.names()
+        of_items = [names[n] for n in at_item.tolist()]
+        span = np.concatenate([at // width, items.span[at_item]])
+        template_of = np.concatenate([at % width, n_plain + items.template[at_item]])
+        texts: list[tuple[str, ...]] = [()] * len(span)
+        for number in np.unique(template_of):
+            [new] = np.nonzero(template_of == number)
+            spans = begin[span[new]], length[span[new]]
+            parts = [
+                [of_items[n] for n in (new - len(at)).tolist()]
+                if part.kind in ITEMS
+                else _spell(part, *spans, self._compiled, columns, docs[0].vocab)
+                for part in self._templates[number].parts
+            ]
+            for n, text in zip(new.tolist(), zip(*parts)):
+                texts[n] = text
+        self._template_of += template_of.tolist()
+        self._spelled += texts
+        rows = self._table.rows(hashes.ravel())
+        [known] = np.nonzero(rows >= 0)
+        span = np.concatenate([known // width, items.span])
+        rows = np.concatenate([rows[known], self._table.rows(items.hash)])
+        return by_token(span, rows.astype(np.int32), None, len(begin))
+
+    def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
+        """The features to keep (bool[N]), in the order in which they were met."""
+        new = np.flatnonzero(keep[len(self.known) :]).tolist()
+        texts = [self._spelled[n] for n in new]
+        place: dict[str, int] = {}
+        parts = [place.setdefault(text, len(place)) for of_feature in texts for text in of_feature]
+        template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
+        return self._index(keep, template_of, [*map(len, texts)], np.array(parts, dtype=np.int32), list(place))
 
 
-def _chosen(items: _Items, some: NDArray[np.int64]) -> list[str]:
-    names = items.names()
-    return [names[n] for n in some.tolist()]
-
-
-def _span_items(name: str, span: Span, given: Any):
-    """What a function gave for a span as pairs of a name and a number. RAISES (ValueError): CRF111."""
-    if given is None:
-        return []
-    one = isinstance(given, (str, int, float, np.number))
-    found = named_numbers([given] if one else given)
-    if found is None or not all(map(math.isfinite, found[1])):
-        where = f"The feature function '{name}', for the span '{span.text[:40]}'"
-        raise ValueError(Errors.CRF111.format(where=where, value=shown(given)))
-    return zip(*found)
-
-
-def compressed(span, rows, values, n_spans: int) -> TokenFeatures:
-    """Features by span, in rising order, as compressed rows."""
-    starts = np.append(0, np.cumsum(np.bincount(span, minlength=n_spans))).astype(np.int64)
-    return TokenFeatures(rows.astype(np.int32), None if (values == 1).all() else values, starts)
+def _spell(
+    part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
+) -> list[str]:
+    """The values of a plain part at spans, for humans."""
+    tokens, spell = compiled.tokens, compiled.reader.spell
+    if part.kind == "length":
+        return [*map(str, length.tolist())]
+    if part.kind in WHOLE:
+        attribute = WHOLE[part.kind]
+        everywhere = np.arange(len(columns.positions))
+        words = spell(attribute, tokens.part_values(columns, TemplatePart(attribute, 0), everywhere), vocab)
+        return [" ".join(words[b:e]) for b, e in zip(begin.tolist(), (begin + length).tolist())]
+    at = begin if part.kind in OPENING else begin + length - 1
+    return spell(part.name, tokens.part_values(columns, part.of_token, at), vocab)

@@ -1,9 +1,9 @@
 """Features of a fixed corpus, stored once for all windows that look alike.
 
-A template that reads the tags at -1 and 0 finds, at a token, what the one that reads them at 0 and 1 finds at the token
-before: both look at a window of two tags, one from offset -1, one from offset 0. Windows with the same tags are of one kind,
-and what a kind means for the token from which it is seen at some offset is the same wherever it is. So the three templates of
-a window of three tags, and all templates of its parts, cost a token three references, whatever the number of templates.
+A template that reads the tags at -1 and 0 finds at a token the values that a template for 0 and 1 finds at the token before: both
+look at a window of two tags, one from offset -1, one from offset 0. Windows with the same tags are of one kind, and a kind has
+the same features for the token that sees it at some offset, wherever the window is. So the three templates of a window of three
+tags, and all templates of its parts, cost a token three references, whatever the number of templates.
 
 The templates that read a single position are the windows of one position, and read all their columns there. Templates that
 read several positions share windows if they read the same columns. Where most windows of a corpus are of a kind of their
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..kernels.hashing import hash_rows
 from ..types import TemplateRows, TokenFeatures
 from .extractor import CompiledTemplates
-from .feature_index import CountingTable, FeatureIndex
+from .feature_index import CountingTable, FeatureIndex, by_token
 from .token_columns import TokenColumns
 
 # Windows share kinds if there are no more than this share of kinds among the windows of the first batch
@@ -29,11 +29,11 @@ class KindFeatures(NamedTuple):
     """Features of U kinds of windows seen from O offsets."""
 
     offsets: NDArray[np.int64]  # [O] where a window begins, relative to the token
-    rows: list[TemplateRows]  # [O] of int32[M, U]: what a window of that kind means for the token
+    rows: list[TemplateRows]  # [O] of int32[M, U]: the features of the token that sees a window of that kind
 
 
 class CorpusTokens(NamedTuple):
-    """What a batch of T tokens in B sequences has of features."""
+    """The features of a batch of T tokens in B sequences."""
 
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     # For each kind of window: int32[T + 2 * reach * B], of all positions of the sequences and ``reach`` around each; -1 where
@@ -54,7 +54,7 @@ class KindBuilder:
 
     def add(self, columns: TokenColumns) -> CorpusTokens:
         """The features of a batch of tokens."""
-        positions = _Positions.of(columns, self._compiled.reader.reach)
+        positions = _all_positions(columns, self._compiled.reader.reach)
         if self._windows is None:
             self._windows = self._choose(positions)
             rest = np.ones(len(self._compiled.templates), dtype=bool)
@@ -102,11 +102,11 @@ class KindBuilder:
     def _choose(self, positions: "_Positions") -> list["_Windows"]:
         """Decides which windows to share, by those of the first batch."""
         chosen = []
-        single = np.flatnonzero(self._compiled.reads_one_position)
+        [single] = np.nonzero(self._compiled.widths == 1)
         if len(single):
             chosen.append(_Windows(self._compiled, single, 1))
         by_columns: dict[tuple[int, ...], list[int]] = {}
-        for template in np.flatnonzero(~self._compiled.reads_one_position).tolist():
+        for template in np.flatnonzero(self._compiled.widths > 1).tolist():
             parts = self._compiled.parts_of(template)
             by_columns.setdefault(tuple(np.unique(self._compiled.part_columns[parts])), []).append(template)
         for templates in by_columns.values():
@@ -114,28 +114,25 @@ class KindBuilder:
             widths = self._compiled.widths[templates]
             for width in np.unique(widths)[::-1]:
                 windows = _Windows(self._compiled, np.array(templates)[widths <= width], int(width))
-                if windows.n_kinds(positions) <= _FEW * len(positions.values):
+                if windows.n_kinds(positions) <= _FEW * len(positions[0]):
                     chosen.append(windows)
                     break
         return chosen
 
 
-class _Positions(NamedTuple):
-    """All columns at all positions of a batch, those around each sequence too."""
+_Positions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 
-    values: NDArray[np.uint64]  # [N, C]
-    room: NDArray[np.int64]  # [N] how many positions follow
 
-    @classmethod
-    def of(cls, columns: TokenColumns, reach: int) -> "_Positions":
-        lengths = np.diff(columns.starts) + 2 * reach
-        ends = np.cumsum(lengths)
-        values = np.hstack([columns.table.columns[columns.lexemes], columns.values])
-        return cls(values, np.repeat(ends, lengths) - 1 - np.arange(len(values)))
+def _all_positions(columns: TokenColumns, reach: int) -> _Positions:
+    """RETURNS (uint64[N, C], int64[N]): All columns at all positions of a batch, those around each sequence too; and how many
+    positions follow each."""
+    lengths = np.diff(columns.starts) + 2 * reach
+    values = np.hstack([columns.table.columns[columns.lexemes], columns.values])
+    return values, np.repeat(np.cumsum(lengths), lengths) - 1 - np.arange(len(values))
 
 
 class _Windows:
-    """Windows of some columns and one width, and the templates that see no more than one of them.
+    """Windows of some columns and one width, and the templates that each read within one such window.
 
     compiled (CompiledTemplates): All templates.
     templates (int64[M]): Which of them.
@@ -167,11 +164,11 @@ class _Windows:
         return len(np.unique(self._read(positions)[1]))
 
     def _read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """What is in each window, and one key for all of it. Nothing is read behind the positions around a sequence."""
-        columns = positions.values[:, self._columns]
+        """The values in each window, and one key for all of them. Nothing is read behind the positions around a sequence."""
+        columns, room = positions[0][:, self._columns], positions[1]
         values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)
         for place in range(self._width):
-            known = np.flatnonzero(positions.room >= place)
+            known = np.flatnonzero(room >= place)
             values[known, place] = columns[known + place]
         values = values.reshape(len(columns), self._width * len(self._columns))
         return values, hash_rows(values)
@@ -191,12 +188,10 @@ class _Windows:
 
 
 def with_features(features: TokenFeatures, tokens: NDArray[np.int64], rows: NDArray[np.int32]) -> TokenFeatures:
-    """Some more features, of value 1, for these tokens."""
-    size = len(features.starts) - 1
-    tokens = np.concatenate([np.repeat(np.arange(size), np.diff(features.starts)), tokens])
-    order = np.argsort(tokens, kind="stable")
+    """Add features of value 1 (rows int32[N]) to some tokens (int64[N])."""
+    n_tokens = len(features.starts) - 1
+    tokens = np.concatenate([np.repeat(np.arange(n_tokens), np.diff(features.starts)), tokens])
     values = features.values
     if values is not None:
-        values = np.concatenate([values, np.ones(len(rows), dtype=np.float32)])[order]
-    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=size)))
-    return TokenFeatures(np.concatenate([features.rows, rows])[order], values, starts)
+        values = np.concatenate([values, np.ones(len(rows), dtype=np.float32)])
+    return by_token(tokens, np.concatenate([features.rows, rows]), values, n_tokens)

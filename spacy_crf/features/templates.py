@@ -19,8 +19,10 @@ MOST_TEMPLATES = 10_000  # of one line
 _KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]; and bias, without an offset"
 
 
-class Part(NamedTuple):
-    attribute: str  # or, behind it and a space, which of its values
+class TemplatePart(NamedTuple):
+    """An attribute, and the offset of the token that it is read from."""
+
+    attribute: str  # for one of several values, with a space and the number of the value behind it
     offset: int
 
     def __str__(self) -> str:
@@ -31,10 +33,11 @@ class Part(NamedTuple):
 class Template(NamedTuple):
     """One conjunction of attributes at fixed offsets."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[TemplatePart, ...]
+    name: str = ""  # in place of the spelled parts
 
     def __str__(self) -> str:
-        return "|".join(map(str, self.parts))
+        return self.name or "|".join(map(str, self.parts))
 
 
 def parse_template(text: str) -> list[Template]:
@@ -50,12 +53,12 @@ def parse_template(text: str) -> list[Template]:
         match = _PART.fullmatch(piece.strip())
         if match is None or (match["low"] is None) != (match["attribute"] == "bias"):
             raise ValueError(Errors.CRF101.format(template=text, part=piece.strip(), known=_KNOWN))
-        choices.append([Part(match["attribute"], offset) for offset in offsets_of(match, text)])
+        choices.append([TemplatePart(match["attribute"], offset) for offset in offsets_of(match, text)])
     return [Template(parts) for parts in combined(choices, text)]
 
 
 def is_text(given: Any) -> bool:
-    """Whether it is a string that can be written."""
+    """Whether it is a string that can be encoded."""
     return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
 
 
@@ -76,7 +79,7 @@ def require_named(template: Any, name: str, kind: str, known: Iterable[str]) -> 
 
 
 def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...]]:
-    """One of each list, in all combinations. RAISES (ValueError): CRF102 for too many."""
+    """All combinations of one choice from each list. RAISES (ValueError): CRF102 for too many."""
     n = math.prod(map(len, choices))
     if n > MOST_TEMPLATES:
         reason = f"they stand for {n} templates, of which {MOST_TEMPLATES} are possible"
@@ -85,7 +88,7 @@ def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...
 
 
 def offsets_of(match: "re.Match[str]", template: str) -> range:
-    """The offsets that `OFFSETS` matched, 0 without. RAISES (ValueError): CRF102 if there are none, or they are too far away."""
+    """The offsets that `OFFSETS` matched, or 0. RAISES (ValueError): CRF102 for an empty range, or offsets too far away."""
     low = int(match["low"] or 0)
     high = int(match["high"]) if match["high"] is not None else low
     if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:

@@ -16,30 +16,29 @@ from spacy.vocab import Vocab
 
 from ..errors import known_names
 from ..kernels.hashing import place
+from .clusters import Clusters
 from .doc_batch import DocBatch
-from .document import DOCUMENT_ATTRIBUTES, READS, read_document
+from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES, Labeller, read_document, read_stage
 from .gazetteers import Gazetteer
-from .items import Items, KnownHashes, Source, read_items
-from .lexemes import LEXEME_ATTRIBUTES, NO_TABLES, LexemeTable, Padding, WordTables, padding_values
-from .two_stage import STAGE_ATTRIBUTES, Labeller, read_stage
-from .word_vectors import VECTOR
+from .items import ItemHashes, Items, Source, read_items
+from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, padding_values
+from .word_vectors import VECTOR, WordVectors
 
 # Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
 STRING_ATTRIBUTES = ("norm", "tag", "pos", "morph", "dep", "lemma", "ent_type", "ent_kb_id", "ent_id", "lang")
 NUMBER_ATTRIBUTES = ("ent_iob", "sent_start", "spacy", "head")
 TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
-# What one annotation of a token can change, for telling whether features are still up to date
+# The annotation that templates may read: features are up to date while it stays the same
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 
-def plain_attributes() -> set[str]:
-    """Those that stand for themselves."""
-    return {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES}
+# Attributes whose name is all there is to say; others name a gazetteer, an extension or a function
+PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES}
 
 
 def known_attributes(asked: str) -> str:
     """For error messages: everything a template may name."""
-    names = [*sorted({*plain_attributes(), VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"]
+    names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"]
     return known_names(names, asked)
 
 
@@ -47,7 +46,7 @@ MOST_WORDS = 500_000  # that are kept by default
 
 
 class TokenColumns(NamedTuple):
-    """What was read from a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
+    """Columns read from a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
 
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     doc_starts: NDArray[np.int64]  # [D + 1]
@@ -62,12 +61,14 @@ class TokenColumns(NamedTuple):
 class ColumnReader:
     """Reads Docs into columns.
 
-    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns. Those of
-        the document may be some of `DOCUMENT_ATTRIBUTES`, and then some of `STAGE_ATTRIBUTES`.
+    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns. The
+        document's are some of `DOCUMENT_ATTRIBUTES`, and then some of `STAGE_ATTRIBUTES`.
     gazetteers: By the name of their attribute; their columns follow.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
-    words: Clusters that attributes of the lexeme read, and vectors of words.
+    clusters: Read by attributes of the lexeme.
+    vectors: Of words.
     reach: Largest offset of any template.
+    padding: Values of the positions outside a sequence.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class ColumnReader:
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
-        words: WordTables = NO_TABLES,
+        clusters: Optional[Clusters],
+        vectors: Optional[WordVectors],
         reach: int,
         padding: Padding,
     ):
@@ -87,12 +89,13 @@ class ColumnReader:
         self.document_attributes = document_attributes
         self.gazetteers = gazetteers
         self.item_sources = item_sources
-        self.words = words
+        self.clusters = clusters
+        self.vectors = vectors
         self.reach = reach
         self.padding = padding
         self._outside = padding_values(reach, padding)[:, None]
         self.max_words = MOST_WORDS  # in the table, and items of each source, before it is started anew
-        self._item_names = {name: KnownHashes(name) for name in item_sources}
+        self._item_names = {name: ItemHashes(name) for name in item_sources}
         self.names: Optional[dict[int, str]] = None
         self.first_stage: Optional[Labeller] = None  # what labels Docs that bring no labelling of their own
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
@@ -102,8 +105,8 @@ class ColumnReader:
         self._start_table()
 
     def keeping(self, attributes: Iterable[str]) -> "ColumnReader":
-        """The same with a table of its own, which keeps only some attributes of words. The others are there for who asks for the
-        rows of words that are new (`LexemeTable.rows`)."""
+        """A reader with a table of its own, which keeps only some attributes of words. The others can be read while a word is new
+        (`LexemeTable.rows`)."""
         reader, kept = copy(self), {*attributes, *(g.attribute for g in self.gazetteers.values())}
         kept |= {*(READS if self._of_document else ()), *(("lower",) if self._of_stage else ())}
         reader.lexeme_attributes = [name for name in self._of_words if name in kept]
@@ -115,43 +118,37 @@ class ColumnReader:
         self._forms = [places[name] for name in READS] if self._of_document else []
         self._lower = places["lower"] if self._of_stage else -1
         self._spelled = {g.attribute: places[g.attribute] for g in self.gazetteers.values()}
-        self._table = self._new_table()
-
-    @property
-    def table(self) -> LexemeTable:
-        """The words that are kept."""
-        return self._table
+        self.table = self._new_table()
 
     def keep_names(self, keep: bool) -> None:
-        """While names are kept, ``name_of`` can spell the values read since; reading is slower and the table new."""
+        """Begin a new table. While names are kept, reading is slower, and `spell` can spell the values."""
         self.names = {} if keep else None
         if keep:
-            for source in (
-                *self.gazetteers.values(),
-                *([self.words.clusters] if self.words.clusters is not None else []),
-            ):
-                self.names.update(source.value_names)
-        self._table = self._new_table()
+            for source in (*self.gazetteers.values(), self.clusters):
+                if source is not None:
+                    self.names.update(source.value_names)
+        self.table = self._new_table()
 
     def _new_table(self) -> LexemeTable:
         kept = None if self.lexeme_attributes is self._of_words else self.lexeme_attributes
-        return LexemeTable(self._of_words, self.reach, self.padding, self.names, self.words, kept)
+        return LexemeTable(self._of_words, self.reach, self.padding, self.names, self.clusters, self.vectors, kept)
 
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
-        """Values of an attribute for humans; for values read since names are kept."""
+        """Values of an attribute for humans, if they were read while names are kept."""
         names = self.names or {}
         is_text = attribute in STRING_ATTRIBUTES or attribute in STAGE_ATTRIBUTES
         other = vocab.strings.__getitem__ if is_text else _signed
         return [names[value] if value in names else other(value) for value in values.tolist()]
 
     def read(self, docs: list[Doc]) -> TokenColumns:
+        """Read a batch of Docs."""
         if not isinstance(docs, DocBatch):
             docs = DocBatch(docs)
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
-        table = self._table
+        table = self.table
         if table.size > self.max_words:
-            table = self._table = self._new_table()
+            table = self.table = self._new_table()
         starts, reach = docs.sequence_starts(), self.reach
         numbers = table.numbers(docs.words, docs)
         lexemes, positions = place(numbers, starts, reach)
@@ -175,14 +172,13 @@ class ColumnReader:
                 tokens[2 * reach :, column] = gazetteer.find(words, doc_starts)
             rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)
             values[:] = tokens[rows]
-        items = {name: self._read_items(name, docs) for name in self.item_sources}
+        items = {}
+        for name, source in self.item_sources.items():
+            known = self._item_names[name]
+            if known.size > self.max_words:
+                known = self._item_names[name] = ItemHashes(name)  # a new one: other threads may be reading the old one
+            items[name] = read_items(name, source, docs, self.names, known)
         return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)
-
-    def _read_items(self, name: str, docs: list[Doc]) -> Items:
-        known = self._item_names[name]
-        if known.size > self.max_words:
-            known = self._item_names[name] = KnownHashes(name)  # a new one: other threads may be reading the old one
-        return read_items(name, self.item_sources[name], docs, self.names, known)
 
 
 def _signed(value: int) -> str:

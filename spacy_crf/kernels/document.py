@@ -1,4 +1,5 @@
-"""What a Doc shows of a word by its other forms: those that differ from it in case only."""
+"""What the rest of a Doc shows of a word: its other forms, which differ from it in case only; and the labels that the word, or an
+entity, has elsewhere by a first labelling."""
 
 from typing import NamedTuple
 
@@ -7,8 +8,11 @@ from numpy.typing import NDArray
 
 from . import helper, kernel
 from .hashing import ABSENT
+from .numerics import FIRST_HASH, mix
 
 MOST_SHAPES = 16  # of one word that are counted; others are rare
+NO_LABEL = -1  # of a word or an entity that the Doc has once
+MOST_WORDS = 8  # of the entities in which others are looked for, and that are looked for outside of entities
 
 
 class FormColumns(NamedTuple):
@@ -23,10 +27,12 @@ class FormColumns(NamedTuple):
 
 @kernel
 def document_values(forms, doc_starts, begins):
-    """For each token, by the tokens of the same lower-case word of its Doc: whether another one is in title case, the shape
-    of most, and the form with most capitals; of equals the first.
+    """For each token, by the tokens of the same lower-case word in its Doc: whether another one is in title case, the most
+    frequent shape, and the form with most capitals; of equals the first.
 
-    doc_starts (int64[D + 1]), begins (bool[T + 1]): Where a sentence begins; such tokens are left out of account, unless all do.
+    forms (FormColumns): Attributes of the tokens.
+    doc_starts (int64[D + 1]): Where Docs begin.
+    begins (bool[T + 1]): Where a sentence begins; tokens there do not count, unless all tokens of the word begin one.
     RETURNS (uint64[T, 3]): ABSENT for words that are in the Doc once.
     """
     values = np.full((len(forms.lower), 3), ABSENT, dtype=np.uint64)
@@ -47,7 +53,7 @@ def document_values(forms, doc_starts, begins):
 
 @helper
 def _of_word(tokens, forms, begins, values):
-    """Those of one word: its tokens (int64[N]) in their order."""
+    """Fill in the values of one word, by its tokens (int64[N]) in their order."""
     all_begin = True
     for t in tokens:
         all_begin = all_begin and begins[t]
@@ -72,3 +78,156 @@ def _of_word(tokens, forms, begins, values):
         values[t, 0] = titles > own
         values[t, 1] = shape
         values[t, 2] = forms.orth[form]
+
+
+class FirstLabels(NamedTuple):
+    """The words of T tokens, and the N spans of their first labelling, in their order."""
+
+    lower: NDArray[np.uint64]  # [T]
+    begins: NDArray[np.bool_]  # [T + 1] where a sequence begins
+    start: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    label: NDArray[np.int64]  # [N] from 0 to n_labels - 1
+
+
+@kernel
+def majorities(first, doc_starts, n_labels, entities):
+    """For each token the majority label of the other tokens with the same word, of the other entities with the same words, and of
+    the longer entities that contain these words. Of equals the first; the label outside of entities is the last, `n_labels`.
+
+    doc_starts (int64[D + 1]): Where Docs begin.
+    entities (bool): Whether to find the last two.
+    RETURNS (int64[T, 3]): NO_LABEL where there are no others.
+    """
+    values = np.full((len(first.lower), 3), NO_LABEL)
+    label = np.full(len(first.lower), n_labels)
+    for n in range(len(first.start)):
+        label[first.start[n] : first.end[n]] = first.label[n]
+    begin = 0
+    for d in range(len(doc_starts) - 1):
+        tokens = slice(doc_starts[d], doc_starts[d + 1])
+        values[tokens, 0] = _most_of_others(first.lower[tokens], label[tokens], n_labels + 1)
+        end = begin
+        while entities and end < len(first.start) and first.start[end] < doc_starts[d + 1]:
+            end += 1
+        if begin < end:
+            _of_entities(first, slice(begin, end), tokens, label, n_labels, values)
+        begin = end
+    return values
+
+
+@helper
+def _of_entities(first, spans, tokens, label, n_labels, values):
+    """Fill in the majorities of entities in a Doc that has any."""
+    starts, ends, labels = first.start[spans], first.end[spans], first.label[spans]
+    texts = np.empty(len(starts), dtype=np.uint64)
+    for n in range(len(starts)):
+        texts[n] = FIRST_HASH
+        for t in range(starts[n], ends[n]):
+            texts[n] = mix(texts[n], first.lower[t])
+    parts, of_parts = _parts(first.lower, starts, ends, labels)
+    parts, most_around = _most_of_each(parts, of_parts, n_labels)
+    same = _most_of_others(texts, labels, n_labels)
+    for n in range(len(starts)):
+        values[starts[n] : ends[n], 1] = same[n]
+        values[starts[n] : ends[n], 2] = _at(texts[n], parts, most_around)
+    for t in range(tokens.start, tokens.stop):
+        if label[t] == n_labels:
+            values[t, 2] = _at(mix(FIRST_HASH, first.lower[t]), parts, most_around)
+    texts, most = _most_of_each(texts, labels, n_labels)
+    first_words, _ = _most_of_each(first.lower[starts], labels, n_labels)
+    t = tokens.start
+    while t < tokens.stop:
+        length = 0
+        if label[t] == n_labels and _at(first.lower[t], first_words, most) != NO_LABEL:
+            length, found = _longest(first, t, tokens.stop, label, n_labels, texts, most)
+            values[t : t + length, 1] = found
+        t += max(length, 1)
+
+
+@helper
+def _parts(lower, starts, ends, labels):
+    """All runs of words inside of longer entities (uint64[M]), and the labels of the entities (int64[M])."""
+    size = 0
+    for n in range(len(starts)):
+        length = ends[n] - starts[n]
+        if length <= MOST_WORDS:
+            size += length * (length + 1) // 2 - 1
+    parts, of_parts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
+    size = 0
+    for n in range(len(starts)):
+        length = ends[n] - starts[n]
+        for begin in range(starts[n], ends[n] if length <= MOST_WORDS else starts[n]):
+            text = FIRST_HASH
+            for t in range(begin, min(ends[n], begin + length - 1)):
+                text = mix(text, lower[t])
+                parts[size], of_parts[size] = text, labels[n]
+                size += 1
+    return parts, of_parts
+
+
+@helper
+def _longest(first, begin, stop, label, n_labels, texts, most):
+    """The longest text of an entity that begins at a token outside of all entities: its length, 0 for none, and its label."""
+    text, length, found = FIRST_HASH, 0, NO_LABEL
+    for t in range(begin, min(stop, begin + MOST_WORDS)):
+        if label[t] != n_labels or (t > begin and first.begins[t]):
+            break
+        text = mix(text, first.lower[t])
+        here = _at(text, texts, most)
+        if here != NO_LABEL:
+            length, found = t + 1 - begin, here
+    return length, found
+
+
+@helper
+def _most_of_others(keys, labels, n_labels):
+    """For each of N keys, the majority label of the other places with the same key: int64[N]."""
+    most = np.full(len(keys), NO_LABEL)
+    order = np.argsort(keys)
+    counts, without = np.zeros(n_labels, dtype=np.int64), np.empty(n_labels, dtype=np.int64)
+    first = 0
+    while first < len(order):
+        last = first + 1
+        while last < len(order) and keys[order[last]] == keys[order[first]]:
+            last += 1
+        if last > first + 1:
+            counts[:] = 0
+            without[:] = NO_LABEL
+            for n in order[first:last]:
+                counts[labels[n]] += 1
+            for n in order[first:last]:
+                own = labels[n]
+                if without[own] == NO_LABEL:
+                    counts[own] -= 1
+                    without[own] = counts.argmax()
+                    counts[own] += 1
+                most[n] = without[own]
+        first = last
+    return most
+
+
+@helper
+def _most_of_each(keys, labels, n_labels):
+    """The distinct keys in order (uint64[M]), and the majority label of each (int64[M])."""
+    order = np.argsort(keys)
+    each, most = np.empty(len(keys), dtype=np.uint64), np.empty(len(keys), dtype=np.int64)
+    counts = np.zeros(n_labels, dtype=np.int64)
+    size, first = 0, 0
+    while first < len(order):
+        last = first
+        counts[:] = 0
+        while last < len(order) and keys[order[last]] == keys[order[first]]:
+            counts[labels[order[last]]] += 1
+            last += 1
+        each[size], most[size] = keys[order[first]], counts.argmax()
+        size += 1
+        first = last
+    return each[:size], most[:size]
+
+
+@helper
+def _at(key, keys, values):
+    """The value of a key, NO_LABEL for an unknown key."""
+    place = np.searchsorted(keys, key)
+    return values[place] if place < len(keys) and keys[place] == key else NO_LABEL

@@ -16,8 +16,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import arrays, checks
-from ..features.doc_batch import DocBatch
-from ..features.units import SENT, TOKEN
+from ..features.doc_batch import SENT, TOKEN, DocBatch
 from ..inference.linear_chain import LinearChain
 from ..inference.scaling import ChainWork
 from ..inference.structure import States, Structure

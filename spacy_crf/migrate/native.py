@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from ..features.lexemes import Padding
-from ..features.templates import WIDEST_OFFSET, Part, Template, parse_template
+from ..features.templates import WIDEST_OFFSET, Template, TemplatePart, parse_template
 from . import crfpp, wapiti
 from .foreign import ForeignModel, Weighted
 from .patterns import Pattern
@@ -136,8 +136,8 @@ def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
 
 
 def _template(pattern: Pattern, columns: Sequence[str]) -> Template:
-    parts = tuple(Part(columns[place.column], place.offset) for place in pattern.places)
-    return Template(parts or (Part("bias", 0),))
+    parts = tuple(TemplatePart(columns[place.column], place.offset) for place in pattern.places)
+    return Template(parts or (TemplatePart("bias", 0),))
 
 
 def _uses(template: str, literals: list[str], names: list[str], rows: list[int]) -> Optional[list[Use]]:

@@ -12,7 +12,7 @@ from spacy.strings import get_string_id
 from ..arrays import ranges
 from ..errors import Errors, no_component
 from ..features.extractor import template_seed
-from ..features.feature_index import FeatureIndex
+from ..features.feature_index import FeatureIndex, FeatureNames
 from ..features.items import hash_item
 from ..features.templates import parse_template
 from ..kernels.hashing import mix_all
@@ -118,7 +118,8 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
     place: dict[str, int] = {}
     parts = [place.setdefault(value, len(place)) for _, values in features for value in values]
     starts = np.append(0, np.cumsum([len(values) for _, values in features])).astype(np.int64)
-    return FeatureIndex(keys, list(numbers), template_of, starts, np.array(parts, dtype=np.int32), list(place))
+    names = FeatureNames(list(numbers), template_of, starts, np.array(parts, dtype=np.int32), list(place))
+    return FeatureIndex(keys, names)
 
 
 def _value(attribute: str, text: str, source: str) -> int:

@@ -10,7 +10,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model
 
 from ..errors import Errors
-from ..features.feature_index import FeatureIndex, HashedIndex, HashTable, Names
+from ..features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
 from ..kernels.hashing import list_pairs, mark_pairs
 from .architecture import Architecture
 from .role import Sizes
@@ -210,18 +210,18 @@ class TableSum:
         template_of = np.array(moved, dtype=np.int32)[part["template_of"][new]] if len(moved) else parts
         self._spelled.append((template_of, n_parts[new], parts))
 
-    def _names(self) -> Names:
+    def _names(self) -> FeatureNames:
         template_of, n_parts, parts = map(np.concatenate, zip(*self._spelled))
         self._spelled = []
         starts = np.append(0, np.cumsum(n_parts, dtype=np.int64))
-        return Names([*self._templates], template_of, starts, parts, [*self._strings])
+        return FeatureNames([*self._templates], template_of, starts, parts, [*self._strings])
 
     def freeze(self, first: int | None) -> Table:
         """The chosen features, with the columns that each met; or with all from the first one on."""
         if self._is_hashed:
             table = self._empty
             return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)
-        index = FeatureIndex.packed(self._keys, self._names())
+        index = FeatureIndex(self._keys, packed=self._names().packed())
         counts = self._counts.astype(np.int64)
         if first is not None:
             return Table.full(index, self._n_columns, counts, first=first)

@@ -11,9 +11,9 @@ from thinc.api import Model
 from thinc.model import deserialize_attr, serialize_attr
 
 from ..features.clusters import Clusters
+from ..features.document import Labeller
 from ..features.gazetteers import Gazetteer
 from ..features.token_columns import MOST_WORDS
-from ..features.two_stage import Labeller
 from ..features.word_vectors import WordVectors
 from ..msgpack_stream import packed, unpacked
 from .role import check_equal

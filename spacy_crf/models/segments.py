@@ -18,10 +18,8 @@ from ..errors import Errors, announcements
 from ..features.clusters import Clusters
 from ..features.extractor import IndexBuilder
 from ..features.gazetteers import Gazetteer
-from ..features.segment_index import SpanIndexBuilder
-from ..features.segment_presets import segment_features
-from ..features.segment_templates import SegmentFeatureSet
-from ..features.segments import CompiledSegments
+from ..features.segment_templates import SegmentFeatureSet, segment_features
+from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
 from ..inference.semi_markov import StateSegments
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures

@@ -13,9 +13,9 @@ from thinc.api import Model
 
 from ..errors import Errors
 from ..features.clusters import Clusters
+from ..features.doc_batch import UnitRows
 from ..features.gazetteers import Gazetteer
 from ..features.token_columns import ColumnReader, TokenColumns
-from ..features.units import Rows
 from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
 from .resources import ListedFeatures
@@ -219,9 +219,9 @@ class SparseFeatures(ListedFeatures):
         features._forget()
         return features
 
-    def rows(self, columns: TokenColumns) -> Rows:
+    def rows(self, columns: TokenColumns) -> UnitRows:
         """What has scores, where it is texts that have a label."""
-        return Rows.of(self.unit, columns.starts, columns.doc_starts)
+        return UnitRows.of(self.unit, columns.starts, columns.doc_starts)
 
     def score(self, found: Found, slots: dict[str, Floats]) -> Any:
         """Scores of Docs whose features are looked up, with weights spread into slots."""

@@ -14,13 +14,13 @@ from ..features.extractor import IndexBuilder
 from ..features.feature_index import (
     FeatureIndex,
     HashedIndex,
-    Uses,
+    KnownFeatures,
     VectorIndex,
     index_from_dict,
     pack_numbers,
     unpack_numbers,
 )
-from ..features.segment_index import SpanIndexBuilder
+from ..features.segments import SpanIndexBuilder
 from ..inference.threads import run_chunks
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..kernels.sparse_rows import (
@@ -216,7 +216,7 @@ class Table:
         )
         add_scores(*tokens, *columns, slots, scores.reshape(len(scores), self.n_columns))
 
-    def add_uses(self, uses: Uses, slots: Floats, scores: Floats) -> None:
+    def add_uses(self, uses: KnownFeatures, slots: Floats, scores: Floats) -> None:
         """`add_scores` for features that come as pairs with a token."""
         scores = scores.reshape(len(scores), self.n_columns)
         add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)

@@ -12,8 +12,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
-from ..features.doc_batch import DocBatch
-from ..features.units import TEXT, TOKEN, Rows
+from ..features.doc_batch import TEXT, TOKEN, DocBatch, UnitRows
 from ..inference.texts import TextScores, TextSoftmax
 from ..types import Floats
 from .architecture import Shared, build
@@ -28,7 +27,7 @@ class Reasons(NamedTuple):
     """What speaks for the labels of D texts, by their U units (tokens or sentences)."""
 
     scores: Floats  # [D, Y] of the labels
-    units: Rows
+    units: UnitRows
     left_out: Floats  # [U, Y] of the labels in the text of a unit, without the features of that
 
     def evidence(self, labels: NDArray[np.int64]) -> Floats:
@@ -50,7 +49,7 @@ def _log_odds(scores: Floats, labels: NDArray[np.int64]) -> Floats:
 class OfTexts:
     """What the nodes of models of texts have in common: sequences are texts, and annotation is about these.
 
-    unit (str): What has scores, one of `features.units.UNITS`.
+    unit (str): What has scores, one of `features.doc_batch.UNITS`.
     """
 
     labelled = "texts"
@@ -65,8 +64,8 @@ class OfTexts:
         """Probability of each hidden state at each unit, below the given labels (int64[D]): float64[U, H]; None without any."""
         return None
 
-    def rows(self, docs: DocBatch) -> Rows:
-        return Rows.of(self.unit, docs.sequence_starts(), docs.bounds)
+    def rows(self, docs: DocBatch) -> UnitRows:
+        return UnitRows.of(self.unit, docs.sequence_starts(), docs.bounds)
 
     def starts(self, docs: DocBatch) -> NDArray[np.int64]:
         return self.rows(docs).texts
@@ -99,7 +98,7 @@ class TextRole(OfTexts, ChainRole):
         weights = {name: emissions.get_param(name) for name in features.tables}
         of_tokens = features.of_unit(TOKEN)
         found = of_tokens.look_up(docs)
-        units = Rows.of(TOKEN, docs.sequence_starts(), docs.bounds)
+        units = UnitRows.of(TOKEN, docs.sequence_starts(), docs.bounds)
         labels = scores.emissions + scores.first
         without = np.repeat(labels, np.diff(docs.bounds), axis=0)
         return Reasons(labels, units, without - of_tokens.score(found, of_tokens.slots(weights)).scores)

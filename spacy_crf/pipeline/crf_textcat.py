@@ -15,11 +15,10 @@ from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, cant_train, known_names
-from ..features.cluster_sources import ClusterSource
-from ..features.doc_batch import DocBatch
+from ..features.clusters import ClusterSource
+from ..features.doc_batch import SENT, DocBatch
 from ..features.gazetteers import GazetteerFile
-from ..features.units import SENT
-from ..features.vector_sources import VectorSource
+from ..features.word_vectors import VectorSource
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.annotation import GoldReport

@@ -15,12 +15,10 @@ from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements, counted
-from ..features.cluster_sources import ClusterSource, read_clusters
-from ..features.clusters import Clusters
+from ..features.clusters import Clusters, ClusterSource, read_clusters
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile, read_gazetteers
-from ..features.vector_sources import VectorSource, read_vectors
-from ..features.word_vectors import WordVectors
+from ..features.word_vectors import VectorSource, WordVectors, read_vectors
 from ..kernels import needed
 from ..kernels.announcing import announcer
 from ..losses.clamped import LogLikelihood

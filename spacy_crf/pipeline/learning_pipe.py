@@ -24,11 +24,11 @@ from thinc.api import Model, Optimizer
 
 from .. import checks
 from ..errors import Errors, announcements
-from ..features.cluster_sources import ClusterSource
+from ..features.clusters import ClusterSource
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile
 from ..features.token_columns import MOST_WORDS
-from ..features.vector_sources import VectorSource
+from ..features.word_vectors import VectorSource
 from ..kernels import needed
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures

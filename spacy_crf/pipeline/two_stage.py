@@ -22,7 +22,7 @@ from thinc.api import Optimizer
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..features.two_stage import MAJORITIES, Labelling
+from ..features.document import MAJORITIES, Labelling
 from ..models.architecture import without_stage
 from ..models.role import forget, gives
 from ..schemes import Segments

@@ -16,7 +16,7 @@ from thinc.api import Model
 from ... import checks
 from ...arrays import per_position, states_of
 from ...errors import Errors
-from ...features.label_parts import LabelParts, Parts, check_parts
+from ...features.label_parts import LabelParts, TagParts, check_parts
 from ...inference.structure import Places
 from ...models.architecture import Architecture, Shared, build
 from ...models.emissions import Emissions, check_emissions
@@ -44,7 +44,7 @@ class HigherOrderRole(Architecture):
     def __init__(self, label_parts: LabelParts = None):
         super().__init__()
         self._label_parts = label_parts
-        self._parts: Optional[Parts] = None  # of the tags, where they share weights
+        self._parts: Optional[TagParts] = None  # of the tags, where they share weights
         self._made: Optional[tuple] = None  # the orders, and what they were made of
 
     # -------------------------------------------------------------------------------------------------- scores
@@ -83,7 +83,7 @@ class HigherOrderRole(Architecture):
     def name_tags(self, tags: Sequence[str]) -> None:
         """What the tags are, which the component knows."""
         if self._label_parts is not None:
-            self._parts = Parts.of(tags, self._label_parts)
+            self._parts = TagParts.of(tags, self._label_parts)
 
     def columns(self, n_states: int) -> int:
         return n_states if self._parts is None else self._parts.n_columns

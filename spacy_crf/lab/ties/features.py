@@ -14,7 +14,7 @@ from ...features.doc_batch import DocBatch
 from ...features.extractor import CompiledTemplates, FeatureSet
 from ...features.gazetteers import Gazetteer
 from ...features.items import ItemReader, Items
-from ...features.templates import Part
+from ...features.templates import TemplatePart
 from ...features.token_columns import MOST_WORDS, TokenColumns
 from ...kernels.hashing import ABSENT
 from .templates import BIAS, DISTANCE, OF_WORDS, TiePart, TieTemplate, TokenPairs
@@ -104,7 +104,7 @@ class TieValues:
     def _of_tokens(self, attribute: str, tokens: NDArray[np.int64]) -> NDArray[np.uint64]:
         if self._columns is None:
             self._columns = self._compiled.reader.read(self._docs)
-        return self._compiled.part_values(self._columns, Part(attribute, 0), tokens)
+        return self._compiled.part_values(self._columns, TemplatePart(attribute, 0), tokens)
 
     def _spell_part(self, part: TiePart, pair: TokenPairs) -> str:
         value: Any = self._of_part(part, pair)
