@@ -159,8 +159,8 @@ class LexemeTable:
     def forget(self, upto: int) -> None:
         """Drop the rows of words before a number; the kept attributes stay."""
         with self._lock:
-            if self._fresh is not None and upto > self._fresh.first:
-                first, rows, vectors = self._fresh
+            first, rows, vectors = self._fresh or (upto, None, None)
+            if upto > first:
                 self._fresh = (upto, rows[upto - first :].copy(), vectors[upto - first :].copy())
 
     @property
