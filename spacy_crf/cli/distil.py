@@ -86,7 +86,7 @@ def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Opti
     spans_key (str): Take the spans under this key of ``doc.spans``.
     RAISES (ValueError): CRF710 if there is no such source.
     """
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
     pipes = [(name, pipe) for name, pipe in nlp.pipeline if component in (None, name)]
     if component is not None and not pipes:

@@ -32,7 +32,7 @@ from .texts import STANDARD, read_examples, read_items
 
 if TYPE_CHECKING:
     from ..explain.explanation import Explanation
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 
 @app.command("show")
@@ -51,8 +51,7 @@ def show_cli(
             check_writable(html)
         nlp, docs = load_pipeline(model, code), []
         if html is not None:
-            from ..pipeline.crf_pipe import CRFPipe
-            from ..pipeline.prediction import tell_probabilities
+            from ..pipeline.prediction import CRFPipe, tell_probabilities
 
             tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
         for doc in nlp.pipe(texts or _standard_texts(nlp)):

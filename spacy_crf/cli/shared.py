@@ -25,7 +25,7 @@ from ..errors import Errors, announcements, no_component, shown
 from ..whole_files import beside, is_full, named_in_errors
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 ModelArgument = Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")]
 DataArgument = Annotated[
@@ -207,8 +207,8 @@ def our_pipes(
     of_tokens (bool): Find only components that label tokens.
     RAISES (ValueError): If there are no such components.
     """
-    from ..pipeline.crf_pipe import CRFPipe
-    from ..pipeline.learning_pipe import LearningPipe
+    from ..pipeline.prediction import CRFPipe
+    from ..pipeline.training import LearningPipe
 
     kind = CRFPipe if of_tokens else LearningPipe
     ours = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, kind) and component in (None, name)]

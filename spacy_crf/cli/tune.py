@@ -142,8 +142,8 @@ def tune(
     RAISES (ValueError): CRF020 for too few folds or iterations, CRF710 if there is no component to tune, or several and no name,
         CRF931 if the component has no tag scheme, or a scheme is unknown.
     """
-    from ..pipeline.crf_pipe import CRFPipe
     from ..pipeline.initialization import earlier_annotation
+    from ..pipeline.prediction import CRFPipe
 
     checks.count("crf tune", "--folds", folds)
     checks.count("crf tune", "--iterations", iterations)

@@ -15,7 +15,7 @@ from .reading import Reading
 from .rules import Ruled
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 
 class NothingToCompare(ValueError):

@@ -15,7 +15,7 @@ from ..models.sparse import Found, SparseFeatures
 from ..types import Floats
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 
 class Direction:

@@ -8,7 +8,7 @@ from spacy.tokens import Doc, Span
 from .. import checks
 from ..errors import Errors
 from ..pipeline.annotation.cats import Cats
-from ..pipeline.prediction import check_doc
+from ..pipeline.labels import check_doc
 from .comparison import NothingToCompare
 from .contrast import contrast
 from .explanation import Explanation
@@ -20,8 +20,8 @@ from .training_texts import texts
 from .words import words
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
     from ..pipeline.crf_textcat import CRFTextClassifier
+    from ..pipeline.prediction import CRFPipe
 
 KINDS: dict[str, Callable[..., Explanation]] = {
     "contrast": contrast,

@@ -21,7 +21,7 @@ from ..types import Floats
 from .directions import Direction
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 _PRECISION = 0.05  # what a solution may leave of the right side: the step itself is off by more
 _MOST_PRODUCTS = 50

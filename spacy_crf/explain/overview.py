@@ -10,7 +10,7 @@ from .reading import members_of
 from .weights import Block, blocks, largest
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 
 def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dict[str, Any]:

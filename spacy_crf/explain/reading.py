@@ -22,7 +22,7 @@ from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 ENCODER = "tok2vec"
 NOTHING = 1e-13  # of the largest contribution: what is no row

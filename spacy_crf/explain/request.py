@@ -17,7 +17,7 @@ from .explanation import Explanation, Row, SpanOf
 from .reading import Reading
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 Against = Union[None, str, Span, Iterable[Span]]
 

@@ -12,7 +12,7 @@ from .explanation import Row, RuleEffect
 
 if TYPE_CHECKING:
     from ..constraints.rule import Rule
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 
 class Best(NamedTuple):

@@ -26,7 +26,7 @@ from .left_out_texts import LeftOut
 from .request import Asked
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 _MOST_LEFT = 0.01  # of the contrast, in which an optimum is no optimum
 

@@ -14,7 +14,7 @@ from .explanation import aligned
 from .reading import Feature, members_of, templates_of
 
 if TYPE_CHECKING:
-    from ..pipeline.crf_pipe import CRFPipe
+    from ..pipeline.prediction import CRFPipe
 
 
 FRONT = "^"  # in n-grams of tags, what is in front of a sequence

@@ -12,7 +12,7 @@ from ..errors import Errors, announcements
 from ..schemes import MANY_SPANS, SEGMENTS, choose_scheme, get_scheme
 from .annotation.entities import Entities
 from .annotation.tags import BUILT_IN, TokenTags
-from .crf_pipe import CRFPipe
+from .prediction import CRFPipe
 from .scorers import score_tags
 
 

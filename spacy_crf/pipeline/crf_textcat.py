@@ -24,9 +24,9 @@ from ..types import Floats
 from .annotation.annotation import GoldReport
 from .annotation.cats import Cats
 from .decoding import Decoding
-from .learning_pipe import LearningPipe
-from .prediction import check_doc, only_docs
+from .labels import check_doc, only_docs
 from .supervision import Keys, Supervision
+from .training import LearningPipe
 
 
 class TextDecoding(Decoding):

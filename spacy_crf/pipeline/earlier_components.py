@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from spacy.attrs import ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, IDS, ORTH
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2VecListener
-from spacy.tokens import Doc, Token
+from spacy.tokens import Doc
 from spacy.training import Example
 from thinc.api import Model
 
-from ..errors import Errors, Warnings
+from ..errors import Errors
 from .annotation.annotation import same_words
-from .parts import Component
 
 _OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 outside of entities too
 
@@ -153,38 +152,3 @@ def _listeners(model: Model) -> Iterator[Listener]:
         elif "_upstream_name" in node.attrs:  # spacy-curated-transformers
             state = node.attrs["_state"]
             yield Listener(node, node.attrs["_upstream_name"], state.batch_id is not None, asks_docs=False)
-
-
-# Every Doc has these
-_ALWAYS = ("norm", "lang", "spacy")
-
-
-class MissingAttributes:
-    """What a component's templates read of the output of others, and no Doc had so far.
-
-    pipe (Component): The component.
-    """
-
-    def __init__(self, pipe: Component):
-        self._pipe = pipe
-        self._attributes = {name for name in pipe.token_attributes if name not in _ALWAYS}
-        names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
-        # A getter, or a default, gives every Doc a value
-        self._extensions = {name for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
-        self._n_docs = 0
-
-    def look_at(self, docs: list[Doc]) -> None:
-        """Ends as soon as everything was found."""
-        self._n_docs += len(docs)
-        for doc in docs:
-            if not self._attributes and not self._extensions:
-                return
-            self._attributes -= {name for name in self._attributes if doc.has_annotation(name.upper())}
-            if self._extensions:
-                self._extensions -= {key[1] for key in doc.user_data if key[0] == "._."}
-
-    def tell(self) -> None:
-        """Warns of what is left."""
-        names = sorted(self._attributes) + sorted(f"ext:{name}" for name in self._extensions)
-        if self._n_docs and names:
-            self._pipe.warn(Warnings.CRFW885, attributes=", ".join(names), n=self._n_docs)

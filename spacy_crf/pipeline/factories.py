@@ -13,7 +13,7 @@ from spacy.util import Config
 from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
-    from .learning_pipe import LearningPipe
+    from .training import LearningPipe
 
 _DEFAULTS = """
 [model]

@@ -9,7 +9,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, Optimizer
 
 from ..errors import Errors
-from .parts import Component
+from .labels import LabelPipe
 
 
 def parameters(model: Model) -> list[tuple[Model, str]]:
@@ -24,7 +24,7 @@ def forget_gradients(model: Model) -> None:
             node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
-def step_by_gradient(pipe: Component, optimizer: Optimizer, n_sequences: int, docs: list[Doc]) -> None:
+def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, docs: list[Doc]) -> None:
     """Takes the step.
 
     n_sequences (int): What the gradient is of.
@@ -59,7 +59,7 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
             node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
-def _drawing_back(pipe: Component, optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
+def _drawing_back(pipe: LabelPipe, optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
     """What draws the weights of a model that goes on back after a step.
 
     before (dict): The weights.

@@ -1,14 +1,13 @@
 """What a component finds out before it is trained: its labels, its features, and the corpus if it is streamed."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Token
 from spacy.training import Example, validate_get_examples
 from spacy.util import check_lexeme_norms
 from thinc.api import Optimizer
@@ -20,7 +19,6 @@ from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.word_vectors import VectorSource, WordVectors, read_vectors
 from ..kernels import needed
-from ..kernels.announcing import announcer
 from ..losses.clamped import LogLikelihood
 from ..models.objective import CorpusObjective
 from ..models.pool import held_out_sequences
@@ -28,12 +26,11 @@ from ..models.role import AnnotatedDocs, forget
 from ..models.shared_weights import TiedObjective
 from . import saving
 from .annotation.annotation import GoldReport, reported_once
-from .earlier_components import EarlierAnnotation, MissingAttributes, annotators_that_learn, require_upstream
+from .earlier_components import EarlierAnnotation, annotators_that_learn, require_upstream
 from .gradient_step import forget_gradients
+from .labels import LabelPipe
 from .new_texts import NewFeatures, labels_of
-from .parts import Component
-from .prepared_corpus import InitialCorpus
-from .training import takes_objective, view_for
+from .prepared_corpus import InitialCorpus, takes_objective, view_for
 
 Read = Callable[[], Iterable[Example]]
 
@@ -41,7 +38,7 @@ Read = Callable[[], Iterable[Example]]
 class ShardedWork(Protocol):
     """A training whose corpus is cut into shards, see `lab.shards.shards`."""
 
-    def restore(self, pipe: Component) -> bool:
+    def restore(self, pipe: LabelPipe) -> bool:
         """Takes up what was found before. RETURNS (bool): Whether that is all."""
         ...
 
@@ -49,11 +46,11 @@ class ShardedWork(Protocol):
         """RETURNS (Read): The examples, as they lie in the shards."""
         ...
 
-    def count(self, pipe: Component, had_labels: bool) -> bool:
+    def count(self, pipe: LabelPipe, had_labels: bool) -> bool:
         """Has the workers count the features. RETURNS (bool): Whether they could."""
         ...
 
-    def corpus(self, pipe: Component) -> Any:
+    def corpus(self, pipe: LabelPipe) -> Any:
         """RETURNS (PreparedCorpus): What every step is about."""
         ...
 
@@ -62,7 +59,7 @@ class Sharding(Protocol):
     """What `[initialize.components.NAME.shards]` names."""
 
     def begin(
-        self, pipe: Component, nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
+        self, pipe: LabelPipe, nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
     ) -> ShardedWork: ...
 
 
@@ -75,7 +72,7 @@ class Lists(NamedTuple):
 
 
 def initialize(
-    pipe: Component,
+    pipe: LabelPipe,
     get_examples: Read,
     nlp: Optional[Language],
     labels: Optional[Iterable[str]],
@@ -95,7 +92,7 @@ def initialize(
         require_upstream(pipe.name, pipe.model, nlp)
     saved = _saved(pipe, start_from)
     optimizer = pipe.training.foresee(nlp)
-    expect_kernels(pipe, needed.TRAINING if takes_objective(optimizer) else needed.PREDICTION)
+    pipe.expect_kernels(needed.TRAINING if takes_objective(optimizer) else needed.PREDICTION)
     is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
     wants_stream = is_streamed and takes_objective(optimizer) and optimizer.wants_whole_corpus
     if corpus is not None:
@@ -157,13 +154,7 @@ def initialize(
         pipe.training.corpus = InitialCorpus(pipe, _as_in_training(pipe, get_examples(), nlp), view_for(optimizer))
 
 
-def expect_kernels(pipe: Component, by_structure: Mapping[str, Counter[str]]) -> None:
-    """Says which kernels the component is going to call, if its features are those of tokens."""
-    if pipe.sparse_features is not None and not pipe.has_encoder:
-        announcer.expect(by_structure.get(pipe.model.name, Counter()))
-
-
-def _learn_first_stage(pipe: Component, get_examples: Read, nlp: Optional[Language]) -> None:
+def _learn_first_stage(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language]) -> None:
     """RAISES (ValueError): CRF815 if components annotate that are trained in the same run; CRF811."""
     others = [] if nlp is None else annotators_that_learn(nlp, pipe.name)
     if others:
@@ -174,7 +165,7 @@ def _learn_first_stage(pipe: Component, get_examples: Read, nlp: Optional[Langua
     pipe.first_stage.learn(pipe, lambda: get_examples() if nlp is None else _as_in_training(pipe, get_examples(), nlp))
 
 
-def _saved(pipe: Component, start_from: Any) -> Optional[Path]:
+def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
     """The folder of the component to start from, None for none.
 
     RAISES (ValueError): CRF670 if there is none at this path.
@@ -190,7 +181,7 @@ def _saved(pipe: Component, start_from: Any) -> Optional[Path]:
     raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))
 
 
-def _check_annotators(pipe: Component, nlp: Language, optimizer: str) -> None:
+def _check_annotators(pipe: LabelPipe, nlp: Language, optimizer: str) -> None:
     """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
     others = annotators_that_learn(nlp, pipe.name)
     if others:
@@ -198,7 +189,7 @@ def _check_annotators(pipe: Component, nlp: Language, optimizer: str) -> None:
         raise ValueError(Errors.CRF410.format(name=pipe.name, optimizer=optimizer, others=others))
 
 
-def _clusters(pipe: Component, given: Optional[ClusterSource], *, goes_on: bool) -> Optional[Clusters]:
+def _clusters(pipe: LabelPipe, given: Optional[ClusterSource], *, goes_on: bool) -> Optional[Clusters]:
     """Those that the config names, or the model has.
 
     goes_on (bool): Whether weights stay that were learned with the model's.
@@ -218,7 +209,7 @@ def _clusters(pipe: Component, given: Optional[ClusterSource], *, goes_on: bool)
     return read
 
 
-def _vectors(pipe: Component, given: Optional[VectorSource], *, goes_on: bool) -> Optional[WordVectors]:
+def _vectors(pipe: LabelPipe, given: Optional[VectorSource], *, goes_on: bool) -> Optional[WordVectors]:
     """Those that the config names, the pipeline has, or the model.
 
     goes_on (bool): Whether weights stay that were learned with the model's.
@@ -239,7 +230,7 @@ def _vectors(pipe: Component, given: Optional[VectorSource], *, goes_on: bool) -
 
 
 def _set_lists(
-    pipe: Component,
+    pipe: LabelPipe,
     files: dict[str, GazetteerFile],
     clusters: Optional[Clusters],
     vectors: Optional[WordVectors],
@@ -258,7 +249,7 @@ def _set_lists(
         features.set_lists(read, clusters, vectors)
 
 
-def count(pipe: Component, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
+def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Counts features.
 
     RETURNS (bool): Whether anything is annotated, if there are texts.
@@ -290,7 +281,7 @@ def count(pipe: Component, get_examples: Read, nlp: Optional[Language], had_labe
     return says_something or not was_read
 
 
-def _tell_counted(pipe: Component) -> None:
+def _tell_counted(pipe: LabelPipe) -> None:
     """How much there is to learn."""
     if pipe.sparse_features is not None:
         known = pipe.sparse_features.states
@@ -302,7 +293,7 @@ def _tell_counted(pipe: Component) -> None:
     _tell_known_words(pipe)
 
 
-def _tell_known_words(pipe: Component) -> None:
+def _tell_known_words(pipe: LabelPipe) -> None:
     """How many words of the training data have clusters and vectors: those of another language, or of words spelled otherwise,
     have few."""
     stores = pipe.feature_stores
@@ -320,7 +311,7 @@ def _tell_known_words(pipe: Component) -> None:
                 announcements.info("%s: %d of %d words of the training data %s", pipe.name, found, n, what)
 
 
-def earlier_annotation(pipe: Component, nlp: Optional[Language]) -> Callable[[Example], Doc]:
+def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
     """Gives the predicted Docs of examples what the component's features read of components before it."""
     read = pipe.token_attributes
     if not read:
@@ -328,14 +319,14 @@ def earlier_annotation(pipe: Component, nlp: Optional[Language]) -> Callable[[Ex
     return EarlierAnnotation(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
 
 
-def _noted(pipe: Component, examples: Iterable[Example], labels: set[str]) -> Iterator[Example]:
+def _noted(pipe: LabelPipe, examples: Iterable[Example], labels: set[str]) -> Iterator[Example]:
     """The same examples, whose labels are entered: to read millions of texts once more takes minutes."""
     for example in examples:
         labels.update(labels_of(pipe, [example]))
         yield example
 
 
-def _as_in_training(pipe: Component, examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
+def _as_in_training(pipe: LabelPipe, examples: Iterable[Example], nlp: Language) -> Iterator[Example]:
     """Examples whose predicted Docs are annotated as `nlp.update` does it."""
     annotate = EarlierAnnotation(nlp, pipe.name, [])
     for example in examples:
@@ -348,7 +339,7 @@ def _says_something(allowed: Any, n_tags: int) -> bool:
     return n_tags < 2 or not getattr(allowed, "states", allowed).all()
 
 
-def find_optimum(pipe: Component, examples: Iterable[Example]) -> None:
+def find_optimum(pipe: LabelPipe, examples: Iterable[Example]) -> None:
     """Trains the member of a pool that has one by the component's own optimizer, and lets it rest from then on.
 
     examples (Iterable[Example]): Annotated by earlier components, read once.
@@ -364,7 +355,7 @@ def find_optimum(pipe: Component, examples: Iterable[Example]) -> None:
     pool.attrs["role"].at_rest = 1
 
 
-def _taught(pipe: Component, examples: Iterable[Example]) -> Iterator[AnnotatedDocs]:
+def _taught(pipe: LabelPipe, examples: Iterable[Example]) -> Iterator[AnnotatedDocs]:
     """Texts of which those that are held out count nothing."""
     for block in pipe.training.blocks(examples):
         batch = pipe.training.data(block)
@@ -377,7 +368,7 @@ _ITERATIONS = 20  # after which beginnings are compared
 _L2 = 0.1  # where the optimizer has none
 
 
-def choose_beginning(pipe: Component, examples: Iterable[Example], optimizer: Any) -> None:
+def choose_beginning(pipe: LabelPipe, examples: Iterable[Example], optimizer: Any) -> None:
     """Takes some iterations of L-BFGS from each beginning, and lets training go on from where the objective is least.
 
     examples (Iterable[Example]): Annotated by earlier components, read once.
@@ -457,3 +448,38 @@ def _source(name: str, nlp: Optional[Language], has_own: bool) -> tuple[str, Opt
         block = block.get(key) if isinstance(block, dict) else None
     path = block.get("path") if isinstance(block, dict) else None
     return section, Path(path) if path else None
+
+
+# Every Doc has these
+_ALWAYS = ("norm", "lang", "spacy")
+
+
+class MissingAttributes:
+    """What a component's templates read of the output of others, and no Doc had so far.
+
+    pipe (LabelPipe): The component.
+    """
+
+    def __init__(self, pipe: LabelPipe):
+        self._pipe = pipe
+        self._attributes = {name for name in pipe.token_attributes if name not in _ALWAYS}
+        names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
+        # A getter, or a default, gives every Doc a value
+        self._extensions = {name for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
+        self._n_docs = 0
+
+    def look_at(self, docs: list[Doc]) -> None:
+        """Ends as soon as everything was found."""
+        self._n_docs += len(docs)
+        for doc in docs:
+            if not self._attributes and not self._extensions:
+                return
+            self._attributes -= {name for name in self._attributes if doc.has_annotation(name.upper())}
+            if self._extensions:
+                self._extensions -= {key[1] for key in doc.user_data if key[0] == "._."}
+
+    def tell(self) -> None:
+        """Warns of what is left."""
+        names = sorted(self._attributes) + sorted(f"ext:{name}" for name in self._extensions)
+        if self._n_docs and names:
+            self._pipe.warn(Warnings.CRFW885, attributes=", ".join(names), n=self._n_docs)

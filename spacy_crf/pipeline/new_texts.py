@@ -9,14 +9,14 @@ from spacy.training import Example
 from ..errors import Errors, announcements
 from ..models.role import Evidence
 from . import supervision
-from .parts import Component
+from .labels import LabelPipe
 from .saving import unchanged_by_errors
 
 if TYPE_CHECKING:
     from ..optimizers.anchor import Anchor
 
 
-def add_labels(pipe: Component, examples: Iterable[Example]) -> None:
+def add_labels(pipe: LabelPipe, examples: Iterable[Example]) -> None:
     """Adds the labels that the annotation has and the component has not, but for those it was told to leave out: all, or after
     an error none.
 
@@ -33,7 +33,7 @@ def add_labels(pipe: Component, examples: Iterable[Example]) -> None:
     announcements.info("%s: new labels: %s", pipe.name, ", ".join(sorted(unknown)))
 
 
-def labels_of(pipe: Component, examples: Iterable[Example]) -> set[str]:
+def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
     """Labels of the gold annotation, of its alternatives and of soft labels."""
     labels = set()
     keys = supervision.Keys.of(pipe)
@@ -51,7 +51,7 @@ class NewFeatures:
     def __init__(self) -> None:
         self._texts = TextsMet()
 
-    def add(self, pipe: Component, examples: list[Example]) -> None:
+    def add(self, pipe: LabelPipe, examples: list[Example]) -> None:
         new = self._texts.new_of(pipe, examples)
         if new:
             pipe.training.count(lambda: new)
@@ -63,11 +63,11 @@ class TextsMet:
     def __init__(self) -> None:
         self._met: set[int] = set()
 
-    def new_of(self, pipe: Component, examples: Iterable[Example]) -> list[Example]:
+    def new_of(self, pipe: LabelPipe, examples: Iterable[Example]) -> list[Example]:
         """Those that it is asked about for the first time."""
         return [example for example in examples if self._is_new(pipe, example)]
 
-    def _is_new(self, pipe: Component, example: Example) -> bool:
+    def _is_new(self, pipe: LabelPipe, example: Example) -> bool:
         read = [IDS[name.upper()] for name in pipe.token_attributes]
         keys = supervision.Keys.of(pipe)
         check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
@@ -89,20 +89,20 @@ class Continuation:
         self._texts = TextsMet()
         self._start: Any = None  # which weights there were, and what they were
 
-    def begin(self, pipe: Component) -> None:
+    def begin(self, pipe: LabelPipe) -> None:
         """Called before anything changes."""
         if self._start is None:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
-    def meet(self, pipe: Component, examples: Iterable[Example]) -> None:
+    def meet(self, pipe: LabelPipe, examples: Iterable[Example]) -> None:
         """Counts texts that come for the first time."""
         new = [example.predicted for example in self._texts.new_of(pipe, examples)]
         if new:
             found = pipe.training.frame().evidence_of(new)
             self.since = found if self.since is None else self.since.plus(found)
 
-    def anchor(self, pipe: Component, batch: Optional[Evidence] = None) -> "Anchor":
+    def anchor(self, pipe: LabelPipe, batch: Optional[Evidence] = None) -> "Anchor":
         """batch (Evidence): What the next step is about, None for all that came since."""
         from ..optimizers.anchor import Anchor  # prediction does without
 

@@ -1,12 +1,10 @@
 """What prediction and training ask a component for, without knowing which one it is."""
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer
+from thinc.api import Model
 
-from ..losses.clamped import LabelledLoss
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 
@@ -46,26 +44,3 @@ class Parts(NamedTuple):
         if message not in self.told:
             self.told.add(message)
             self.warn(message, **values)
-
-
-class Component(Protocol):
-    """What training asks a component for: `LearningPipe` has all of it, and says what it means."""
-
-    vocab: Vocab
-    model: Model
-    name: str
-    annotation: Annotation
-    decoding: Decoding
-    loss: LabelledLoss
-    optimizer: Optional[Optimizer]
-    first_stage: Any
-    training: Any
-    cfg: dict[str, Any]
-    told: set[str]
-    is_linear: bool
-    is_pool: bool
-    has_encoder: bool
-    rules_train: bool
-
-    def __getattr__(self, name: str) -> Any:
-        """Its labels, features, rules, and the methods that spaCy calls."""

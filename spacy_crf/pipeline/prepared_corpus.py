@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from spacy.training import Example
+from thinc.api import Optimizer
 
 from ..errors import Errors
 from ..features.token_columns import ANNOTATION
@@ -13,7 +14,7 @@ from ..models.role import AnnotatedDocs, Evidence
 from ..models.sequences import SequencesObjective
 from ..models.shared_weights import TiedObjective
 from . import supervision
-from .parts import Component
+from .labels import LabelPipe
 from .supervision import Keys
 
 if TYPE_CHECKING:
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
 
 # How optimizers ask for a corpus: to evaluate all of it, or to learn from one sequence after the other
 VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
+
+
+def takes_objective(optimizer: Optional[Optimizer]) -> bool:
+    if not hasattr(optimizer, "fits"):
+        return False  # one of thinc's: no need to import ours, without which prediction starts sooner
+    from ..optimizers.objective import CRFOptimizer  # prediction does without
+
+    return isinstance(optimizer, CRFOptimizer)
+
+
+def view_for(optimizer: Optimizer) -> str:
+    """Which of the model's views of a corpus an optimizer asks for."""
+    return "sequences" if optimizer.wants_sequences else "objective"
 
 
 class StepsAbout:
@@ -43,7 +57,7 @@ class PreparedCorpus(StepsAbout):
     kind (str): Which of the model's views of a corpus: "objective" or "sequences".
     """
 
-    def __init__(self, pipe: Component, examples: Iterable[Example], kind: str):
+    def __init__(self, pipe: LabelPipe, examples: Iterable[Example], kind: str):
         self._pipe = pipe
         self.kind = kind
         self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
@@ -102,7 +116,7 @@ class PreparedBatch(PreparedCorpus):
     `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
     """
 
-    def __init__(self, pipe: Component, examples: list[Example], kind: str):
+    def __init__(self, pipe: LabelPipe, examples: list[Example], kind: str):
         super().__init__(pipe, examples, kind)
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs

@@ -1,22 +1,29 @@
-"""The file a component is saved in: a header with a checksum, then compressed msgpack. Loading never runs code."""
+"""A component is saved in one file: a header with a checksum, then compressed msgpack. Loading never runs code."""
 
-from collections.abc import Iterator
+import copyreg
+import io
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Optional
+from types import GeneratorType
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
 from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
 
-from ..errors import Errors
+from ..errors import Errors, announcements
+from ..kernels import needed
 from ..models.resources import ListedFeatures, shared_lists
+from ..models.sparse import prune
 from ..msgpack_stream import packed, packed_bytes, unpacked
-from ..whole_files import FileFormat, seal_into, unseal
-from .parts import Component
+from ..whole_files import FileFormat, seal_into, unpacking, unseal, whole
+from .gradient_step import forget_gradients, parameters
+from .labels import LabelPipe
 
+_WHOLE = "model"  # what a component is saved as
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 
@@ -110,7 +117,7 @@ def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
 
 
 @contextmanager
-def unchanged_by_errors(pipe: Component) -> Iterator[None]:
+def unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
     """After an error a component is what it was before: its settings, its model, what waits for a step, and its first stage."""
     if pipe.first_stage is None:
         with _unchanged_by_errors(pipe):
@@ -121,7 +128,7 @@ def unchanged_by_errors(pipe: Component) -> Iterator[None]:
 
 
 @contextmanager
-def _unchanged_by_errors(pipe: Component) -> Iterator[None]:
+def _unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
     nodes = []
@@ -161,3 +168,120 @@ def read(folder: Path) -> tuple[Path, bytes]:
         return file, file.read_bytes()
     except OSError as error:
         raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
+
+
+class SavingPipe(LabelPipe):
+    """A component that is saved, loaded, copied, and sent to other processes."""
+
+    def __reduce__(self):
+        """For copies and other processes: what is kept from one call to the next is made anew there."""
+        state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
+        state = {**state, **self.__dict__}
+        schedules = getattr(self.optimizer, "schedules", {}).values()
+        if any(isinstance(schedule, GeneratorType) for schedule in schedules):
+            state["optimizer"] = partial(_refuse_step, self.name)
+        return copyreg.__newobj__, (type(self),), state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._connect_stages()
+
+    def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
+        """RETURNS (bytes): Labels, settings and model, which are one whole; nothing where "model" is excluded.
+
+        RAISES (ValueError): CRF413 if weights are not finite numbers.
+        """
+        file = io.BytesIO()
+        if _WHOLE not in exclude:
+            self._save(file)
+        return file.getvalue()
+
+    def _save(self, file: BinaryIO) -> None:
+        self._validate_serialization_attrs()
+        for node, name in parameters(self.model):
+            if not node.ops.xp.isfinite(node.get_param(name)).all():
+                raise ValueError(Errors.CRF413.format(name=self.name, param=name, node=node.name))
+        model = self.model
+        if self.training.prunes:
+            model, n_weights, n_features = prune(model)
+            text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
+            announcements.info(text, self.name, n_weights, n_features)
+        first = None if self.first_stage is None else self.first_stage.component.to_bytes()
+        pack_into(file, type(self).__name__, self._settings(), model, first)
+
+    def _settings(self) -> dict[str, Any]:
+        """What is saved beside the model."""
+        return self.cfg
+
+    def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "SavingPipe":
+        """Load what `to_bytes` gave, unless "model" is excluded. After an error the component is as it was before.
+
+        RAISES (ValueError): With what is wrong about the data.
+        """
+        if _WHOLE not in exclude:
+            self._load(bytes_data, "the bytes given to from_bytes")
+        return self
+
+    def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
+        """Save to a folder, unless "model" is excluded. A model that is there already stays until the new one is complete."""
+        if _WHOLE in exclude:
+            return
+        with whole(Path(path) / FILE_NAME) as file:
+            self._save(file)
+
+    def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "SavingPipe":
+        """Load what `to_disk` wrote, unless "model" is excluded. After an error the component is as it was before.
+
+        RAISES (ValueError): With the file and what is wrong about it.
+        """
+        if _WHOLE in exclude:
+            return self
+        file, data = read(Path(path))
+        self._load(data, str(file))
+        return self
+
+    def _load(self, data: bytes, source: str) -> None:
+        with unpacking(data):
+            self._take_saved(unpack(data, source, type(self).__name__), source)
+        self.training.begin()
+        self.training.go_on()
+
+    def _take_saved(self, saved: Saved, source: str) -> None:
+        try:
+            with unchanged_by_errors(self):
+                self._take_settings(saved.settings)
+                self._labels_changed()
+                load_model(self.model, saved.model, self.decoding.n_states)
+                forget_gradients(self.model)  # they were of other weights
+                self._load_first_stage(saved.first_stage)
+                self.expect_kernels(needed.PREDICTION)
+        except Exception as error:  # it may be anything, for anything may be in a file
+            reason = reason_of(error)
+            raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
+
+    def _load_first_stage(self, saved: Optional[bytes]) -> None:
+        """RAISES (ValueError): CRF510 if there is one on one side only."""
+        stages = [None if stage is None else "a block" for stage in (saved, self.first_stage)]
+        if stages[0] != stages[1]:
+            raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
+        if saved is not None:
+            self.first_stage.load(saved)
+
+    def _take_settings(self, saved: dict[str, Any]) -> None:
+        """Takes over what a saved component has learned; its other settings are those of the config.
+
+        RAISES (ValueError): CRF510 for settings that would give the weights another meaning.
+        """
+        for name in self.meaning:
+            if saved[name] != self.cfg[name]:
+                raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
+        known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
+        for label in (*known["labels"], *known["left_out"]):
+            self.annotation.check_label(label)
+        self.cfg = {**self.cfg, **known}
+
+
+def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
+    """Stands for an optimizer that could not come along."""
+    raise ValueError(Errors.CRF507.format(name=name))

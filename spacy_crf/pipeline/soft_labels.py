@@ -20,7 +20,7 @@ from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTrans
 from ..schemes import Segments
 from ..types import Floats
 from .annotation.annotation import GoldReport, same_words
-from .parts import Component
+from .labels import LabelPipe
 from .supervision import Spelt, Supervision, soft_scores
 
 _ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of the scores as they were written
@@ -47,7 +47,7 @@ class SoftSpans(NamedTuple):
 
 
 def supervise(
-    pipe: Component, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    pipe: LabelPipe, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> Supervision:
     """What is known of a batch with what soft labels say of it, if it has any. The clamp leaves what they take to be possible."""
     key = pipe.loss.spans_key
@@ -69,7 +69,7 @@ def supervise(
 class _Told(NamedTuple):
     """Some texts, and who is told of what is wrong with them."""
 
-    pipe: Component
+    pipe: LabelPipe
     examples: list[Example]
     report: GoldReport
 
@@ -172,7 +172,7 @@ def _fit(spans: SoftSpans, is_soft: NDArray[np.bool_], told: _Told) -> tuple[Sof
 
 
 def _label(
-    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], pipe: Component
+    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], pipe: LabelPipe
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
     """What spans say of the states, and which these are at each token: bool[T, S]."""
     n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)

@@ -17,10 +17,11 @@ from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
 from .corpora import Corpus
-from .prediction import OTHERS, MinProb, Prediction, batches, predict
+from .labels import batches
+from .prediction import OTHERS, MinProb, Prediction, predict
 
 if TYPE_CHECKING:
-    from .crf_pipe import CRFPipe
+    from .prediction import CRFPipe
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
 _BALANCED = 0.5  # makes the fewest mistakes where nothing is known of the texts

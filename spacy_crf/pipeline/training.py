@@ -1,22 +1,26 @@
-"""How a component learns: by which optimizer, from what, and what it has met before."""
+"""How a component learns: what spaCy calls, and what is kept from one step to the next."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Optional
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.training import Example
+from spacy.training import Example, validate_examples
 from spacy.util import registry
 from thinc.api import Optimizer, set_dropout_rate
 
 from ..arrays import named
 from ..errors import Errors, Warnings, announcements, cant_train
+from ..features.clusters import ClusterSource
 from ..features.doc_batch import doc_bounds
+from ..features.gazetteers import GazetteerFile
+from ..features.word_vectors import VectorSource
 from ..models.corpus import block_tokens
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.role import AnnotatedDocs
@@ -26,13 +30,15 @@ from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
 from .annotation.annotation import GoldReport
-from .corpora import Tick
+from .corpora import Tick, only_young_searched
 from .decoding import check_knows_states
 from .earlier_components import require_rest, require_vectors, with_vectors
 from .gradient_step import forget_gradients, step_by_gradient
+from .initialization import Lists, initialize
+from .labels import LabelPipe
 from .new_texts import Continuation, NewFeatures, add_labels
-from .parts import Component
-from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout
+from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout, takes_objective, view_for
+from .saving import SavingPipe, unchanged_by_errors
 from .supervision import Keys, Supervision
 
 # Tokens of a block where the model does not say how many fit into memory
@@ -53,7 +59,7 @@ class TrainingBatch(NamedTuple):
 class Training:
     """What a component keeps from one step to the next."""
 
-    def __init__(self, pipe: Component):
+    def __init__(self, pipe: LabelPipe):
         self._pipe, optimizer = pipe, pipe.optimizer
         self.corpus: Optional[StepsAbout] = None
         # None where the weights come from this training
@@ -475,6 +481,10 @@ class Training:
         """Which weights the model has, as one vector."""
         return Weights(self._pipe.model)
 
+    def expect_new_features(self) -> None:
+        """The component has got a label: features of later texts are still to be added."""
+        self.new_features = self.new_features or NewFeatures()
+
     def go_on(self) -> None:
         """From here on the weights stand for what training has met."""
         if not self.has_read_corpus:
@@ -501,19 +511,6 @@ _GOES_ON = (
 )
 
 
-def takes_objective(optimizer: Optional[Optimizer]) -> bool:
-    if not hasattr(optimizer, "fits"):
-        return False  # one of thinc's: no need to import ours, without which prediction starts sooner
-    from ..optimizers.objective import CRFOptimizer  # prediction does without
-
-    return isinstance(optimizer, CRFOptimizer)
-
-
-def view_for(optimizer: Optimizer) -> str:
-    """Which of the model's views of a corpus an optimizer asks for."""
-    return "sequences" if optimizer.wants_sequences else "objective"
-
-
 def _configured_optimizer(nlp: Language) -> Optional[Optimizer]:
     """What [training.optimizer] names, so that what does not fit is said before features are counted."""
     training = nlp.config.get("training") or {}
@@ -528,3 +525,138 @@ def _are_numbers(scores: Any) -> bool:
     if isinstance(scores, Pooled):
         return all(map(_are_numbers, scores.members))
     return all((array < np.inf).all() for array in named(scores).values())
+
+
+class LearningPipe(SavingPipe):
+    """A component that learns.
+
+    For its arguments see `LabelPipe`.
+    """
+
+    def __init__(self, *args: Any, **settings: Any):
+        super().__init__(*args, **settings)
+        self.training = Training(self)
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    def initialize(
+        self,
+        get_examples: Callable[[], Iterable[Example]],
+        *,
+        nlp: Optional[Language] = None,
+        labels: Optional[list[str]] = None,
+        gazetteers: Optional[dict[str, GazetteerFile]] = None,
+        clusters: Optional[ClusterSource] = None,
+        vectors: Optional[VectorSource] = None,
+        start_from: Optional[Union[str, Path]] = None,
+        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
+        shards: Any = None,  # Optional[Sharding], which spaCy could not check
+    ) -> None:
+        """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels,
+        gazetteers, clusters and vectors stay, its features and weights do not. To go on from what it has learned, load and
+        `update` it, or name it as ``start_from``.
+
+        get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
+        nlp (Language): The pipeline, for its tokenizer.
+        labels (List[str]): The labels; found in the data if None.
+        gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
+            the attribute by which words are compared: LOWER, ORTH or SHAPE. Those of a loaded model stay where none is given.
+        clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" for some made
+            of those of the pipeline; or a table with this as `path`, `most_words` and, for vectors, `n`. Those of a loaded model
+            stay where none are given.
+        vectors (Path): Pipeline whose vectors of words templates read, in place of those of this one ([initialize] vectors); or
+            a table with this as `path`, `dims`, how many numbers each is reduced to, and `length`, that they have in the mean.
+            Those of a loaded model stay where there are none.
+        start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
+            weights are kept, and new ones are added.
+        corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
+            where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory. In that case an
+            optimizer that looks at the whole corpus in each step (such as L-BFGS) is told of this one: what training needs to
+            know of it is kept, and each update is a step about all of it, whatever its batch.
+        shards (Sharding): How it is cut into shards, whose part of each step workers do (docs/training_on_shards.md).
+        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component
+            is as it was before.
+        """
+        with unchanged_by_errors(self), only_young_searched():
+            initialize(
+                self, get_examples, nlp, labels, Lists(gazetteers, clusters, vectors), start_from, corpus, shards
+            )
+
+    def update(
+        self,
+        examples: Iterable[Example],
+        *,
+        drop: float = 0.0,
+        sgd: Optional[Optimizer] = None,
+        losses: Optional[dict[str, float]] = None,
+    ) -> dict[str, float]:
+        """Learn from a batch of examples. With an optimizer that asks for the objective, the work is done in
+        `finish_update`, and the loss – the objective after the step – is added to ``losses`` there. Where the corpus was read by
+        `initialize`, the step is about that, and the batch only says that it is time.
+
+        examples (Iterable[Example]): The batch.
+        drop (float): The dropout rate, for emissions that have dropout.
+        sgd (Optimizer): Takes the step at once, if given.
+        losses (dict[str, float]): Record of the losses, by component.
+        RETURNS (dict[str, float]): The record.
+        """
+        losses = {} if losses is None else losses
+        losses.setdefault(self.name, 0.0)
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.update")
+        self.require_ready([])
+        self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)
+        return losses
+
+    def get_loss(self, examples: Iterable[Example], scores: Any) -> tuple[float, Any]:
+        """Loss of a batch and its derivative.
+
+        examples (Iterable[Example]): The batch.
+        scores (ChainScores): What the model says of its predicted Docs.
+        RETURNS (tuple[float, ChainScores])
+        """
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.get_loss")
+        return self.training.loss_of(examples, scores)
+
+    def finish_update(self, sgd: Optimizer) -> None:
+        """Take a step.
+
+        sgd (Optimizer): Ignored where the component has an optimizer of its own, unless that one steps aside.
+        """
+        self.training.finish(sgd)
+
+    @property
+    def _rehearsal_model(self) -> None:
+        return None
+
+    @_rehearsal_model.setter
+    def _rehearsal_model(self, model: Any) -> None:
+        """`nlp.resume_training` sets it, where a component has it: it is how a component learns of that."""
+        self.training.go_on()
+
+    # -------------------------------------------------------------------------------------- what it has learned
+
+    def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
+        """What the model has learned of a label: the weights of its features, transitions and lengths that are not 0.
+
+        label (str): A label, or one of its tags; all of them if None.
+        top (int): How many at most.
+        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`. It is
+            printed, and shown in a notebook, as a table of the first 20.
+        RAISES (ValueError): For an unknown label.
+        """
+        return registry.get("misc", "spacy_crf.weights.v1")(self, label, top)
+
+    def dump(self) -> str:
+        """RETURNS (str): All weights that are not 0, one a line, the largest first: tags, feature and weight between tabs."""
+        return registry.get("misc", "spacy_crf.dump.v1")(self)
+
+    # -------------------------------------------------------------------------------------------------- scoring
+
+    def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
+        """What the scorer says."""
+        examples = list(examples)
+        validate_examples(examples, f"{type(self).__name__}.score")
+        self.training.hear_of_scoring(examples)
+        return super().score(examples, **kwargs)

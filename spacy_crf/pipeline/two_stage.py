@@ -26,7 +26,7 @@ from ..features.document import MAJORITIES, Labelling
 from ..models.architecture import without_stage
 from ..models.role import forget, gives
 from ..schemes import Segments
-from .parts import Component
+from .labels import LabelPipe
 from .saving import unchanged_by_errors
 
 Read = Callable[[], Iterable[Example]]
@@ -86,7 +86,7 @@ class SecondStage(NamedTuple):
 
 
 def first_stage(
-    make: Callable[..., Component], vocab: Vocab, settings: dict[str, Any], second_stage: Any
+    make: Callable[..., LabelPipe], vocab: Vocab, settings: dict[str, Any], second_stage: Any
 ) -> "FirstStage":
     """The first stage of a component.
 
@@ -112,11 +112,11 @@ def first_stage(
 class FirstStage:
     """Labels Docs for the templates of a second stage.
 
-    component (Component): By which it does. Nobody else has it.
+    component (LabelPipe): By which it does. Nobody else has it.
     settings (SecondStage): Those of the config.
     """
 
-    def __init__(self, component: Component, settings: SecondStage):
+    def __init__(self, component: LabelPipe, settings: SecondStage):
         self.component = component
         self.settings = settings
         self._held_out: dict[bytes, DocSpans] = {}  # of training texts, by a model that has not learned from them
@@ -146,10 +146,10 @@ class FirstStage:
         batch.labelling = found._replace(spans=_joined(moved))
         return batch
 
-    def learn(self, pipe: Component, read: Read) -> None:
+    def learn(self, pipe: LabelPipe, read: Read) -> None:
         """Learns from the training data.
 
-        pipe (Component): The second stage, whose labels and lists it takes over.
+        pipe (LabelPipe): The second stage, whose labels and lists it takes over.
         read (Callable): Gives the training data; texts with the same words are in the same fold.
         RAISES (ValueError): CRF811 if there are no two different texts.
         """
@@ -179,7 +179,7 @@ class FirstStage:
         self._train(read, "all")
         self._held_out = held_out
 
-    def _take_over(self, pipe: Component, read: Read) -> None:
+    def _take_over(self, pipe: LabelPipe, read: Read) -> None:
         """The labels, how they are spelt, and the lists."""
         component = self.component
         for label in pipe.labels:

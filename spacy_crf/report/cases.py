@@ -8,8 +8,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from ..pipeline.annotation.annotation import Mention
-from ..pipeline.crf_pipe import CRFPipe
-from ..pipeline.prediction import tell_probabilities
+from ..pipeline.prediction import CRFPipe, tell_probabilities
 
 # Kinds of cases, and their names in reports
 KINDS = {

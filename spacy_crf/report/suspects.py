@@ -15,8 +15,8 @@ from spacy.training import Example
 from ..errors import Errors
 from ..optimizers.lbfgs import LBFGS
 from ..pipeline.annotation.annotation import Mention
-from ..pipeline.crf_pipe import CRFPipe
 from ..pipeline.initialization import earlier_annotation
+from ..pipeline.prediction import CRFPipe
 from ..schemes import MISSING
 
 ITERATIONS = 100

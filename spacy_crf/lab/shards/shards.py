@@ -34,8 +34,7 @@ from ...inference.threads import default_threads
 from ...models.part_counts import counts_in_parts, put_together
 from ...models.shared_weights import SEEDS, Ties, Variables, keys_of
 from ...models.weights import Weights, checksum
-from ...pipeline.prepared_corpus import StepsAbout
-from ...pipeline.training import takes_objective, view_for
+from ...pipeline.prepared_corpus import StepsAbout, takes_objective, view_for
 from ...types import Floats
 from ...whole_files import FileFormat, room_for, seal_into, unseal
 from ..workers.executors import Executor, Processes, Ray, Staff
@@ -47,7 +46,7 @@ from .sums import Terms, Tree
 from .work import COUNTED, FROZEN, MARKS, VARIABLES, Job, ShardWork, Task
 
 if TYPE_CHECKING:
-    from ...pipeline.crf_pipe import CRFPipe
+    from ...pipeline.prediction import CRFPipe
 
 EXECUTORS = ("processes", "ray")
 _CHECKPOINT = "checkpoint"

@@ -21,7 +21,7 @@ from .mixing import Lesson, begin_part, mixture, walk_part
 from .sums import Terms, Tree
 
 if TYPE_CHECKING:
-    from ...pipeline.crf_pipe import CRFPipe
+    from ...pipeline.prediction import CRFPipe
 
 COUNTED, PREPARED, MARKS, SHARD = "counted-{:05}", "prepared-{:05}", "marks-{:05}", "shard-{:05}"
 FROZEN, VARIABLES = "frozen", "variables"

@@ -1,0 +1,322 @@
+"""Labels of a component, the features that its model reads, and the Docs that it is given: the base of all components.
+
+A component is read in four files: this one, ``prediction.py``, ``training.py`` and ``saving.py``. Its annotation
+(``annotation/``) reads and writes labels, its `Decoding` knows the structure, its `Training` how it learns.
+"""
+
+import logging
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple, Optional
+
+from spacy.pipeline import TrainablePipe
+from spacy.tokens import Doc, Token
+from spacy.training import Example
+from spacy.vocab import Vocab
+from thinc.api import Model, Optimizer
+
+from .. import checks
+from ..errors import Errors, shown
+from ..features.doc_batch import DocBatch
+from ..features.token_columns import MOST_WORDS
+from ..kernels.announcing import announcer
+from ..losses.clamped import LabelledLoss
+from ..models.emissions import EmissionFeatures
+from ..models.pool import PoolRole
+from .annotation.annotation import Annotation
+from .decoding import Decoding
+from .earlier_components import require_vectors
+
+logger = logging.getLogger("spacy.spacy_crf")
+# A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
+# the scores of their tokens should stay in the cache, and each Doc is a dozen containers: those that outlive two searches of
+# Python's garbage collector count as old, and with a quarter more of old objects it searches all that spaCy has loaded. With 512
+# Docs, and those before them still there, that took a fifth of the time of short texts.
+_MOST_TOKENS = 1 << 14
+_MOST_DOCS = 256
+
+
+class _Decodings(NamedTuple):
+    module: str  # imported when a component is made whose model gives such scores
+    name: str
+    example: str  # an architecture
+
+
+# By what has labels; nodes of models may bring others
+_DECODINGS = {
+    "tokens": _Decodings("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
+    "segments": _Decodings("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
+    "texts": _Decodings("crf_textcat", "TextDecoding", "spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
+}
+
+
+class LabelPipe(TrainablePipe):
+    """Base of all components: a model, an annotation, a loss, and the labels.
+
+    model (Model): From Docs to the scores of a structure.
+    annotation (Annotation): Where labels are read and written.
+    loss (LabelledLoss): What training minimises.
+    optimizer (Optimizer): Used instead of the one in [training.optimizer], if there is one; see `Training.optimizer_for`.
+    max_words (int): Different words of which is kept what templates read, and in prediction their scores.
+    settings: Others that are saved.
+    """
+
+    labelled = "tokens"  # what has labels, see `Decoding`
+    # Settings that say what weights mean: those of a saved component are to be those of the config
+    meaning: tuple[str, ...] = ()
+    first_stage: Any = None  # what labels a Doc first, for templates that read stage:NAME
+    training: Any  # see `training.Training`
+    rules_train = False  # whether rules hold in training
+
+    def __init__(
+        self,
+        vocab: Vocab,
+        model: Model,
+        name: str,
+        *,
+        annotation: Annotation,
+        loss: LabelledLoss,
+        optimizer: Optional[Optimizer] = None,
+        scorer: Optional[Callable] = None,
+        max_words: int = MOST_WORDS,
+        **settings: Any,
+    ):
+        self.vocab = vocab
+        self.model = model
+        self.name = name
+        owner = self.owner
+        node = model.attrs.get("role") if isinstance(model, Model) else None
+        must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled].example}"
+        fits = getattr(node, "labelled", None) == self.labelled
+        checks.expect(fits, owner, "model", getattr(model, "name", model), must)
+        must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
+        checks.expect(isinstance(loss, LabelledLoss), owner, "loss", loss, must)
+        possible = optimizer is None or isinstance(optimizer, Optimizer)
+        checks.expect(possible, owner, "optimizer", optimizer, "an optimizer")
+        checks.expect(scorer is None or callable(scorer), owner, "scorer", scorer, "a scorer")
+        # Whether optimizers can be given the objective: all scores are sums of weights
+        self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
+        self.has_encoder = model.has_ref("tok2vec")
+        self.is_pool = isinstance(model.attrs["role"], PoolRole)
+        self.annotation = annotation
+        self.loss = loss
+        self._connect_stages()
+        max_words = checks.count(owner, "max_words", max_words, most=1 << 30)
+        for features in self.feature_stores:
+            features.max_words = max_words
+        self.optimizer = optimizer
+        self.scorer = scorer
+        self.cfg: dict[str, Any] = {"labels": [], "left_out": [], "max_words": max_words, **settings}
+        self.told: set[str] = set()  # what is said once
+        self._labels_changed()
+        self.decoding.check_fit(self)
+
+    def __repr__(self) -> str:
+        labels = reprlib.repr(list(self.labels))
+        learned = "" if self.is_initialized else ", not initialized"
+        return f"<{type(self).__name__} '{self.name}': {self.model.name}, labels {labels}{learned}>"
+
+    @property
+    def owner(self) -> str:
+        """As messages about settings and arguments name it."""
+        return f"Component '{self.name}'"
+
+    def warn(self, message: str, **values: Any) -> None:
+        logger.warning(message.format(name=self.name, **values))
+
+    def tell_once(self, message: str, **values: Any) -> None:
+        if message not in self.told:
+            self.told.add(message)
+            self.warn(message, **values)
+
+    # ---------------------------------------------------------------------------------------------------- labels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the order in which they were added."""
+        return tuple(self.cfg["labels"])
+
+    @property
+    def label_data(self) -> list[str]:
+        """What `spacy init labels` writes, and what `initialize` takes as `labels`."""
+        return list(self.labels)
+
+    def tags(self) -> list[str]:
+        """Names of the tags, in the order of the scores."""
+        return self.annotation.tags()
+
+    def add_label(self, label: str) -> int:
+        """Add a label. A trained model keeps what it has learned; the weights of the new label are zero.
+
+        label (str): Any string but the empty one.
+        RETURNS (int): 0 if the label was there, otherwise 1.
+        """
+        self.annotation.check_label(label)
+        if label in self.cfg["labels"]:
+            return 0
+        self.cfg["labels"].append(label)
+        try:
+            self._labels_changed()
+            if self.is_initialized:
+                self.model.attrs["role"].resize(self.model, self.decoding.n_states)
+        except ValueError:  # the model has no place for it
+            self.cfg["labels"].remove(label)
+            self._labels_changed()
+            raise
+        if self.is_initialized:
+            self.training.expect_new_features()
+        return 1
+
+    def _labels_changed(self) -> None:
+        self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
+        decoding = self.model.attrs["role"].decoding
+        if decoding is None:
+            module, name, _ = _DECODINGS[self.labelled]
+            decoding = getattr(import_module(f".{module}", __package__), name)
+        self.decoding: Decoding = decoding(self.model, self.annotation)
+        self.model.attrs["allowed"], self.model.attrs["tag_of"] = self.decoding.mask(), self.decoding.tag_of
+        if hasattr(self.loss, "bind"):
+            self.loss = self.loss.bind(self.decoding.state_labels)
+
+    def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
+        """Settings that are left to the training data, whose labels are known."""
+
+    def check_settings(self) -> None:
+        """RAISES (ValueError): If settings don't fit the labels, which are known now."""
+        if hasattr(self.loss, "check_labels"):
+            self.loss.check_labels()
+        self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
+
+    def rules(self) -> Any:
+        """The rules that labellings keep, compiled against the labels; None without rules."""
+        return None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether it has weights, of which it can predict, or go on learning."""
+        return bool(self.model.has_dim("nO"))
+
+    def require_ready(self, docs: list[Doc]) -> None:
+        """RAISES (ValueError): CRF402 for a component without weights; CRF962 for Docs without the vectors that it needs."""
+        if not self.model.has_dim("nO"):
+            self._require_labels()
+            raise ValueError(Errors.CRF402.format(name=self.name))
+        if self.has_encoder and docs:
+            require_vectors(self.name, self.model, docs)
+
+    # -------------------------------------------------------------------------------------------------- features
+
+    @property
+    def sparse_features(self) -> Optional[EmissionFeatures]:
+        """The features of tokens, None where there are none."""
+        return self.model.get_ref("emissions").attrs.get("features") if self.model.has_ref("emissions") else None
+
+    @property
+    def feature_stores(self) -> list[Any]:
+        """Everything of the model that has templates."""
+        return [value for node in self.model.walk() for value in node.attrs.values() if hasattr(value, "feature_set")]
+
+    @property
+    def token_attributes(self) -> list[str]:
+        """Token attributes that the templates read."""
+        return list(dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.token_attributes))
+
+    @property
+    def asks_functions(self) -> bool:
+        """Whether functions or extensions give features, which may say something else at the next step."""
+        return any(features.asks_functions for features in self.feature_stores)
+
+    def _connect_stages(self) -> None:
+        """Lets the templates read what a first stage says.
+
+        RAISES (ValueError): CRF810 if they do, and there is none; CRF811 if there is one, and none of them does.
+        """
+        stores, first = self.feature_stores, self.first_stage
+        if first is not None:
+            for features in stores:
+                more = first.settings.templates() if features is self.sparse_features else []
+                features.set_stage(features.feature_set.with_stage(more), first)
+        reads = any(features.feature_set.reads_stage for features in stores)
+        if reads and first is None:
+            raise ValueError(Errors.CRF810.format(where=f"The features of component '{self.name}' read stage:NAME"))
+        if first is not None and not reads:
+            reason = (
+                "no template reads its first stage. Name some in second_stage.features, such as stage:token_majority[0]"
+            )
+            raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
+
+    def forget_scores(self) -> None:
+        """The weights were changed in place."""
+        for features in self.feature_stores:
+            features.forget_scores()
+
+    def expect_kernels(self, by_structure: Mapping[str, Counter[str]]) -> None:
+        """Announce the kernels that the component is going to call, if its features are those of tokens."""
+        if self.sparse_features is not None and not self.has_encoder:
+            announcer.expect(by_structure.get(self.model.name, Counter()))
+
+    def assigns(self) -> list[str]:
+        """What the component writes, in the words of `nlp.analyze_pipes`."""
+        return self.annotation.assigns
+
+    def requires(self) -> list[str]:
+        """What its templates read of the output of components before it, in the same words."""
+        read = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
+        extensions = dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.extensions)
+        return [
+            *(f"token.{name}" for name in read if name not in ("norm", "lang", "spacy")),
+            *(f"token._.{name}" for name in extensions if not Token.get_extension(name)[2]),  # those without a getter
+        ]
+
+    # ------------------------------------------------------------------------------------------------ prediction
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        """Process a stream of Docs in batches.
+
+        stream (Iterable[Doc]): The Docs.
+        batch_size (int): Most Docs in a batch; more than 256 together are no faster, and of long ones fewer.
+        YIELDS (Doc): The Docs in their order.
+        """
+        handle_error = self.get_error_handler()
+        for docs in batches(self.name, stream, batch_size):
+            try:
+                self.set_annotations(docs, self.predict(DocBatch(docs)))
+                yield from docs
+            except Exception as error:
+                handle_error(self.name, self, docs, error)
+            del docs  # before others are made
+
+
+def batches(name: str, docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
+    """Batches of at most `batch_size` Docs, each ended by the Doc that makes it large enough.
+
+    name (str): The component, for the message.
+    RAISES (ValueError): CRF479 if something in `docs` is no Doc.
+    """
+    batch, size, most = [], 0, min(batch_size, _MOST_DOCS)
+    for doc in only_docs(name, docs):
+        batch.append(doc)
+        size += len(doc)
+        if len(batch) == most or size >= _MOST_TOKENS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
+    """The Docs, checked one by one. RAISES (ValueError): CRF479 for anything else."""
+    if not isinstance(docs, Iterable):
+        raise ValueError(Errors.CRF479.format(name=name, value=shown(docs)))
+    for doc in docs:
+        if not isinstance(doc, Doc):
+            raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
+        yield doc
+
+
+def check_doc(name: str, doc: Any) -> None:
+    """RAISES (ValueError): CRF479 for anything but a Doc."""
+    if not isinstance(doc, Doc):
+        raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
