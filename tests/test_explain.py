@@ -15,13 +15,11 @@ from thinc.api import Config
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.explain.changed import changed
-from spacy_crf.explain.labels import ask_label
-from spacy_crf.explain.left_out_texts import LeftOut
-from spacy_crf.explain.overview import overview
+from spacy_crf.explain.explain import ask, ask_label
 from spacy_crf.explain.reading import Reading, read_by
-from spacy_crf.explain.request import ask
-from spacy_crf.explain.training_texts import effects_of_texts
+from spacy_crf.explain.training_texts import LeftOut, effects_of_texts
+from spacy_crf.explain.weights import overview
+from spacy_crf.explain.words import changed
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.templates import parse_template
 from spacy_crf.models.objective import CorpusObjective
@@ -779,7 +777,7 @@ def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     anew = []
     for number in range(n):
         learn(pipe, examples[:number] + examples[number + 1 :], l1)
-        anew.append([each.question.about(DocBatch([each.doc])).measure().odds for each in asked])
+        anew.append([each.comparison.about(DocBatch([each.doc])).measure().odds for each in asked])
         Weights(pipe.model).assign(learned)
         pipe.forget_scores()
     anew = np.array(anew).T - np.array(before)[:, np.newaxis]

@@ -13,7 +13,7 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.explain.rules import effects
+from spacy_crf.explain.comparison import effects
 from spacy_crf.features import doc_batch
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.gazetteers import Gazetteer

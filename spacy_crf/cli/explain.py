@@ -139,7 +139,7 @@ def explain_cli(
                 asked = _found_spans(pipe, doc) if span is None else [_parse_span(span, doc)]
             found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
         if html is not None:
-            from ..explain.html import page
+            from ..explain.explanation import page
 
             write_whole(html, page(found, top).encode("utf8"))
             msg.good(f"{len(found)} explanations in {html}")
@@ -194,7 +194,7 @@ def inspect_cli(
     code: CodeOption = None,
 ) -> None:
     """Print what the components of a pipeline have learned."""
-    from ..explain.overview import overview
+    from ..explain.weights import overview
 
     with brief_errors():
         pipes = our_pipes(load_pipeline(model, code), component, "of spacy_crf", of_tokens=False)
@@ -304,7 +304,7 @@ def _show_rules(pipe) -> None:
 
 def _show_effects(nlp: Language, pipe, text: str) -> None:
     """Print the spans without rules, and the spans as rules are added one by one."""
-    from ..explain.rules import effects
+    from ..explain.comparison import effects
 
     doc = doc_before(nlp, pipe, text)
     before, changes = effects(pipe, doc)

@@ -1,9 +1,10 @@
-"""Two kinds of labellings of a Doc, and how much likelier one is than the other."""
+"""Two kinds of labellings of a Doc, how much more probable one kind is than the other, and the rules that both can keep."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc, Span
 
 from .. import arrays
 from ..errors import Errors
@@ -11,10 +12,11 @@ from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
 from ..pipeline.preset_annotation import restrict
 from ..types import Floats
+from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading
-from .rules import Ruled
 
 if TYPE_CHECKING:
+    from ..constraints.rule import Rule
     from ..pipeline.prediction import CRFPipe
 
 
@@ -23,7 +25,7 @@ class NothingToCompare(ValueError):
 
 
 def nothing(*, has: bool) -> str:
-    """The reason for CRF838 where no possible labelling has, or none lacks, what is asked about."""
+    """The reason for CRF838 where no possible labelling has, or none lacks, what is to be explained."""
     advice = "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment"
     return f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
 
@@ -33,11 +35,11 @@ class Sides(NamedTuple):
 
     having: list[Any]
     lacking: list[Any]
-    tokens: slice  # what they are about; the other tokens allow anything
+    tokens: slice  # that they restrict; other tokens allow anything
 
 
-class Measured(NamedTuple):
-    """How likely the labellings of the two kinds are."""
+class Likelihoods(NamedTuple):
+    """How probable the labellings of both sides are."""
 
     work: Any
     log_z: Floats  # [N] of each clamp
@@ -45,72 +47,65 @@ class Measured(NamedTuple):
 
     @property
     def odds(self) -> float:
-        """Log of how much likelier the first kind is."""
+        """Log-odds of the first side against the second."""
         having, lacking = self.log_z[: self.n_having], self.log_z[self.n_having :]
         return float(np.logaddexp.reduce(having) - np.logaddexp.reduce(lacking))
 
     def shares(self, *, of_having: float = 1.0, of_lacking: float = -1.0) -> Floats:
-        """How much each clamp counts for its kind, times a number for each of the kinds: float64[N]."""
-        kinds = (self.log_z[: self.n_having], of_having), (self.log_z[self.n_having :], of_lacking)
-        return np.concatenate([factor * np.exp(log_z - np.logaddexp.reduce(log_z)) for log_z, factor in kinds])
+        """The share of each clamp in its side, times a factor for each side: float64[N]."""
+        sides = (self.log_z[: self.n_having], of_having), (self.log_z[self.n_having :], of_lacking)
+        return np.concatenate([factor * np.exp(log_z - np.logaddexp.reduce(log_z)) for log_z, factor in sides])
 
 
-class Question:
-    """Asked about the scores of a Doc: under the scheme, what the Doc settles, and the rules that both kinds can keep.
+class Comparison:
+    """Compares two sides by the scores of a Doc, under the scheme, the preset annotation, and the rules that both sides can keep.
 
     pipe (CRFPipe): The component.
-    docs (DocBatch): Of a single Doc.
+    docs (DocBatch): A single Doc.
     reading (Reading): Its scores.
-    sides (Sides): The two kinds.
-    RAISES (NothingToCompare): CRF838 if there is no labelling of one of them.
+    sides (Sides): The two sides.
+    RAISES (NothingToCompare): CRF838 if one side has no labelling.
     """
 
-    is_of_texts = False  # whether it is about the label of a text
+    is_of_texts = False  # whether it compares labels of a text
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, reading: Reading, sides: Sides):
         self.pipe, self.reading, self.sides = pipe, reading, sides
         self._structure: Structure = pipe.decoding.explained
-        settled, clamp = (reading.scores, None) if self.is_of_texts else _settle(pipe, docs, reading.scores)
-        self.ruled, self._joins, fixed = None, False, settled
+        preset, clamp = (reading.scores, None) if self.is_of_texts else _preset(pipe, docs, reading.scores)
+        self.ruled, self._joins, fixed = None, False, preset
         if pipe.rules() is not None:
-            self.ruled = Ruled(pipe, docs, settled, clamp)
+            self.ruled = Ruled(pipe, docs, preset, clamp)
             self.ruled.leave_out(sides.having, "forbids the span")
             self.ruled.leave_out(sides.lacking, "asks for the span")
             fixed, graph = self.ruled.apply(), self.ruled.graph()
             self._joins, self._structure = graph is not None, graph or self._structure
-        self.tokens = self._sequences(np.asarray(reading.scores.starts))
+        # The sequences of these tokens are compared. Rules may tie all sequences together
+        starts = np.asarray(reading.scores.starts)
+        first = np.searchsorted(starts, sides.tokens.start, side="right") - 1
+        last = np.searchsorted(starts, sides.tokens.stop, side="left")
+        self.tokens = slice(int(starts[first]), int(starts[last])) if self.ruled is None else slice(0, int(starts[-1]))
         self.scores = self.cut(reading.scores)
-        self._fixed = None if fixed is reading.scores else _less(self.cut(fixed), self.scores)
+        self._fixed = None if fixed is reading.scores else _difference(self.cut(fixed), self.scores)
         clamps = [*sides.having, *sides.lacking]
         clamps = clamps if clamp is None else [one & clamp for one in clamps]
-        self.n_clamps, self._clamp = len(clamps), self._laid_out([arrays.cut_clamp(one, self.tokens) for one in clamps])
+        self.n_clamps, clamps = len(clamps), [arrays.cut_clamp(one, self.tokens) for one in clamps]
+        if self._joins:
+            clamps = [arrays.join_sequences(self.scores, one).clamp for one in clamps]
+        self._clamp = arrays.join_clamps(clamps)
 
-    def about(self, docs: DocBatch) -> "Question":
-        """The same of other words in the same places."""
+    def about(self, docs: DocBatch) -> "Comparison":
+        """The comparison of the same sides for a Doc with other words in the same places."""
         return type(self)(self.pipe, docs, Reading(self.pipe, docs), self.sides)
 
-    def _sequences(self, starts: NDArray[np.int64]) -> slice:
-        """The tokens of the sequences that it is about: rules may tie all of them together."""
-        if self.ruled is not None:
-            return slice(0, int(starts[-1]))
-        first = np.searchsorted(starts, self.sides.tokens.start, side="right") - 1
-        last = np.searchsorted(starts, self.sides.tokens.stop, side="left")
-        return slice(int(starts[first]), int(starts[last]))
-
     def cut(self, scores: Any) -> Any:
-        """Those of the tokens that it is about, of the scores of the Doc."""
+        """The scores of the compared tokens, from those of the Doc."""
         return arrays.cut_document(scores, None, self.tokens)[0]
 
-    def _laid_out(self, clamps: list[Any]) -> Any:
-        """One behind the other, as are the scores that they belong to."""
-        if self._joins:
-            clamps = [arrays.join_sequences(self.scores, clamp).clamp for clamp in clamps]
-        return arrays.join_clamps(clamps)
+    def measure(self, scores: Optional[Any] = None) -> Likelihoods:
+        """Measure how probable both sides are.
 
-    def measure(self, scores: Optional[Any] = None) -> Measured:
-        """How likely the two kinds of labellings are.
-
-        scores: Of the tokens that it is about, in place of those that the Doc has.
+        scores: Scores of the compared tokens; by default those of the Doc.
         """
         scores = self.scores if scores is None else scores
         if self._fixed is not None:
@@ -123,12 +118,12 @@ class Question:
         for some, has in ((log_z[:n_having], True), (log_z[n_having:], False)):
             if not (some > -np.inf).any():
                 raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what="it", reason=nothing(has=has)))
-        return Measured(work, log_z, n_having)
+        return Likelihoods(work, log_z, n_having)
 
-    def uses(self, measured: Measured, shares: Floats) -> Any:
-        """How often each of the scores that it is about is expected to be used.
+    def uses(self, measured: Likelihoods, shares: Floats) -> Any:
+        """How often each score of the compared tokens is expected to be used.
 
-        shares (float64[N]): How much each clamp counts.
+        shares (float64[N]): The factor of each clamp.
         """
         of_sequences = np.repeat(shares, measured.work.n_sequences // self.n_clamps)
         _, expected = self._structure.expectations(measured.work, weights=of_sequences)
@@ -138,7 +133,7 @@ class Question:
         return arrays.folded(expected, self.n_clamps, self.scores)
 
     def of_doc(self, uses: Any) -> Any:
-        """The same, of the scores of the whole Doc."""
+        """Uses of the scores of the whole Doc, from those of the compared tokens."""
         scores, steps = self.reading.scores, uses.transitions
         if arrays.axes(uses, "transitions")[0] == "token":
             scores = scores._replace(transitions=np.broadcast_to(0.0, (len(scores[0]), *steps.shape[1:])))
@@ -147,7 +142,7 @@ class Question:
         return total
 
     def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
-        """The best labellings of both kinds, of the tokens that it is about, and the difference of their scores."""
+        """The best labelling of each side, for the compared tokens, and the difference of their scores."""
         if self.ruled is not None:
             ours, theirs = self.ruled.best(self.sides.having), self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
@@ -161,22 +156,22 @@ class Question:
         return paths[ours], paths[theirs], float(scores[ours] - scores[theirs])
 
 
-def _settle(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
-    """The scores and the clamp of the labellings that have what the Doc brings, as all probabilities see it.
+def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
+    """The scores and the clamp of the labellings that keep the annotation of the Doc, as for all probabilities.
 
-    RAISES (ValueError): CRF838 if that leaves tokens without any label.
+    RAISES (NothingToCompare): CRF838 if that leaves tokens without any label.
     """
-    question = restrict(pipe.parts(), docs, scores, None)
-    if question is None:
+    restricted = restrict(pipe.parts(), docs, scores, None)
+    if restricted is None:
         return scores, None
-    if question.kept is not None:
+    if restricted.kept is not None:
         reason = "doc.spans['crf_blocked'] leaves some of its tokens without any label"
         raise NothingToCompare(Errors.CRF838.format(name=pipe.name, what=f"'{docs[0].text[:40]}'", reason=reason))
-    return question.scores, question.clamp
+    return restricted.scores, restricted.clamp
 
 
-def _less(scores: Any, others: Any) -> Any:
-    """What makes scores of others: -inf where it forbids."""
+def _difference(scores: Any, others: Any) -> Any:
+    """What to add to the others to get the scores: -inf where the scores are -inf."""
     pairs = {name: (array, getattr(others, name)) for name, array in arrays.named(scores).items()}
     return scores._replace(
         **{
@@ -184,3 +179,158 @@ def _less(scores: Any, others: Any) -> Any:
             for name, (one, other) in pairs.items()
         }
     )
+
+
+# ------------------------------------------------------------------------------------------------------------- rules
+
+
+class BestLabelling(NamedTuple):
+    path: NDArray[np.int32]
+    score: float  # by the model and soft rules
+    relaxed: "list[Rule]"
+
+
+class Ruled:
+    """The rules that both sides can keep. Rules that one side can't keep are left out, and named.
+
+    scores: Of a single Doc, under its preset annotation. clamp: What is still allowed, or None.
+    """
+
+    def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any):
+        compiled = pipe.rules()
+        self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
+        self._structure = pipe.decoding.explained
+        self._rules, self._facts = compiled.all.upto(len(docs[0])), compiled.matcher(docs)
+        self._places = self._rules.places
+        self.left_out: list[RuleEffect] = []
+
+    def leave_out(self, clamps: list[Any], effect: str) -> None:
+        """Leave out the rules that no labelling under these clamps keeps.
+
+        effect (str): The effect of such a rule, in words.
+        """
+        best = self.best(clamps)
+        for rule in best.relaxed if best else ():
+            self._places -= {rule.place}
+            self.left_out.append(RuleEffect(rule.name, rule.kind, None, effect))
+
+    def best(self, clamps: list[Any]) -> Optional[BestLabelling]:
+        """The best labelling that one of the clamps allows; None if there is none."""
+        from ..constraints.decoding import Documents, KeptRules, decode
+
+        kept = None if self._places == self._rules.places else KeptRules(self._places, {})
+        found = []
+        for clamp in clamps:
+            clamp = clamp if self._clamp is None else clamp & self._clamp
+            if not (self._structure.viterbi(self._scores, clamp=clamp).scores > -np.inf).all():
+                continue
+            documents = Documents(self._scores, clamp, self._facts, self._docs.words)
+            decoded = decode(self._rules, documents, self._docs.bounds, kept)
+            score = float(self._structure.path_score(self._scores, decoded.tags).sum())
+            score += sum(cost for cost in self.costs(decoded.tags).values() if cost > -np.inf)
+            found.append(BestLabelling(decoded.tags, score, decoded.relaxed.get(0, [])))
+        return min(found, key=lambda best: (len(best.relaxed), -best.score), default=None)
+
+    def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
+        """What each rule that holds subtracts from the score of a labelling, by the rule's place."""
+        totals, costs = self._rules.totals(path, self._scores.starts, self._docs.bounds)[0], {}
+        no_scores = arrays.zeros(self._scores)
+        for place in self._places:
+            prices = self._rules.decodable(no_scores, self._facts, [place])
+            of_automata = totals[self._rules.automata_of([place])].sum()
+            costs[place] = float(self._structure.path_score(prices, path).sum() + of_automata)
+        return costs
+
+    def rows(self, having: NDArray[np.int32], lacking: NDArray[np.int32]) -> list[Row]:
+        """The contributions of soft rules to the difference of the scores of two labellings."""
+        ours, theirs, rows = self.costs(having), self.costs(lacking), []
+        for rule in self._rules.rules:
+            if not rule.hard and ours.get(rule.place, 0.0) != theirs.get(rule.place, 0.0):
+                cost = ours[rule.place] - theirs[rule.place]
+                rows.append(Row(f"rule {rule.name}", rule.kind, None, None, None, (), 1.0, cost, 1.0, cost))
+        return rows
+
+    def apply(self) -> Any:
+        """The scores with the rules that need no automaton."""
+        return self._rules.apply(self._scores, self._facts, self._places)
+
+    def graph(self) -> Any:
+        """The structure that answers under the other rules, as far as probabilities respect them; None without such rules."""
+        automata = self._rules.fitting.intersection(self._rules.automata_of(self._places))
+        return self._rules.graph(automata) if automata else None
+
+    def effects(self) -> list[RuleEffect]:
+        """The rules that change the best labelling."""
+        _, changes = effects(self._pipe, self._docs[0])
+        return [
+            RuleEffect(rule.name, rule.kind, None if rule.hard else rule.weight, "changes the labelling", price,
+                       [(span.start, span.end, span.label_) for span in spans])
+            for rule, spans, price in changes
+        ]  # fmt: skip
+
+
+class RuleChange(NamedTuple):
+    """The change that a rule makes to the best labelling."""
+
+    rule: "Rule"
+    spans: list[Span]  # found with the rule and those before it
+    price: float  # by how much the model finds these spans less probable than those before, in log-odds
+
+
+def effects(pipe: "CRFPipe", doc: Doc) -> tuple[list[Span], list[RuleChange]]:
+    """Find the best labelling without rules, then add the rules in their order.
+
+    RETURNS (List[Span], List[RuleChange]): The spans without rules, and the rules that change them.
+    """
+    from ..constraints.decoding import Documents
+
+    compiled = pipe.rules()
+    docs = DocBatch([doc])
+    scores = pipe.model.predict(docs)
+    facts = compiled.matcher(docs)
+    every, structure = compiled.all.rules, pipe.decoding.structure
+
+    def best(rules: "list[Rule]") -> tuple[list[Span], float]:
+        some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
+        found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
+        path = pipe.decoding.path(found.tags, scores.starts)
+        work = structure.prepare(scores)
+        score = float(structure.log_partition(work, clamp=pipe.decoding.only(structure, work, path)).sum())
+        return pipe.spans_of(doc, pipe.decoding.segments(found.tags, scores.starts)), score
+
+    before, score = best([])
+    now, changes = before, []
+    for n, rule in enumerate(every, start=1):
+        spans, less = best(every[:n])
+        if spans != now:
+            changes.append(RuleChange(rule, spans, score - less))
+            now, score = spans, less
+    return before, changes
+
+
+# ----------------------------------------------------------------------------------------------------------- request
+
+
+class Request(NamedTuple):
+    """A comparison with the words of the user who asked for it."""
+
+    comparison: Comparison
+    doc: Doc
+    span: Optional[SpanOf]
+    against: str
+    is_complement: bool  # whether the second side is everything else
+
+    def probability(self, odds: float) -> dict[str, float]:
+        """Log-odds, the probability, and its complement, which subtraction would lose near 1."""
+        if not self.is_complement:
+            return {"log-odds": odds}
+        found = {"log-odds": odds, "probability": float(np.exp(-np.logaddexp(0.0, -odds)))}
+        return found | {"1 - probability": float(np.exp(-np.logaddexp(0.0, odds)))}
+
+    def explanation(
+        self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
+    ) -> Explanation:
+        name, words = self.comparison.pipe.name, [token.text for token in self.doc]
+        ruled = self.comparison.ruled
+        rules = [] if ruled is None else [*ruled.left_out, *ruled.effects()]
+        return Explanation(kind, name, words, self.span, self.against, target, base, rows, totals, rules=rules, **more)

@@ -1,12 +1,13 @@
-"""The labellings that have a span and those that have not, as clamps that exclude each other.
+"""The labellings that have a span, and those that lack it, as clamps that exclude each other.
 
-So both are sums of what is positive, and where a span is all but certain its complement is as exact as it. Of a chain a span is
-not there if it does not begin at its first token, or else breaks off at a later one, or else goes on behind its last:
+Both probabilities are then sums of positive numbers, so that the complement of a nearly certain span is as exact as the span. A
+labelling of a chain lacks a span that does not begin at its first token, or breaks off at a later one, or goes on behind its
+last:
 
     Ann Lee as B-PER I-PER, not in front of I-PER:    ¬B-PER *      B-PER ¬I-PER      B-PER I-PER I-PER
 """
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 Allowed = dict[int, NDArray[np.bool_]]  # bool[S] states of some tokens
 
 
-class Place:
+class SpanPlace:
     """A span in a sequence of T tokens: tokens begin up to, not including, end; and the number of its label, -1 for ``O``."""
 
     def __init__(self, begin: int, end: int, label: int, starts: NDArray[np.int64]):
@@ -30,23 +31,12 @@ class Place:
         self.tokens = range(begin, end)
 
 
-class Events:
-    """Clamps of the labellings of a kind."""
-
-    def having(self, place: Place) -> list[Any]:
-        """Those that have a span; of ``O``, those in which all its tokens are outside."""
-        raise NotImplementedError
-
-    def lacking(self, place: Place) -> list[Any]:
-        """Those that have not."""
-        raise NotImplementedError
+def events_of(decoding: "Decoding") -> "Union[ChainEvents, SegmentEvents]":
+    """The clamps of the labellings that have a span, and of those that lack it."""
+    return SegmentEvents(decoding) if decoding.labelled == "segments" else ChainEvents(decoding)
 
 
-def events_of(decoding: "Decoding") -> Events:
-    return _SegmentEvents(decoding) if decoding.labelled == "segments" else _ChainEvents(decoding)
-
-
-class _ChainEvents(Events):
+class ChainEvents:
     """Clamps are bool[T, S]."""
 
     def __init__(self, decoding: "Decoding"):
@@ -54,13 +44,15 @@ class _ChainEvents(Events):
         self._mask: TransitionMask = decoding.mask()
         self._continues, self._continued = continues.any(axis=0), continues.any(axis=1)
 
-    def having(self, place: Place) -> list[NDArray[np.bool_]]:
+    def having(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
+        """Clamps of the labellings with the span; for ``O``, of those in which all its tokens are outside."""
         if place.label < 0:
             return self._clamps(place, [dict.fromkeys(place.tokens, self._of_label(place))])
         whole = self._upto(place, place.end)
         return self._clamps(place, [ended for so_far in whole for ended in self._broken(place, place.end, so_far)])
 
-    def lacking(self, place: Place) -> list[NDArray[np.bool_]]:
+    def lacking(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
+        """Clamps of the other labellings."""
         of_label = self._of_label(place)
         if place.label < 0:
             inside = [dict.fromkeys(range(place.begin, t), of_label) | {t: ~of_label} for t in place.tokens]
@@ -71,19 +63,18 @@ class _ChainEvents(Events):
             events.append({place.begin - 1: before, place.begin: of_label & self._continues})
         for token in range(place.begin + 1, place.end):
             events += [e for so_far in self._upto(place, token) for e in self._broken(place, token, so_far)]
-        events += [e for so_far in self._upto(place, place.end) for e in self._going_on(place, so_far)]
+        if not place.closes:
+            events += [e for so_far in self._upto(place, place.end) for e in self._joined(so_far, place.end, of_label)]
         return self._clamps(place, events)
 
-    def _of_label(self, place: Place) -> NDArray[np.bool_]:
+    def _of_label(self, place: SpanPlace) -> NDArray[np.bool_]:
         return self._label_of == place.label
 
-    def _upto(self, place: Place, token: int) -> list[Allowed]:
-        """The span begins where it should, and goes on up to, not including, a token."""
+    def _upto(self, place: SpanPlace, token: int) -> list[Allowed]:
+        """The span begins at its first token and goes on up to, not including, this token."""
         of_label, begin = self._of_label(place), place.begin
         starts: list[Allowed] = [{begin: of_label}]
-        if (
-            not place.opens
-        ):  # a tag that can go on with a span begins one only where the one before can't be gone on with
+        if not place.opens:  # a tag that can go on with a span begins one only behind a tag that can't be continued
             goes_on, continued = of_label & self._continues, of_label & self._continued
             starts = [{begin: of_label & ~goes_on}, {begin - 1: ~continued, begin: goes_on}]
         for at in range(begin + 1, token):
@@ -91,23 +82,20 @@ class _ChainEvents(Events):
         return starts
 
     def _joined(self, so_far: Allowed, token: int, of_label: NDArray[np.bool_]) -> list[Allowed]:
-        """And the token goes on with the one before."""
+        """Also let the token go on with the one before."""
         before = so_far[token - 1] & self._continued
         return [so_far | {token - 1: before, token: of_label & self._continues}]
 
-    def _broken(self, place: Place, token: int, so_far: Allowed) -> list[Allowed]:
-        """And the token does not."""
+    def _broken(self, place: SpanPlace, token: int, so_far: Allowed) -> list[Allowed]:
+        """Also let the token not go on with the one before."""
         if token == place.end and place.closes:
             return [so_far]
         before, goes_on = so_far[token - 1], self._of_label(place) & self._continues
         cut = so_far | {token - 1: before & ~self._continued}
         return [cut, so_far | {token - 1: before & self._continued, token: ~goes_on}]
 
-    def _going_on(self, place: Place, so_far: Allowed) -> list[Allowed]:
-        return [] if place.closes else self._joined(so_far, place.end, self._of_label(place))
-
-    def _clamps(self, place: Place, events: list[Allowed]) -> list[NDArray[np.bool_]]:
-        """Those that the scheme may allow."""
+    def _clamps(self, place: SpanPlace, events: list[Allowed]) -> list[NDArray[np.bool_]]:
+        """Clamps of the events that the scheme may allow."""
         clamps = []
         for event in filter(self._is_possible, events):
             clamp = np.ones((place.size, len(self._label_of)), dtype=bool)
@@ -122,19 +110,19 @@ class _ChainEvents(Events):
         return follows and all(allowed.any() for allowed in event.values())
 
 
-class _SegmentEvents(Events):
+class SegmentEvents:
     """Clamps are `SegmentClamp`."""
 
     def __init__(self, decoding: "Decoding"):
         self._n_states, self._longest = len(decoding.label_of_states), decoding.longest
 
-    def having(self, place: Place) -> list[SegmentClamp]:
+    def having(self, place: SpanPlace) -> list[SegmentClamp]:
         if place.label < 0:
             return [self._upto(place, place.begin, set(), 0, place.end)]
         too_long = place.end - place.begin > self._longest[1 + place.label]
         return [] if too_long else [self._upto(place, place.end, {place.begin, place.end})]
 
-    def lacking(self, place: Place) -> list[SegmentClamp]:
+    def lacking(self, place: SpanPlace) -> list[SegmentClamp]:
         if place.label < 0:
             return [self._other(place, token, 0) for token in place.tokens]
         clamps = [self._other(place, place.begin, 1 + place.label, begins=True)]
@@ -146,14 +134,14 @@ class _SegmentEvents(Events):
             clamps.append(self._upto(place, place.end + 1, {place.begin}))
         return clamps
 
-    def _free(self, place: Place) -> SegmentClamp:
+    def _free(self, place: SpanPlace) -> SegmentClamp:
         states = np.ones((place.size, self._n_states), dtype=bool)
         return SegmentClamp(states, np.ones(place.size, dtype=bool), np.zeros(place.size, dtype=bool))
 
     def _upto(
-        self, place: Place, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None
+        self, place: SpanPlace, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None
     ) -> SegmentClamp:
-        """A segment from the first token up to, not including, another one; or tokens of a state."""
+        """A segment from the first token up to, not including, another token; or tokens of a state."""
         clamp, upto = self._free(place), end if upto is None else upto
         clamp.states[place.begin : upto] = np.arange(self._n_states) == (1 + place.label if state is None else state)
         clamp.may_begin[place.begin + 1 : end] = False
@@ -161,8 +149,8 @@ class _SegmentEvents(Events):
             clamp.must_begin[token] = True
         return clamp
 
-    def _other(self, place: Place, token: int, state: int, *, begins: bool = False) -> SegmentClamp:
-        """Another state at a token, behind tokens that have it."""
+    def _other(self, place: SpanPlace, token: int, state: int, *, begins: bool = False) -> SegmentClamp:
+        """Another state at a token, behind tokens with the state."""
         clamp = self._free(place)
         clamp.states[place.begin : token] = np.arange(self._n_states) == state
         clamp.states[token, state] = False

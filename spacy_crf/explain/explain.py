@@ -1,21 +1,24 @@
-"""``component.explain``."""
+"""``component.explain``: from a user's question about a span or a label to its explanation."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Union
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Optional, Union
 
+import numpy as np
+from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..errors import Errors
+from ..features.doc_batch import DocBatch
 from ..pipeline.annotation.cats import Cats
 from ..pipeline.labels import check_doc
-from .comparison import NothingToCompare
-from .contrast import contrast
-from .explanation import Explanation
-from .labels import ask_label, contrast_of_labels
-from .leave_out import leave_out
-from .log_odds import log_odds
-from .request import Against, Asked, ask
+from ..pipeline.prediction import labelling
+from ..schemes import NO_SEGMENTS, Segments
+from .comparison import Comparison, Likelihoods, NothingToCompare, Request, Sides, nothing
+from .contributions import contrast, contrast_of_labels, leave_out, log_odds
+from .events import SpanPlace, events_of
+from .explanation import Explanation, SpanOf
+from .reading import Reading
 from .training_texts import texts
 from .words import words
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from ..pipeline.crf_textcat import CRFTextClassifier
     from ..pipeline.prediction import CRFPipe
 
+Against = Union[None, str, Span, Iterable[Span]]
 KINDS: dict[str, Callable[..., Explanation]] = {
     "contrast": contrast,
     "log_odds": log_odds,
@@ -30,8 +34,7 @@ KINDS: dict[str, Callable[..., Explanation]] = {
     "words": words,
     "texts": texts,
 }
-
-_OF_LABELS = {**KINDS, "contrast": contrast_of_labels}  # of texts
+_OF_LABELS = {**KINDS, "contrast": contrast_of_labels}
 _OPTIONS = {"words": ("candidates",), "texts": ("corpus", "l2", "l1", "effect")}
 
 
@@ -52,9 +55,156 @@ def explain(
         checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
         checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
     if pipe.decoding.unexplained is not None:
-        values = {"what": "its decisions", "reason": pipe.decoding.unexplained}
-        raise NothingToCompare(Errors.CRF838.format(name=pipe.name, **values))
+        raise NothingToCompare(_cant(pipe, "its decisions", pipe.decoding.unexplained))
     if isinstance(pipe.annotation, Cats):
         return _OF_LABELS[kind](ask_label(pipe, doc, span, against), **options)
-    asked: Asked = ask(pipe, doc, span, against)
-    return KINDS[kind](asked, **options)
+    return KINDS[kind](ask(pipe, doc, span, against), **options)
+
+
+def _cant(pipe: Any, what: str, reason: str) -> str:
+    return Errors.CRF838.format(name=pipe.name, what=what, reason=reason)
+
+
+# ------------------------------------------------------------------------------------------------------------- spans
+
+
+def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Request:
+    """Translate the arguments of `CRFPipe.explain`.
+
+    RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
+    """
+    if not len(doc):
+        raise ValueError(_cant(pipe, "the text", "it has no tokens"))
+    docs = DocBatch([doc])
+    reading = Reading(pipe, docs)
+    reader = _SpanReader(pipe, doc, reading)
+    if span is None:
+        sides, in_words = reader.labellings(against)
+        return Request(Comparison(pipe, docs, reading, sides), doc, None, in_words, False)
+    wanted = reader.span(span)
+    place, events = reader.place(wanted), reader.events
+    if against is None:
+        lacking, other, in_words = events.lacking(place), place, "against everything else"
+    elif isinstance(against, (str, Span)):
+        rival = reader.span(against) if isinstance(against, Span) else (*wanted[:2], against)
+        is_outside = isinstance(against, str) and against in ("", "O") and against not in pipe.labels
+        rival = (*rival[:2], "O") if is_outside else rival
+        other = SpanPlace(*rival[:2], -1, reader.starts) if is_outside else reader.place(rival)
+        if rival == wanted:
+            raise ValueError(_cant(pipe, f"'{doc[wanted[0] : wanted[1]].text}'", "`against` asks for the same"))
+        lacking, in_words = events.having(other), f"against '{doc[rival[0] : rival[1]].text}' as {rival[2]}"
+    else:
+        clamp, spelled = reader.only(against)
+        lacking, other, in_words = (
+            [clamp],
+            SpanPlace(0, len(doc), -1, reader.starts),
+            f"against the labelling {spelled}",
+        )
+    tokens = slice(min(place.begin, other.begin), max(place.end, other.end))
+    comparison = Comparison(pipe, docs, reading, Sides(events.having(place), lacking, tokens))
+    return Request(comparison, doc, wanted, in_words, against is None)
+
+
+class _SpanReader:
+    """Reads the spans and labellings that users ask about."""
+
+    def __init__(self, pipe: "CRFPipe", doc: Doc, reading: Reading):
+        self._pipe, self._doc, self._scores = pipe, doc, reading.scores
+        self.starts = np.asarray(reading.scores.starts)
+        self.events = events_of(pipe.decoding)
+
+    def span(self, span: Any) -> SpanOf:
+        """A span with its label; the most probable label if it has none."""
+        [(begin, end, label)] = labelling(self._pipe.name, self._doc, [span])
+        if label or not self._pipe.labels:
+            return begin, end, label
+        n = len(self._pipe.labels)
+        segments = Segments(np.full(n, begin), np.full(n, end), np.arange(n))
+        self._check(begin, end)
+        found = self._pipe.distribution(self._doc).span_probabilities(segments)
+        return begin, end, self._pipe.labels[int(found.argmax())]
+
+    def place(self, span: SpanOf) -> SpanPlace:
+        begin, end, label = span
+        self._check(begin, end)
+        return SpanPlace(begin, end, self._number(label), self.starts)
+
+    def _check(self, begin: int, end: int) -> None:
+        what = f"'{self._doc[begin:end].text}'"
+        if ((self.starts > begin) & (self.starts < end)).any():
+            raise NothingToCompare(_cant(self._pipe, what, "it crosses the start of a sentence"))
+        if self._pipe.annotation.spans_are_tokens and end - begin > 1:
+            reason = f"it labels single tokens, and these are {end - begin}. Ask about one of them, such as doc[3:4]"
+            raise ValueError(_cant(self._pipe, what, reason))
+
+    def _number(self, label: str) -> int:
+        checks.labels(self._pipe.owner, [label], self._pipe.labels)
+        return self._pipe.labels.index(label)
+
+    def labellings(self, against: Against) -> tuple[Sides, str]:
+        """The best labelling against the second best or a given one, and that in words."""
+        if isinstance(against, (str, Span)):
+            reason = f"without a span it compares the labelling with another one, a list of Spans, not with {against!r}"
+            raise ValueError(_cant(self._pipe, "the labelling", reason))
+        best = self._pipe.n_best(self._doc, 2)
+        if len(best) < 2:
+            raise NothingToCompare(_cant(self._pipe, "it", nothing(has=False)))
+        (_, ours), (_, theirs) = best
+        [first, _], (second, in_words) = self.only(ours), self.only(theirs if against is None else against)
+        return Sides([first], [second], slice(0, len(self._doc))), f"against {in_words}"
+
+    def only(self, spans: Iterable[Span]) -> tuple[Any, str]:
+        """The clamp that allows a single labelling, and the labelling in words."""
+        found, decoding = labelling(self._pipe.name, self._doc, spans), self._pipe.decoding
+        for begin, end, _ in found:
+            self._check(begin, end)
+        columns = zip(*((begin, end, self._number(label)) for begin, end, label in found))
+        segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
+        path = decoding.path(decoding.annotation.path(segments, self.starts), self.starts)
+        in_words = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
+        structure = decoding.explained
+        return decoding.only(structure, structure.prepare(self._scores), path), in_words
+
+
+# --------------------------------------------------------------------------------------------------- labels of texts
+
+
+class LabelComparison(Comparison):
+    """Compares the labels of a text, of which it has one: each label has a clamp of its own."""
+
+    is_of_texts = True
+
+    def rival(self, measured: Likelihoods) -> int:
+        """The number of the clamp of the most probable other label."""
+        return 1 + int(measured.log_z[1:].argmax())
+
+    def label(self, clamp: int) -> int:
+        return int([*self.sides.having, *self.sides.lacking][clamp].argmax())
+
+    def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
+        """The label, the most probable other label, and the difference of their scores."""
+        measured = self.measure()
+        rival = self.rival(measured)
+        ours, theirs = (np.array([self.label(n)], dtype=np.int32) for n in (0, rival))
+        return ours, theirs, float(measured.log_z[0] - measured.log_z[rival])
+
+
+def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> Request:
+    """Translate the arguments of `CRFTextClassifier.explain`.
+
+    RAISES (ValueError): CRF846 for an unknown label, CRF838 for one against itself or for a Doc without tokens.
+    """
+    if not len(doc):
+        raise ValueError(_cant(pipe, "the text", "it has no tokens"))
+    label = next(iter(pipe.probabilities(doc))) if label is None else label
+    checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
+    if label == against:
+        raise ValueError(_cant(pipe, label, "`against` asks for the same"))
+    others = [other for other in pipe.labels if other != label] if against is None else [against]
+    clamps = [np.array([[one == chosen for one in pipe.labels]]) for chosen in (label, *others)]
+    docs = DocBatch([doc])
+    reading = Reading(pipe, docs)
+    sides = Sides(clamps[:1], clamps[1:], slice(0, int(reading.scores.starts[-1])))
+    in_words = "against everything else" if against is None else f"against {against}"
+    comparison = LabelComparison(pipe, docs, reading, sides)
+    return Request(comparison, doc, (0, len(doc), label), in_words, against is None)

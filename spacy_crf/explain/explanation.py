@@ -1,7 +1,9 @@
-"""What an explanation says: rows that add up, and what they add up to."""
+"""Explanations: rows that add up to a decision, shown as text, in a terminal and as HTML that needs nothing from elsewhere."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from .. import checks
@@ -13,20 +15,21 @@ SpanOf = tuple[int, int, str]  # first token, the one behind the last, label
 
 
 class Row(NamedTuple):
-    """What one weight, or one word, does to a decision.
+    """The contribution of one weight, one word, one rule or one text to a decision.
 
-    feature (str): With its values filled in: ``lower[-1]=in``; "transition", "first", "last", "length"; "tok2vec" for what an
-        encoder says; a word, a rule or a text.
+    feature (str): With its values filled in: ``lower[-1]=in``; "transition", "first", "last", "length"; "tok2vec" for an
+        encoder's output; a word, a rule or a text.
     template (str): Of the feature.
-    offset (Optional[int]): Where the template reads, from the token on; None if it reads in several places or in none.
-    token (Optional[int]): Where the feature was found; None for what is not about a single token.
-    end (Optional[int]): Behind the last token that has it: features of segments have several.
-    tags (Tuple[str, ...]): What the weight is for: a tag, or the two of a transition.
-    value (float): Of the feature, 1 for those that are there or not.
-    weight (float): What the model has learned.
-    use (float): How much more often it is used with the span than without: 1 and -1 between two labellings, else expected.
-    contribution (float): What it adds to the target.
-    effect (Optional[float]): Of a text, by how much the log-odds would change had training been without it, where that was asked.
+    offset (Optional[int]): Where the template reads, relative to the token; None if it reads in several places or in none.
+    token (Optional[int]): The token with the feature; None for a row that is not about a single token.
+    end (Optional[int]): The token behind the last one: features of segments have several tokens.
+    tags (Tuple[str, ...]): What the weight is for: a tag, or the two tags of a transition.
+    value (float): Value of the feature, 1 for a feature without a number.
+    weight (float): The learned weight.
+    use (float): How much more often the weight is used with the span than without: 1 and -1 between two labellings, else
+        expected.
+    contribution (float): What the row adds to the target.
+    effect (Optional[float]): Change of the log-odds if training had been without the text; None if nobody asked for it.
     """
 
     feature: str
@@ -44,12 +47,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class RuleEffect:
-    """What a rule of the component changes.
+    """The effect of a rule of the component.
 
     name (str), rule (str): Its name and its kind. weight (Optional[float]): None for a rule that always holds.
     effect (str): "changes the labelling", "forbids the span" or "asks for the span".
-    price (Optional[float]): What the model's best labelling loses by it, in log-odds; None where nothing was compared.
-    spans (List[Tuple[int, int, str]]): What is found with it and the rules before it.
+    price (Optional[float]): The log-odds that the model's best labelling loses by the rule; None where nothing was compared.
+    spans (List[Tuple[int, int, str]]): Spans that are found under the rule and the rules before it.
     """
 
     name: str
@@ -62,10 +65,10 @@ class RuleEffect:
 
 @dataclass(frozen=True)
 class Flip:
-    """A change that makes the decision another one.
+    """A change of words that reverses the decision.
 
     words (List[Tuple[int, str, str]]): Token, word, and the word in its place.
-    log_odds (float): Of what is explained, in the changed text. spans (List[Tuple[int, int, str]]): What is found there.
+    log_odds (float): Log-odds of the decision in the changed text. spans (List[Tuple[int, int, str]]): Spans found there.
     """
 
     words: list[tuple[int, str, str]]
@@ -74,7 +77,7 @@ class Flip:
 
     @property
     def characters(self) -> int:
-        """How many characters of the words are others."""
+        """How many characters of the words change."""
         return sum(
             max(len(word), len(other)) - sum(a.lower() == b.lower() for a, b in zip(word, other))
             for _, word, other in self.words
@@ -85,17 +88,17 @@ class Flip:
 class Explanation:
     """Why a component decides as it does about a span.
 
-    kind (str): How it was found, see `CRFPipe.explain`. component (str): Its name.
-    words (List[str]): Of the Doc.
-    span (Optional[Tuple[int, int, str]]): What is explained; None for the whole labelling.
+    kind (str): Kind of the explanation, see `CRFPipe.explain`. component (str): Name of the component.
+    words (List[str]): Words of the Doc.
+    span (Optional[Tuple[int, int, str]]): The explained span; None for the whole labelling.
     against (str): What it is compared with, in words.
-    target (float): What is split up: of "contrast" and "texts" a difference of scores, otherwise log-odds.
-    base (float): The part of it that no weight has.
-    rows (List[Row]): The largest contributions first; before them the texts of which an effect is known, the largest first.
-    totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which near 1 says more.
+    target (float): The number that is split up: for "contrast" and "texts" a difference of scores, otherwise log-odds.
+    base (float): The part of the target that no weight has.
+    rows (List[Row]): Largest contributions first; before them texts with an effect, largest effects first.
+    totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which is more exact near 1.
     labelling, rival (List[Tuple[int, int, str]]): The spans of the two labellings that a contrast compares.
-    rules (List[RuleEffect]): What rules have to do with it.
-    flips (List[Flip]): Of "words", what would make the decision another one, the smallest changes first.
+    rules (List[RuleEffect]): Effects of rules.
+    flips (List[Flip]): For "words", changes that reverse the decision, the smallest first.
     additive (bool): Whether the rows add up to the target.
     """
 
@@ -119,7 +122,7 @@ class Explanation:
 
     @property
     def check(self) -> Optional[float]:
-        """The sum of the base and of all rows, less the target; None where they are not to be summed up."""
+        """The sum of the base and of all rows, minus the target; None where rows do not add up."""
         return self.base + sum(row.contribution for row in self.rows) - self.target if self.additive else None
 
     def by(self, *names: str) -> dict[tuple, float]:
@@ -138,18 +141,18 @@ class Explanation:
 
     @property
     def title(self) -> str:
-        """What is explained, in a line."""
+        """The explained decision in one line."""
         if self.span is None:
             return f"{self.component}: the whole labelling, {self.against}"
         start, end, label = self.span
         return f"{self.component}: '{self._text(start, end)}' as {label}, {self.against}"
 
     def told(self) -> list[str]:
-        """What is known beside the rows, in lines."""
+        """Everything but the rows, as lines of text."""
         lines = [", ".join(f"{name} {_number(value)}" for name, value in self.totals.items())]
         if self.kind == "texts":
             known = any(row.effect is not None for row in self.rows)
-            lines.append(_SHARES + ("" if known else "; effect=True tells that"))
+            lines.append(_SHARES + ("" if known else " (effect=True estimates that)"))
         if self.labelling or self.rival:
             lines += [f"best: {self._spelt(self.labelling)}", f"instead: {self._spelt(self.rival)}"]
         for rule in self.rules:
@@ -162,8 +165,8 @@ class Explanation:
         return lines
 
     def table(self, top: int = 20) -> list[tuple[str, str, str, str]]:
-        """Contribution, feature, word and weights by tag, of the features with the largest contributions; the last row is about
-        all others."""
+        """Contribution, feature, words and weights by tag of the features with the largest contributions; the last row sums up
+        all other features."""
         top = checks.count("An explanation", "top", top, least=0, most=checks.ANY)
         found: dict[tuple, list[Row]] = {}
         for row in self.rows:
@@ -188,7 +191,7 @@ class Explanation:
         return shorter(" ".join(self.words[start:end]))
 
     def to_text(self, top: int = 20) -> str:
-        """As plain text.
+        """The explanation as plain text.
 
         top (int): How many features are listed.
         RETURNS (str)
@@ -197,21 +200,19 @@ class Explanation:
         return "\n".join([self.title, *self.told(), *([aligned(rows)] if rows else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
+        """The explanation as plain values, for JSON."""
         return {**asdict(self), "rows": [row._asdict() for row in self.rows], "check": self.check}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_html(self, top: int = 20) -> str:
-        """As a part of a page: with its style, without scripts, and with nothing from elsewhere.
+        """The explanation as a part of a page, with its style and without scripts.
 
         top (int): How many features are listed.
         RETURNS (str)
         """
-        from .html import fragment
-
-        return fragment(self, top)
+        return f"<style>{_STYLE}</style>{_figure(self, top)}"
 
     def __str__(self) -> str:
         return self.to_text()
@@ -223,7 +224,7 @@ class Explanation:
         return self.to_rich()
 
     def to_rich(self, top: int = 20) -> "Group":
-        """For a terminal.
+        """The explanation for a terminal.
 
         top (int): How many features are listed.
         RETURNS (rich.console.Group)
@@ -242,7 +243,7 @@ class Explanation:
 
 
 def aligned(rows: list[tuple[str, ...]]) -> str:
-    """Rows as lines in which columns stand below each other."""
+    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -252,7 +253,7 @@ def shorter(text: str, most: int = 60) -> str:
 
 
 _MOST_TAGS, _MOST_FLIPS = 3, 3
-_SHARES = "shares of the score, which is not what would change without a text"
+_SHARES = "shares of the score, not what would change without a text"
 
 
 def _sum(rows: list[Row]) -> float:
@@ -260,7 +261,7 @@ def _sum(rows: list[Row]) -> float:
 
 
 def _size(row: Row) -> tuple[bool, float]:
-    """By which the largest is first."""
+    """Sort key: rows with an effect first, then by size."""
     return row.effect is None, -abs(row.contribution if row.effect is None else row.effect)
 
 
@@ -272,3 +273,74 @@ def _weights(row: Row) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e-3 else f"{value:.4f}"
+
+
+# -------------------------------------------------------------------------------------------------------------- HTML
+
+_STYLE = """
+.crf-why { font: 14px/1.5 system-ui, sans-serif; max-width: 60rem }
+.crf-why h2 { font-size: 1.1rem } .crf-why p { margin: .3rem 0 }
+.crf-why mark { color: inherit; padding: .1em .2em; border-radius: .2em }
+.crf-why mark.for { background: rgba(0, 140, 60, var(--much)) } .crf-why mark.not { background: rgba(210, 30, 30, var(--much)) }
+.crf-why u { text-decoration-thickness: 2px; text-underline-offset: 4px }
+.crf-why table { border-collapse: collapse } .crf-why caption { text-align: left; font-weight: 600; padding: .4rem 0 }
+.crf-why th, .crf-why td { text-align: left; padding: .1rem .8rem .1rem 0; border-bottom: 1px solid rgba(128, 128, 128, .3) }
+.crf-why td:first-child { text-align: right; font-variant-numeric: tabular-nums }
+"""
+_PAGE_STYLE = ":root { color-scheme: light dark } body { margin: 0 auto; max-width: 60rem; padding: 1rem 1.5rem 4rem; "
+_PAGE_STYLE += "font: 16px/1.5 system-ui, sans-serif } h1 { font-size: 1.6rem }"
+_MOST_TEMPLATES = 12
+
+
+def weights_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return f'<style>{_STYLE}</style><section class="crf-why">{_table("Weights", heads, rows)}</section>'
+
+
+def page(explanations: Iterable[Explanation], top: int = 20) -> str:
+    """A whole page with explanations, light or dark as its reader prefers."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Why</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{_PAGE_STYLE}{_STYLE}</style></head><body><main><h1>Why</h1>\n"
+        + "\n".join(_figure(explanation, top) for explanation in explanations)
+        + "\n</main></body></html>\n"
+    )
+
+
+def _figure(explanation: Explanation, top: int) -> str:
+    told = "".join(f"<p>{escape(line)}</p>" for line in explanation.told())
+    rows = [row[:4] for row in explanation.table(top)]
+    table = _table("Largest contributions", ("", "feature", "at", "weights"), rows)
+    if explanation.additive:
+        sums = list(explanation.by("template").items())[:_MOST_TEMPLATES]
+        templates = [(f"{value:+.4f}", template) for (template,), value in sums]
+        table += _table("By template", ("", "template"), templates)
+    return (
+        f'<section class="crf-why"><h2>{escape(explanation.title)}</h2>'
+        f"<p>{_marked(explanation)}</p>{told}{table}</section>"
+    )
+
+
+def _marked(explanation: Explanation) -> str:
+    """The words, coloured by their contributions for and against the decision; the explained span is underlined."""
+    sums = {token: value for (token,), value in explanation.by("token").items() if token is not None}
+    most = max(map(abs, sums.values()), default=0.0) or 1.0
+    start, end, _ = explanation.span or (0, 0, "")
+    words = []
+    for n, word in enumerate(explanation.words):
+        text, value = escape(word), sums.get(n, 0.0)
+        if start <= n < end and end - start < len(explanation.words):
+            text = f"<u>{text}</u>"
+        if value:
+            style = f'style="--much: {0.6 * abs(value) / most:.2f}"'
+            text = f'<mark class="{"for" if value > 0 else "not"}" {style} title="{value:+.4f}">{text}</mark>'
+        words.append(text)
+    return " ".join(words)
+
+
+def _table(caption: str, heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

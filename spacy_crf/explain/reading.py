@@ -1,4 +1,4 @@
-"""What a model reads in a Doc: the weights that its scores are sums of, with names."""
+"""The scores of one Doc as sums of named weights, in double precision."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -16,50 +16,25 @@ from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
 from ..models.neural_segments import EncodedSegments
-from ..models.pool import PoolRole, tell_members
 from ..models.sparse import SparseFeatures, SparseRole
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
+from .weights import Feature, members_of, offset_of
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
 ENCODER = "tok2vec"
-NOTHING = 1e-13  # of the largest contribution: what is no row
-_OFFSET = re.compile(r"\[(-?\d+)\]")
+NOTHING = 1e-13  # smaller contributions, relative to the largest one, have no row
 _SEGMENT = re.compile(r"seg\.([a-z]+)")
 
-
-class Feature(NamedTuple):
-    name: str
-    template: str
-    offset: Optional[int]
-
-    @classmethod
-    def of(cls, index: Any, row: int) -> "Feature":
-        """A row of an index, whichever it is."""
-        names, of_rows = templates_of(index, np.array([row]))
-        template = names[int(of_rows[0])]
-        return cls(index.name(row), template, offset_of(template))
-
-
-def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.int64]]:
-    """Names of the templates of an index, and which one each row has (int64[N])."""
-    if isinstance(index, FeatureIndex):
-        return index.spelled.templates, index.spelled.template_of[rows].astype(np.int64)
-    if isinstance(index, VectorIndex):
-        return [f"vector[{offset}]" for offset in index.offsets], rows // index.width
-    return ["hashed rows"], np.zeros(len(rows), dtype=np.int64)
-
-
-def offset_of(template: str) -> Optional[int]:
-    """The offset of a template that reads at a single one."""
-    offsets = set(_OFFSET.findall(template))
-    return int(offsets.pop()) if len(offsets) == 1 else None
+Step = tuple[int, int, int, float]  # token that a transition leads to, state before, state after, how often it is used
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # the first token of each place, and the one behind the last
 
 
 def read_by(template: str) -> tuple[list[int], list[int], bool]:
-    """Which tokens a template reads: offsets from the first token that it is about, offsets from the last, and whether all."""
+    """The tokens that a template reads: offsets from the first token of a place, offsets from the last, and whether it reads all
+    tokens between."""
     begin, end, inside = [], [], False
     for part in template.split("|"):
         match, offset = _SEGMENT.match(part), offset_of(part)
@@ -75,18 +50,18 @@ def read_by(template: str) -> tuple[list[int], list[int], bool]:
 
 
 class Terms(NamedTuple):
-    """The N weights whose sums are one of the arrays that a layer gives: each is found at a place (a token, or a span that is
-    listed), and added, times its value, to a column (a state, or a pair of them) of the row of that place."""
+    """The N weights whose sums are one of the output arrays of a layer. A feature is found at a place (a token, or a listed
+    span); its weight times its value is added to a column (a state, or a pair of states) of the row of that place."""
 
     of: str  # the array
     place: NDArray[np.int64]  # [N]
-    row: NDArray[np.int64]  # [N] the place, but where a row is about several tokens, such as a text
+    row: NDArray[np.int64]  # [N] the place, or the row that several tokens share, such as a text
     column: NDArray[np.int64]  # [N]
     value: Floats  # [N]
     weight: Floats  # [N]
     feature: NDArray[np.int64]  # [N] its number, for `name`
     name: Callable[[int], Feature]
-    tokens: tuple[NDArray[np.int64], NDArray[np.int64]]  # first token of each place, and the one behind the last
+    tokens: Ends
     shape: tuple[int, ...]  # of the array
 
     def sum(self) -> Floats:
@@ -95,9 +70,9 @@ class Terms(NamedTuple):
         return np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size).reshape(self.shape)
 
     def uses(self, derivative: Floats) -> Floats:
-        """How often each is used: float64[N].
+        """How often each weight is used: float64[N].
 
-        derivative: Of the array.
+        derivative: With respect to the array.
         """
         return derivative.reshape(self.shape[0], -1)[self.row, self.column]
 
@@ -118,19 +93,18 @@ class Terms(NamedTuple):
         return reads
 
     def only(self, chosen: NDArray) -> "Terms":
-        """Some of them."""
         return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:7]})
 
 
-class Layer(NamedTuple):
-    """What a layer gives, and the terms of its arrays."""
+class LayerTerms(NamedTuple):
+    """The output of a layer, and the terms of its arrays."""
 
     output: Any
     terms: list[Terms]
-    summed: Optional[Callable[[dict[str, Floats]], Any]]  # what it gives for other sums; None for an encoder
+    summed: Optional[Callable[[dict[str, Floats]], Any]]  # makes an output of other sums; None for an encoder
 
     def erased(self, token: int) -> Any:
-        """What features give that don't read a token."""
+        """The output without the features that read a token."""
         sums: dict[str, Floats] = {}
         for terms in self.terms:
             left = terms.only(~terms.read(token)).sum()
@@ -138,74 +112,58 @@ class Layer(NamedTuple):
         return self.summed(sums)
 
 
-def read_sparse(layer: Model, docs: DocBatch) -> Layer:
-    """What features say, exact: prediction sums up in single precision."""
+def read_sparse(layer: Model, docs: DocBatch) -> LayerTerms:
+    """The terms of sparse features. Their sums are exact, while prediction sums in single precision."""
     features: SparseFeatures = layer.attrs["role"].features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
-    features = features if units is None else features.of_unit(TOKEN)  # which says where each feature is
-    found, names = features.look_up(docs), {}
+    features = features if units is None else features.of_unit(TOKEN)  # so each feature has a token
+    found, own = features.look_up(docs), {}
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
-        found, names = _named(features, docs, found)  # but for vectors, which are not hashed
+        found, own = _named(features, docs, found)  # vectors are not hashed
     size, terms, sums = int(found.starts[-1]), [], {}
     n_rows = None if units is None else len(units.tokens) - 1
     for kind, of_kind in found.features.items():
-        table, of = features.kinds[kind]
-        weights = layer.get_param(table)
-        tokens = _tokens_of(found.listed if of == "spans" else None, size)
-        shape = (n_rows or len(tokens[0]), *features.shape(table))
-        expanded = _expand(features, table, weights, of_kind, names.get(table), (of, tokens, shape))
-        if units is not None:
-            expanded = expanded._replace(row=np.repeat(np.arange(n_rows), np.diff(units.tokens))[expanded.place])
-        index = features.tables[table].index
-        terms.append(_of_vectors(expanded, index) if isinstance(index, VectorIndex) else expanded)
+        name, of = features.kinds[kind]
+        tokens, table = _tokens_of(found.listed if of == "spans" else None, size), features.tables[name]
+        place, row, column, value, weight = _expand(table, layer.get_param(name), of_kind, own.get(name))
+        rows = place if units is None else np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
+        named = partial(Feature.of, own.get(name, table.index))
+        shape = (n_rows or len(tokens[0]), *features.shape(name))
+        one = Terms(of, place, rows, column, value, weight, row, named, tokens, shape)
+        terms.append(_of_vectors(one, table.index) if isinstance(table.index, VectorIndex) else one)
         sums[of] = sums.get(of, 0.0) + terms[-1].sum()
-    found = found if units is None else found._replace(starts=units.texts)
-    return Layer(_output(features, found, sums), terms, partial(_output, features, found))
+    starts = found.starts if units is None else units.texts
+
+    def output(sums: dict[str, Floats]) -> Any:
+        return features.output(sums, starts, found.listed)
+
+    return LayerTerms(output(sums), terms, output)
 
 
-def _output(features: SparseFeatures, found: Any, sums: dict[str, Floats]) -> Any:
-    return features.output(sums, found.starts, found.listed)
-
-
-def _tokens_of(listed: Optional[SpanList], size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _tokens_of(listed: Optional[SpanList], size: int) -> Ends:
     if listed is None:
         return np.arange(size), np.arange(1, size + 1)
     begin = np.repeat(np.arange(size), np.diff(listed.starts))
     return begin, begin + listed.lengths
 
 
-def _expand(
-    features: SparseFeatures,
-    table_name: str,
-    weights: NDArray,
-    found: TokenFeatures,
-    own: Optional[FeatureIndex],
-    where: tuple,
-) -> Terms:
-    """The weights of features, which may be numbered by an index of their own."""
-    table, index = features.tables[table_name], own
+def _expand(table: Any, weights: NDArray, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
+    """Place, feature, column, value and weight of all weights of the features that were found.
+
+    own (FeatureIndex): The index that numbers the features, if it is not that of the table.
+    """
     rows = found.rows.astype(np.int64)
     weight_rows = rows if own is None else table.index.rows(own.keys).astype(np.int64)[rows]
     begin, end = table.pair_starts[weight_rows], table.pair_starts[weight_rows + 1]
     pairs, counts = arrays.ranges(begin, end), end - begin
     place = np.repeat(np.repeat(np.arange(len(found.starts) - 1), np.diff(found.starts)), counts)
     values = np.ones(len(rows)) if found.values is None else found.values.astype(np.float64)
-    index = table.index if own is None else own
-    return Terms(
-        where[0],
-        place,
-        place,
-        table.pair_columns[pairs].astype(np.int64),
-        np.repeat(values, counts),
-        weights[pairs].astype(np.float64),
-        np.repeat(rows, counts),
-        lambda row: Feature.of(index, row),
-        *where[1:],
-    )
+    columns = table.pair_columns[pairs].astype(np.int64)
+    return place, np.repeat(rows, counts), columns, np.repeat(values, counts), weights[pairs].astype(np.float64)
 
 
 def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
-    """Vectors as one feature each: its weight is the vector times those of its numbers."""
+    """Terms with one feature for each vector, whose weight is the product of the vector and the weights of its numbers."""
     n_offsets, size = len(index.offsets), int(np.prod(terms.shape[1:]))
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
     used, first, where = np.unique(cells, return_index=True, return_inverse=True)
@@ -222,8 +180,11 @@ def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
 
 
 def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, dict[str, FeatureIndex]]:
-    """Features that share rows by their hashes, under the names that they have in the text."""
-    compiled = features.compile()  # its own: names are kept, and tables of words made anew
+    """Give hashed features, which share rows, the names that they have in the text.
+
+    RETURNS (Tuple[Found, Dict[str, FeatureIndex]]): The features, numbered by an index of each table.
+    """
+    compiled = features.compile()  # a reader of its own: it keeps names, and makes the tables of words anew
     compiled.reader.keep_names(True)
     columns, own, named = compiled.reader.read(docs), {}, {}
     for kind, templates in compiled.templates.items():
@@ -233,16 +194,16 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
     return found._replace(features={**found.features, **named}), own
 
 
-def read_encoder(layer: Model, docs: DocBatch) -> Layer:
-    """What an encoder says has no parts: it is the end of the explanation."""
+def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
+    """The output of an encoder, each number a term: explanations do not look into encoders."""
     output = layer.predict(docs)
     if isinstance(output, Emissions):
-        return Layer(output, [_whole("scores", output.scores, None)], None)
+        return LayerTerms(output, [_whole("scores", output.scores, None)], None)
     assert isinstance(output, EncodedSegments)
     spans = output.spans
     of_spans = [_whole(name, getattr(spans, name), None) for name in ("begins", "ends")]
     terms = [_whole("scores", output.emissions.scores, None), *of_spans, _whole("spans", spans.spans, spans)]
-    return Layer(output, terms, None)
+    return LayerTerms(output, terms, None)
 
 
 def _whole(of: str, scores: Floats, spans: Any) -> Terms:
@@ -253,43 +214,26 @@ def _whole(of: str, scores: Floats, spans: Any) -> Terms:
     return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
 
 
-def _read_terms(told: TokenTerms, emissions: Emissions) -> Layer:
-    """Present the scores that tokens receive from elsewhere as a layer of the model."""
-    (names, tokens, scores), (size, starts) = told, (emissions.scores.shape, emissions.starts)
+def _read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
+    """Present the scores that tokens receive from elsewhere, such as from ties, as a layer of the model."""
+    (names, tokens, scores), (size, starts) = given, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
-    ones, every = np.ones(len(some)), np.arange(size[0])
-    terms = Terms(
-        "scores",
-        tokens[some],
-        tokens[some],
-        column,
-        ones,
-        scores[some, column],
-        some,
-        lambda row: Feature(names[row], "tie[0]", 0),
-        (every, every + 1),
-        size,
-    )
+    values, every = (np.ones(len(some)), scores[some, column]), np.arange(size[0])
+
+    def name(row: int) -> Feature:
+        return Feature(names[row], "tie[0]", 0)
 
     def output(sums: dict[str, Floats]) -> Emissions:
         return Emissions(sums["scores"], None, starts)
 
-    return Layer(output({"scores": terms.sum()}), [terms], output)
+    terms = Terms("scores", tokens[some], tokens[some], column, *values, some, name, (every, every + 1), size)
+    return LayerTerms(output({"scores": terms.sum()}), [terms], output)
 
 
-class Steps(NamedTuple):
-    """Transitions that labellings take, one by one."""
+class MemberReading:
+    """The scores of one Doc by a model of a structure, which may be a member of a pool.
 
-    token: NDArray[np.int64]  # [N] they lead to
-    before: NDArray[np.int64]  # [N] the states
-    after: NDArray[np.int64]  # [N]
-    use: Floats  # [N]
-
-
-class Member:
-    """A model of a structure, which may be one of a pool.
-
-    share (float): What it counts for.
+    share (float): The factor of the member in the pool.
     """
 
     def __init__(self, model: Model, share: float, docs: DocBatch):
@@ -301,11 +245,10 @@ class Member:
             read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
             for layer in layers
         ]
-        told = model.attrs["role"].token_terms(model, tuple(layer.output for layer in self._layers), docs)
-        if told is not None:
-            self._layers.append(_read_terms(told, self._layers[0].output))
+        given = model.attrs["role"].token_terms(model, tuple(layer.output for layer in self._layers), docs)
+        if given is not None:
+            self._layers.append(_read_terms(given, self._layers[0].output))
         self._outputs = tuple(layer.output for layer in self._layers)
-        self._terms = [[one._replace(weight=share * one.weight) for one in layer.terms] for layer in self._layers]
         self.weights = {name: model.get_param(name).astype(np.float64) for name in self._architecture.params}
         self.scores = self._join(self._outputs)
 
@@ -313,10 +256,7 @@ class Member:
         return self._architecture.join(outputs, self._architecture.potentials(self._model, self.weights))
 
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
-        """The scores without a word.
-
-        docs (DocBatch): The Doc with an unknown word in its place, for an encoder.
-        """
+        """The scores without the features that read a token; an encoder reads the other `docs`."""
         pairs = zip(self._layers, self._model.layers)
         return self._join(
             tuple(read.erased(token) if read.summed is not None else layer.predict(docs) for read, layer in pairs)
@@ -324,33 +264,29 @@ class Member:
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
         """The terms of all layers, and the derivative with respect to the array of each."""
-        for of_layer, part in zip(self._terms, self._architecture.part(derivative, self._outputs)):
-            for terms in of_layer:
-                yield terms, _array(part, terms.of)
-
-
-def members_of(model: Model) -> list[tuple[Model, float]]:
-    """The models of a structure that a component's model is made of, and what each counts for."""
-    if not isinstance(model.attrs["role"], PoolRole):
-        return [(model, 1.0)]
-    tell_members(model)
-    return list(zip(model.layers, model.get_param("shares").astype(np.float64).tolist()))
+        for layer, part in zip(self._layers, self._architecture.part(derivative, self._outputs)):
+            for terms in layer.terms:
+                own = part
+                if isinstance(part, EncodedSegments):
+                    own = part.emissions if terms.of == "scores" else part.spans
+                yield terms._replace(weight=self.share * terms.weight), getattr(own, terms.of)
 
 
 class Reading:
-    """The scores of one Doc, in double precision, and what they are sums of.
+    """The scores of one Doc, and the weights that they are sums of.
 
     pipe (CRFPipe): The component.
-    docs (DocBatch): Of a single Doc.
+    docs (DocBatch): A single Doc.
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
         self._tags = pipe.decoding.state_names()
-        self._model, members = pipe.model, members_of(pipe.model)
-        self._members = [Member(model, share, docs) for model, share in members]
+        self._model = pipe.model
+        members = members_of(pipe.model)
+        self._members = [MemberReading(model, share, docs) for model, share in members]
         self._architecture = members[0][0].attrs["role"].explained
         self.scores = self._total([member.scores for member in self._members])
-        # What all tokens share: the weights of the members, each as often as it counts
+        # Weights that all tokens share, summed over the members of a pool
         self.shared = {
             name: sum(member.share * member.weights[name] for member in self._members)
             for name in self._architecture.params
@@ -362,9 +298,9 @@ class Reading:
         return self._architecture.weighted_sum(of_members, np.array([member.share for member in self._members]))
 
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
-        """The scores without a word: without the features that read it. An encoder reads an unknown word instead.
+        """The scores without a word: without the features that read it.
 
-        docs (DocBatch): The Doc with that.
+        docs (DocBatch): The Doc with an unknown word in its place, for an encoder.
         """
         return self._total([member.erased(token, docs) for member in self._members])
 
@@ -376,23 +312,21 @@ class Reading:
         for member in self._members:
             yield from member.parts(derivative)
 
-    def rows(self, derivative: Any, steps: Optional[Steps] = None) -> list[Row]:
-        """What each weight adds to a sum of scores.
+    def rows(self, derivative: Any, steps: Optional[list[Step]] = None) -> list[Row]:
+        """The contribution of each weight to a sum of scores.
 
         derivative: How often each score is used.
-        steps (Steps): Transitions, where each is to have a row of its own.
+        steps (List[Step]): Transitions, where each is to have a row of its own.
         """
-        found: list[Row] = []
+        rows: list[Row] = []
         for terms, of_array in self.parts(derivative):
             uses = terms.uses(of_array)
             sizes = np.abs(uses * terms.value * terms.weight)
-            [some] = np.nonzero(
-                sizes > NOTHING * sizes.max(initial=0.0)
-            )  # far from the span there are many, of next to nothing
-            found += self._rows(terms.only(some), uses[some])
-        return found + self._shared_rows(derivative, steps)
+            [some] = np.nonzero(sizes > NOTHING * sizes.max(initial=0.0))  # far from a span there are many tiny ones
+            rows += self._feature_rows(terms.only(some), uses[some])
+        return rows + self._shared_rows(derivative, steps)
 
-    def _rows(self, terms: Terms, uses: Floats) -> list[Row]:
+    def _feature_rows(self, terms: Terms, uses: Floats) -> list[Row]:
         features = {row: terms.name(row) for row in np.unique(terms.feature).tolist()}
         tags = {column: self.tags_of(column, terms.shape) for column in np.unique(terms.column).tolist()}
         first, behind = (ends[terms.place].tolist() for ends in terms.tokens)
@@ -412,33 +346,19 @@ class Reading:
         """The names of states of features (None), or of a parameter."""
         return tuple(self._tags[n] for n in self._architecture.named_states(self._model, parameter, states))
 
-    def _shared_rows(self, derivative: Any, steps: Optional[Steps]) -> list[Row]:
-        uses, rows = self._architecture.derivatives(derivative), []
-        if steps is not None:
-            weights = self.shared["transitions"]
-            for token, before, after, use in zip(*(column.tolist() for column in steps)):
-                tags = self._tags[before], self._tags[after]
-                rows.append(_shared("transitions", tags, float(weights[before, after]), use, token))
-        for name, of_name in uses.items():
+    def _shared_rows(self, derivative: Any, steps: Optional[list[Step]]) -> list[Row]:
+        rows = []
+        for token, before, after, use in steps or ():
+            weight, tags = float(self.shared["transitions"][before, after]), (self._tags[before], self._tags[after])
+            feature = Feature.shared("transitions")
+            rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
+        for name, of_name in self._architecture.derivatives(derivative).items():
+            if name == "transitions" and steps is not None:
+                continue
             weights = self.shared[name]
             for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
-                if name == "transitions" and steps is not None:
-                    continue
-                place = tuple(index)
-                names = (self._tags[index[1]],) if name == "lengths" else self._names_of(name, place)
-                row = _shared(name, names, float(weights[place]), float(of_name[place]))
-                rows.append(row if name != "lengths" else row._replace(feature=f"length={index[0] + 1}"))
+                weight, use = float(weights[tuple(index)]), float(of_name[tuple(index)])
+                tags = (self._tags[index[1]],) if name == "lengths" else self._names_of(name, tuple(index))
+                feature = Feature.shared(name, index[0])
+                rows.append(Row(*feature, None, None, tags, 1.0, weight, use, weight * use))
         return [row for row in rows if row.contribution]
-
-
-def _array(part: Any, name: str) -> Floats:
-    """An array of what a layer gives, or of the derivative with respect to it."""
-    if isinstance(part, EncodedSegments):
-        part = part.emissions if name == "scores" else part.spans
-    return getattr(part, name)
-
-
-def _shared(name: str, tags: tuple[str, ...], weight: float, use: float, token: Optional[int] = None) -> Row:
-    """Of a weight that all tokens share."""
-    feature, end = name.removesuffix("s"), None if token is None else token + 1
-    return Row(feature, name, None, token, end, tags, 1.0, weight, use, weight * use)

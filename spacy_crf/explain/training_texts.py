@@ -1,122 +1,332 @@
-"""Which training texts a decision is a sum of, which is not what it would be without one of them (`left_out_texts`). Where the
-objective with l2 has its optimum, its derivative is 0, and so every weight is a sum over the texts (Yeh et al. 2018, "Representer
-Point Selection for Explaining Deep Neural Networks"):
+"""The training texts behind a decision: the shares of the texts in it, and the effects of leaving one of them out.
+
+*Shares.* Where the objective with l2 has its optimum, its derivative is 0, and so every weight is a sum over the texts (Yeh et
+al. 2018, "Representer Point Selection for Explaining Deep Neural Networks"):
 
     2 · l2 · w_f = sum_i (observed_f,i - expected_f,i) - l1 · sign(w_f)
 
-A contrast is a sum of weights, each so many times, D_f. So text i has the share sum_f D_f (observed - expected)_f,i / (2 · l2)
-in it: what the text's scores would be with the weights D, times what its loss says of its scores.
+A contrast is a sum of weights, each so many times, D_f. So text i has the share sum_f D_f (observed - expected)_f,i / (2 · l2):
+the scores that the weights D give the text, times the derivative of its loss with respect to its scores.
+
+*Effects.* The decision without a text is not the decision without its share. One step of Newton's method for the objective
+without the text, from the weights w that were learned with it, takes the place of training anew:
+
+    (H - H_i + 2 l2) x = g_i        weights without text i: w + x
+
+g_i is the derivative of the loss of the text, H_i the second one, H that of all texts. To subtract H_i matters: most features of
+a text are in few others, so that by H alone (Koh & Liang 2017) effects come out three to nine times too small. Conjugate
+gradients (Hestenes & Stiefel 1952) solve the equations, which needs products H v only: differences of gradients. With l1, weights
+that are 0 stay 0, and those that would change their sign become 0.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Optional, Union
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 from spacy.training import Example, validate_examples
+from thinc.api import Model
 
 from .. import arrays, checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..models.sparse import SparseRole
-from .comparison import Question
-from .contrast import difference, rows_between
-from .directions import Direction
+from ..models.objective import CorpusObjective
+from ..models.role import AnnotatedDocs
+from ..models.sparse import Found, SparseFeatures, SparseRole
+from ..types import Floats
+from .comparison import Request
+from .contributions import difference, rows_between
 from .explanation import Explanation, Row, shorter
-from .left_out_texts import LeftOut
-from .request import Asked
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
-_MOST_LEFT = 0.01  # of the contrast, in which an optimum is no optimum
+_MOST_LEFT = 0.01  # largest difference of an optimum, relative to the contrast
+_PRECISION = 0.05  # error of a solution relative to the right side: the Newton step itself is less exact
+_MOST_PRODUCTS = 50
+_SMALL = 1e-5  # largest change of a weight for differences of gradients
 
 
 def texts(
-    asked: Asked,
+    request: Request,
     corpus: Optional[Iterable[Example]] = None,
     l2: Optional[float] = None,
     l1: Optional[float] = None,
     effect: Union[bool, int] = False,
 ) -> Explanation:
-    """The rows are training texts, and add up to the contrast as far as training has converged.
+    """The rows are training texts. They add up to the contrast as far as training has converged.
 
-    corpus (Iterable[Example]): What the component was trained with, complete.
-    l2 (float), l1 (float): The regularization that it was trained with; by default that of the component's own optimizer.
-    effect (Union[bool, int]): For how many of the texts it is told how the log-odds would change without them, those that change
-        them most; True for all.
-    RAISES (ValueError): CRF840 if the model is no such sum, CRF834 if effects are not known.
+    corpus (Iterable[Example]): All texts of the training.
+    l2 (float), l1 (float): Regularization of the training; by default that of the component's own optimizer.
+    effect (Union[bool, int]): How many texts get an effect, the change of the log-odds without the text, those with the largest
+        ones; True for all.
+    RAISES (ValueError): CRF840 if the model has no shares of texts, CRF834 if it has no effects.
     """
-    question, pipe = asked.question, asked.question.pipe
-    examples = _checked(question, corpus)
+    comparison, pipe = request.comparison, request.comparison.pipe
+
+    def refuse(reason: str) -> ValueError:
+        return ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
+
+    if pipe.model.attrs["role"].no_shares_of_texts is not None:
+        raise refuse(pipe.model.attrs["role"].no_shares_of_texts)
+    if comparison.is_of_texts and pipe.decoding.structure.ambiguous:
+        raise refuse("its hidden states are not known, so that scores are not sums of weights")
+    if not pipe.is_linear or not all(isinstance(layer.attrs["role"], SparseRole) for layer in pipe.model.layers):
+        raise refuse("it has an encoder, whose weights are not sums over texts")
+    if corpus is None:
+        raise refuse("give the texts of the training: corpus=examples")
+    examples = list(corpus)
+    validate_examples(examples, "explain")
     most = effect * len(examples) if isinstance(effect, bool) else effect
     n_effects = min(checks.count(pipe.owner, "effect", most, least=0, most=checks.ANY), len(examples))
-    l2, l1 = _strength(pipe, "l2", l2), _strength(pipe, "l1", l1)
+    l2, l1 = (
+        checks.number(pipe.owner, name, getattr(pipe.optimizer, name, 0.0) if given is None else given)
+        for name, given in (("l2", l2), ("l1", l1))
+    )
     if not l2:
-        reason = (
-            "only with l2 > 0 weights are sums over them. Give the l2 and l1 of the training: see [training.optimizer]"
-        )
-        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
-    ours, theirs, target = question.best()
-    docs = DocBatch([asked.doc])
-    uses = Direction.of_scores(pipe, docs, question.of_doc(difference(question, ours, theirs))).of_known()
-    weights = rows_between(question, ours, theirs)
+        raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
+    ours, theirs, target = comparison.best()
+    docs = DocBatch([request.doc])
+    uses = Direction.of_scores(pipe, docs, comparison.of_doc(difference(comparison, ours, theirs))).of_known()
+    weights = rows_between(comparison, ours, theirs)
     of_rules = sum(row.contribution for row in weights if row.feature.startswith("rule "))
     base = of_rules - l1 * uses.signs() / (2 * l2)
     shares = np.array([slope for _, slope in uses.slopes(examples)]) / (-2 * l2)
     left, scale = base + shares.sum() - target, sum(abs(row.contribution) for row in weights)
     if abs(left) > _MOST_LEFT * max(scale, 1e-9):
-        reason = (
+        raise refuse(
             f"they add up to {target + left:.4f}, but the contrast is {target:.4f}. Give exactly the texts of the training, its "
             f"l2 and l1 (here {l2:g} and {l1:g}), and train until L-BFGS stops by itself, with a smaller delta"
         )
-        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
     totals, effects = {"score": target}, {}
     if n_effects:
-        odds, effects = effects_of_texts(asked, LeftOut(pipe, examples, l2, l1), n_effects)
-        totals |= asked.probability(odds)
-    rows = [_row(n, eg, share, effects.get(n)) for n, (eg, share) in enumerate(zip(examples, shares.tolist()))]
-    rows = [row for row in rows if row.contribution or row.effect is not None]
-    return asked.explanation("texts", target, base, rows, totals)
+        odds, effects = effects_of_texts(request, LeftOut(pipe, examples, l2, l1), n_effects)
+        totals |= request.probability(odds)
+    rows = []
+    for n, (example, share) in enumerate(zip(examples, shares.tolist())):
+        if share or n in effects:
+            text = shorter(" ".join(example.reference.text.split()))
+            rows.append(Row(f"#{n} {text}", "text", None, None, None, (), 1.0, share, 1.0, share, effects.get(n)))
+    return request.explanation("texts", target, base, rows, totals)
 
 
-def effects_of_texts(asked: Asked, left_out: LeftOut, n: int) -> tuple[float, dict[int, float]]:
-    """The log-odds, and how they would change without each of the n texts that matter most."""
-    question, docs = asked.question, DocBatch([asked.doc])
-    measured, effects = question.measure(), {}
-    uses = question.of_doc(question.uses(measured, measured.shares()))
-    for number in left_out.influential(Direction.of_scores(question.pipe, docs, uses), n):
-        moved = question.cut(left_out.change(number).scores(docs))
-        effects[number] = question.measure(arrays.added(question.scores, moved)).odds - measured.odds
+def effects_of_texts(request: Request, left_out: "LeftOut", n: int) -> tuple[float, dict[int, float]]:
+    """The log-odds, and how they would change without each of the n texts with the largest effects."""
+    comparison, docs = request.comparison, DocBatch([request.doc])
+    measured, effects = comparison.measure(), {}
+    uses = comparison.of_doc(comparison.uses(measured, measured.shares()))
+    for number in left_out.influential(Direction.of_scores(comparison.pipe, docs, uses), n):
+        moved = comparison.cut(left_out.change(number).scores(docs))
+        effects[number] = comparison.measure(arrays.added(comparison.scores, moved)).odds - measured.odds
     return measured.odds, effects
 
 
-def _checked(question: Question, corpus: Optional[Iterable[Example]]) -> list[Example]:
-    pipe = question.pipe
-    reason = pipe.model.attrs["role"].no_shares_of_texts
-    if reason is not None:
-        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
-    if question.is_of_texts and pipe.decoding.structure.ambiguous:
-        reason = "its hidden states are not known, so that scores are no sums of weights"
-        raise ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
-    sparse = all(isinstance(layer.attrs["role"], SparseRole) for layer in pipe.model.layers)
-    if not pipe.is_linear or not sparse:
-        raise ValueError(
-            Errors.CRF840.format(name=pipe.name, reason="it has an encoder, whose weights are no such sums")
+# ----------------------------------------------------------------------------------------------- without single texts
+
+
+class LeftOut:
+    """The weights without single texts.
+
+    examples (List[Example]): All texts of the training.
+    l2 (float), l1 (float): Regularization of the training.
+    RAISES (ValueError): CRF834 if the objective has no second derivatives, or several optima.
+    """
+
+    def __init__(self, pipe: "CRFPipe", examples: list[Example], l2: float, l1: float):
+        reason: Optional[str] = None
+        if not getattr(pipe.loss, "smooth", True):
+            reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
+        elif pipe.model.attrs["role"].has_hidden(pipe.model):
+            reason = "it has hidden states, and training anew may end at another optimum"
+        if reason is not None:
+            raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
+        self._pipe, self._examples, self._l2, self._l1 = pipe, examples, l2, l1
+        self._objective = self._of(pipe.training.blocks(examples))
+        self._weights = self._objective.weights()
+        self._gradient = self._objective.evaluate(self._weights)[1]
+        self._changes: dict[int, Direction] = {}  # by the number of the text
+        self._free = np.ones(len(self._weights)) if not l1 else (self._weights != 0.0).astype(np.float64)
+
+    def _of(self, blocks: Iterable[list[Example]]) -> CorpusObjective:
+        pipe = self._pipe
+        return CorpusObjective(pipe.model, pipe.loss, (pipe.training.data(block) for block in blocks))
+
+    def influential(self, uses: "Direction", n: int) -> list[int]:
+        """The texts that change a score most, by H alone: one solution and one pass for all of them.
+
+        uses (Direction): The derivative of the score.
+        """
+        every = CorpusObjective.evaluate
+        towards = self._free * self._objective.join(uses.of_layers, uses.shared)
+        step = _solve(
+            lambda v: self._curve(v, self._free, lambda u: every(self._objective, u)[1], self._gradient), towards
         )
-    if corpus is None:
-        raise ValueError(
-            Errors.CRF840.format(name=pipe.name, reason="give the texts it was trained with: corpus=examples")
-        )
-    examples = list(corpus)
-    validate_examples(examples, "explain")
-    return examples
+        slopes = [abs(slope) for _, slope in self._direction(step).slopes(self._examples)]
+        return np.argsort(slopes)[::-1][:n].tolist()
+
+    def change(self, number: int) -> "Direction":
+        """The change of the weights without a text."""
+        if number not in self._changes:
+            self._changes[number] = self._direction(self._step(number))
+        return self._changes[number]
+
+    def _step(self, number: int) -> Floats:
+        own, weights, free = self._of([[self._examples[number]]]), self._weights, self._free
+        slope = own.evaluate(weights)[1]
+
+        def gradient(at: Floats) -> Floats:
+            return self._objective.evaluate(at)[1] - own.evaluate(at)[1]
+
+        def product(v: Floats) -> Floats:
+            return self._curve(v, free, gradient, self._gradient - slope)
+
+        step = _solve(product, free * slope)
+        if self._l1:
+            gone = (weights + step) * weights <= 0.0
+            fixed = np.where(gone, -weights, 0.0)
+            rest = slope - product(fixed)
+            free = np.where(gone, 0.0, free)
+            step = fixed + _solve(product, free * rest)
+            step = np.where((weights + step) * weights < 0.0, -weights, step)
+        return step
+
+    def _curve(self, v: Floats, free: Floats, gradient: Callable[[Floats], Floats], here: Floats) -> Floats:
+        """The second derivatives of the objective, times a vector."""
+        size = np.abs(v).max()
+        if not size:
+            return v
+        return free * (gradient(self._weights + _SMALL / size * v) - here) * (size / _SMALL) + 2 * self._l2 * v
+
+    def _direction(self, step: Floats) -> "Direction":
+        return Direction(self._pipe, *self._objective.split(step))
 
 
-def _strength(pipe: "CRFPipe", name: str, given: Optional[float]) -> float:
-    own = getattr(pipe.optimizer, name, 0.0) if given is None else given
-    return checks.number(pipe.owner, name, own)
+def _solve(product: Callable[[Floats], Floats], right: Floats) -> Floats:
+    """Solve A x = right by conjugate gradients, to `_PRECISION`; `product` multiplies a vector by A."""
+    x, left, along = np.zeros_like(right), right.copy(), right.copy()
+    size = right @ right
+    enough = _PRECISION**2 * size
+    for _ in range(_MOST_PRODUCTS):
+        if size <= enough:
+            break
+        image = product(along)
+        curvature = along @ image
+        if curvature <= 0.0:
+            break  # where annotation is partial the loss may bend downwards
+        step = size / curvature
+        x += step * along
+        left -= step * image
+        before, size = size, left @ left
+        along = left + size / before * along
+    return x
 
 
-def _row(n: int, example: Example, share: float, effect: Optional[float]) -> Row:
-    text = shorter(" ".join(example.reference.text.split()))
-    return Row(f"#{n} {text}", "text", None, None, None, (), 1.0, share, 1.0, share, effect)
+# --------------------------------------------------------------------------------------------- directions of weights
+
+
+class Direction:
+    """A direction among the weights of a model whose scores are sums of them.
+
+    of_layers (Dict[str, float64[W]]): Changes of the weights of features, by table.
+    shared (Dict[str, Floats]): Changes of the weights that all tokens share.
+    """
+
+    def __init__(self, pipe: "CRFPipe", of_layers: dict[str, Floats], shared: dict[str, Floats]):
+        self._pipe, self._architecture = pipe, pipe.model.attrs["role"]
+        self.of_layers, self.shared = of_layers, shared
+
+    @classmethod
+    def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: Any) -> "Direction":
+        """How often a sum of scores of texts uses each weight.
+
+        derivative: How often it uses each score.
+        """
+        model, of_layers = pipe.model, {}
+        architecture = model.attrs["role"]
+        found = _look_up(model, docs)
+        parts = architecture.part(derivative, _outputs(model, found, _learned(model)[0]))
+        for layer, one, part in zip(model.layers, found, parts):
+            features = _features(layer)
+            uses = {name: np.zeros(table.n_weights) for name, table in features.tables.items()}
+            features.scatter(one, part, uses)
+            of_layers.update(uses)
+        return cls(pipe, of_layers, architecture.derivatives(derivative))
+
+    def of_known(self) -> "Direction":
+        """The direction without the weights that are 0."""
+        of_layers, shared = _learned(self._pipe.model)
+        pairs = (self.of_layers, of_layers), (self.shared, shared)
+        return Direction(self._pipe, *({name: np.where(w[name] != 0.0, u[name], 0.0) for name in w} for u, w in pairs))
+
+    def signs(self) -> float:
+        """The sum of the signs of the learned weights, each times its change."""
+        of_layers, shared = _learned(self._pipe.model)
+        pairs = (self.of_layers, of_layers), (self.shared, shared)
+        return float(sum((u[name] * np.sign(w[name])).sum() for u, w in pairs for name in w))
+
+    def scores(self, docs: DocBatch) -> Any:
+        """The changes of the scores of texts."""
+        return self._scores(_look_up(self._pipe.model, docs))
+
+    def _scores(self, found: list[Found]) -> Any:
+        return self._architecture.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
+
+    def slopes(self, examples: list[Example]) -> Iterator[tuple[Example, float]]:
+        """Each text with the derivative of its loss along the direction."""
+        training = self._pipe.training
+        for block in training.blocks(examples):
+            data = training.data(block)
+            if data.structure is None and data.soft is None:
+                yield from zip(block, self._slopes_of_batch(data))
+            else:  # these belong to a batch as a whole: each text becomes a batch
+                for example in block:
+                    yield example, self._slope(training.data([example]))
+
+    def _slopes_of_batch(self, data: AnnotatedDocs) -> Iterator[float]:
+        bounds = self._pipe.decoding.bounds(data.docs).tolist()
+        scores, along = self._both(data)
+        for begin, end in itertools.pairwise(bounds):
+            rows, sequences = slice(begin, end), slice(*np.searchsorted(data.starts, [begin, end]))
+            if begin == end:
+                yield 0.0
+                continue
+            of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
+            weights = None if data.weights is None else data.weights[sequences]
+            structure = self._pipe.model.attrs["role"].in_training
+            _, derivative, _ = self._pipe.loss(structure, of_doc, clamp, weights=weights)
+            yield self._architecture.dot(derivative, arrays.cut_document(along, None, rows)[0])
+
+    def _slope(self, data: AnnotatedDocs) -> float:
+        scores, along = self._both(data)
+        soft = {} if data.soft is None else {"soft": data.soft}
+        structure = data.structure or self._pipe.model.attrs["role"].in_training
+        _, derivative, _ = self._pipe.loss(structure, scores, data.allowed, weights=data.weights, **soft)
+        return self._architecture.dot(derivative, along)
+
+    def _both(self, data: AnnotatedDocs) -> tuple[Any, Any]:
+        """The scores of texts, and their changes along the direction."""
+        model = self._pipe.model
+        found, (of_layers, shared) = _look_up(model, DocBatch.of(data.docs)), _learned(model)
+        potentials = self._architecture.potentials(model, shared)
+        return self._architecture.join(_outputs(model, found, of_layers), potentials), self._scores(found)
+
+
+def _features(layer: Model) -> SparseFeatures:
+    return layer.attrs["role"].features(layer)
+
+
+def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """The weights of all layers, and those that all tokens share."""
+    of_layers = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
+    return of_layers, {name: model.get_param(name) for name in model.attrs["role"].params}
+
+
+def _look_up(model: Model, docs: DocBatch) -> list[Found]:
+    """The features of texts for each layer."""
+    return [_features(layer).look_up(docs) for layer in model.layers]
+
+
+def _outputs(model: Model, found: list[Found], weights: dict[str, Floats]) -> tuple[Any, ...]:
+    """The output of each layer with the given weights."""
+    stores = [_features(layer) for layer in model.layers]
+    return tuple(features.score(one, features.slots(weights)) for features, one in zip(stores, found))

@@ -1,5 +1,6 @@
-"""What a model has learned: its weights with their names, as rows and as text."""
+"""The weights of a model with their names: as rows, as text, and as an overview of the component."""
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -9,15 +10,61 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
+from ..features.feature_index import FeatureIndex, VectorIndex
+from ..models.pool import PoolRole, tell_members
 from ..models.sparse import SparseRole
-from .explanation import aligned
-from .reading import Feature, members_of, templates_of
+from ..models.texts import OfTexts
+from .explanation import aligned, weights_table
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
+FRONT = "^"  # in n-grams of tags: the start of a sequence
+_OFFSET = re.compile(r"\[(-?\d+)\]")
+_SHOWN = 20  # rows of a printed table
+_HEADS = ("weight", "for", "feature", "count")
 
-FRONT = "^"  # in n-grams of tags, what is in front of a sequence
+
+class Feature(NamedTuple):
+    name: str
+    template: str
+    offset: Optional[int]
+
+    @classmethod
+    def of(cls, index: Any, row: int) -> "Feature":
+        """The feature in a row of an index of any kind."""
+        names, of_rows = templates_of(index, np.array([row]))
+        template = names[int(of_rows[0])]
+        return cls(index.name(row), template, offset_of(template))
+
+    @classmethod
+    def shared(cls, parameter: str, row: int = 0) -> "Feature":
+        """A parameter that all tokens share: "transition", "first", "last", or "length=N" for its row N - 1."""
+        name = f"length={row + 1}" if parameter == "lengths" else parameter.removesuffix("s")
+        return cls(name, parameter, None)
+
+
+def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.int64]]:
+    """The names of the templates of an index, and the number of the template of each row (int64[N])."""
+    if isinstance(index, FeatureIndex):
+        return index.spelled.templates, index.spelled.template_of[rows].astype(np.int64)
+    if isinstance(index, VectorIndex):
+        return [f"vector[{offset}]" for offset in index.offsets], rows // index.width
+    return ["hashed rows"], np.zeros(len(rows), dtype=np.int64)
+
+
+def offset_of(template: str) -> Optional[int]:
+    """The offset of a template whose parts all read at the same one."""
+    offsets = set(_OFFSET.findall(template))
+    return int(offsets.pop()) if len(offsets) == 1 else None
+
+
+def members_of(model: Model) -> list[tuple[Model, float]]:
+    """The models of a structure that a component's model consists of, each with its share."""
+    if not isinstance(model.attrs["role"], PoolRole):
+        return [(model, 1.0)]
+    tell_members(model)
+    return list(zip(model.layers, model.get_param("shares").astype(np.float64).tolist()))
 
 
 class WeightRow(NamedTuple):
@@ -25,10 +72,10 @@ class WeightRow(NamedTuple):
 
     feature (str): With its values filled in; "transition", "first", "last" and "length=N" for what all tokens share.
     template (str), offset (Optional[int]): Of the feature, see `explanation.Row`.
-    tags (Tuple[str, ...]): What it speaks for: a tag, the two of a transition, or those of an n-gram; of hidden states below a
-        label that as well.
-    weight (float): What was learned.
-    count (Optional[int]): How often training met the feature, None where it does not say.
+    tags (Tuple[str, ...]): What the weight is for: a tag, the two tags of a transition, or those of an n-gram; for hidden states
+        below a label also the label.
+    weight (float): The learned weight.
+    count (Optional[int]): How often training saw the feature; None where the model does not know.
     """
 
     feature: str
@@ -40,32 +87,25 @@ class WeightRow(NamedTuple):
 
 
 class WeightRows(list[WeightRow]):
-    """Weights, the largest first: a list, which is shown as a table."""
+    """Weights, the largest first: a list that prints as a table."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
         return WeightRows(found) if isinstance(index, slice) else found
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """What is shown, with a line about the rest."""
-        cells = [(f"{row.weight:+.4f}", " → ".join(row.tags), row.feature, _count(row)) for row in self[:_SHOWN]]
+        """The printed rows; the last one counts the others."""
+        cells = [
+            (f"{row.weight:+.4f}", " → ".join(row.tags), row.feature, "" if row.count is None else f"{row.count:,}")
+            for row in self[:_SHOWN]
+        ]
         return cells + ([("", "", f"{len(self) - _SHOWN:,} others", "")] if len(self) > _SHOWN else [])
 
     def __repr__(self) -> str:
         return aligned([_HEADS, *self._cells()])
 
     def _repr_html_(self) -> str:
-        from .html import weights_table
-
         return weights_table(_HEADS, self._cells())
-
-
-_SHOWN = 20
-_HEADS = ("weight", "for", "feature", "count")
-
-
-def _count(row: WeightRow) -> str:
-    return "" if row.count is None else f"{row.count:,}"
 
 
 class Block(NamedTuple):
@@ -76,59 +116,49 @@ class Block(NamedTuple):
     states: tuple[NDArray[np.int64], ...]  # one or two of each weight: int64[W]
     rows: NDArray[np.int64]  # [W] features
     feature: Callable[[int], Feature]
-    counts: Optional[NDArray[np.int64]]  # [F]
-    templates: Optional[tuple[list[str], NDArray[np.int64]]]  # their names, and which one each weight has (int64[W])
-    label_of: Optional[NDArray[np.int64]] = None  # [S] where they are of labels, not of states: the label of each state
+    counts: Optional[NDArray[np.int64]] = None  # [F]
+    templates: Optional[tuple[list[str], NDArray[np.int64]]] = None  # names, and which one each weight has (int64[W])
+    label_of: Optional[NDArray[np.int64]] = (
+        None  # [S] the label of each state, where weights are for labels, not for states
+    )
 
     def row(self, n: int, tags: list[str]) -> WeightRow:
-        row, names = int(self.rows[n]), tuple(tags[self._state(int(states[n]))] for states in self.states)
+        row, numbers = int(self.rows[n]), [int(states[n]) for states in self.states]
+        if self.label_of is not None:  # the first state of each label stands for it
+            numbers = [int((self.label_of == number).argmax()) for number in numbers]
         count = None if self.counts is None else int(self.counts[row]) or None
-        return WeightRow(*self.feature(row), names, float(self.weights[n]), count)
-
-    def _state(self, number: int) -> int:
-        """A state, or the first one of a label."""
-        return number if self.label_of is None else int((self.label_of == number).argmax())
+        return WeightRow(*self.feature(row), tuple(tags[number] for number in numbers), float(self.weights[n]), count)
 
     def about(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which weights are about some states (bool[S]), or their labels: bool[W]."""
+        """Which weights are for wanted states (bool[S]) or their labels: bool[W]."""
         if self.label_of is not None:
             wanted = np.bincount(self.label_of, wanted[: len(self.label_of)]) > 0
         return np.logical_or.reduce([wanted[states] for states in self.states])
 
 
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
-    """All weights that have names; those of an encoder have none. In a pool each counts as much as its member."""
+    """All weights that have names, which those of an encoder don't. Weights of a pool's member are multiplied by its share."""
     for model, share in members_of(pipe.model):
         architecture = model.attrs["role"]
         for layer in model.layers:
-            if isinstance(layer.attrs["role"], SparseRole):
-                for block in _blocks_of(layer, share):
-                    yield block._replace(states=architecture.named_states(model, None, block.states))
+            if not isinstance(layer.attrs["role"], SparseRole):
+                continue
+            features = layer.attrs["role"].features(layer)
+            for name, table in features.tables.items():
+                rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
+                states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
+                states = architecture.named_states(model, None, tuple(states))
+                own = table.counts, templates_of(table.index, rows)
+                yield Block(name, share * layer.get_param(name), states, rows, partial(Feature.of, table.index), *own)
         for name, mask in architecture.weighed(model).items():
             own = architecture.weight_blocks(model, name)
             if own is not None:
                 yield from own
                 continue
             places = np.nonzero(mask)
-            weights = share * model.get_param(name)[mask]
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
             states = architecture.named_states(model, name, states)
-            yield Block(name, weights, states, rows, shared_feature(name), None, None)
-
-
-def _blocks_of(layer: Model, share: float) -> Iterator[Block]:
-    features = layer.attrs["role"].features(layer)
-    for name, table in features.tables.items():
-        rows, columns, index = table.rows_of_pairs(), table.pair_columns.astype(np.int64), table.index
-        states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
-        weights, templates = share * layer.get_param(name), templates_of(index, rows)
-        yield Block(name, weights, tuple(states), rows, partial(Feature.of, index), table.counts, templates)
-
-
-def shared_feature(name: str) -> Callable[[int], Feature]:
-    if name == "lengths":
-        return lambda row: Feature(f"length={row + 1}", name, None)
-    return lambda row: Feature(name.removesuffix("s"), name, None)
+            yield Block(name, share * model.get_param(name)[mask], states, rows, partial(Feature.shared, name))
 
 
 def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
@@ -139,7 +169,10 @@ def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = N
 def largest(
     pipe: "CRFPipe", label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
 ) -> list[WeightRow]:
-    """The largest of the weights of a label that are chosen (bool[W] of each block)."""
+    """The largest of the chosen weights of a label.
+
+    chosen (Callable): Which weights of a block to look at (bool[W]).
+    """
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
@@ -149,29 +182,28 @@ def largest(
     found = []
     for block in blocks(pipe):
         [some] = np.nonzero(block.about(wanted) & chosen(block))
-        found += [(block, int(n)) for n in _largest(block.weights, some, top)]
+        if top is not None and len(some) > top:
+            some = some[np.argpartition(-np.abs(block.weights[some]), top)[:top]]
+        found += [(block, int(n)) for n in some]
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
     labels = pipe.decoding.state_labels
     return [block.row(n, names if block.label_of is None else labels) for block, n in found[:top]]
 
 
-def _largest(values: NDArray, some: NDArray[np.int64], top: Optional[int]) -> NDArray[np.int64]:
-    if top is None or len(some) <= top:
-        return some
-    return some[np.argpartition(-np.abs(values[some]), top)[:top]]
-
-
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
-    """Which states are of a label, are a tag or one of its states; all for None. RAISES (ValueError): CRF846 for others."""
+    """The states of a label, of a tag, or of one name of a state; all states for None.
+
+    RAISES (ValueError): CRF846 for any other name.
+    """
     names, tags = pipe.decoding.state_names(), pipe.tags()
     if label is None:
         return np.ones(len(names), dtype=bool)
     if label in pipe.labels:
         return pipe.decoding.label_of_names == pipe.labels.index(label)
-    if label not in (*names, *tags):
-        checks.labels(pipe.owner, [label], [*pipe.labels, "O"])
     if label in names:
         return np.array([name == label for name in names])
+    if label not in tags:
+        checks.labels(pipe.owner, [label], [*pipe.labels, "O"])
     return pipe.decoding.tag_of == tags.index(label)
 
 
@@ -182,7 +214,84 @@ def dump(pipe: "CRFPipe") -> str:
 
 
 def _escaped(feature: str) -> str:
-    """In one column of one line, whatever words there are."""
+    """A feature in one column of one line, whatever characters its words have."""
     for character, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         feature = feature.replace(character, written)
     return feature
+
+
+# ---------------------------------------------------------------------------------------------------------- overview
+
+
+def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dict[str, Any]:
+    """A trained component as plain values: labels, templates, largest weights, transitions, lists and rules.
+
+    pipe (CRFPipe): The component.
+    label (str): List the weights of this label or tag only; those of each label if None.
+    top (int): How many weights for and against each label to list.
+    RETURNS (Dict[str, Any])
+    RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
+    """
+    pipe.require_ready([])
+    stores = pipe.feature_stores
+    found = {
+        "component": pipe.name,
+        "class": type(pipe).__name__,
+        "model": pipe.model.name,
+        "labels": list(pipe.labels),
+        "tags": pipe.decoding.state_names(),
+        "weights": sum(len(block.weights) for block in blocks(pipe)),
+        "templates": _templates(pipe),
+        "top": {name: _sides(pipe, name, top) for name in ([label] if label else pipe.decoding.names_with_features())},
+        "transitions": _transitions(pipe),
+        "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
+        "clusters": {"words": len(one)} if (one := next((s.clusters for s in stores if s.clusters), None)) else {},
+        "rules": [] if pipe.rules() is None else [
+            {**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known}
+            for rule, how, known in pipe.rules().all.enforcement()
+        ],
+    }  # fmt: skip
+    if pipe.decoding.longest is not None:
+        found["longest"] = dict(zip(pipe.tags(), pipe.decoding.longest.tolist()))
+    if pipe.has_encoder:
+        found["encoder"] = pipe.model.get_ref("tok2vec").name
+    return found
+
+
+def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, Any]]]:
+    """The largest weights of features for a label, and against it."""
+
+    def of_features(sign: float, block: Block) -> Any:
+        return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
+
+    sides = {"for": 1.0, "against": -1.0}
+    return {
+        side: [row._asdict() for row in largest(pipe, label, top, partial(of_features, sign))]
+        for side, sign in sides.items()
+    }
+
+
+def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
+    """For each template the number of its features and weights, and the sum of their absolute values; the largest sum first."""
+    found = []
+    for block in blocks(pipe):
+        names, of_weight = block.templates or ([block.name], np.zeros(len(block.weights), dtype=np.int64))
+        used = np.unique(np.stack([of_weight, block.rows]), axis=1)[0]
+        features, counts = (np.bincount(which, minlength=len(names)) for which in (used, of_weight))
+        masses = np.bincount(of_weight, np.abs(block.weights), minlength=len(names))
+        columns = zip(names, features.tolist(), counts.tolist(), masses.tolist())
+        found += [dict(zip(("template", "features", "weights", "mass"), row), of=block.name) for row in columns]
+    return sorted((row for row in found if row["weights"]), key=lambda row: -row["mass"])
+
+
+def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
+    """Weights of the transition from each tag (row) to each tag, and of the first and the last tag of a sequence; None for those
+    that never occur."""
+    members = members_of(pipe.model)
+    if isinstance(members[0][0].attrs["role"], OfTexts):
+        return {}  # hidden states belong to labels: their weights are among the others
+    possible, found = members[0][0].attrs["role"].possible(members[0][0]), {}
+    for name in ("transitions", "first", "last"):
+        weights = sum(share * model.get_param(name).astype(np.float64) for model, share in members)
+        found[name] = np.where(possible[name], weights.astype(object), None).tolist()
+    return found

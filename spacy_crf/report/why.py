@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from spacy.tokens import Span
 
-from ..explain.comparison import NothingToCompare
-from ..explain.rules import effects
+from ..explain.comparison import NothingToCompare, effects
 from .cases import Case, Judged, certainty
 
 MOST_EXPLAINED = 200  # mistakes: the most certain ones are explained

@@ -6,6 +6,7 @@ never showed scores what its parts do.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -117,7 +118,7 @@ class HigherOrderRole(Architecture):
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Any]]:
         if name != "grams":
             return None
-        from ...explain.weights import Block, shared_feature
+        from ...explain.weights import Block, Feature
 
         # One block for each length of an n-gram. As the state behind the last tag stands the start of a sequence
         weights, tags = model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
@@ -126,7 +127,7 @@ class HigherOrderRole(Architecture):
             some = lengths == length
             states = tuple(tags[some, -length:].T)
             rows = np.zeros_like(states[0])
-            blocks.append(Block("grams", weights[some], states, rows, shared_feature("n-gram"), None, None))
+            blocks.append(Block("grams", weights[some], states, rows, partial(Feature.shared, "n-gram")))
         return blocks
 
     def join(self, outputs: tuple[Emissions], shared: Shared) -> HigherOrderScores:

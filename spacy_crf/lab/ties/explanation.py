@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from thinc.api import Model
 
-from ...explain.reading import Feature
-from ...explain.weights import Block
+from ...explain.weights import Block, Feature
 from ...features.doc_batch import DocBatch
 from ...models.architecture import TokenTerms
 from .belief_propagation import BeliefPropagation

@@ -1,0 +1,269 @@
+"""Three ways to split a decision up among weights: by the contrast of two labellings, by log-odds, by leaving features out.
+
+*Contrast*: the best labelling of one side has another score than that of the other side, the difference of two sums of weights.
+
+*Log-odds* L are split up by integrated gradients (Sundararajan, Taly & Yan 2017). With α times the weights their derivative is
+
+    dL/dα = sum_f w_f · (E_α[f | span] - E_α[f | no span])
+
+so that its integral from 0 to 1, plus L where all valid labellings are equally likely, is L.
+
+*Leave-out*: a feature with the weights v(y) is at one token, so that without it each labelling scores v less by its state y
+there:
+
+    Z' = Z · sum_y P(y) exp(-v(y))
+
+holds for all labellings with the span, and for all without. Two passes are enough for all features. Each loss is exact, but
+losses do not add up.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays
+from ..schemes import Segments
+from ..types import GOES_ON, Floats
+from .comparison import Comparison, Likelihoods, Request
+from .explanation import Explanation, Row, SpanOf
+from .reading import NOTHING, Reading, Step, Terms
+
+# ---------------------------------------------------------------------------------------------------------- contrast
+
+
+def contrast(request: Request) -> Explanation:
+    """The rows are the weights that one of the two labellings uses and the other does not. They add up exactly."""
+    comparison, pipe = request.comparison, request.comparison.pipe
+    ours, theirs, target = comparison.best()
+
+    def spans(path: NDArray[np.int32]) -> list[SpanOf]:
+        found: Segments = pipe.decoding.segments(pipe.decoding.tags(path), comparison.scores.starts)
+        shift, columns = comparison.tokens.start, zip(*(column.tolist() for column in found))
+        return [(begin + shift, end + shift, pipe.labels[label]) for begin, end, label in columns]
+
+    totals = {"score": target, **request.probability(comparison.measure().odds)}
+    both = {"labelling": spans(ours), "rival": spans(theirs)}
+    return request.explanation("contrast", target, 0.0, rows_between(comparison, ours, theirs), totals, **both)
+
+
+def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> list[Row]:
+    """The contribution of each weight to the difference of the scores of two labellings."""
+    opening, _ = arrays.ends(comparison.scores.starts, len(ours))
+    found = [_transitions(path, opening) for path in (ours, theirs)]
+    steps: list[Step] = [
+        (token + comparison.tokens.start, before, after, use)
+        for this, other, use in ((found[0], found[1], 1.0), (found[1], found[0], -1.0))
+        for token, before, after in sorted(this - other)
+    ]
+    rows = comparison.reading.rows(comparison.of_doc(difference(comparison, ours, theirs)), steps)
+    return rows if comparison.ruled is None else rows + comparison.ruled.rows(ours, theirs)
+
+
+def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> Any:
+    """How much more often one labelling uses each score than the other."""
+    structure = comparison.pipe.decoding.explained
+    uses, others = (structure.path_expectations(comparison.scores, path) for path in (ours, theirs))
+    arrays.subtract(uses, others)
+    return uses
+
+
+def _transitions(path: NDArray[np.int32], opening: NDArray[np.bool_]) -> set[tuple[int, int, int]]:
+    """Token, state before and state of each transition."""
+    begins = path != GOES_ON
+    state = path[np.maximum.accumulate(np.where(begins, np.arange(len(path)), 0))]
+    at = np.flatnonzero(begins & ~opening)
+    return set(zip(at.tolist(), state[at - 1].tolist(), state[at].tolist()))
+
+
+# ---------------------------------------------------------------------------------------------------------- log-odds
+
+_NODES, _FACTORS = np.polynomial.legendre.leggauss(16)
+_RELATIVE, _SMALLEST = 2e-7, 1e-3  # error of the integral relative to the log-odds, or to this where they are smaller
+_MOST_HALVINGS = 12
+
+
+def log_odds(request: Request) -> Explanation:
+    """The rows add up to the log-odds."""
+    comparison = request.comparison
+    base, target = _scaled(comparison, 0.0).odds, comparison.measure().odds
+    uses = arrays.zeros(comparison.uses(comparison.measure(), np.zeros(comparison.n_clamps)))
+    integrate(comparison, (0.0, 1.0), (base, target), uses, _RELATIVE * max(abs(target), _SMALLEST))
+    rows = comparison.reading.rows(comparison.of_doc(uses))
+    totals = request.probability(target) | {"all labellings alike": base}
+    return request.explanation("log_odds", target, base, rows, totals)
+
+
+def integrate(
+    comparison: Comparison,
+    interval: tuple[float, float],
+    odds: tuple[float, float],
+    out: Any,
+    most_left: float,
+    depth: int = 0,
+) -> None:
+    """Add the integral of the expected uses over an interval of α. The exact integral is known, the difference of the log-odds:
+    where 16 nodes are not enough, each half is integrated by itself.
+
+    odds (Tuple[float, float]): The log-odds at the ends of the interval.
+    out: Uses of the compared scores, which are added to.
+    most_left (float): Largest error of the integral.
+    """
+    middle, half = sum(interval) / 2, (interval[1] - interval[0]) / 2
+    part = arrays.zeros(out)
+    for node, factor in zip(_NODES, _FACTORS):
+        measured = _scaled(comparison, middle + half * node)
+        _add(part, comparison.uses(measured, factor * half * measured.shares()))
+    left = abs(dot(comparison.scores, part) - (odds[1] - odds[0]))
+    if left > most_left and depth < _MOST_HALVINGS:
+        between = _scaled(comparison, middle).odds
+        integrate(comparison, (interval[0], middle), (odds[0], between), out, most_left / 2, depth + 1)
+        integrate(comparison, (middle, interval[1]), (between, odds[1]), out, most_left / 2, depth + 1)
+    else:
+        _add(out, part)
+
+
+def dot(scores: Any, uses: Any) -> float:
+    """The sum of scores, each as often as it is used. Forbidden scores are never used."""
+    pairs = ((array, getattr(uses, name)) for name, array in arrays.named(scores).items())
+    return float(sum((np.where(array > -np.inf, array, 0.0) * used).sum() for array, used in pairs))
+
+
+def _scaled(comparison: Comparison, alpha: float) -> Likelihoods:
+    scores = comparison.scores
+    smaller = {
+        name: np.where(array > -np.inf, alpha * np.where(array > -np.inf, array, 0.0), -np.inf)
+        for name, array in arrays.named(scores).items()
+    }
+    return comparison.measure(scores._replace(**smaller))
+
+
+def _add(total: Any, part: Any) -> None:
+    for name, array in arrays.named(total).items():
+        array += getattr(part, name)
+
+
+# --------------------------------------------------------------------------------------------------------- leave-out
+
+
+def leave_out(request: Request) -> Explanation:
+    """Each row says how much the log-odds lose without it: without a feature at one token, the transition to a token, the score
+    of a first or last tag. Its weight is the difference of its mean weights with the span and without."""
+    comparison = request.comparison
+    scores = comparison.scores
+    if not comparison.is_of_texts and scores.transitions.ndim == 2:
+        by_token = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *scores.transitions.shape)))
+        scores = scores._replace(transitions=by_token)
+    measured = comparison.measure(scores)
+    shares = measured.shares(of_lacking=0.0), measured.shares(of_having=0.0, of_lacking=1.0)
+    uses = tuple(comparison.of_doc(comparison.uses(measured, of_side)) for of_side in shares)
+    shared = _label_rows if comparison.is_of_texts else _shared_rows
+    rows = [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)]
+    return request.explanation(
+        "leave_out", measured.odds, 0.0, rows, request.probability(measured.odds), additive=False
+    )
+
+
+def _losses(
+    group: NDArray[np.int64], cell: NDArray[np.int64], weight: Floats, probabilities: tuple[Floats, Floats]
+) -> Floats:
+    """How much the log-odds lose without each group of weights: float64[G].
+
+    group (int64[N]), cell (int64[N]), weight (float64[N]): Group, state (or pair of states) and weight times value.
+    probabilities (Tuple[float64[G, cells], float64[G, cells]]): Of the cells with the span, and without.
+    """
+    size = probabilities[0].shape
+    weights = np.bincount(group * size[1] + cell, weight, minlength=size[0] * size[1]).reshape(size)
+    having, lacking = (_log_ratio(of_side, weights) for of_side in probabilities)
+    return lacking - having
+
+
+def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
+    """log sum_y P(y) exp(-v(y)); what probabilities miss of 1 belongs to no state: float64[G]."""
+    probabilities = np.maximum(probabilities, 0.0)
+    rest = np.maximum(1.0 - probabilities.sum(axis=1), 0.0)
+    rest[rest < 1e-13] = 0.0  # rounding
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.column_stack([probabilities, rest]))
+    logs[:, :-1] -= weights
+    return np.logaddexp.reduce(logs, axis=1)
+
+
+def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
+    for (terms, having), (_, lacking) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
+        if len(terms.place):
+            yield from _rows_of_terms(reading, terms, (having, lacking))
+
+
+def _rows_of_terms(reading: Reading, terms: Terms, uses: tuple[Floats, Floats]) -> Iterator[Row]:
+    """A row for each feature at each place."""
+    numbers = terms.place * (terms.feature.max() + 1) + terms.feature
+    _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+    having, lacking = (array.reshape(len(array), -1)[terms.row[first]] for array in uses)
+    losses, more = _losses(group, terms.column, terms.value * terms.weight, (having, lacking)), having - lacking
+    [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
+    average = np.bincount(group, terms.weight * more[group, terms.column], minlength=len(losses))
+    begin, end = (ends[terms.place[first]] for ends in terms.tokens)
+    for n in some.tolist():
+        feature = terms.name(int(terms.feature[first[n]]))
+        tags = reading.tags_of(int(more[n].argmax()), terms.shape)
+        numbers = float(terms.value[first[n]]), float(average[n]), 1.0, float(losses[n])
+        yield Row(*feature, int(begin[n]), int(end[n]), tags, *numbers)
+
+
+def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
+    """Rows of transitions, first and last tags, at each token where they are used."""
+    opens, closes = arrays.ends(comparison.reading.scores.starts, len(uses[0][0]))
+    inside = np.zeros(len(opens), dtype=bool)
+    inside[comparison.tokens] = True
+    for name, tokens in (("transitions", inside & ~opens), ("first", inside & opens), ("last", inside & closes)):
+        at = np.flatnonzero(tokens)
+        if not len(at):
+            continue  # a text of one token has no transitions
+        probabilities = tuple(_uses_by_token(of_side, name)[at].reshape(len(at), -1) for of_side in uses)
+        flat = comparison.reading.shared[name].ravel()
+        group, cell = np.repeat(np.arange(len(at)), len(flat)), np.tile(np.arange(len(flat)), len(at))
+        losses = _losses(group, cell, np.tile(flat, len(at)), probabilities)
+        average = (probabilities[0] - probabilities[1]) @ flat
+        for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
+            if abs(loss) > NOTHING * np.abs(losses).max():
+                yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, loss)
+
+
+def _uses_by_token(uses: Any, name: str) -> Floats:
+    """How often each cell of a parameter is used at each token."""
+    if name == "transitions":
+        return uses.transitions
+    return getattr(uses, {"first": "begins", "last": "ends"}[name], uses[0])
+
+
+# --------------------------------------------------------------------------------------------------- labels of texts
+
+
+def contrast_of_labels(request: Request) -> Explanation:
+    """The rows are weights, each as often as the label uses it more than the most probable other label. Where the hidden states
+    below a label are not known, uses are expected ones; the entropies of the states are then the base:
+
+        score(y) = E[score(y, h) | y] + H(h | y)
+    """
+    comparison = request.comparison
+    measured, target = comparison.measure(), comparison.best()[2]
+    shares, rival = np.zeros(comparison.n_clamps), comparison.rival(measured)
+    shares[[0, rival]] = 1.0, -1.0
+    uses = comparison.uses(measured, shares)
+    base = target - dot(comparison.scores, uses) if comparison.pipe.decoding.structure.ambiguous else 0.0
+    totals = {"score": target, **request.probability(measured.odds)}
+    ours, theirs = ([(0, len(request.doc), comparison.pipe.labels[comparison.label(clamp)])] for clamp in (0, rival))
+    rows = comparison.reading.rows(comparison.of_doc(uses))
+    return request.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
+
+
+def _label_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
+    """The row of the scores that labels have in every text."""
+    name = "labels" if "labels" in comparison.reading.shared else "first"
+    weights = comparison.reading.shared[name]
+    probabilities = uses[0][0], uses[1][0]  # of the labels of the text: float64[1, Y]
+    loss = float(_losses(np.zeros(len(weights), dtype=np.int64), np.arange(len(weights)), weights, probabilities)[0])
+    weight = float(((probabilities[0] - probabilities[1]) @ weights)[0])
+    yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)
