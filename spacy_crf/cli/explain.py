@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from spacy.language import Language
@@ -30,10 +30,6 @@ from .shared import (
 )
 from .texts import STANDARD, read_examples, read_items
 
-if TYPE_CHECKING:
-    from ..explain.explanation import Explanation
-    from ..pipeline.prediction import CRFPipe
-
 
 @app.command("show")
 def show_cli(
@@ -46,14 +42,15 @@ def show_cli(
     code: CodeOption = None,
 ) -> None:
     """Print the entities of texts. For pipelines without entities, print tags or labels of texts."""
+    from ..explain.displacy_marks import render
+    from ..pipeline.prediction import tell_probabilities
+
     with brief_errors():
         if html is not None:
             check_writable(html)
         nlp, docs = load_pipeline(model, code), []
         if html is not None:
-            from ..pipeline.prediction import CRFPipe, tell_probabilities
-
-            tell_probabilities(pipe for _, pipe in nlp.pipeline if isinstance(pipe, CRFPipe))
+            tell_probabilities(our_pipes(nlp, None, None))
         for doc in nlp.pipe(texts or _standard_texts(nlp)):
             docs.append(doc)
             print(f"\n{doc.text}")
@@ -61,8 +58,6 @@ def show_cli(
         if not docs:
             raise ValueError(Errors.CRF718)
         if html is not None:
-            from ..explain.displacy_marks import render
-
             write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
             msg.good(f"Marked texts in {html}")
 
@@ -77,14 +72,11 @@ def _standard_texts(nlp: Language) -> Iterator[str]:
 def _found_in(doc: Doc) -> list[tuple[str, ...]]:
     """Rows of what was found: words, label, and the probability if the pipeline sets it."""
     if doc.has_annotation("ENT_IOB"):
-        return [(" ".join(ent.text.split()), ent.label_, *_probability(ent)) for ent in doc.ents]
+        found = [(ent, ent._.crf_prob) for ent in doc.ents]
+        return [(" ".join(ent.text.split()), ent.label_, *([] if p is None else [f"{p:.0%}"])) for ent, p in found]
     rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
     found = [row for row in rows if any(row[1:])]
     return found or [(label, f"{share:.0%}") for label, share in sorted(doc.cats.items(), key=lambda item: -item[1])]
-
-
-def _probability(span: Span) -> tuple[str, ...]:
-    return () if span._.crf_prob is None else (f"{span._.crf_prob:.0%}",)
 
 
 _EXPLAINED = "of spacy_crf to explain (--span asks about spans and tokens, --label about a text)"
@@ -120,56 +112,44 @@ def explain_cli(
     code: CodeOption = None,
 ) -> None:
     """Print the weights that decide about a text."""
+    from rich.console import Console
+
+    from ..explain.explanation import page
+    from ..pipeline.crf_textcat import CRFTextClassifier
+
     with brief_errors():
         if html is not None:
             check_writable(html, train)
         nlp, found = load_pipeline(model, code), []
-        options = {} if train is None else _training(nlp, train)
-        options |= {"effect": top} if effect else {}
-        from ..pipeline.crf_textcat import CRFTextClassifier
+        options: dict[str, Any] = {"effect": top} if effect else {}
+        if train is not None:  # with the regularization in the config
+            optimizer = nlp.config["training"]["optimizer"] or {}
+            options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
+            options["corpus"] = list(read_examples(train, nlp))
 
         def is_asked(pipe: Any) -> bool:
             return (span if isinstance(pipe, CRFTextClassifier) else label) is None
 
         for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
             doc = doc_before(nlp, pipe, text)
-            if isinstance(pipe, CRFTextClassifier):
-                asked = [label]
-            else:
-                asked = _found_spans(pipe, doc) if span is None else [_parse_span(span, doc)]
+            asked: list[Any] = [label]
+            if not isinstance(pipe, CRFTextClassifier) and span is not None:
+                asked = [_parse_span(span, doc)]
+            elif not isinstance(pipe, CRFTextClassifier):
+                best = pipe.n_best(doc, 1)
+                asked = list(best[0][1]) if best and best[0][1] else [None]  # without spans, the whole labelling
             found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
         if html is not None:
-            from ..explain.explanation import page
-
             write_whole(html, page(found, top).encode("utf8"))
             msg.good(f"{len(found)} explanations in {html}")
             return
     if as_json:
         print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
         return
-    _show_explanations(found, top)
-
-
-def _show_explanations(found: "list[Explanation]", top: int) -> None:
-    from rich.console import Console
-
     console = Console()
     for explanation in found:
         console.print(explanation.to_rich(top))
         console.print()
-
-
-def _training(nlp: Language, train: Path) -> dict[str, Any]:
-    """The training texts, and the regularization in the config."""
-    optimizer = nlp.config["training"]["optimizer"] or {}
-    strengths = {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
-    return {"corpus": list(read_examples(train, nlp)), **strengths}
-
-
-def _found_spans(pipe: "CRFPipe", doc: Doc) -> list[Optional[Span]]:
-    """The spans that a component finds; [None], for the whole labelling, if it finds no span."""
-    best = pipe.n_best(doc, 1)
-    return list(best[0][1]) if best and best[0][1] else [None]
 
 
 def _parse_span(given: str, doc: Doc) -> Span:
@@ -210,12 +190,8 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
     msg.divider(f"{found['component']} ({found['class']}, {found['model']})")
     print(f"{counted(len(found['labels']), 'label')}: {', '.join(found['labels'])}")
     print(f"{found['weights']:,} weights that have names")
-    for name, said in (
-        ("gazetteer", found["gazetteers"]),
-        ("clusters", found["clusters"]),
-        ("longest", found.get("longest", {})),
-    ):
-        for key, value in said.items():
+    for name, part in (("gazetteer", "gazetteers"), ("clusters", "clusters"), ("longest", "longest")):
+        for key, value in found.get(part, {}).items():
             print(f"{name} {key}: {value:,}")
     if "encoder" in found:
         print(f"an encoder ({found['encoder']}), whose weights have no names")
@@ -238,11 +214,16 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
 
 def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
     """Print the matrix of transitions (with a label, only its tags and O); for many tags, print the largest weights."""
+    from rich.console import Console
+
     tags = found["tags"]
     chosen = [n for n, tag in enumerate(tags) if label is None or tag == "O" or tag in (label, f"{tag[:2]}{label}")]
     steps, ends = found["transitions"]["transitions"], [found["transitions"][name] for name in ("first", "last")]
     if len(chosen) <= _WIDEST:
-        for columns in _fitting(chosen, tags):
+        widest = 3 + max([5, *(len(tags[n]) for n in chosen)])
+        n_columns = max(1, Console().width // widest - 2)
+        for begin in range(0, len(chosen), n_columns):
+            columns = chosen[begin : begin + n_columns]
             rows = [("begin", *(_cell(ends[0][j]) for j in columns), "")]
             rows += [(tags[i], *(_cell(steps[i][j]) for j in columns), _cell(ends[1][i])) for i in chosen]
             heads = ("", *(tags[j] for j in columns), "end")
@@ -252,16 +233,6 @@ def _show_transitions(found: dict[str, Any], label: Optional[str]) -> None:
     largest = sorted(weights, key=lambda item: -abs(item[0]))[:_WIDEST]
     rows = [(before, after, f"{weight:+.4f}") for weight, before, after in largest]
     print_table("the largest transitions (all with --json)", ("from", "to", "weight"), rows, n_texts=2)
-
-
-def _fitting(columns: list[int], tags: list[str]) -> Iterator[list[int]]:
-    """Columns in groups that fit into the terminal."""
-    from rich.console import Console
-
-    widest = 3 + max([5, *(len(tags[n]) for n in columns)])
-    n = max(1, Console().width // widest - 2)
-    for first in range(0, len(columns), n):
-        yield columns[first : first + n]
 
 
 def _cell(weight: Optional[float]) -> str:
@@ -282,38 +253,30 @@ def rules_cli(
     component: ComponentOption = None,
     code: CodeOption = None,
 ) -> None:
-    """Print the rules of a pipeline's components."""
+    """Print the rules of a pipeline's components. With a text, print its spans as rules are added one by one."""
+    from ..explain.comparison import effects
+
+    columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")
     with brief_errors():
         nlp = load_pipeline(model, code)
         for pipe in our_pipes(nlp, component, "of spacy_crf with rules", lambda pipe: pipe.rules() is not None):
-            _show_rules(pipe)
-            if text is not None:
-                _show_effects(nlp, pipe, text)
+            rows = []
+            for rule, how, known in pipe.rules().all.enforcement():
+                arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
+                written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+                rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
+            print_table(pipe.name, columns, rows, n_texts=len(columns))
+            if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
+                msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
+            if text is None:
+                continue
+            before, changes = effects(pipe, doc_before(nlp, pipe, text))
+            msg.text(f"without rules: {_written(before)}")
+            for rule, spans, price in changes:
+                msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
+            if not changes:
+                msg.text("no rule changes anything")
 
 
-def _show_rules(pipe) -> None:
-    columns, rows = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities"), []
-    for rule, how, known in pipe.rules().all.enforcement():
-        arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
-        written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
-    print_table(pipe.name, columns, rows, n_texts=len(columns))
-    if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
-        msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
-
-
-def _show_effects(nlp: Language, pipe, text: str) -> None:
-    """Print the spans without rules, and the spans as rules are added one by one."""
-    from ..explain.comparison import effects
-
-    doc = doc_before(nlp, pipe, text)
-    before, changes = effects(pipe, doc)
-    msg.text(f"without rules: {_written(before)}")
-    for rule, spans, price in changes:
-        msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
-    if not changes:
-        msg.text("no rule changes anything")
-
-
-def _written(spans) -> str:
+def _written(spans: Iterable[Span]) -> str:
     return "; ".join(f"{span.text} ({span.label_})" for span in spans) or "nothing"

@@ -3,7 +3,6 @@ the file of a component in the same way as one of the files for ``crf_ner`` diff
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple, Optional
 
@@ -20,20 +19,15 @@ _PACKAGE = Path(__file__).parents[1]
 FOLDER = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
 
 
-class Section(NamedTuple):
-    """A section of the text of a config."""
-
-    before: str  # comments and empty lines above its head
-    lines: dict[str, str]  # by key, each with the comments above it
-
-
-Sections = dict[str, Section]
+# The text of a config, by section: comments and empty lines above its head, and its lines by key, each with the comments above it
+Sections = dict[str, tuple[str, dict[str, str]]]
 
 
 class Recipe(NamedTuple):
     """Changes of a component's file.
 
-    is_for (str): Description. like (str): A file for `crf_ner`, whose differences from `crf_ner.cfg` are the changes.
+    is_for (str): Description.
+    like (str): A file for `crf_ner`, whose differences from `crf_ner.cfg` are the changes.
     settings (tuple): Section, key and value of settings to change; the value "" removes the setting.
     """
 
@@ -149,20 +143,21 @@ def make_config(
     """
     chosen = RECIPES[component].get(recipe)
     if chosen is None:
-        raise ValueError(
-            Errors.CRF751.format(component=component, recipe=recipe, known=known_names(RECIPES[component], recipe))
-        )
+        known = known_names(RECIPES[component], recipe)
+        raise ValueError(Errors.CRF751.format(component=component, recipe=recipe, known=known))
     sections = _read(component)
     if chosen.like is not None:
         _change(sections, component, _read("crf_ner"), _read(chosen.like))
     for section, key, value in chosen.settings:
-        _set(sections[f"components.{component}{section}"].lines, key, value)
-    _set(sections["nlp"].lines, "lang", f'"{lang}"')
+        _set(sections, f"components.{component}{section}", key, value)
+    _set(sections, "nlp", "lang", f'"{lang}"')
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
     if optimize == "accuracy":
         head += f"# {_find_more(sections, component)}\n"
     head += f"#\n#   {_command(name)}\n"
-    return head + _written(sections)
+    return head + "".join(
+        f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()
+    )
 
 
 def copy_config(stem: str, *, lang: str = "en", name: str = "config.cfg") -> str:
@@ -183,16 +178,23 @@ def _command(name: str) -> str:
 
 def _change(sections: Sections, component: str, before: Sections, after: Sections) -> None:
     """Change a component's file as one file for `crf_ner` differs from another, where the component has the same settings."""
-    own = _renamer(component)
+
+    def own(text: str) -> str:
+        return re.sub(r"\bcrf_ner\b", component, text)
+
     for name in before.keys() - after.keys():
         sections.pop(own(name), None)
-    for name, section in after.items():
-        if name not in before:
-            lines = {key: own(line) for key, line in section.lines.items()}
-            _insert(sections, own(name), Section(own(section.before), lines))
+    for name, (above, settings) in after.items():
+        new = {key: own(line) for key, line in settings.items()}
+        if name in before:
+            _, lines = sections.get(own(name), ("", {}))
+            _change_settings(lines, before[name][1], new)
             continue
-        lines = sections[own(name)].lines if own(name) in sections else {}
-        _change_settings(lines, before[name].lines, {key: own(line) for key, line in section.lines.items()})
+        # Insert the section behind the last one of the same block
+        block, everything = own(name).rpartition(".")[0], list(sections.items())
+        last = max(n for n, (other, _) in enumerate(everything) if f"{other}.".startswith(f"{block}."))
+        sections.clear()
+        sections.update([*everything[: last + 1], (own(name), (own(above), new)), *everything[last + 1 :]])
 
 
 def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, str]) -> None:
@@ -213,7 +215,7 @@ def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, 
 def _find_more(sections: Sections, component: str) -> str:
     """Let a component decode for accuracy. RETURNS (str): A description for the head of the file."""
     if component == "crf_tagger":
-        _set(sections["components.crf_tagger"].lines, "decode", '"posterior"')
+        _set(sections, "components.crf_tagger", "decode", '"posterior"')
         return (
             "Each token gets the tag that is likeliest there: more are right in the mean, and prediction takes longer."
         )
@@ -223,21 +225,8 @@ def _find_more(sections: Sections, component: str) -> str:
     return "Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer."
 
 
-def _renamer(component: str) -> Callable[[str], str]:
-    return lambda text: re.sub(r"\bcrf_ner\b", component, text)
-
-
-def _insert(sections: Sections, name: str, section: Section) -> None:
-    """Insert a section behind the last one of the same block."""
-    block = name.rpartition(".")[0]
-    last = [other for other in sections if other == block or other.startswith(f"{block}.")][-1]
-    everything = list(sections.items())
-    at = 1 + [other for other, _ in everything].index(last)
-    sections.clear()
-    sections.update([*everything[:at], (name, section), *everything[at:]])
-
-
-def _set(lines: dict[str, str], key: str, value: str) -> None:
+def _set(sections: Sections, section: str, key: str, value: str) -> None:
+    _, lines = sections[section]
     if value:
         above = lines.get(key, "").rpartition(f"{key} = ")[0]
         lines[key] = f"{above}{key} = {value}\n"
@@ -259,15 +248,11 @@ def _read(stem: str) -> Sections:
         if line.startswith("["):
             name = line.strip()[1:-1]
             # Above the first section stands the description of the file
-            sections[name] = Section(above if sections else "\n", {})
+            sections[name] = above if sections else "\n", {}
         elif line.strip() and not line.startswith("#"):
-            sections[name].lines[line.partition(" = ")[0]] = above + line
+            sections[name][1][line.partition(" = ")[0]] = above + line
         else:
             above += line
             continue
         above = ""
     return sections
-
-
-def _written(sections: Sections) -> str:
-    return "".join(f"{section.before}[{name}]\n{''.join(section.lines.values())}" for name, section in sections.items())

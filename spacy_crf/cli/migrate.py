@@ -1,7 +1,7 @@
 """Import models of other programs as pipelines, and export them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from spacy.language import Language
@@ -67,7 +67,8 @@ def import_cli(
         import_code(code)
         names = [name.strip() for name in columns.split(",")] if columns else []
         data = file.read_bytes()
-        if program in _SYNTAX and is_templates(data):
+        has_lines = data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
+        if program in _SYNTAX and has_lines:  # templates or patterns, and no model
             check_writable(output, file)
             write_whole(output, features_block(data.decode("utf8"), program, names).to_str().encode("utf8"))
             msg.good(f"Features in {output}")
@@ -80,7 +81,11 @@ def import_cli(
             f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
         )
         if native is not None:
-            _tell_replayed(native)
+            n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
+            if n_native:
+                msg.info(f"{counted(n_native, 'native template')}")
+            for line, reason in native.replayed:
+                msg.info(f"Replayed: {line}: {reason}")
         comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
         save_pipeline(nlp, output)
         msg.good(f"Pipeline in {output}")
@@ -89,28 +94,23 @@ def import_cli(
 
             registered = write_registration(output, features, names)
             msg.info(f"{features} makes its features: give --code {registered} to commands that load the pipeline")
-    if comparison is not None:
-        _tell(comparison)
+    if comparison is None:
+        return
+    counts = f"{comparison.sequences:,} sequences, {comparison.tokens:,} tokens"
+    if comparison.is_same:
+        ties = f", but for {comparison.ties} in ties" if comparison.ties else ""
+        msg.good(f"{counts}: both programs give the same labels{ties}")
+    else:
+        gap = f"the largest difference of scores is {comparison.largest_gap:.2g}"
+        msg.fail(f"{counts}: {comparison.different - comparison.ties} tokens get other labels, {gap}", exits=1)
 
 
-class _Syntax(NamedTuple):
-    """How a program writes the lines that make its features."""
-
-    source: str  # the registered function
-    argument: str
-    of_labels: str  # first letters of lines that make features of labels
-    of_pairs: str  # first letters of lines that make features of pairs of labels
-
-
+# By program, how it writes the lines that make its features: the registered function and its argument, and the first letters of
+# lines that make features of labels and of pairs of labels
 _SYNTAX = {
-    "crfpp": _Syntax("spacy_crf.crfpp_features.v1", "templates", "U", "B"),
-    "wapiti": _Syntax("spacy_crf.wapiti_features.v1", "patterns", "uU*", "bB*"),
+    "crfpp": ("spacy_crf.crfpp_features.v1", "templates", "U", "B"),
+    "wapiti": ("spacy_crf.wapiti_features.v1", "patterns", "uU*", "bB*"),
 }
-
-
-def is_templates(data: bytes) -> bool:
-    """Whether a file holds templates or patterns, and no model."""
-    return data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
 
 
 def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
@@ -224,25 +224,6 @@ def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, co
         functions = _resolved(_functions(model.program, _lines(model.templates, model.program), columns))
     rival = RIVALS[model.program](file, columns)
     return compare(nlp, model, read_columns(data, nlp, columns), rival, functions)
-
-
-def _tell_replayed(native: "Native") -> None:
-    """Print the lines that no native template can replace, and the reasons."""
-    n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
-    if n_native:
-        msg.info(f"{counted(n_native, 'native template')}")
-    for line, reason in native.replayed:
-        msg.info(f"Replayed: {line}: {reason}")
-
-
-def _tell(found: "Comparison") -> None:
-    counts = f"{found.sequences:,} sequences, {found.tokens:,} tokens"
-    if found.is_same:
-        ties = f", but for {found.ties} in ties" if found.ties else ""
-        msg.good(f"{counts}: both programs give the same labels{ties}")
-    else:
-        gap = f"the largest difference of scores is {found.largest_gap:.2g}"
-        msg.fail(f"{counts}: {found.different - found.ties} tokens get other labels, {gap}", exits=1)
 
 
 @app.command("export")

@@ -100,23 +100,18 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     ]
     if not names:
         raise no_component("of spacy_crf to train on shards", config["components"], component)
+    corpus = copy.deepcopy(dict(dot_to_object(config, config["training"].get("train_corpus", "corpora.train"))))
+    if corpus.get("@readers") == "spacy_crf.Corpus.v1":  # which keeps the corpus in memory
+        corpus["@readers"] = "spacy.Corpus.v1"
     initialize = config.setdefault("initialize", {}).setdefault("components", {})
     for name in names:
         block = initialize.setdefault(name, {})
-        block.setdefault("corpus", _train_corpus(config))
+        block.setdefault("corpus", copy.deepcopy(corpus))
         path = str(Path(settings["path"]) / name)
         block["shards"] = {"@misc": "spacy_crf.shards.v1", **block.get("shards", {}), **settings, "path": path}
     if {*names} == {*config["nlp"]["pipeline"]}:  # other components need batches of texts
         config["training"].update(max_epochs=-1, batcher=dict(_CLOCK))
     return config
-
-
-def _train_corpus(config: Config) -> dict[str, Any]:
-    """The block of the reader of the training corpus, which must not keep the corpus in memory."""
-    block = copy.deepcopy(dict(dot_to_object(config, config["training"].get("train_corpus", "corpora.train"))))
-    if block.get("@readers") == "spacy_crf.Corpus.v1":
-        block["@readers"] = "spacy.Corpus.v1"
-    return block
 
 
 Scores = dict[str, Optional[float]]
@@ -144,7 +139,10 @@ def update_cli(
         changes = update(nlp, data, dev=dev, component=component, l2=l2)
         save_pipeline(nlp, output)
     for title, (before, after) in changes.items():
-        rows = [(name, _percent(before.get(name)), _percent(after.get(name))) for name in {**after, **before}]
+        rows = []
+        for name in {**after, **before}:
+            both = (before.get(name), after.get(name))
+            rows.append((name, *("" if score is None else f"{100 * score:.2f}" for score in both)))
         print_table(title, ("", "before", "after"), rows, n_texts=1)
     msg.good(f"Updated pipeline in {output}")
 
@@ -187,10 +185,6 @@ def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
     return scores
 
 
-def _percent(value: Any) -> str:
-    return "" if value is None else f"{100 * value:.2f}"
-
-
 # The annotation calls words with a capital names
 _COMPILED_TEXTS = [
     "Ann Lee lives in New York City .",
@@ -217,29 +211,20 @@ def compile_cli(
     with brief_errors():
         for component in [chosen.value for chosen in components or ComponentName]:
             before, started = announcer.compiled, time.perf_counter()
-            _train_and_predict(component)
+            with TemporaryDirectory() as folder, quietly():
+                path = Path(folder, "texts.spacy")
+                nlp = spacy.blank("en")
+                doc_bin(_annotated(nlp, text.split()) for text in _COMPILED_TEXTS).to_disk(path)
+                paths = {"paths.train": str(path), "paths.dev": str(path)}
+                nlp = init_nlp(load_config(FOLDER / f"{component}.cfg", overrides=paths))
+                train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
+                list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
             compiled, seconds = announcer.compiled - before, time.perf_counter() - started
             if compiled:
                 msg.good(f"{component}: {compiled} kernels compiled in {seconds:.0f} s")
             else:
                 msg.good(f"{component}: everything is compiled already")
         msg.info(f"Kept in {cache_folder(__file__).parent}")
-
-
-def _train_and_predict(component: str) -> None:
-    """Train a component with its config, and predict with the saved pipeline."""
-    with TemporaryDirectory() as folder, quietly():
-        path = Path(folder, "texts.spacy")
-        _write_corpus(path)
-        config = load_config(FOLDER / f"{component}.cfg", overrides={"paths.train": str(path), "paths.dev": str(path)})
-        train(init_nlp(config), Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
-        nlp = spacy.load(Path(folder, "model-best"))
-        list(nlp.pipe(_COMPILED_TEXTS))
-
-
-def _write_corpus(path: Path) -> None:
-    nlp = spacy.blank("en")
-    doc_bin(_annotated(nlp, text.split()) for text in _COMPILED_TEXTS).to_disk(path)
 
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, Optional
 import typer
 from spacy.language import Language
 
-from spacy_crf.cli.clusters import Settings, clusters_of_texts, vectors_of_texts
+from spacy_crf.cli.clusters import clusters_of_texts, vectors_of_texts
 from spacy_crf.features.clusters import write_clusters
 from spacy_crf.optimizers.lbfgs import LBFGS
 
@@ -106,8 +106,7 @@ def _ladder(vectors: dict[str, Any], clusters: str, offsets: str, more: list[str
 
 
 def _made_vectors(files: list[Path], output: Path, dims: int) -> str:
-    settings = Settings(dims=dims, min_count=2, method="skipgram", epochs=10)
-    vectors_of_texts(files, settings).to_disk(output)
+    vectors_of_texts(files, dims=dims, min_count=2, method="skipgram", epochs=10).to_disk(output)
     return str(output)
 
 
