@@ -23,8 +23,8 @@ from .features.items import ItemList, ItemReader, Items, NotAnItem
 from .losses.clamped import LogLikelihood
 from .models.emissions import SparseEmissions
 from .models.linear_chain import LinearChain
-from .models.role import AnnotatedDocs, Sizes
-from .models.shared_weights import TiedObjective
+from .models.node import AnnotatedDocs, Sizes
+from .models.objective import TiedObjective
 from .models.sparse import prune
 from .msgpack_stream import unpacked
 from .optimizers.batch import Progress
@@ -122,7 +122,7 @@ class CRF(BaseEstimator):
             while optimizer.stop_reason(key) is None:
                 self.objective_ = optimizer.step(objective, key=key)
         self.classes_ = classes
-        self._model = prune(model).model
+        self._model = prune(model)[0]
         return self
 
     def _optimizer(self) -> LBFGS:

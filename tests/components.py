@@ -8,8 +8,8 @@ import numpy as np
 import spacy
 from spacy.tokens import Doc, Span
 
-from spacy_crf.lab.higher_order.scores import HigherOrderScores, Orders, key_of
-from spacy_crf.models.role import gives
+from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders, key_of
+from spacy_crf.models.node import gives
 from spacy_crf.types import GOES_ON, ChainScores, SegmentScores
 
 from .structures import chain_ways, higher_order_ways, segment_ways, starts_of

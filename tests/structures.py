@@ -15,7 +15,7 @@ from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import Structure
-from spacy_crf.lab.higher_order.scores import HigherOrderScores, Orders, key_of
+from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders, key_of
 from spacy_crf.lab.higher_order.structure import HigherOrder
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import (

@@ -13,7 +13,7 @@ from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.lab.beam import Beam
-from spacy_crf.lab.higher_order.scores import key_of
+from spacy_crf.lab.higher_order.lattice import key_of
 from spacy_crf.types import GOES_ON, ChainScores
 
 from .structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
@@ -79,8 +79,8 @@ def test_a_beam_of_all_states_is_exact(row, data):
 
 def _searched(structure, scores, clamp):
     """The paths of both kernels: that of any pieces, and that of tokens."""
-    search = structure.search(structure.prepare(scores, clamp))
-    return search.path, search._found[1]
+    work = structure.prepare(scores, clamp)
+    return structure.beam.path(work), structure.beam.search(work)[1]
 
 
 @each
@@ -91,7 +91,7 @@ def test_beams_match_a_plain_one(row, beam, data):
     structure, scores, clamp = data.draw(problems(row, kinds=["moderate", "ties", "forbidden"]))
     within = structure.within(beam)
     work = within.prepare(scores, clamp)
-    left, path = within.search(work)._found
+    left, path = within.beam.search(work)
     for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
         kept, best = plain_beam(work.log_potentials, begin, end, beam)
         assert path.scores[b] == pytest.approx(best, abs=1e-9)
@@ -113,7 +113,7 @@ def test_labellings_come_from_within_the_beam_or_are_the_best_of_all(row, data):
     beam = data.draw(st.sampled_from(BEAMS))
     within, known = structure.within(beam), Enumerated(row, problem)
     path, n_best = within.viterbi(scores, clamp=clamp), within.n_best(scores, 4, clamp=clamp)
-    [_, alone], [left, _] = _searched(within, scores, clamp), within.search(within.prepare(scores, clamp))._found
+    [_, alone], [left, _] = _searched(within, scores, clamp), within.beam.search(within.prepare(scores, clamp))
     exact = structure.viterbi(scores, clamp=clamp)
     for b, (begin, end) in enumerate(known.ends):
         ways = known.ways[b]
@@ -146,8 +146,8 @@ def test_beams_in_lattices_match_a_plain_one(row, per_position):
     structure, scores, _ = random_problem(row, lengths, 3, seed=5, forbidden=0.3, per_position=per_position)
     for beam in BEAMS:
         within = structure.within(beam)
-        search = within.search(within.prepare(scores))
-        node_starts, (kept, path) = search._work.lattice.level.starts, search._found
+        work = within.prepare(scores)
+        node_starts, (kept, path) = work.lattice.level.starts, within.beam.search(work)
         for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
             counts, best = plain_lattice_beam(scores, begin, end, beam)
             assert path.scores[b] == pytest.approx(best, abs=1e-9)
@@ -255,9 +255,9 @@ def test_structures_without_a_beam_refuse_one():
 
 def test_a_margin_keeps_equals():
     scores = ChainScores(np.zeros((3, 4)), np.zeros((4, 4)), np.zeros(4), np.zeros(4), np.array([0, 3]))
-    search = Beam(4, 0.0).search(LinearChain().prepare(scores))
-    assert search.path.states.tolist() == [0, 0, 0]
-    assert (search._found[0] > -np.inf).all()
+    beam, work = Beam(4, 0.0), LinearChain().prepare(scores)
+    assert beam.path(work).states.tolist() == [0, 0, 0]
+    assert (beam.search(work)[0] > -np.inf).all()
 
 
 # ------------------------------------------------------------------------------------------------------------ components

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
 from spacy_crf.lab.dual import FrankWolfe
-from spacy_crf.models.role import Evidence
+from spacy_crf.models.node import Evidence
 from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.prepared_corpus import VIEWS

@@ -15,7 +15,7 @@ from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels import online as kernels
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.losses.clamped import MaxMargin
-from spacy_crf.optimizers.online import Pass
+from spacy_crf.optimizers.online import CorpusPass
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.types import ChainScores, SegmentScores, SpanList
 
@@ -257,7 +257,7 @@ def test_sequences_that_no_labelling_can_be_teach_nothing(component, make):
     first_start = corpus.chain_start + corpus.n_states * corpus.n_states
     run.slots[first_start + corpus.gold[0]] = -np.inf  # nothing begins like the first sequence
     costs = pipe.loss.costs(corpus.n_states)
-    pass_ = Pass(corpus, np.array([0]), pipe.loss, costs, kernels.make_room(corpus, maximum=True))
+    pass_ = CorpusPass(corpus, np.array([0]), pipe.loss, costs, kernels.make_room(corpus, maximum=True))
     before = run.slots.copy(), *(array.copy() for array in run.arrays.values())
     assert optimizer.ascend(pass_, run, learns=True) == (0.0, -1)
     for array, old in zip((run.slots, *run.arrays.values()), before):

@@ -15,7 +15,7 @@ from spacy.tokens import Doc
 from spacy.util import load_config, registry
 
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.optimizers.arow import AROW
+from spacy_crf.optimizers.perceptron import AROW
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import factories
 from spacy_crf.pipeline.components import CRFEntityRecognizer, CRFTagger

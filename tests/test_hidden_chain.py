@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from spacy_crf.inference import scaling
-from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.texts import TextScores, TextSoftmax
+from spacy_crf.inference.linear_chain import LinearChain, TextScores, TextSoftmax
 from spacy_crf.lab.hidden_chain import HiddenChains, HiddenScores
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import ChainScores

@@ -9,10 +9,10 @@ from spacy.util import registry
 from spacy_crf import arrays
 from spacy_crf.features.label_parts import TagParts
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import Places
+from spacy_crf.inference.structure import ScorePlaces
 from spacy_crf.lab.higher_order import lattice as order_lattice
+from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders
 from spacy_crf.lab.higher_order.model import _respelt, _seen_keys, key_of
-from spacy_crf.lab.higher_order.scores import HigherOrderScores, Orders
 from spacy_crf.lab.higher_order.structure import HigherOrder
 from spacy_crf.lab.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
@@ -234,8 +234,8 @@ def test_passes_over_what_is_left_are_passes_over_all(label_parts):
         objective.evaluate(weights)
         weights = weights + 0.3 * rng.normal(size=len(weights))
         value, gradient = objective.evaluate(weights)
-        assert layer._chosen
-        for number in range(layer.n_batches):
+        assert layer.chosen
+        for number in range(len(layer.found)):
             layer.choose(number, None)
         of_all, gradient_of_all = objective.evaluate(weights)
         assert value == pytest.approx(of_all, rel=1e-12)
@@ -262,11 +262,13 @@ def test_chosen_scores_are_some_of_all(n_more):
         asked = rng.random(every.shape) < 0.2
         asked[rng.random(len(asked)) < 0.3] = False  # of these tokens: everything
         layer.choose(0, None)
-        layer.choose(0, Places(*np.nonzero(asked)))
+        layer.choose(0, ScorePlaces(*np.nonzero(asked)))
         asked[~asked.any(axis=1)] = True
         of_pass = layer.at(weights)
         np.testing.assert_allclose(of_pass.score(0).scores[asked], every[asked], atol=1e-12)
-        derivative = Emissions(np.where(asked, rng.normal(size=every.shape), 0.0), None, layer.tokens.blocks[0].starts)
+        derivative = Emissions(
+            np.where(asked, rng.normal(size=every.shape), 0.0), None, layer.tokens["states"].blocks[0].starts
+        )
         of_pass.collect([0], [derivative])
         gradient = of_pass.gradient()["states"]
         layer.choose(0, None)

@@ -10,8 +10,7 @@ from spacy.training import Example
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
-from spacy_crf.losses.terms import every_span
+from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, every_span
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores

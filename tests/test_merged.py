@@ -9,8 +9,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, SoftmaxMargin
-from spacy_crf.models.objective import CorpusObjective
-from spacy_crf.models.shared_weights import TiedObjective
+from spacy_crf.models.objective import CorpusObjective, TiedObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 # A and C are never of one token, D and E always are, B is both

@@ -132,7 +132,7 @@ def test_overfits_and_is_saved(name, tmp_path):
 
 
 def test_long_segments_have_no_mean():
-    from spacy_crf.models.neural_segments import _MOST_TOKENS
+    from spacy_crf.models.segments import _MOST_TOKENS
 
     texts = ["[" + "very " * 29 + "long](PER) , [short](ORG) .", "[Bob](PER)"]
     nlp = spacy.blank("en")

@@ -11,13 +11,13 @@ import spacy
 from spacy.util import registry
 
 from spacy_crf.models.architecture import build
-from spacy_crf.models.linear_chain import ChainRole
+from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities, ner_examples, plain, tag_examples
 
 
-class PairsRole(ChainRole):
+class PairsRole(ChainNode):
     """State (b, a) is tag b behind tag a; a is the number of tags where b is the first one of its sequence."""
 
     def tag_of(self, model, labels):

@@ -17,11 +17,15 @@ from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels import online as kernels
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.optimizers.arow import AROW
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.online import EMPTY
-from spacy_crf.optimizers.passive_aggressive import PassiveAggressive
-from spacy_crf.optimizers.perceptron import AveragedPerceptron, BatchPerceptron, VotedPerceptron
+from spacy_crf.optimizers.perceptron import (
+    AROW,
+    AveragedPerceptron,
+    BatchPerceptron,
+    PassiveAggressive,
+    VotedPerceptron,
+)
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
 from spacy_crf.pipeline.prepared_corpus import VIEWS
 

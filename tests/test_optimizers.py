@@ -15,11 +15,9 @@ from spacy.schemas import ConfigSchemaTraining
 from spacy.util import registry
 from thinc.api import Config, Optimizer
 
-from spacy_crf.optimizers.batch import Position
-from spacy_crf.optimizers.conjugate_gradient import ConjugateGradient
-from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, CurvaturePairs
-from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, Point, backtracking, strong_wolfe
-from spacy_crf.optimizers.vectors import BLOCK, add_scaled, dot, norm
+from spacy_crf.optimizers.batch import BLOCK, Position, add_scaled, dot, norm
+from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, ConjugateGradient, CurvaturePairs
+from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, RayPoint, backtracking, strong_wolfe
 
 EXACT = {"l2": 0.0, "tolerance": 1e-9, "delta": 0.0, "iterations_per_step": 5000}
 
@@ -667,7 +665,7 @@ waves = st.tuples(st.floats(0.0, 2.0), st.floats(0.1, 8.0), st.floats(0.0, 6.3))
 def test_the_step_satisfies_the_strong_wolfe_conditions(bowl, drift, waves, first, curvature):
     def phi(a):
         value = 0.5 * bowl * a * a - drift * a + sum(h * math.sin(f * a + p) for h, f, p in waves)
-        return Point(a, value, bowl * a - drift + sum(h * f * math.cos(f * a + p) for h, f, p in waves))
+        return RayPoint(a, value, bowl * a - drift + sum(h * f * math.cos(f * a + p) for h, f, p in waves))
 
     start = phi(0.0)
     assume(start.slope < -1e-3)
@@ -682,27 +680,27 @@ def test_a_search_out_of_evaluations_returns_the_lowest_point():
     tried = []
 
     def phi(a):
-        tried.append(Point(a, -math.log1p(a), -1.0 / (1.0 + a), where=f"at {a}"))  # ever falling
+        tried.append(RayPoint(a, -math.log1p(a), -1.0 / (1.0 + a), where=f"at {a}"))  # ever falling
         return tried[-1]
 
-    point, evaluations = strong_wolfe(phi, Point(0.0, 0.0, -1.0), 1e-6, curvature=0.01, max_evaluations=3)
+    point, evaluations = strong_wolfe(phi, RayPoint(0.0, 0.0, -1.0), 1e-6, curvature=0.01, max_evaluations=3)
     assert evaluations == len(tried) == 3
     assert point == min(tried, key=lambda point: point.value)
 
 
 @pytest.mark.parametrize("search", [partial(strong_wolfe, curvature=0.5), backtracking])
 def test_a_search_finds_nothing_on_a_rise(search):
-    point, evaluations = search(lambda a: Point(a, a, -1.0), Point(0.0, 0.0, -1.0), 1.0, max_evaluations=9)
+    point, evaluations = search(lambda a: RayPoint(a, a, -1.0), RayPoint(0.0, 0.0, -1.0), 1.0, max_evaluations=9)
     assert (point, evaluations) == (None, 9)
 
 
 @given(edge=st.floats(1e-6, 10.0), first=st.floats(1e-3, 100.0))
 def test_searches_back_off_from_infinity(edge, first):
     def phi(a):
-        return Point(a, math.inf, math.nan) if a >= edge else Point(a, -a, -1.0)
+        return RayPoint(a, math.inf, math.nan) if a >= edge else RayPoint(a, -a, -1.0)
 
     for search in (partial(strong_wolfe, curvature=0.5), backtracking):
-        point, _ = search(phi, Point(0.0, 0.0, -1.0), first, max_evaluations=40)
+        point, _ = search(phi, RayPoint(0.0, 0.0, -1.0), first, max_evaluations=40)
         assert 0.0 < point.step < edge
 
 
@@ -711,9 +709,9 @@ def test_backtracking_from_far_takes_few_evaluations():
     """Halves alone take thirteen to come back from a step that is 4,000 times too long."""
 
     def phi(a):
-        return Point(a, (a / 1e-3 - 1.0) ** 2, -2e3)
+        return RayPoint(a, (a / 1e-3 - 1.0) ** 2, -2e3)
 
-    point, evaluations = backtracking(phi, Point(0.0, 1.0, -2e3), 4.0, max_evaluations=20)
+    point, evaluations = backtracking(phi, RayPoint(0.0, 1.0, -2e3), 4.0, max_evaluations=20)
     assert point.value < 1.0
     assert evaluations <= 6
 

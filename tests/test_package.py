@@ -227,7 +227,7 @@ nlp("Rome")
     everything = loaded_by(code)
     assert "scipy.linalg" not in everything  # which numba would ask for BLAS, that no kernel needs
     loaded = {name for name in everything if name.startswith("spacy_crf.")}
-    of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.minibatch", "spacy_crf.optimizers.objective"}
+    of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.objective"}
     assert not {name.split(".")[1] for name in loaded - of_default} & {"optimizers", "explain", "cli"}
     assert not {name for name in loaded if name.split(".")[1] == LAB}
 

@@ -22,13 +22,13 @@ from spacy_crf.cli import app
 from spacy_crf.errors import announcements
 from spacy_crf.lab.shards import cut, mapped, shards, work
 from spacy_crf.lab.shards.mixing import shares_of
+from spacy_crf.lab.shards.part_counts import TableSum
 from spacy_crf.lab.shards.shards import Shards
 from spacy_crf.lab.shards.sums import Terms, Tree
 from spacy_crf.lab.shards.work import _unpickled
 from spacy_crf.lab.workers import work_folder
 from spacy_crf.lab.workers.executors import Processes
 from spacy_crf.lab.workers.work_folder import MANIFEST
-from spacy_crf.models.part_counts import TableSum
 from spacy_crf.models.table import Table
 from spacy_crf.pipeline.corpora import doc_bin
 from spacy_crf.whole_files import room_for, unfinished_name

@@ -21,7 +21,7 @@ from spacy_crf.features.document import STAGE_ATTRIBUTES, Labelling, read_stage
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.kernels import document as stage_kernels
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.optimizers.minibatch import Minibatch
+from spacy_crf.optimizers.objective import Minibatch
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline import initialization
 from spacy_crf.pipeline.two_stage import FirstStage, first_stage

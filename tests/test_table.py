@@ -14,7 +14,7 @@ from spacy_crf.kernels.caches import LARGE
 from spacy_crf.kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from spacy_crf.models.fixed_tokens import FixedTokens, TokensPass, items_side_by_side
 from spacy_crf.models.table import Table, parts_for
-from spacy_crf.models.windows import LexemeScores
+from spacy_crf.models.table_scorer import LexemeScores
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = [

@@ -8,8 +8,7 @@ import spacy
 from spacy.util import registry
 
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.objective import CorpusObjective
-from spacy_crf.models.shared_weights import TiedObjective
+from spacy_crf.models.objective import CorpusObjective, TiedObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import NER_TEXTS, ner_examples, tag_examples

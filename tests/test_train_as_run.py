@@ -21,8 +21,7 @@ from spacy.util import load_config, registry
 
 from spacy_crf import progress
 from spacy_crf.optimizers import batch
-from spacy_crf.optimizers.conjugate_gradient import ConjugateGradient
-from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 from spacy_crf.pipeline.corpora import Corpus, Tick, clock, left_at_exit, not_searched
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain

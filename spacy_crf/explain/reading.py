@@ -15,8 +15,8 @@ from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
-from ..models.neural_segments import EncodedSegments
-from ..models.sparse import SparseFeatures, SparseRole
+from ..models.segments import EncodedSegments
+from ..models.sparse import SparseFeatures, SparseNode
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
 from .weights import Feature, members_of, offset_of
@@ -242,7 +242,7 @@ class MemberReading:
         self._model = model
         layers = [layer for layer in model.layers if layer.attrs["role"].has_weights]
         self._layers = [
-            read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseRole) else read_encoder(layer, docs)
+            read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseNode) else read_encoder(layer, docs)
             for layer in layers
         ]
         given = model.attrs["role"].token_terms(model, tuple(layer.output for layer in self._layers), docs)

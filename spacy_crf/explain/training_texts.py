@@ -30,9 +30,9 @@ from thinc.api import Model
 from .. import arrays, checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
+from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
-from ..models.role import AnnotatedDocs
-from ..models.sparse import Found, SparseFeatures, SparseRole
+from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..types import Floats
 from .comparison import Request
 from .contributions import difference, rows_between
@@ -71,7 +71,7 @@ def texts(
         raise refuse(pipe.model.attrs["role"].no_shares_of_texts)
     if comparison.is_of_texts and pipe.decoding.structure.ambiguous:
         raise refuse("its hidden states are not known, so that scores are not sums of weights")
-    if not pipe.is_linear or not all(isinstance(layer.attrs["role"], SparseRole) for layer in pipe.model.layers):
+    if not pipe.is_linear or not all(isinstance(layer.attrs["role"], SparseNode) for layer in pipe.model.layers):
         raise refuse("it has an encoder, whose weights are not sums over texts")
     if corpus is None:
         raise refuse("give the texts of the training: corpus=examples")
@@ -268,7 +268,7 @@ class Direction:
         """The changes of the scores of texts."""
         return self._scores(_look_up(self._pipe.model, docs))
 
-    def _scores(self, found: list[Found]) -> Any:
+    def _scores(self, found: list[FoundFeatures]) -> Any:
         return self._architecture.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
 
     def slopes(self, examples: list[Example]) -> Iterator[tuple[Example, float]]:
@@ -321,12 +321,12 @@ def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
     return of_layers, {name: model.get_param(name) for name in model.attrs["role"].params}
 
 
-def _look_up(model: Model, docs: DocBatch) -> list[Found]:
+def _look_up(model: Model, docs: DocBatch) -> list[FoundFeatures]:
     """The features of texts for each layer."""
     return [_features(layer).look_up(docs) for layer in model.layers]
 
 
-def _outputs(model: Model, found: list[Found], weights: dict[str, Floats]) -> tuple[Any, ...]:
+def _outputs(model: Model, found: list[FoundFeatures], weights: dict[str, Floats]) -> tuple[Any, ...]:
     """The output of each layer with the given weights."""
     stores = [_features(layer) for layer in model.layers]
     return tuple(features.score(one, features.slots(weights)) for features, one in zip(stores, found))

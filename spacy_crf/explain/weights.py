@@ -11,8 +11,8 @@ from thinc.api import Model
 
 from .. import checks
 from ..features.feature_index import FeatureIndex, VectorIndex
-from ..models.pool import PoolRole, tell_members
-from ..models.sparse import SparseRole
+from ..models.pool import PoolNode, tell_members
+from ..models.sparse import SparseNode
 from ..models.texts import OfTexts
 from .explanation import aligned, weights_table
 
@@ -61,7 +61,7 @@ def offset_of(template: str) -> Optional[int]:
 
 def members_of(model: Model) -> list[tuple[Model, float]]:
     """The models of a structure that a component's model consists of, each with its share."""
-    if not isinstance(model.attrs["role"], PoolRole):
+    if not isinstance(model.attrs["role"], PoolNode):
         return [(model, 1.0)]
     tell_members(model)
     return list(zip(model.layers, model.get_param("shares").astype(np.float64).tolist()))
@@ -141,7 +141,7 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
     for model, share in members_of(pipe.model):
         architecture = model.attrs["role"]
         for layer in model.layers:
-            if not isinstance(layer.attrs["role"], SparseRole):
+            if not isinstance(layer.attrs["role"], SparseNode):
                 continue
             features = layer.attrs["role"].features(layer)
             for name, table in features.tables.items():

@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..inference import scaling, spans
 from ..kernels import linear_chain as kernels
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats, Path, SpanList
-from . import scaling, spans
 from .scaling import ChainWork
 from .spans import BestPath, LikelySpans, SpanStates
-from .structure import Asked, States, Structure
+from .structure import ScoresOrWork, States, Structure
 
 if TYPE_CHECKING:
     from .log_space import LogPass
@@ -108,7 +108,7 @@ class LinearChain(Structure[ChainScores]):
         np.add.at(out.emissions, begin[single], derivative[single])
         return _with_ends(work, out)
 
-    # Of a few states of each token, in a third of the time
+    # For a few states of each token these two take a third of the time of the general ones
 
     def score_labelled_segments(
         self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
@@ -134,16 +134,20 @@ class LinearChain(Structure[ChainScores]):
         _, expected = self.expectations(ChainWork(scores, work.clamp, scores))
         return expected.emissions, expected.transitions
 
-    # What spells a span is said by a `SpanStates`.
-
     def weigh_spans(self, work: ChainWork, spelt: SpanStates, segments: Segments) -> Floats:
         return spans.weigh(work, _spelt(work, spelt), segments)
 
     def list_spans(self, work: ChainWork, spelt: SpanStates, min_prob: float) -> LikelySpans:
         return spans.list_likely(work, _spelt(work, spelt), min_prob)
 
-    def best_path(self, scores: Asked, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
-        """`viterbi`, among the states that are likely enough, with the probabilities of the spans of its paths."""
+    def best_path(self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
+        """Best path of each sequence, among states that are likely enough, with the probabilities of its spans.
+
+        scores (ChainScores or Work): Potentials of B sequences.
+        spelt (SpanStates): How states spell spans.
+        clamp (bool[T, S]): States still allowed, or None.
+        RETURNS (BestPath)
+        """
         work = self.prepare(scores, clamp)
         states, found = np.empty(work.n_tokens, dtype=np.int32), []
         for chunk in work.chunks(self.chunk_tokens):
@@ -153,13 +157,13 @@ class LinearChain(Structure[ChainScores]):
 
 
 def _spelt(work: ChainWork, spelt: SpanStates) -> SpanStates:
-    """By the states of the work."""
+    """How the states of the work spell spans."""
     expansion = work.whole.expansion
     return spelt if expansion is None else expansion.spans(spelt)
 
 
 def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
-    """With what follows from the derivative of the emissions."""
+    """Derivatives with those of `first` and `last`, which follow from those of the emissions."""
     opening, closing = work.ends()
     out.first[:] = out.emissions[opening].sum(axis=0)
     out.last[:] = out.emissions[closing].sum(axis=0)
@@ -169,7 +173,7 @@ def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
 class _ChainForward(NamedTuple):
     linear: scaling.ForwardPass
     log_z: Floats  # [B]
-    logs: dict[int, "LogPass"]  # the sequences that were done in log space
+    logs: dict[int, "LogPass"]  # sequences in log space
 
 
 def _log_forward(work: ChainWork, b: int, log_z: Floats) -> "LogPass":
@@ -184,3 +188,32 @@ def _log_backward(work: ChainWork, b: int, done: "LogPass", log_z: Floats, weigh
     log_space.backward(done, log_z, weights, out)
     out.first[:] += out.emissions[work.starts[b]]
     out.last[:] += out.emissions[work.starts[b + 1] - 1]
+
+
+class TextScores(ChainScores):
+    """Potentials of B texts as chains. ``emissions[b]`` are the label scores of text b, the only token of its chain. ``first`` is
+    the bias of each label; ``transitions`` and ``last`` are not learned.
+    """
+
+    __slots__ = ()
+
+
+class TextSoftmax(LinearChain):
+    """Answers the questions of a chain without its passes. The passes of `scaling` refuse scores that lie far apart, as those of
+    naive Bayes do, and log space takes longer than all other work.
+    """
+
+    def forward(self, work: ChainWork) -> tuple[Floats, Floats]:
+        rows = work.emissions + (work.scores.first + work.scores.last)
+        largest = rows.max(axis=1, initial=-np.inf)
+        shares = np.exp(rows - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
+        total = shares.sum(axis=1)
+        shares /= np.where(total > 0.0, total, 1.0)[:, np.newaxis]
+        with np.errstate(divide="ignore"):
+            return largest + np.log(total), shares
+
+    def backward(self, work: ChainWork, kept: Floats, weights: Floats, out: ChainScores) -> None:
+        np.multiply(kept, weights[:, np.newaxis], out=out.emissions)
+        out.first[:] = out.last[:] = out.emissions.sum(axis=0)
+
+    expect = Structure.expect  # by these two

@@ -21,11 +21,11 @@ from .structure import Chunk, Work
 if TYPE_CHECKING:
     from ..kernels.log_space import LogPotentials, SegmentArrays
 
-# What skipping forbidden transitions costs: one arc takes as long as this many entries of a block, and a block with arcs
-# is faster than the whole matrix from about this share of its entries on.
+# One arc takes as long as this many entries of a block, and a block with arcs is faster than the whole matrix up to about this
+# share of its entries.
 ARC_COST = 8
 WORTH_IT = 2 / 3
-# The same of arcs that mostly come in long runs, as those of graphs do.
+# Entries for one arc if arcs mostly come in long runs, as in graphs.
 ARC_COST_IN_RUNS = 4
 # Scores of a part of a chunk, half a megabyte: caches hold them, and calling kernels takes no time beside them.
 _CACHED, _LEAST = 1 << 16, 128
@@ -35,19 +35,16 @@ class ChainWork(Work[ChainScores]):
     """Scores of linear chains, prepared for the kernels."""
 
     @cached_property
-    def _masked(self) -> Floats:
-        return np.where(self.clamp, self.scores.emissions, -np.inf)
-
-    @property
     def emissions(self) -> Floats:
         """Emissions of each token: float64[T, S], -inf where the clamp forbids the state."""
-        return self.scores.emissions if self.clamp is None else self._masked
+        scores = self.scores.emissions
+        return scores if self.clamp is None else np.where(self.clamp, scores, -np.inf)
 
     @property
     def potentials(self) -> kernels.ChainArrays:
         """Scores of the chunk as the kernels take them."""
         scores = self.scores
-        emissions = scores.emissions if self.clamp is None else self._masked
+        emissions = self.emissions
         return kernels.ChainArrays(emissions, self.transitions, scores.first, scores.last, scores.starts)
 
     @cached_property
@@ -66,19 +63,9 @@ class ChainWork(Work[ChainScores]):
 
         nothing = np.zeros((self.n_tokens + 1, self.n_states))
         transitions = scores.transitions.reshape(self.transitions.shape)
+        of_tokens = nothing[1:], scores.emissions, nothing[1:], nothing[:1], nothing[:0]
         of_spans = np.full((self.n_tokens, 1), -1, dtype=np.int32)
-        ends = scores.first, scores.last
-        return SegmentArrays(
-            nothing[1:],
-            scores.emissions,
-            nothing[1:],
-            nothing[:1],
-            nothing[:0],
-            transitions,
-            *ends,
-            of_spans,
-            self.starts,
-        )
+        return SegmentArrays(*of_tokens, transitions, scores.first, scores.last, of_spans, self.starts)
 
     @cached_property
     def steps(self) -> "OrderedScores":
@@ -216,21 +203,9 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
     return TransitionLayout(order, np.argsort(order), offset, source, target, shape)
 
 
-def _layout_of_arcs(graph: StateGraph) -> TransitionLayout:
-    """Layout without a block. Neighbouring arcs that rise side by side form runs. Tags mostly leave a rule's automaton in its
-    state, so these runs are long.
-    """
-    states = np.arange(len(graph.tag_of))
-    places = np.lexsort((graph.source, graph.target - graph.source))
-    return TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
-
-
-def _padded(size: int) -> int:
-    return -(-size // kernels.LANES) * kernels.LANES
-
-
-def _whole_vectors(size: int) -> int:
-    return -(-size // WHOLE) * WHOLE
+def _padded(size: int, width: int = kernels.LANES) -> int:
+    """The size rounded up to a multiple of a width."""
+    return -(-size // width) * width
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
@@ -262,7 +237,7 @@ class Exponentials:
     end_shift: float  # the sum of the maxima of first and last
     spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
 
-    neighbours: Optional[tuple] = None  # what `spans` found out about the matrices
+    neighbours: Optional[tuple] = None  # result of `spans._neighbours`
 
     @cached_property
     def matrices(self) -> Floats:
@@ -271,9 +246,10 @@ class Exponentials:
         return self.layout.restore(self.block, self.arcs, np.zeros((len(self.block), size, size)))
 
 
-class Shared:
-    """The latest result of a function of arrays: successive batches have the same transitions. Callers must not write to the
-    result.
+class LatestResults:
+    """Latest results of a function of arrays, as successive batches have the same transitions. Callers must not write to them.
+
+    make (Callable): The function. most (int): How many results to keep.
     """
 
     def __init__(self, make: Callable, most: int):
@@ -314,8 +290,13 @@ class OrderedScores:
     def of_graph(cls, graph: StateGraph, transitions: Floats, scores: ChainScores) -> "OrderedScores":
         """Scores of a graph's arcs: transitions float64[1, S, S]."""
         size = transitions.shape[1]
-        sparse = size > WHOLE and ARC_COST_IN_RUNS * len(graph.source) < size**2
-        layout = _layout_of_arcs(graph) if sparse else _find_layout(transitions)
+        if size > WHOLE and ARC_COST_IN_RUNS * len(graph.source) < size**2:
+            # No block. Neighbouring arcs that rise side by side form runs, which are long: tags mostly leave an automaton in its
+            # state
+            states, places = np.arange(size), np.lexsort((graph.source, graph.target - graph.source))
+            layout = TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
+        else:
+            layout = _find_layout(transitions)
         return cls(layout, transitions, scores.first, scores.last)
 
     @cached_property
@@ -338,12 +319,12 @@ class OrderedScores:
         return tuple(layout), block, transitions[0, layout.order[layout.source], layout.order[layout.target]]
 
 
-_shared = Shared(OrderedScores.shared, most=4)
+_shared = LatestResults(OrderedScores.shared, most=4)
 
 
 def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:
     size, (height, width) = len(layout.order), layout.shape
-    row = _whole_vectors(max(size, width, layout.offset + _whole_vectors(height)))
+    row = _padded(max(size, width, layout.offset + _padded(height, WHOLE)), WHOLE)
     matrices, ends = np.zeros((len(transitions), row, row)), np.zeros((2, row))
     if not layout.is_whole:
         transitions = transitions[:, layout.order[:, np.newaxis], layout.order]
@@ -351,10 +332,15 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
     first_shift, first_spread = exp_less(first[layout.order], ends[0, :size])
     last_shift, last_spread = exp_less(last[layout.order], ends[1, :size])
     block = matrices[layout.block]
+    rows = []
+    for matrix in (block, block.transpose(0, 2, 1)):  # padded with 0 to rows of whole vectors
+        rows.append(aligned((*matrix.shape[:2], _padded(matrix.shape[2], WHOLE))))
+        rows[-1][:] = 0.0
+        rows[-1][:, :, : matrix.shape[2]] = matrix
     return Exponentials(
         layout=layout,
-        block=_in_rows(block),
-        transposed=_in_rows(block.transpose(0, 2, 1)),
+        block=rows[0],
+        transposed=rows[1],
         arcs=np.empty(0) if layout.is_whole else matrices[0, layout.source, layout.target],
         first=ends[0],
         last=ends[1],
@@ -362,14 +348,6 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
         end_shift=first_shift + last_shift,
         spread=np.maximum(spread, max(first_spread, last_spread)),
     )
-
-
-def _in_rows(matrices: Floats) -> Floats:
-    """Matrices padded with 0 to rows of whole vectors."""
-    rows = aligned((*matrices.shape[:2], _whole_vectors(matrices.shape[2])))
-    rows[:] = 0.0
-    rows[:, :, : matrices.shape[2]] = matrices
-    return rows
 
 
 def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:

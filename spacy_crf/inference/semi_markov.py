@@ -19,7 +19,7 @@ from ..kernels.numerics import SPREAD
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
 from . import log_space
-from .scaling import Shared, exp_less
+from .scaling import LatestResults, exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
 
 
@@ -322,7 +322,7 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
     )
 
 
-_shared = Shared(_exponentials, most=4)
+_shared = LatestResults(_exponentials, most=4)
 
 
 def _largest(scores: Floats) -> float:
@@ -334,11 +334,11 @@ class _LinearPass(NamedTuple):
 
     potentials: kernels.ScaledSegmentPotentials
     prefixes: kernels.SegmentForwardRows
-    log_z: Floats  # [B] less the shift of the ends; NaN where log space has to be asked
+    log_z: Floats  # [B] less the shift of the ends; NaN for sequences that need log space
 
 
 class _SegmentForward(NamedTuple):
-    linear: Optional[_LinearPass]  # None if all was done in log space
+    linear: Optional[_LinearPass]  # None if all sequences are in log space
     log_z: Floats  # [B]
     logs: dict[int, log_space.LogPass]  # by their first sequence
 

@@ -4,7 +4,7 @@ A `SpanStates` names the states that make up a span, so one recursion serves eve
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Optional
 
 import numpy as np
@@ -61,8 +61,11 @@ def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySp
     spans (SpanStates): How states spell spans. min_prob (float): The least probability.
     RETURNS (LikelySpans)
     """
-    # Log-space sequences answer after the others: sorted again in the end.
-    parts = [_list(posterior, spans, min_prob).moved(tokens.start) for posterior, tokens, _ in _posteriors(work, spans)]
+    # Sequences in log space come last: the spans are sorted again
+    parts = []
+    for posterior, tokens, _ in _posteriors(work, spans):
+        search = partial(kernels.likely_spans, posterior, spans, float(min_prob))
+        parts.append(collect(search, 4 * len(posterior.marginals)).moved(tokens.start))
     segments, probabilities = LikelySpans.join(parts)
     order = np.argsort(segments.start, kind="stable")
     return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
@@ -76,13 +79,6 @@ def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segme
         np.ascontiguousarray(column[n] - shift, dtype=np.int64) for column, shift in zip(segments, shifts)
     )  # fmt: skip
     kernels.span_probabilities(posterior, spans, *columns, probabilities[n])
-
-
-def _list(posterior: Posterior, spans: SpanStates, min_prob: float) -> LikelySpans:
-    def search(*found: NDArray) -> int:
-        return kernels.likely_spans(posterior, spans, float(min_prob), *found)
-
-    return collect(search, 4 * len(posterior.marginals))
 
 
 def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice, Optional[Floats]]]:
@@ -107,18 +103,17 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
 
 def _neighbours(exponentials: Exponentials, spans: SpanStates) -> NDArray[np.bool_]:
     """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S]."""
-    kept = exponentials.neighbours
-    if kept is None or kept[0] is not spans.continues:
-        kept = exponentials.neighbours = (spans.continues, _find_neighbours(exponentials.matrices, spans.continues))
-    return kept[1]
-
-
-def _find_neighbours(matrices: Floats, continues: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    kept, matrices, continues = exponentials.neighbours, exponentials.matrices, spans.continues
+    if kept is not None and kept[0] is continues:
+        return kept[1]
     if len(matrices) != 1:  # they may differ from token to token, or there is none
-        return np.ones((4, matrices.shape[1]), dtype=bool)
-    possible = matrices[0] > 0.0
-    inside, outside = possible & continues, possible & ~continues
-    return np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
+        found = np.ones((4, matrices.shape[1]), dtype=bool)
+    else:
+        possible = matrices[0] > 0.0
+        inside, outside = possible & continues, possible & ~continues
+        found = np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
+    exponentials.neighbours = continues, found
+    return found
 
 
 def _log_posterior(sequence: ChainWork) -> Posterior:

@@ -52,7 +52,7 @@ class LikelySpans(NamedTuple):
         return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
 
 
-class Places(NamedTuple):
+class ScorePlaces(NamedTuple):
     """Some of the scores of a batch of tokens; for a token without entries, all of them."""
 
     tokens: NDArray[np.int64]  # [N] rising
@@ -247,7 +247,7 @@ class Work(Generic[Scores]):
         return states
 
 
-Asked = Union[Scores, Work[Scores]]
+ScoresOrWork = Union[Scores, Work[Scores]]
 
 
 class Structure(Generic[Scores]):
@@ -463,7 +463,7 @@ class Structure(Generic[Scores]):
 
     # ------------------------------------------------------------------------------------------------ what all of them do
 
-    def prepare(self, scores: Asked, clamp: Any = None) -> Work[Scores]:
+    def prepare(self, scores: ScoresOrWork, clamp: Any = None) -> Work[Scores]:
         """Check scores once, for several questions.
 
         scores (Scores or Work): Potentials of B sequences.
@@ -524,7 +524,7 @@ class Structure(Generic[Scores]):
             expected = arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
         return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
 
-    def log_partition(self, scores: Asked, *, clamp: Any = None) -> Floats:
+    def log_partition(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
         """Log of the sum over all labellings of exp(score).
 
         scores (Scores or Work): Potentials of B sequences.
@@ -543,7 +543,7 @@ class Structure(Generic[Scores]):
         return log_z
 
     def expectations(
-        self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
         """Log partitions, and the derivative of sum_b weights[b] · log_z[b] with respect to every score.
 
@@ -569,7 +569,7 @@ class Structure(Generic[Scores]):
             arrays.add_shared(total, of_chunk)
         return log_z, self.narrow(work, total)
 
-    def marginals(self, scores: Asked, *, clamp: Any = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
         """Probability of each state at each token.
 
         RETURNS (float64[T, S]): Rows with sum 1; all 0 in a sequence without any labelling.
@@ -584,7 +584,7 @@ class Structure(Generic[Scores]):
         transitions = np.broadcast_to(scores.transitions, (len(scores[0]), *np.shape(scores.transitions)[-2:]))
         return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
 
-    def viterbi(self, scores: Asked, *, clamp: Any = None) -> Path:
+    def viterbi(self, scores: ScoresOrWork, *, clamp: Any = None) -> Path:
         """Best labelling of each sequence, see `best`.
 
         scores (Scores or Work): Potentials of B sequences.
@@ -612,14 +612,14 @@ class Structure(Generic[Scores]):
         """`best` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
         if self.beam is None or self.beam.keeps_all(work.n_prefixes):
             return self.best(work)
-        path = self.beam.search(work).path
+        path = self.beam.path(work)
         lost = path.scores == -np.inf
         if lost.any():
             part, tokens = work.only(lost)
             path.states[tokens], path.scores[lost] = self.best(part)
         return path
 
-    def proven(self, scores: Asked, *, clamp: Any = None) -> NDArray[np.bool_]:
+    def proven(self, scores: ScoresOrWork, *, clamp: Any = None) -> NDArray[np.bool_]:
         """Whether `viterbi` finds the best labelling of each sequence. With a beam this function also searches without one, and
         compares.
 
@@ -633,7 +633,7 @@ class Structure(Generic[Scores]):
         return self._best(work).scores >= everywhere._best(work).scores
 
     def viterbi_counts(
-        self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
         """`expectations` with max in place of log-sum.
 
@@ -644,7 +644,7 @@ class Structure(Generic[Scores]):
         self.count(work, path.states, work.check_weights(weights), used)
         return path.scores, used
 
-    def path_score(self, scores: Asked, states: States) -> Floats:
+    def path_score(self, scores: ScoresOrWork, states: States) -> Floats:
         """Score of one labelling for each sequence.
 
         states (int32[T]): The labellings; -1 stands for none.
@@ -656,7 +656,7 @@ class Structure(Generic[Scores]):
 
     def path_expectations(
         self,
-        scores: Asked,
+        scores: ScoresOrWork,
         states: States,
         *,
         weights: Optional[Floats] = None,
@@ -678,7 +678,7 @@ class Structure(Generic[Scores]):
             Structure.add_path(self, work, states, weights, used)
         return used
 
-    def log_probability(self, scores: Asked, states: States) -> Floats:
+    def log_probability(self, scores: ScoresOrWork, states: States) -> Floats:
         """Normalised score of one labelling for each sequence.
 
         states (int32[T]): The labellings; -1 stands for none.
@@ -690,7 +690,7 @@ class Structure(Generic[Scores]):
         np.subtract(log_probability, self.log_partition(work), out=log_probability, where=possible)
         return np.minimum(log_probability, 0.0, out=log_probability)
 
-    def n_best(self, scores: Asked, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
+    def n_best(self, scores: ScoresOrWork, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
         """The n best labellings of each sequence, best first; fewer where fewer exist.
 
         RETURNS (list[list[tuple[float, int32[n]]]]): Scores and states, one list for each sequence.
@@ -701,18 +701,15 @@ class Structure(Generic[Scores]):
         def search(b: int) -> list[tuple[float, States]]:
             sequence = work.cut(work.chunk(b, b + 1))
             states, scores = np.empty((n, sequence.n_tokens), dtype=np.int32), np.zeros(n)
-            found = self._rank_within(sequence, states, scores) if sequence.n_tokens else 1
+            found = 0 if sequence.n_tokens else 1
+            if not found and self.beam is not None and not self.beam.keeps_all(sequence.n_prefixes):
+                found = self.beam.rank(sequence, states, scores)
+            found = found or self.rank(sequence, states, scores)  # also if the beam loses every labelling
             return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
 
         return run_chunks(search, range(work.n_sequences), self.threads)
 
-    def _rank_within(self, work: Work[Scores], states: States, scores: Floats) -> int:
-        """`rank` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
-        all_are_kept = self.beam is None or self.beam.keeps_all(work.n_prefixes)
-        found = 0 if all_are_kept else self.beam.search(work).rank(states, scores)
-        return found or self.rank(work, states, scores)
-
-    def sample(self, scores: Asked, n: int, *, seed: Seed, clamp: Any = None) -> States:
+    def sample(self, scores: ScoresOrWork, n: int, *, seed: Seed, clamp: Any = None) -> States:
         """Draw n labellings from their distribution. One seed gives one answer for any number of threads.
 
         RETURNS (int32[n, T])
@@ -727,7 +724,9 @@ class Structure(Generic[Scores]):
         self._in_chunks(work, draw_chunk)
         return self.labels(work, states)
 
-    def span_probabilities(self, scores: Asked, spans: SpanStates, segments: Segments, *, clamp: Any = None) -> Floats:
+    def span_probabilities(
+        self, scores: ScoresOrWork, spans: SpanStates, segments: Segments, *, clamp: Any = None
+    ) -> Floats:
         """Probability that exactly these tokens are one span of this label, summed over all labellings that contain the span.
 
         spans (SpanStates): How states spell spans.
@@ -755,7 +754,9 @@ class Structure(Generic[Scores]):
         self._in_chunks(work, weigh)
         return probabilities
 
-    def likely_spans(self, scores: Asked, spans: SpanStates, min_prob: float, *, clamp: Any = None) -> LikelySpans:
+    def likely_spans(
+        self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Any = None
+    ) -> LikelySpans:
         """All spans of at least some probability, by their first token.
 
         spans (SpanStates): How states spell spans.

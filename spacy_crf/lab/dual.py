@@ -19,7 +19,7 @@ from ..kernels import online
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
 from ..optimizers.objective import SequenceObjective, setting, with_settings
-from ..optimizers.online import OnlineOptimizer, OnlineRun, Pass
+from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
 from ..types import GOES_ON, ChainCorpus
 from .kernels.dual import Ascent, ascend
 
@@ -53,7 +53,7 @@ class DualOptimizer(OnlineOptimizer):
         primal, dual = self._last[key]
         return primal - dual
 
-    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         corpus = pass_.corpus
         if corpus.pairs is not None:
             what, reason = f"features of pairs of tags of '{key}'", "they are not part of the dual"
@@ -84,7 +84,7 @@ class DualOptimizer(OnlineOptimizer):
         rows (int64[B, kinds + 1]): Of the scores, see `ScoreTable`.
         """
 
-    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         if run.numbers.get("done"):
             return run.numbers["loss"], -1
         _, place = self.ascend(pass_, run, learns=True)
@@ -105,7 +105,7 @@ class DualOptimizer(OnlineOptimizer):
         run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
         return loss, -1
 
-    def ascend(self, pass_: Pass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
+    def ascend(self, pass_: CorpusPass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
         *room, _ = pass_.room
         table = online.make_table(pass_.corpus, pass_.room)

@@ -20,9 +20,9 @@ from ..features.doc_batch import SENT, TOKEN, DocBatch
 from ..inference.linear_chain import LinearChain
 from ..inference.scaling import ChainWork
 from ..inference.structure import States, Structure
-from ..models.architecture import Architecture, Shared, build
+from ..models.architecture import Architecture, SharedScores, build
 from ..models.emissions import Emissions
-from ..models.role import Corpus
+from ..models.node import Batches
 from ..models.texts import OfTexts, Reasons, check_text_emissions
 from ..pipeline.annotation.annotation import Annotation
 from ..pipeline.crf_textcat import TextDecoding
@@ -305,15 +305,15 @@ class HiddenRole(OfTexts, Architecture):
             "labels": (n_states,),
         }
 
-    def possible(self, model: Model) -> Shared:
+    def possible(self, model: Model) -> SharedScores:
         return dict.fromkeys(self.params, np.True_)
 
-    def weighed(self, model: Model) -> Shared:
+    def weighed(self, model: Model) -> SharedScores:
         """With one hidden state all but the scores of labels say how long a text is, and nothing else."""
         shapes = self.shapes(model, model.get_dim("nO"))
         return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.params}
 
-    def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> HiddenScores:
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> HiddenScores:
         [(units, _, starts)] = outputs
         labels = np.tile(shared["labels"], (len(starts) - 1, 1))
         return HiddenScores(labels, units, *(shared[n] for n in ("states", "transitions", "first", "last")), starts)
@@ -321,7 +321,7 @@ class HiddenRole(OfTexts, Architecture):
     def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         return (Emissions(d_scores.units, None, d_scores.starts),)
 
-    def derivatives(self, d_scores: HiddenScores) -> Shared:
+    def derivatives(self, d_scores: HiddenScores) -> SharedScores:
         found = {name: getattr(d_scores, name) for name in self.params}
         return {**found, "labels": d_scores.labels.sum(axis=0)}
 
@@ -333,10 +333,10 @@ class HiddenRole(OfTexts, Architecture):
                 values = model.get_param(name)
                 values[before:] = random.normal(0.0, model.attrs["spread"], values[before:].shape)
 
-    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         """All scores have a weight."""
 
-    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
+    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         if is_new:
             self.spread_out(model, model.attrs["seed"])
 

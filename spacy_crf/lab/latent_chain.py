@@ -1,7 +1,9 @@
-"""Hidden states: a linear chain whose states are a tag with a number that nobody annotates (Morency, Quattoni & Darrell 2007).
+"""Linear chains with hidden states: each state is a tag with a number that annotation does not name (Morency, Quattoni & Darrell
+2007).
 
-The output is ``ChainScores`` of all states, those of tag 0 first, then those of tag 1 and so on. A tag is what all its states say
-together: annotation allows all states of a tag, so the loss sums them up and training finds out what they stand for.
+The output is ``ChainScores`` of all states, those of tag 0 first, then those of tag 1 and so on. Annotation allows all states of
+a tag, so the loss sums over them, and training finds the meaning of each state. Several paths spell one labelling, whose score is
+the log-sum over them; `n_best` finds best labellings, which need not be those of best paths.
 """
 
 import logging
@@ -16,12 +18,11 @@ from thinc.api import Model
 from .. import checks
 from ..arrays import Scores, cut, cut_clamp
 from ..errors import Errors, Warnings
-from ..inference.scaling import ChainWork
 from ..inference.structure import States, Structure
 from ..models.architecture import build
 from ..models.emissions import Emissions, check_emissions
-from ..models.linear_chain import ChainRole
-from ..models.role import Corpus, check_equal
+from ..models.linear_chain import ChainNode
+from ..models.node import Batches, check_equal
 from ..pipeline.decoding import Decoding
 from ..types import ChainScores
 from .kernels import labellings as kernels
@@ -39,7 +40,7 @@ class Labellings(NamedTuple):
     """Best labellings of one sequence."""
 
     found: list[tuple[float, States]]  # score, and a state of each tag; best first
-    proven: bool  # whether there are none as good
+    proven: bool  # whether no other labelling is better
 
 
 def n_best(
@@ -59,9 +60,11 @@ def n_best(
     of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
     tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
     counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)
-    kernels.best_labellings(
-        work.potentials, _arcs(work), of_states.astype(np.int64), _MOST_PREFIXES, tags, totals, counts, proven
-    )
+    # Transitions that are possible at some token: the range of each source (int64[S + 1]), and the targets
+    source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
+    arcs = np.searchsorted(source, np.arange(work.n_states + 1)), target
+    found = tags, totals, counts, proven
+    kernels.best_labellings(work.potentials, arcs, of_states.astype(np.int64), _MOST_PREFIXES, *found)
     answers = []
     for b, (count, is_proven) in enumerate(zip(counts.tolist(), proven.tolist())):
         tokens = slice(int(work.starts[b]), int(work.starts[b + 1]))
@@ -72,12 +75,6 @@ def n_best(
             found += _of_best_paths(structure, sequence, cut_clamp(clamp, tokens), tag_of, n, found)
         answers.append(Labellings(found[:n], is_proven))
     return answers
-
-
-def _arcs(work: ChainWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Transitions that are possible at some token: the range of each source (int64[S + 1]), and the targets."""
-    source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
-    return np.searchsorted(source, np.arange(work.n_states + 1)), target
 
 
 def _of_best_paths(
@@ -123,10 +120,10 @@ class LatentDecoding(Decoding):
 # ---------------------------------------------------------------------------------------------------------- the model
 
 
-class LatentRole(ChainRole):
-    """The attribute "started" says how many of the states have weights that differ from those of other states of their tag."""
+class LatentNode(ChainNode):
+    """Node of a latent chain. Its attribute "started" is the number of states whose weights have begun to differ."""
 
-    learned = (*ChainRole.learned, "started")
+    learned = (*ChainNode.learned, "started")
     decoding = LatentDecoding
     meaning = ("hidden",)
 
@@ -145,8 +142,8 @@ class LatentRole(ChainRole):
         if isinstance(hidden, dict):
             checks.labels(f"Component '{name}', `hidden` of spacy_crf.LatentChain.v1", hidden, labels)
 
-    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
-        # The first state of each tag stands for all of them
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        # The transitions of the first state of each tag count for all of its states
         tag_of = model.attrs["tag_of"]
         first = np.searchsorted(tag_of, tag_of)
         stands = first == np.arange(n_states)
@@ -154,13 +151,13 @@ class LatentRole(ChainRole):
         observed = model.attrs["observed"]
         model.attrs["observed"] = observed[np.append(first, [n_states, n_states + 1])][:, first]
 
-    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
-        """States of one tag that begin alike stay alike, so each begins with weights of its own."""
+    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+        """Give new states random weights: states of one tag that begin equal stay equal."""
         self.spread_out(model, model.attrs["seed"], first=model.attrs["started"] or 0)
         model.attrs["started"] = model.get_dim("nO")
 
     def spread_out(self, model: Model, seed: int, *, first: int = 0) -> None:
-        """Adds random numbers to the weights of all states from the first one on whose tag has several."""
+        """Add random numbers to the weights of states of tags with several, from state `first` on."""
         tag_of, spread = model.attrs["tag_of"], model.attrs["spread"]
         states = (np.bincount(tag_of)[tag_of] > 1) & (np.arange(len(tag_of)) >= first)
         random = np.random.default_rng((seed, first))
@@ -203,7 +200,7 @@ def LatentChain(
         raise ValueError(Errors.CRF346.format(restarts=restarts, emissions=emissions.name))
     return build(
         "latent_chain",
-        LatentRole(),
+        LatentNode(),
         {"emissions": emissions},
         possible_transitions=checks.flag(owner, "possible_transitions", possible_transitions),
         hidden=hidden,

@@ -154,8 +154,8 @@ class ClampedLoss(LabelledLoss):
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
         value = structure.viterbi_counts if self.maximum else structure.expectations
-        weights = np.ones(_batch_size(scores)) if weights is None else np.asarray(weights, dtype=np.float64)
         work = structure.around(structure.prepare(scores), clamp)
+        weights = np.ones(len(work.starts) - 1) if weights is None else np.asarray(weights, dtype=np.float64)
         if states is None:
             reached, d_clamped = value(work, clamp=clamp, weights=weights)
         else:
@@ -164,7 +164,7 @@ class ClampedLoss(LabelledLoss):
         weights = np.where(impossible, 0.0, weights)
         best, d_scores = value(work, weights=weights)
         if self.maximum and not structure.exact and (best < reached).any():
-            # None that was found is better than the annotation, which so is the best one that is known: nothing to learn
+            # The search found nothing better than the annotation, which is the best labelling known: nothing to learn
             weights = np.where(best < reached, 0.0, weights)
             best, (_, d_scores) = np.maximum(best, reached), value(work, weights=weights)
             if states is None:
@@ -236,10 +236,6 @@ class SoftmaxMargin(ClampedLoss):
     """
 
     margin = 1.0
-
-
-def _batch_size(scores) -> int:
-    return 1 if scores.starts is None else len(scores.starts) - 1
 
 
 def without_rounding(losses: Floats, best: Floats, exact: bool) -> Floats:

@@ -1,32 +1,328 @@
 """Losses with local terms: single tokens or segments, or these with their neighbours.
 
 In a linear chain the term of a token is about its tag. In a chain of segments the term is about the path at the token: the state
-of the segment that begins there, or the continuation of a segment. For segments of one token both agree.
+of the segment that begins there, or the continuation of a segment. For segments of one token both agree. The terms are sums over
+segments, which in a chain are single tokens; the structure gives the segments, their scores and their probabilities.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
-from ..arrays import Scores
-from ..inference.structure import Structure
+from ..arrays import Scores, ends, per_position
+from ..inference.structure import Structure, Work
+from ..kernels.local_terms import cover_probability, marginal_gradient
 from ..schemes import Segments
-from ..types import Floats, SegmentClamp
-from . import terms
+from ..types import GOES_ON, Floats, SegmentClamp, SpanList
 from .clamped import LabelledLoss
-from .terms import AnnotatedBatch
 
+_OPEN = -1  # in a path, where the annotation leaves several possibilities
 # Numbers in a table of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
+
+
+class AnnotatedBatch(NamedTuple):
+    """Annotation of B sequences, and its weights."""
+
+    clamp: SegmentClamp  # what is allowed
+    wrong: Segments  # labelled segments that are forbidden all the same
+    factors: Floats  # [T] of each token's term
+    weights: Floats  # [B] of each sequence
+
+
+def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
+    """Terms of `PseudoLikelihood`."""
+    starts, n_tokens = work.starts, work.n_tokens
+    spans = _every_span(structure, work)
+    pieces, steps = structure.segment_marginals(work, spans.listed)
+    allowed = _allowed(spans, starts, annotation)
+    probability = np.zeros(n_tokens)
+    cover_probability(pieces, allowed, spans.listed.starts, probability)
+    impossible = any_token(probability <= 0.0, starts)
+    opens, _ = ends(starts, n_tokens)
+    factors = token_factors(annotation, impossible, starts) * (annotation.clamp.may_begin | opens)
+    safe = np.where(probability > 0.0, probability, 1.0)
+    terms = -factors * np.log(np.minimum(safe, 1.0))
+    # The derivative of log p(the piece at token t is in A) is the expectation of 1[in A] / p over labellings, less 1: an allowed
+    # piece is rewarded with 1 / p for each of its tokens that has a term.
+    d_pieces, d_steps = np.zeros_like(pieces), np.zeros_like(steps)
+    marginal_gradient(pieces, steps, allowed, factors / safe, spans.listed.starts, starts, d_pieces, d_steps)
+    d_scores = structure.segments_derivative(work, spans.begin, spans.end, d_pieces)
+    d_transitions = d_steps if per_position(work.scores) else d_steps.sum(axis=0)
+    return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
+
+
+def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
+    """Terms of `BesagPseudoLikelihood`."""
+    scores, starts, size = work.scores, work.starts, work.n_states
+    path = _named_path(annotation.clamp, starts, structure.lengths(work))
+    t, a, c, first, last = _named_neighbours(path, starts)
+    # A segment of state j from t on, between one of state i and one of state k; or instead, that of state i goes on.
+    #
+    #     a       t       c                a               c
+    #     i ––––– j ––––– k –––      or    i ––––––––––––– k –––
+    i, k, c_inside = path[a], np.where(last, 0, np.append(path, 0)[c]), np.where(last, 0, c)
+    by_token, row = per_position(scores), np.arange(len(t))
+    into = scores.transitions[t, i] if by_token else scores.transitions[i]
+    into = np.where(first[:, np.newaxis], scores.first, into)
+    out = scores.transitions[c_inside, :, k] if by_token else scores.transitions[:, k].T
+    out = np.where(last[:, np.newaxis], scores.last, out)
+    begin, end = np.concatenate([a, a, t]), np.concatenate([np.maximum(t, a + 1), c, c])
+    left, merged, right = np.split(structure.score_segments(work, begin, end), 3)
+    logits = np.empty((len(t), size + 1))
+    logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
+    logits[:, size] = np.where(first, -np.inf, merged[row, i] + out[row, i])
+    gold = np.where(path[t] == GOES_ON, size, path[t])
+    losses, d_logits, impossible = choices(logits, gold, t, annotation, starts)
+    d_right, d_left, d_merged = d_logits[:, :size], np.zeros((len(t), size)), np.zeros((len(t), size))
+    d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
+    d_merged[row, i] = d_logits[:, size]
+    d_scores = structure.segments_derivative(work, begin, end, np.concatenate([d_left, d_merged, d_right]))
+    d_out = d_right + d_merged
+    if by_token:
+        np.add.at(d_scores.transitions, (t[~first], i[~first]), d_right[~first])
+        np.add.at(d_scores.transitions.transpose(0, 2, 1), (c[~last], k[~last]), d_out[~last])
+    else:
+        np.add.at(d_scores.transitions, i[~first], d_right[~first])
+        np.add.at(d_scores.transitions.T, k[~last], d_out[~last])
+    return losses, d_scores, impossible
+
+
+def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
+    """Terms of `Piecewise`."""
+    scores, starts, states = work.scores, work.starts, annotation.clamp.states
+    spans = _every_span(structure, work)
+    of_spans = structure.score_segments(work, spans.begin, spans.end)
+    allowed = _allowed(spans, starts, annotation)
+    some = np.flatnonzero(allowed.any(axis=1))
+    before = _sum_before(scores, states)
+    log_z, shares = _sum_pieces(scores, spans.begin, spans.end, of_spans, before.all)
+    of_some = np.where(allowed[some], of_spans[some], -np.inf)
+    clamped_log_z, clamped_shares = _sum_pieces(scores, spans.begin[some], spans.end[some], of_some, before.allowed)
+    impossible = any_token(clamped_log_z == -np.inf, starts)
+    factors = token_factors(annotation, impossible, starts)
+    counted = factors > 0.0
+    terms = np.zeros(len(factors))
+    terms[counted] = factors[counted] * (log_z[counted] - clamped_log_z[counted])
+    d_pieces = factors[spans.end - 1, np.newaxis] * shares
+    d_clamped = factors[spans.end[some] - 1, np.newaxis] * clamped_shares
+    d_before = _by_first_token(d_pieces, spans.begin, len(states))
+    d_allowed = _by_first_token(d_clamped, spans.begin[some], len(states))
+    d_transitions = _derive_before(before, d_before, d_allowed, per_position(scores))
+    d_pieces[some] -= d_clamped
+    d_scores = structure.segments_derivative(work, spans.begin, spans.end, d_pieces)
+    return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
+
+
+class _EverySpan(NamedTuple):
+    """All spans of 1 to K tokens, by their first token and then by their length."""
+
+    begin: NDArray[np.int64]  # [N]
+    end: NDArray[np.int64]  # [N]
+    listed: SpanList
+
+
+class _Before(NamedTuple):
+    """Log sums over the states that may precede a segment, or `first`, by the segment's first token and state."""
+
+    all: Floats  # [T, S]
+    allowed: Floats  # [T, S] of the states that the annotation allows
+    shares: Floats  # [1 or T, S before, S] share of each state in all
+    share: Floats  # [T, S] share of the allowed states together
+    states: Floats  # [T, S before] 1 for those allowed, 0 for others
+    opens: NDArray[np.bool_]  # [T]
+
+
+def _every_span(structure: Structure, work: Work) -> _EverySpan:
+    listed = every_span(work.starts, len(structure.lengths(work)))
+    begin = np.repeat(np.arange(work.n_tokens), np.diff(listed.starts))
+    return _EverySpan(begin, begin + listed.lengths, listed)
+
+
+def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
+    """All spans of 1 to K tokens within B sequences (int64[B + 1])."""
+    behind = np.repeat(starts[1:], np.diff(starts))
+    counts = np.minimum(longest, behind - np.arange(len(behind)))
+    first = np.append(0, np.cumsum(counts)).astype(np.int64)
+    lengths = 1 + np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    return SpanList(first, lengths.astype(np.int32))
+
+
+def _allowed(spans: _EverySpan, starts: NDArray[np.int64], annotation: AnnotatedBatch) -> NDArray[np.bool_]:
+    """Which segments the annotation allows: bool[N, S]."""
+    clamp = annotation.clamp
+    opens, _ = ends(starts, len(clamp.states))
+    may = np.append(clamp.may_begin | opens, True)
+    # Counted up to each token
+    forbidden = np.cumsum(np.vstack([np.zeros_like(clamp.states[:1]), ~clamp.states]), axis=0, dtype=np.int32)
+    must = np.append(0, np.cumsum(clamp.must_begin))
+    fits = may[spans.begin] & may[spans.end] & (must[spans.end] == must[spans.begin + 1])
+    allowed = (forbidden[spans.end] == forbidden[spans.begin]) & fits[:, np.newaxis]
+    begin, end, label = annotation.wrong
+    listed = end - begin <= np.diff(spans.listed.starts)[begin]
+    allowed[(spans.listed.starts[begin] + end - begin - 1)[listed], 1 + label[listed]] = False
+    return allowed
+
+
+def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats) -> NDArray[np.int64]:
+    """The annotated path at each token: the state that begins there, GOES_ON, or _OPEN."""
+    opens, _ = ends(starts, len(clamp.states))
+    begins = clamp.states & (clamp.may_begin | opens)[:, np.newaxis]
+    goes_on = np.zeros(len(clamp.states), dtype=bool)
+    longer = (lengths[1:] > -np.inf).any(axis=0)
+    goes_on[1:] = (clamp.states[1:] & clamp.states[:-1] & longer).any(axis=1)
+    goes_on &= ~(clamp.must_begin | opens)
+    named = begins.sum(axis=1) + goes_on == 1
+    return np.where(named, np.where(goes_on, GOES_ON, begins.argmax(axis=1)), _OPEN)
+
+
+def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
+    """Tokens with a term: the path names everything that the term depends on.
+
+    RETURNS (int64[M], int64[M], int64[M], bool[M], bool[M]): t; the first token of the segment in front, or t if it is the first
+        of its sequence; the first token of the next segment, or the end of the sequence; whether t is first; whether the sequence
+        ends.
+    """
+    n_tokens = len(path)
+    opens, place = ends(starts, n_tokens)[0], np.arange(n_tokens)
+    goes_on = path == GOES_ON
+    before = np.append(-1, np.maximum.accumulate(np.where(goes_on, -1, place)))[:-1]
+    behind = np.append(np.minimum.accumulate(np.where(goes_on, n_tokens, place)[::-1])[::-1], n_tokens)[1:]
+    named, is_end = np.append(path != _OPEN, True), np.append(opens, True)
+    [t] = np.nonzero(named[:-1] & (opens | named[before]) & (is_end[behind] | named[behind]))
+    return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
+
+
+def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> _Before:
+    """Sums over the states before each segment.
+
+    states (bool[T, S]): States that the annotation allows. A state that scores e^-700 times the sum counts as forbidden.
+    """
+    opens, _ = ends(scores.starts, len(states))
+    transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])
+    sums = log_sum(transitions)
+    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])
+    before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
+    share = np.where(opens[:, np.newaxis], 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])
+    everything = np.where(opens[:, np.newaxis], scores.first, sums)
+    with np.errstate(divide="ignore"):
+        return _Before(everything, everything + np.log(share), shares, share, before, opens)
+
+
+def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, by_token: bool) -> Floats:
+    """Derivative with respect to the transitions: through the sums over all states, less through the sums over allowed states."""
+    steps = ~before.opens[:, np.newaxis]
+    d_all, d_allowed = d_all * steps, d_allowed * steps / np.where(before.share > 0.0, before.share, 1.0)
+    if by_token:
+        d_shares = d_all[:, np.newaxis] - before.states[:, :, np.newaxis] * d_allowed[:, np.newaxis]
+        return before.shares * d_shares
+    return before.shares[0] * (d_all.sum(axis=0) - before.states.T @ d_allowed)
+
+
+def _sum_pieces(
+    scores: Scores, begin: NDArray[np.int64], end: NDArray[np.int64], of_spans: Floats, into: Floats
+) -> tuple[Floats, Floats]:
+    """Sums over some segments.
+
+    begin, end (int64[N]), of_spans (float64[N, S]): Segments and their scores, -inf for segments left out.
+    into (float64[T, S]): Sums over the states before a segment, by its first token and state.
+    RETURNS (float64[T], float64[N, S]): The log-sum of the segments that end with each token, and of none; the share that each
+        segment has of it.
+    """
+    n_tokens, final = len(into), end - 1
+    _, closes = ends(scores.starts, n_tokens)
+    shares = of_spans + into[begin]
+    shares[closes[final]] += scores.last
+    best = shares.max(axis=1)
+    largest, farthest = np.full(n_tokens, -np.inf), np.full(n_tokens, -1)
+    np.maximum.at(largest, final, best)
+    np.maximum.at(farthest, begin, np.where(best > -np.inf, final, -1))
+    goes_on = np.maximum.accumulate(farthest) > np.arange(n_tokens)
+    largest[goes_on] = np.maximum(largest[goes_on], 0.0)
+    shift = np.where(largest > -np.inf, largest, 0.0)
+    shares -= shift[final, np.newaxis]
+    np.exp(shares, out=shares)
+    total = goes_on * np.exp(-shift)
+    np.add.at(total, final, shares.sum(axis=1))
+    shares /= np.where(total > 0.0, total, 1.0)[final, np.newaxis]
+    with np.errstate(divide="ignore"):
+        return shift + np.log(total), shares
+
+
+def _by_first_token(values: Floats, begin: NDArray[np.int64], n_tokens: int) -> Floats:
+    """Sums over the segments that begin at each token: float64[T, S]."""
+    total = np.zeros((n_tokens, values.shape[1]))
+    first = np.flatnonzero(np.append(True, begin[1:] > begin[:-1])[: len(begin)])
+    if len(first):
+        total[begin[first]] = np.add.reduceat(values, first, axis=0)
+    return total
+
+
+def choices(
+    logits: Floats,
+    gold: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    annotation: AnnotatedBatch,
+    starts: NDArray[np.int64],
+) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Terms of tokens that choose one of several options.
+
+    logits (float64[M, C]): Scores of the options.
+    gold (int64[M]): The annotated option.
+    tokens (int64[M]): Token of each term.
+    RETURNS (float64[B], float64[M, C], bool[B]): The losses of the sequences, the derivative, and which sequences are impossible.
+    """
+    rows = np.arange(len(tokens))
+    log_z, reached = log_sum(logits), logits[rows, gold]
+    n_tokens = len(annotation.factors)
+    no_option, terms = np.zeros(n_tokens, dtype=bool), np.zeros(n_tokens)
+    no_option[tokens] = reached == -np.inf
+    impossible = any_token(no_option, starts)
+    factors = token_factors(annotation, impossible, starts)[tokens]
+    counted = factors > 0
+    log_z, reached = np.where(counted, log_z, 0.0), np.where(counted, reached, 0.0)
+    terms[tokens] = factors * (log_z - reached)
+    derivative = np.zeros(logits.shape)
+    derivative[counted] = np.exp(logits[counted] - log_z[counted, np.newaxis])
+    derivative[rows, gold] -= 1.0
+    return per_sequence(terms, starts), factors[:, np.newaxis] * derivative, impossible
+
+
+def token_factors(annotation: AnnotatedBatch, impossible: NDArray[np.bool_], starts: NDArray[np.int64]) -> Floats:
+    """Factors of the tokens' terms (float64[T]): the weights of their sequences, 0 in impossible ones (bool[B])."""
+    sequence = np.repeat(np.arange(len(impossible)), np.diff(starts))
+    return np.where(impossible[sequence], 0.0, annotation.factors * annotation.weights[sequence])
+
+
+def per_sequence(terms: Floats, starts: NDArray[np.int64]) -> Floats:
+    """Sums of the terms of tokens (float64[T]) by sequence: float64[B]."""
+    return np.diff(np.append(0.0, np.cumsum(terms))[starts])
+
+
+def any_token(flags: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Sequences in which any token has a flag (bool[T]): bool[B]."""
+    return np.diff(np.append(0, np.cumsum(flags))[starts]) > 0
+
+
+def log_sum(rows: Floats) -> Floats:
+    """Log-sums over the second axis."""
+    largest = rows.max(axis=1, initial=-np.inf)
+    shift = np.where(largest > -np.inf, largest, 0.0)
+    with np.errstate(divide="ignore"):
+        return shift + np.log(np.exp(rows - shift[:, np.newaxis]).sum(axis=1))
+
+
+# -------------------------------------------------------------------------------------------------------- the losses
 
 
 class LocalLoss(LabelledLoss):
     """Base of the losses in this file."""
 
-    terms: ClassVar[Callable]  # what a class adds, see `losses.terms`
+    # Gives losses (float64[B]), their derivative, and which sequences have a term that no labelling satisfies (bool[B])
+    terms: ClassVar[Callable]
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
@@ -55,7 +351,9 @@ class LocalLoss(LabelledLoss):
         sequence.
         RETURNS (AnnotatedBatch)
         """
-        clamp = _in_pieces(clamp)
+        if not isinstance(clamp, SegmentClamp):  # the segments of a chain are single tokens
+            every = np.ones(len(clamp), dtype=bool)
+            clamp = SegmentClamp(np.asarray(clamp, dtype=bool), every, every)
         states = clamp.states
         gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), -1)
         factors = np.where(gold >= 0, self.state_weights(states.shape[1])[gold], 1.0)
@@ -78,7 +376,7 @@ class PseudoLikelihood(LocalLoss):
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
-    terms = staticmethod(terms.marginals)
+    terms = staticmethod(marginals)
 
 
 class BesagPseudoLikelihood(LocalLoss):
@@ -101,7 +399,7 @@ class BesagPseudoLikelihood(LocalLoss):
 
     excludes = frozenset()  # what is open has no term
     names_states = True
-    terms = staticmethod(terms.conditionals)
+    terms = staticmethod(conditionals)
 
 
 class Piecewise(LocalLoss):
@@ -120,15 +418,7 @@ class Piecewise(LocalLoss):
     label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels; a tie takes the mean of its ends.
     """
 
-    terms = staticmethod(terms.piecewise)
-
-
-def _in_pieces(clamp: Any) -> SegmentClamp:
-    """The clamp as a clamp of segments; the segments of a chain are single tokens."""
-    if isinstance(clamp, SegmentClamp):
-        return clamp
-    every = np.ones(len(clamp), dtype=bool)
-    return SegmentClamp(np.asarray(clamp, dtype=bool), every, every)
+    terms = staticmethod(piecewise)
 
 
 def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBatch:

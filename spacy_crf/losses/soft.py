@@ -22,7 +22,7 @@ from ..arrays import Scores
 from ..inference.structure import Structure, Work
 from ..types import SOFT_LABELS, Clamp, Floats
 from .clamped import LabelledLoss, LogLikelihood, without_rounding
-from .terms import per_sequence
+from .local import per_sequence
 
 NO_STATE = -1  # where a run begins or ends a sequence
 
@@ -107,19 +107,19 @@ class SoftLabels(LabelledLoss):
             return self.of_annotation(structure, scores, clamp, weights=weights)
         work = structure.prepare(scores)
         weights = work.check_weights(weights) * np.where(soft.has_soft, self.weight, 1.0)
-        between = _between(structure, work, clamp, soft.runs)
+        between = _run_sequences(structure, work, clamp, soft.runs)
         reached = _expected_scores(structure, work, soft) + between.reached
         impossible = reached == -np.inf
         weights = np.where(impossible, 0.0, weights)
         log_z, d_scores = structure.expectations(work, weights=weights)
-        _take_off_expected(structure, work, soft, weights, d_scores)
-        between.take_off(structure, work, weights, d_scores)
+        _subtract_expected(structure, work, soft, weights, d_scores)
+        between.subtract(structure, work, weights, d_scores)
         losses = np.zeros(len(weights))
         np.subtract(log_z, reached, out=losses, where=~impossible)
         return weights * without_rounding(losses, log_z, structure.exact), d_scores, impossible
 
 
-# ------------------------------------------------------------------------------------------------- what is expected
+# -------------------------------------------------------------------------------------------------- expected scores
 
 
 def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> Floats:
@@ -133,19 +133,15 @@ def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> F
     total = np.zeros(work.n_tokens)
     for token, terms in ((begin, weight * of_pieces), (steps.token, steps.weight * of_steps)):
         total += np.bincount(token, terms, minlength=work.n_tokens)
-    return _sums(total, work)
+    never = total == -np.inf
+    sums = per_sequence(np.where(never, 0.0, total), work.starts)
+    return np.where(per_sequence(never.astype(float), work.starts) > 0, -np.inf, sums)
 
 
-def _sums(terms: Floats, work: Work) -> Floats:
-    """Sums of the tokens' terms (float64[T]) by sequence: float64[B], -inf where any term is."""
-    never = terms == -np.inf
-    found = per_sequence(np.where(never, 0.0, terms), work.starts)
-    return np.where(per_sequence(never.astype(float), work.starts) > 0, -np.inf, found)
-
-
-def _take_off_expected(
+def _subtract_expected(
     structure: Structure, work: Work, soft: SoftLabelling, weights: Floats, d_scores: Scores
 ) -> None:
+    """Subtract the derivative of the expected scores, times the weights of the sequences (float64[B])."""
     of_token = np.repeat(weights, np.diff(work.starts))
     (begin, end, state, weight), steps = soft.pieces, soft.steps
     expected = structure.labelled_segments_derivative(work, begin, end, state, weight * of_token[begin])
@@ -160,19 +156,19 @@ def _rows(work: Work, token: NDArray[np.int64]) -> NDArray[np.int64]:
     return token if work.per_position else np.zeros_like(token)
 
 
-# ------------------------------------------------------------------------------------- what is open, or annotated, beside it
+# ------------------------------------------------------------------------------ runs of tokens without soft labels
 
 
-class _Between(NamedTuple):
-    """The runs as sequences of their own."""
+class _RunSequences(NamedTuple):
+    """Runs as sequences of their own."""
 
     runs: Runs
-    work: Optional[Work]  # None if there are none
-    tokens: NDArray[np.int64]  # [t] their tokens, in the batch
-    sequence: NDArray[np.int64]  # [N] of which they are a part
+    work: Optional[Work]  # None without runs
+    tokens: NDArray[np.int64]  # [t] their tokens in the batch
+    sequence: NDArray[np.int64]  # [N] sequence of each run
     reached: Floats  # [B] expected log sums
 
-    def take_off(self, structure: Structure, work: Work, weights: Floats, d_scores: Scores) -> None:
+    def subtract(self, structure: Structure, work: Work, weights: Floats, d_scores: Scores) -> None:
         """Subtract the runs' part from the derivative of the loss."""
         if self.work is None:
             return
@@ -193,21 +189,21 @@ class _Between(NamedTuple):
         arrays.subtract(d_scores, structure.narrow(work, total))
 
 
-def _between(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _Between:
+def _run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _RunSequences:
     begin, end, before, after, weight, goes_on = runs
     if not len(begin):
         none = np.zeros(0, dtype=np.int64)
-        return _Between(runs, None, none, none, np.zeros(work.n_sequences))
+        return _RunSequences(runs, None, none, none, np.zeros(work.n_sequences))
     tokens = arrays.ranges(begin, end)
     starts = np.append(0, np.cumsum(end - begin))
     inner, outer = before != NO_STATE, after != NO_STATE
     opening, closing = starts[:-1], starts[1:] - 1
     clamp = arrays.cut_clamp(clamp, tokens)
-    if goes_on is not None:  # what would make the spans beside a run longer
+    if goes_on is not None:  # exclude states that would extend the spans beside a run
         _leave_out(clamp, opening[inner], goes_on[before[inner]])
         _leave_out(clamp, closing[outer], goes_on[:, after[outer]].T)
     scores = arrays.cut(work.scores, tokens, starts)
-    # A state beside a run says what `first` and `last` say where there is none
+    # The states beside a run replace `first` and `last`
     first, last = np.tile(work.scores.first, (len(begin), 1)), np.tile(work.scores.last, (len(begin), 1))
     first[inner] = work.transitions[_rows(work, begin[inner]), before[inner]]
     last[outer] = work.transitions[_rows(work, end[outer]), :, after[outer]]
@@ -221,7 +217,7 @@ def _between(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _Betwe
     log_z = structure.log_partition(part)
     reached = np.bincount(sequence, np.where(log_z > -np.inf, weight * log_z, 0.0), minlength=work.n_sequences)
     reached[sequence[log_z == -np.inf]] = -np.inf
-    return _Between(runs, part, tokens, sequence, reached)
+    return _RunSequences(runs, part, tokens, sequence, reached)
 
 
 def _leave_out(clamp: Clamp, at: NDArray[np.int64], states: NDArray[np.bool_]) -> None:

@@ -1,8 +1,8 @@
-"""What all models of a structure do: put together what their layers and their own parameters say, and take derivatives apart.
+"""Base of the models of a structure, which join the outputs of their layers with the scores that all tokens share.
 
-The parameters of such a model are the scores that all tokens share. Its attributes say what is known of them: "allowed", which
-transitions, firsts and lasts the tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a
-weight (uint8[S + 2, S]), and "met", how many tokens and sequences training met.
+These shared scores are the parameters of such a model. Its attributes are "allowed", the transitions, firsts and lasts that the
+tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a weight (uint8[S + 2, S]), and "met",
+how many tokens and sequences training met.
 """
 
 import copy
@@ -18,28 +18,29 @@ from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
 from ..features.doc_batch import DocBatch
-from ..inference.structure import Places, Structure
+from ..inference.structure import ScorePlaces, Structure
 from ..types import Floats
 from .emissions import pairs_allowed
-from .role import AnnotatedDocs, Corpus, Role, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
+from .node import AnnotatedDocs, Batches, Node, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
-Shared = dict[str, NDArray]  # an array for each parameter
+SharedScores = dict[str, NDArray]  # an array for each parameter
 
 
 class TokenTerms(NamedTuple):
-    """What single tokens of a Doc are told beside their features, as an explanation shows it."""
+    """Terms of the scores of single tokens of a Doc beside those of features, as explanations show them."""
 
     names: list[str]  # N
     tokens: NDArray[np.int64]  # [N]
-    scores: Floats  # [N, S] that are added to those of the token
+    scores: Floats  # [N, S] added to the scores of the token
 
 
 class StructureModel(Model):
-    """A model from Docs to scores, whose dimension ``nO`` is that of its parameter "first": the states, which may become more.
-    thinc's own dimensions can't change once there are parameters."""
+    """A model from Docs to scores. Its dimension ``nO``, the number of states, is that of its parameter "first" and may grow;
+    thinc's own dimensions cannot change once there are parameters.
+    """
 
     def initialize(self, X: Any = None, Y: Any = None) -> "StructureModel":
-        with data_validation(False):  # they are a corpus, and what is to be predicted of it
+        with data_validation(False):  # X is a corpus, Y are sizes
             return super().initialize(X, Y)
 
     def has_dim(self, name: str) -> Optional[bool]:
@@ -51,94 +52,94 @@ class StructureModel(Model):
         return len(self.get_param("first")) if name == "nO" and self.has_dim("nO") else super().get_dim(name)
 
 
-class Architecture(Role):
-    """The node of a model of a structure."""
+class Architecture(Node):
+    """Base of the nodes of models of a structure."""
 
     labelled = "tokens"
     params: tuple[str, ...] = ("transitions", "first", "last")
-    of_sequences: tuple[str, ...] = ("first", "last")  # parameters that score something that a sequence has once
+    of_sequences: tuple[str, ...] = ("first", "last")  # parameters of which a sequence uses one score
     learned = ("observed", "met")
-    structure: Structure  # answers questions about the scores
+    structure: Structure  # of the scores
 
     def __init__(self) -> None:
-        self._latest: Optional[tuple] = None  # of `latest_potentials`, replaced as a whole: threads may be reading
+        self._latest: Optional[tuple] = None  # see `latest_potentials`; replaced as a whole: threads may be reading
 
     @property
     def in_training(self) -> Structure:
-        """What answers losses."""
+        """The structure that losses ask."""
         return self.structure
 
-    # --------------------------------------------------------------------------------------- what a structure adds
+    # ----------------------------------------------------------------------------------------------- for subclasses
 
-    def join(self, outputs: tuple, shared: Shared) -> Any:
-        """The potentials, from what the layers give and what tokens share."""
+    def join(self, outputs: tuple, shared: SharedScores) -> Any:
+        """The potentials, from the outputs of the layers and the shared scores."""
         raise NotImplementedError
 
     def part(self, d_scores: Any, outputs: tuple) -> tuple:
-        """The way back: derivatives with respect to what each layer gave."""
+        """Derivatives by the outputs of the layers, from derivatives by the potentials."""
         raise NotImplementedError
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
-        """Of the parameters."""
+        """Shapes of the parameters."""
         return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
 
-    def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """A batch as the layers are told of it, which know columns."""
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The batch as the layers need it, by their columns (see `columns`)."""
         return batch
 
-    def places(self, places: Optional[Places]) -> Optional[Places]:
-        """Which scores of the layers are asked for, where these scores of tags are."""
+    def places(self, places: Optional[ScorePlaces]) -> Optional[ScorePlaces]:
+        """Scores of the layers that some scores of tags need."""
         return places
 
     def limits(self, model: Model) -> Any:
-        """What says which scores are possible: another object if others are."""
+        """The object that determines which scores are possible; another object if this changes."""
         return model.attrs["allowed"]
 
-    def possible(self, model: Model) -> Shared:
-        """Which scores are not -inf: a mask for each parameter."""
+    def possible(self, model: Model) -> SharedScores:
+        """Masks of the parameters: which scores are not -inf."""
         return model.attrs["allowed"]._asdict()
 
-    def weighed(self, model: Model) -> Shared:
-        """Which of them have a weight: a mask for each parameter."""
+    def weighed(self, model: Model) -> SharedScores:
+        """Masks of the parameters: which scores have a weight."""
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
-    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
-        """Gives new weights what they begin with, where that is not 0.
+    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+        """Set the first values of new weights if they are not 0.
 
-        is_new (bool): Whether all of them are.
+        is_new (bool): Whether all weights are new.
         """
 
     def steps(self, clamp: Any) -> Optional[NDArray[np.bool_]]:
-        """Tokens at which annotation surely makes a step from state to state: bool[T], None for all."""
+        """Tokens at which annotation surely makes a transition: bool[T], None for all."""
         return None
 
     def longest(self, model: Model) -> int:
-        """Tokens of the longest piece with one state."""
+        """Tokens of the longest segment."""
         return 1
 
     def leaves_out(self, model: Model) -> bool:
-        """Whether sums are those of some of the labellings, which change with the weights."""
+        """Whether sums run over a selection of the labellings, which changes with the weights."""
         return False
 
     def learn(self, model: Model, d_scores: Iterable[Any]) -> None:
-        """What training says beside gradients, in derivatives of batches."""
+        """Learn from derivatives of batches what is no gradient."""
 
     def alike(self, scores: Any, other: Any) -> Any:
-        """Scores whose arrays have a place for everything that others of the same texts have."""
+        """`scores` in the layout of other scores of the same texts, with all of their entries."""
         return scores
 
-    # ------------------------------------------------------------------------------------------- what is explained
+    # ----------------------------------------------------------------------------------------------- explanations
 
     @property
     def explained(self) -> "Architecture":
-        """What puts together the scores of which an explanation shows the terms."""
+        """The node that joins the scores whose terms an explanation shows."""
         return self
 
     def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
-        """What tokens are told beside what layers with weights say, None for nothing.
+        """Terms of tokens beside those of layers with weights; None without any.
 
-        outputs: Of these layers, in double precision. docs (DocBatch): Of a single Doc.
+        outputs (tuple): Of these layers, in double precision. docs (DocBatch): A single Doc.
         """
         return None
 
@@ -146,16 +147,17 @@ class Architecture(Role):
         """Weights of a parameter with names (a list of `explain.weights.Block`); None where the weights belong to states."""
         return None
 
-    # ---------------------------------------------------------------------------------------- what all of them do
+    # ------------------------------------------------------------------------------------------ common to all models
 
-    def potentials(self, model: Model, weights: Shared) -> Shared:
-        """What tokens share, in float64, with -inf where it is not possible."""
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """The shared scores in float64, -inf where they are impossible."""
         possible = self.possible(model)
         return {name: np.where(possible[name], weights[name], -np.inf).astype(np.float64) for name in self.params}
 
-    def latest_potentials(self, model: Model, weights: Shared) -> Shared:
-        """The same from batch to batch, so that predicting need not make them again; nobody writes to them. Optimizers change
-        weights in place, so they are compared."""
+    def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """`potentials`, the same object as long as the weights are unchanged. Callers must not write to it. (Optimizers change
+        weights in place, so their bytes are compared.)
+        """
         latest, limits = self._latest, self.limits(model)
         asked = tuple([array.tobytes() for array in weights.values()])
         if latest is None or latest[0] is not limits or latest[1] != asked:
@@ -163,35 +165,39 @@ class Architecture(Role):
             latest = self._latest = (limits, asked, potentials)
         return latest[2]
 
-    def derivatives(self, d_scores: Any) -> Shared:
-        """With respect to what tokens share."""
+    def derivatives(self, d_scores: Any) -> SharedScores:
+        """Derivatives by the shared scores."""
         found = {name: getattr(d_scores, name) for name in self.params}
         if per_position(d_scores):
             found["transitions"] = d_scores.transitions.sum(axis=0)
         return found
 
     def weighted_sum(self, outputs: Sequence[Any], shares: Floats) -> Any:
-        """Of scores of the same texts. What is not possible stays so.
+        """Weighted sum of scores of the same texts; impossible scores stay impossible.
 
-        shares (float64[M]): Of each of the outputs.
+        shares (float64[M]): Factor of each output.
         """
         total, *others = outputs
         for other in others:
             total = self.alike(total, other)
-        arrays = {}
-        for name in self.gives.AXES:
-            both = [getattr(self.alike(output, total), name) for output in outputs]
-            arrays[name] = sum(_times(array, share) for array, share in zip(both, shares))
+        arrays = dict.fromkeys(self.gives.AXES, 0.0)
+        for output, share in zip((self.alike(output, total) for output in outputs), shares):
+            for name in arrays:
+                array = getattr(output, name)
+                possible = array > -np.inf
+                arrays[name] = arrays[name] + np.multiply(
+                    array, share, out=np.full(array.shape, -np.inf), where=possible
+                )
         return total._replace(**arrays)
 
     def dot(self, d_scores: Any, scores: Any) -> float:
-        """Derivatives times scores: with respect to a factor of these. Those that are not possible have none."""
+        """Derivative by a factor of the scores: the derivatives times the scores that are possible."""
         scores = self.alike(scores, d_scores)
         pairs = ((getattr(d_scores, name), getattr(scores, name)) for name in self.gives.AXES)
         return float(sum((d * np.where(array > -np.inf, array, 0.0)).sum() for d, array in pairs))
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Every possible step with a new state has a weight."""
+        """Every possible transition with a new state gets a weight."""
         for layer in model.layers:
             layer.attrs["role"].resize(layer, self.columns(n_states))
         before = model.get_dim("nO") if model.has_dim("nO") else 0
@@ -204,15 +210,15 @@ class Architecture(Role):
             self.enlarge(model, before, n_states)
 
     def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        """Says what is known of new states, of which some stand behind those that there were before (0 for none)."""
+        """Set what is known of the states behind the first `before` ones."""
         observed = self._possible_steps(model, n_states) if before else np.zeros((n_states + 2, n_states), bool)
         if before:
             observed[:before, :before] = model.attrs["observed"][:-2]
             observed[-2:, :before] = model.attrs["observed"][-2:]
         model.attrs["observed"] = observed.astype(np.uint8)
 
-    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
-        """Which steps have a weight: those that training meets where annotation leaves one state, or all that are possible."""
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Find the transitions that get a weight: those of unambiguous annotation in training, or all that are possible."""
         observed, possible = model.attrs["observed"].astype(bool), self._possible_steps(model, n_states)
         if model.attrs["possible_transitions"]:
             observed |= possible
@@ -239,28 +245,26 @@ class Architecture(Role):
         check_equal("what training met", is_count, True)
 
 
-def _times(array: NDArray, share: float) -> Floats:
-    return np.multiply(array, share, out=np.full(array.shape, -np.inf), where=array > -np.inf)
-
-
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
-    """A model with these layers, under their names, and these attributes."""
-    params, attrs = (
-        dict.fromkeys(node.params),
-        {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs},
-    )
-    parts = list(layers.values())
+    """A model of a structure.
+
+    layers (dict[str, Model]): Its layers under the names by which `model.get_ref` finds them.
+    attrs: Attributes of the model.
+    RETURNS (StructureModel)
+    """
+    params, parts = dict.fromkeys(node.params), list(layers.values())
+    attrs = {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs}
     model = StructureModel(
         name, forward, init=init, layers=parts, refs=layers, params=params, attrs=attrs, ops=NumpyOps()
     )
     for part in parts:
         if part.has_ref("tok2vec"):
-            model.set_ref("tok2vec", part.get_ref("tok2vec"))  # where spaCy's commands look for an encoder
+            model.set_ref("tok2vec", part.get_ref("tok2vec"))  # spaCy's commands look for it there
     return model
 
 
 def without_stage(model: Model) -> StructureModel:
-    """A model of the same settings that has learned nothing, without the templates that read what a first stage says."""
+    """An untrained model with the same settings, without the templates that read the labels of a first stage."""
     layers = {name: model.get_ref(name).copy() for name in model.ref_names}
     for layer in layers.values():
         layer.ops = NumpyOps()
@@ -288,7 +292,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
     return node.join(outputs, shared), backprop
 
 
-def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     node: Architecture = model.attrs["role"]
     if X is None or Y is None:
         for layer in model.layers:
@@ -296,34 +300,28 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
         return
     sizes = Sizes(*Y)._replace(longest=node.longest(model), tag_of=model.attrs.get("tag_of"))
     is_new = not model.has_dim("nO")
-    met = list(model.attrs["met"])
-    corpus = _counted(X, met)
+    met, unread = list(model.attrs["met"]), [True]
+
+    def read() -> Iterable[AnnotatedDocs]:
+        """The corpus for the layers; the first reading counts its tokens and sequences."""
+        counts, unread[:] = bool(unread), []
+        for batch in X():
+            if counts:
+                met[0] += int(batch.starts[-1])
+                met[1] += len(batch.starts) - 1
+            yield node.layer_batch(batch)
+
     of_layers = sizes._replace(n_states=node.columns(sizes.n_states))
     for layer in model.layers:
-        layer.initialize(X=lambda: map(node.told, corpus()), Y=of_layers)
+        layer.initialize(X=read, Y=of_layers)
     model.attrs["met"] = met
     node.resize(model, sizes.n_states)
     node.observe(model, X, sizes.n_states)
     node.start(model, X, is_new)
 
 
-def _counted(corpus: Corpus, met: list[int]) -> Corpus:
-    """The corpus, whose tokens and sequences are added to ``met`` as it is read for the first time."""
-    unread = [True]
-
-    def read() -> Iterable[AnnotatedDocs]:
-        counts, unread[:] = bool(unread), []
-        for batch in corpus():
-            if counts:
-                met[0] += int(batch.starts[-1])
-                met[1] += len(batch.starts) - 1
-            yield batch
-
-    return read
-
-
 def _mark(observed: NDArray[np.bool_], allowed: NDArray[np.bool_], starts: NDArray[np.int64], steps: Any) -> None:
-    """Marks in ``observed`` (bool[S + 2, S]) transitions, firsts and lasts of tokens whose annotation leaves one state."""
+    """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
     n_states = allowed.shape[1]
     state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]

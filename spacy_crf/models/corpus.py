@@ -1,4 +1,4 @@
-"""Scores of a fixed corpus, made many times: batch by batch, for the layers of a model with sparse features."""
+"""Scores of a fixed corpus, made many times: batch by batch, for sparse features and for layers on a fixed encoder."""
 
 import copy
 import math
@@ -12,35 +12,35 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
-from ..inference.structure import Places
+from ..inference.structure import ScorePlaces
 from ..inference.threads import run_chunks
 from ..types import Floats, Seed, SegmentClamp, SpanList, TokenFeatures
-from .emissions import EmissionFeatures, Emissions
-from .fixed_tokens import FixedTokens, TokensPass
-from .frozen import DenseCorpus
-from .partial_scores import ChosenScores, Weighing
-from .segments import SegmentFeatures
-from .sparse import VECTORS, Found, SparseFeatures, SparseRole
-from .table import Part, Table, parts_for
+from .fixed_tokens import ChosenScores, FixedTokens, TokensPass
+from .sparse import VECTORS, FoundFeatures, SparseFeatures, SparseNode
+from .table import GradientPart, Table, parts_for
+from .weights import NAMES
 from .word_vectors import CorpusVectors
 
-# Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer where transitions depend on the position,
-# and of many tags so many that their scores stay in the cache (with 117 tags, 8 % of a pass)
+# Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
+# with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)
 _BLOCK, _SCORES = 1 << 13, 1 << 18
-# Below this are the random numbers of marks; sums of 4 million of them are exact
+# Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
-Collector = Callable[[int, Any, Part], None]  # of the derivatives with respect to the scores of a batch with a number
+Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by the scores of a batch with a number
 
 
 def block_tokens(features: SparseFeatures) -> int:
-    """How many tokens to put into one batch of a corpus."""
+    """Number of tokens for one batch of a corpus. RETURNS (int)"""
     if features.feature_set.transitions:
         return max(256, (_BLOCK * 32) // features.n_states**2)
     return min(_BLOCK, max(256, _SCORES // features.n_states))
 
 
 class PackedClamp:
-    """A clamp in an eighth of its memory."""
+    """A clamp in an eighth of its memory.
+
+    clamp (bool[T, S] or SegmentClamp)
+    """
 
     def __init__(self, clamp: Any):
         self._type = type(clamp) if isinstance(clamp, tuple) else None
@@ -49,7 +49,7 @@ class PackedClamp:
         self._shapes = [array.shape for array in arrays]
 
     def stored(self) -> list[Any]:
-        """What a file can hold of it."""
+        """The clamp as a file can hold it."""
         return [self._type is not None, self.octets, [*map(list, self._shapes)]]
 
     @classmethod
@@ -59,11 +59,8 @@ class PackedClamp:
         clamp._type, clamp._shapes = SegmentClamp if is_of_segments else None, [*map(tuple, shapes)]
         return clamp
 
-    def moved(self, states: NDArray[np.int64]) -> "PackedClamp":
-        """Of tokens: what it says of these states is said of the first, the second and so on."""
-        return PackedClamp(self.unpacked()[:, states])
-
     def unpacked(self) -> Any:
+        """RETURNS (bool[T, S] or SegmentClamp): The clamp."""
         arrays = [
             np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
             for octets, shape in zip(self.octets, self._shapes)
@@ -71,398 +68,301 @@ class PackedClamp:
         return self._type(*arrays) if self._type else arrays[0]
 
 
-class Corpus:
-    """What a layer finds in the batches of a corpus, whose Docs are not kept.
+class SparseCorpus:
+    """Features that a sparse layer finds in the batches of a corpus, without the Docs.
 
-    features (SparseFeatures): What is known of the features.
+    Features of tokens are stored once for all windows that look alike (`FixedTokens`), features of spans, of pairs of states and
+    of texts batch by batch.
+
+    features (SparseFeatures): The features that have weights.
     """
 
     def __init__(self, features: SparseFeatures):
         self.features = features
-        self._found: list[Found] = []
-
-    @property
-    def names(self) -> Iterable[str]:
-        """Of the weights of the layer."""
-        return self.features.tables
+        self.names: Iterable[str] = features.tables  # of the weights of the layer
+        self.found: list[FoundFeatures] = []  # features of each batch that are stored batch by batch
+        tables, compiled = features.tables, features.compiled.templates
+        windows = () if features.unit is not None else ("states",) if "states" in compiled else tuple(compiled)
+        self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
+        has_vectors = VECTORS in tables and features.unit is None
+        self.vectors = CorpusVectors(tables[VECTORS], features.reader.reach) if has_vectors else None
+        # By batch: the only scores that are read, and those from before the latest renewal until the new ones are known
+        self.chosen: dict[int, ChosenScores] = {}
+        self._before: dict[int, ChosenScores] = {}
 
     def add(self, docs: DocBatch) -> None:
-        """The next batch."""
-        self._add(self.features.look_up(docs))
-
-    def _add(self, found: Found) -> None:
-        placed = {kind: self._table(kind).placed(features) for kind, features in found.features.items()}
-        self._found.append(found._replace(features=placed))
+        """Look up the next batch."""
+        features = self.features
+        if features.unit is not None:
+            found = features.look_up(docs)
+        else:
+            columns = features.reader.read(docs)
+            for tokens in self.tokens.values():
+                tokens.add(columns)
+            if self.vectors is not None:
+                self.vectors.add(columns)
+            others, listed = features.find_spans(docs, columns) if features.has_spans else ({}, None)
+            for kind in features.compiled.templates.keys() - self.tokens.keys():
+                others[kind] = features.compiled.templates[kind].rows(columns, self._table(kind).index)
+            found = FoundFeatures(columns.starts, others, listed)
+        placed = {kind: self._table(kind).placed(of_kind) for kind, of_kind in found.features.items()}
+        self.found.append(found._replace(features=placed))
 
     def _table(self, kind: str) -> Table:
-        """Of a kind of features."""
         return self.features.tables[self.features.kinds[kind].table]
 
     def finish(self) -> None:
-        """After the last one."""
-
-    def choose(self, number: int, places: Optional[Places]) -> None:
-        """From here on these scores of a batch are asked for and no others, None for all: what else it says is not read."""
-
-    def fingerprint(self) -> Iterable[Optional[NDArray]]:
-        """The arrays that say what the corpus is."""
-        for found in self._found:
-            yield from (found.starts, *(found.listed or ()))
-            for features in found.features.values():
-                yield from features
-
-    @property
-    def n_batches(self) -> int:
-        return len(self._found)
-
-    def stored(self) -> Any:
-        """What a file can hold of it: lists, texts, numbers and arrays; beside it, `with_stored` needs the features alone."""
-        return [
-            [found.starts, found.listed, {kind: list(features) for kind, features in found.features.items()}]
-            for found in self._found
-        ]
-
-    def with_stored(self, stored: Any) -> "Corpus":
-        """The same features, in the corpus that a file holds."""
-        corpus = copy.copy(self)
-        corpus._found = [
-            Found(starts, {kind: TokenFeatures(*of) for kind, of in features.items()}, listed and SpanList(*listed))
-            for starts, listed, features in stored
-        ]
-        return corpus
-
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "Pass":
-        """One pass over the corpus, with these weights by table."""
-        return Pass(self, weights, threads)
-
-    def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
-        """Derivatives of the weights by table, where those of the scores are random numbers, one for all states. They are equal
-        for weights of a state that belong to the same tokens: whole numbers are added up without rounding."""
-        generator = np.random.default_rng(seed)
-        of_pass = self.at(
-            {name: np.zeros(table.n_weights) for name, table in self.features.tables.items()}, threads=threads
-        )
-        for number in range(self.n_batches):
-            of_pass.collect([number], [_random_like(of_pass.score(number), generator)])
-        return of_pass.gradient()
-
-    def thin(self, kept: dict[str, NDArray[np.bool_]]) -> None:
-        """From here on only these weights by table (bool[W]) are known; those of others are 0."""
-        features = self.features
-        self.features = features.with_tables({name: features.tables[name].thinned(of) for name, of in kept.items()})
-        self._thin(features.tables)
-
-    def _thin(self, before: dict[str, Table]) -> None:
-        """To what has weights."""
-        for number, found in enumerate(self._found):
-            placed = {kind: self._still_placed(kind, features, before) for kind, features in found.features.items()}
-            self._found[number] = found._replace(features=placed)
-
-    def _still_placed(self, kind: str, features: TokenFeatures, before: dict[str, Table]) -> TokenFeatures:
-        return self._table(kind).placed_after(features, before[self.features.kinds[kind].table])
-
-
-def _random_like(scores: Any, generator: np.random.Generator) -> Any:
-    """Scores in whose place are random numbers, the same for all states."""
-
-    def draw(array: Floats) -> Floats:
-        numbers = generator.integers(_MARKS, size=len(array)).astype(np.float64)
-        return np.broadcast_to(numbers.reshape(-1, *[1] * (array.ndim - 1)), array.shape).copy()
-
-    arrays = {name: array for name, array in scores._asdict().items() if isinstance(array, np.ndarray)}
-    return scores._replace(**{name: draw(array) for name, array in arrays.items() if array.dtype == np.float64})
-
-
-class Pass:
-    """Scores batches one by one, collects the derivatives with respect to the scores, and sums up those of the weights."""
-
-    def __init__(self, corpus: Corpus, weights: dict[str, Floats], threads: int):
-        self._features, self._found = corpus.features, corpus._found
-        self._threads = threads
-        self._slots = self._features.slots(weights)
-        self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
-        self._d_slots = {name: table.zero_slots() for name, table in self._features.tables.items()}
-
-    def score(self, number: int) -> Any:
-        """What the layer says of one batch, by one thread."""
-        found, scores = self._found[number], {}
-        self._score(number, scores)
-        return self._features.output(scores, found.starts, found.listed)
-
-    def _score(self, number: int, scores: dict[str, Floats]) -> None:
-        """Adds to scores by where they belong."""
-        for kind, features in self._found[number].features.items():
-            self._add_scores(kind, features, scores)
-
-    def _add_scores(self, kind: str, features: TokenFeatures, scores: dict[str, Floats]) -> None:
-        """Adds those of one kind of features to where they belong."""
-        table, of = self._features.kinds[kind]
-        if of not in scores:
-            scores[of] = np.zeros((len(features.starts) - 1, *self._features.shape(table)))
-        self._features.tables[table].add_placed(features, self._slots[table], scores[of])
-
-    def _scatter(self, kind: str, features: TokenFeatures, d_scores: Any, part: Part) -> None:
-        table, of = self._features.kinds[kind]
-        into = self._d_slots[table], self._gradients[table]
-        self._features.tables[table].scatter_placed(features, getattr(d_scores, of), *into, part=part)
-
-    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
-        """Derivatives with respect to what it said of some batches."""
-        batches, collectors = [*zip(numbers, derivatives)], self._collectors()
-
-        def collect(task: tuple[Collector, Part]) -> None:
-            collector, part = task
-            for number, d_scores in batches:
-                collector(number, d_scores, part)
-
-        # Who adds a part goes through all tokens: threads are busy elsewhere first
-        parts = parts_for(math.ceil(self._threads / len(collectors)))
-        run_chunks(collect, [*product(collectors, parts)], self._threads)
-
-    def _collectors(self) -> list[Collector]:
-        """What adds up the derivatives of a batch, each of them somewhere else."""
-        return [self._collect]
-
-    def _collect(self, number: int, d_scores: Any, part: Part) -> None:
-        """In slots and weights."""
-        for kind, features in self._found[number].features.items():
-            self._scatter(kind, features, d_scores, part)
-
-    def gradient(self) -> dict[str, Floats]:
-        """Derivatives with respect to the weights by table; call it once, at the end."""
-        for name, d_slots in self._d_slots.items():
-            self._gradients[name] += self._features.tables[name].weights_of(d_slots)
-        return self._gradients
-
-
-class EmissionCorpus(Corpus):
-    """Features of tokens are stored once for all windows that look alike."""
-
-    features: EmissionFeatures
-
-    def __init__(self, features: EmissionFeatures):
-        super().__init__(features)
-        self._chosen: dict[int, ChosenScores] = {}  # by batch: nothing but these is asked for
-        self._before: dict[int, ChosenScores] = {}  # the same, from when it was renewed to when that is known
-        self.tokens = FixedTokens(features.compiled.templates["states"], features.states)
-        self.pairs: list[Optional[TokenFeatures]] = []  # of transition templates
-        has_vectors = VECTORS in features.tables
-        self.vectors = CorpusVectors(features.tables[VECTORS], features.reader.reach) if has_vectors else None
-
-    def add(self, docs: DocBatch) -> None:
-        compiled = self.features.compiled
-        columns, of_pairs = compiled.reader.read(docs), compiled.templates.get("transitions")
-        self.tokens.add(columns)
-        transitions = self.features.transitions
-        self.pairs.append(transitions.placed(of_pairs.rows(columns, transitions.index)) if of_pairs else None)
-        if self.vectors is not None:
-            self.vectors.add(columns)
-
-    def finish(self) -> None:
-        self.tokens.finish()
+        """Complete the corpus after the last batch."""
+        for tokens in self.tokens.values():
+            tokens.finish()
         if self.vectors is not None:
             self.vectors.finish()
 
-    @property
-    def n_batches(self) -> int:
-        return len(self.tokens.blocks)
-
-    def choose(self, number: int, places: Optional[Places]) -> None:
-        if number in self._chosen:
-            self._before[number] = self._chosen.pop(number)
-        if places is not None:
-            chosen = ChosenScores.of(self.tokens, number, places, self._before.pop(number, None))
+    def choose(self, number: int, places: Optional[ScorePlaces]) -> None:
+        """Restrict the scores of a batch to those that are read, or to all of them (None): other scores may be left 0."""
+        if number in self.chosen:
+            self._before[number] = self.chosen.pop(number)
+        if places is not None and "states" in self.tokens:
+            chosen = ChosenScores.of(self.tokens["states"], number, places, self._before.pop(number, None))
             if chosen is not None:
-                self._chosen[number] = chosen
+                self.chosen[number] = chosen
 
-    def stored(self) -> Any:
-        pairs = [None if of_batch is None else list(of_batch) for of_batch in self.pairs]
+    def fingerprint(self) -> Iterable[Optional[NDArray]]:
+        """The arrays that distinguish this corpus from others."""
+        for found in self.found:
+            yield from (found.starts, *(found.listed or ()))
+            for features in found.features.values():
+                yield from features
+        for tokens in self.tokens.values():
+            yield from tokens.fingerprint()
+        if self.vectors is not None:
+            yield from self.vectors.fingerprint()
+
+    @property
+    def is_of_single_states(self) -> bool:
+        """Whether each score is a sum of weights of a feature of the token and a state."""
+        only_tokens = [*self.tokens] == ["states"] and self.vectors is None
+        return only_tokens and not any(found.features for found in self.found)
+
+    def stored(self) -> list[Any]:
+        """The corpus as a file can hold it: lists, texts, numbers and arrays, for `with_stored`."""
+        found = [
+            [found.starts, found.listed, {kind: list(features) for kind, features in found.features.items()}]
+            for found in self.found
+        ]
         vectors = None if self.vectors is None else [self.vectors.words, self.vectors.kinds]
-        return [self.tokens.stored(), pairs, vectors]
+        return [found, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
 
-    def with_stored(self, stored: Any) -> "EmissionCorpus":
-        corpus = copy.copy(self)
-        corpus._chosen, corpus._before = {}, {}
-        tokens, pairs, vectors = stored
-        corpus.tokens = FixedTokens.from_stored(tokens, self.features.states)
-        corpus.pairs = [None if of_batch is None else TokenFeatures(*of_batch) for of_batch in pairs]
+    def with_stored(self, stored: list[Any]) -> "SparseCorpus":
+        """The corpus that a file holds, with the same features."""
+        corpus, (of_batches, tokens, vectors) = copy.copy(self), stored
+        corpus.chosen, corpus._before = {}, {}
+        corpus.found = [
+            FoundFeatures(
+                starts, {kind: TokenFeatures(*of) for kind, of in features.items()}, listed and SpanList(*listed)
+            )
+            for starts, listed, features in of_batches
+        ]
+        corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}
         if vectors is not None:
             corpus.vectors = copy.copy(self.vectors)
             corpus.vectors.words, corpus.vectors.kinds = vectors
         return corpus
 
-    def _thin(self, before: dict[str, Table]) -> None:
-        self._chosen, self._before = {}, {}
-        self.tokens.move(self.features.states)
-        self.pairs = [pairs and self._still_placed("transitions", pairs, before) for pairs in self.pairs]
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "SparsePass":
+        """One pass over the corpus, with weights by table."""
+        return SparsePass(self, weights, threads)
 
-    @property
-    def is_of_single_states(self) -> bool:
-        """Whether each score is a sum of weights of a feature and a state."""
-        return self.vectors is None and not any(of_batch is not None for of_batch in self.pairs)
+    def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
+        """Derivatives of the weights by table, for random numbers as derivatives of the scores, equal for all states. Weights of
+        a state that belong to the same tokens have equal marks: sums of whole numbers are exact.
+        """
+        generator = np.random.default_rng(seed)
+        weights = {name: np.zeros(table.n_weights) for name, table in self.features.tables.items()}
+        of_pass = self.at(weights, threads=threads)
+        for number in range(len(self.found)):
+            drawn, scores = {}, of_pass.score(number)
+            for name, array in scores._asdict().items():
+                if isinstance(array, np.ndarray) and array.dtype == np.float64:
+                    numbers = generator.integers(_MARKS, size=len(array)).astype(np.float64)
+                    drawn[name] = np.broadcast_to(numbers.reshape(-1, *[1] * (array.ndim - 1)), array.shape).copy()
+            of_pass.collect([number], [scores._replace(**drawn)])
+        return of_pass.gradient()
 
-    def move(self, features: EmissionFeatures) -> None:
-        """From here on the weights belong to the states that these say."""
+    def thin(self, kept: dict[str, NDArray[np.bool_]]) -> None:
+        """Keep only some weights by table (bool[W]); those of others are 0."""
+        tables = {name: self.features.tables[name].thinned(of_table) for name, of_table in kept.items()}
+        self.move(self.features.with_tables(tables))
+
+    def move(self, features: SparseFeatures) -> None:
+        """Replace the weights by those of other tables with the same features."""
         before, self.features = self.features.tables, features
-        self._thin(before)
+        self.chosen, self._before = {}, {}
+        for number, found in enumerate(self.found):
+            placed = {
+                kind: self._table(kind).placed_after(of_kind, before[features.kinds[kind].table])
+                for kind, of_kind in found.features.items()
+            }
+            self.found[number] = found._replace(features=placed)
+        for kind, tokens in self.tokens.items():
+            tokens.move(self._table(kind))
 
-    def fingerprint(self) -> Iterable[Optional[NDArray]]:
-        yield from self.tokens.fingerprint()
-        if self.vectors is not None:
-            yield from self.vectors.fingerprint()
 
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "EmissionPass":
-        return EmissionPass(self, weights, threads)
+class SparsePass:
+    """Scores batches one by one, collects the derivatives by their scores, and sums up the derivatives of the weights."""
 
-
-class EmissionPass(Pass):
-    def __init__(self, corpus: EmissionCorpus, weights: dict[str, Floats], threads: int):
-        super().__init__(corpus, weights, threads)
-        self._corpus, self._states = corpus, corpus.features.states
-        self._chosen, self._given = corpus._chosen, Weighing(weights["states"], self._slots["states"])
-        self._gradient = Weighing(self._gradients["states"], self._d_slots["states"])
-        is_read = len(self._chosen) < corpus.n_batches
-        self._tokens = TokensPass(corpus.tokens, self._slots["states"], is_read=is_read, threads=threads)
+    def __init__(self, corpus: SparseCorpus, weights: dict[str, Floats], threads: int):
+        self._corpus, self._features, self._threads = corpus, corpus.features, threads
+        self._chosen, self._weights, tables = corpus.chosen, weights, corpus.features.tables
+        self._slots = self._features.slots(weights)
+        self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
+        self._d_slots = {name: table.zero_slots() for name, table in tables.items()}
+        is_read = len(self._chosen) < len(corpus.found)
+        self._tokens = {
+            kind: TokensPass(tokens, self._slots[kind], is_read=is_read, threads=threads)
+            for kind, tokens in corpus.tokens.items()
+        }
         self._vectors = corpus.vectors
         if self._vectors is not None:
-            self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
-            self._d_words = self._vectors.zeros()
+            self._of_words, self._d_words = (
+                self._vectors.score(weights[VECTORS], threads=threads),
+                self._vectors.zeros(),
+            )
 
-    def score(self, number: int) -> Emissions:
-        starts = self._corpus.tokens.blocks[number].starts
-        scores = {"scores": np.zeros((int(starts[-1]), self._features.n_states))}
-        if number in self._chosen:
-            self._chosen[number].score(self._states, self._given, scores["scores"])
-        else:
-            self._tokens.add_scores(number, scores["scores"])
+    def score(self, number: int) -> Any:
+        """Scores of the layer for one batch, in one thread."""
+        found, kinds, scores = self._corpus.found[number], self._features.kinds, {}
+        for kind, tokens in self._tokens.items():
+            into = scores[kinds[kind].scores] = np.zeros((int(found.starts[-1]), self._features.n_states))
+            if number in self._chosen:
+                self._chosen[number].score(self._features.tables[kind], self._weights[kind], self._slots[kind], into)
+            else:
+                tokens.add_scores(number, into)
         if self._vectors is not None:
-            self._vectors.add_scores(number, self._of_words, scores["scores"])
-        if self._corpus.pairs[number] is not None:
-            self._add_scores("transitions", self._corpus.pairs[number], scores)
-        return self._features.output(scores, starts, None)
+            self._vectors.add_scores(number, self._of_words, scores[kinds[VECTORS].scores])
+        for kind, features in found.features.items():
+            table, of = kinds[kind]
+            if of not in scores:
+                scores[of] = np.zeros((len(features.starts) - 1, *self._features.shape(table)))
+            self._features.tables[table].add_placed(features, self._slots[table], scores[of])
+        return self._features.output(scores, found.starts, found.listed)
+
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+        """Collect the derivatives by the scores of some batches."""
+        batches, collectors = [*zip(numbers, derivatives)], self._collectors()
+
+        def collect(task: tuple[Collector, GradientPart]) -> None:
+            collector, part = task
+            for number, d_scores in batches:
+                collector(number, d_scores, part)
+
+        # Adding up a part goes through all tokens: threads are busy elsewhere first
+        parts = parts_for(math.ceil(self._threads / len(collectors)))
+        run_chunks(collect, [*product(collectors, parts)], self._threads)
 
     def _collectors(self) -> list[Collector]:
-        windows = [partial(self._collect_windows, table) for table in range(self._tokens.n_tables)]
+        """Functions that add up the derivatives of a batch, each of them in other arrays."""
+        windows = [
+            partial(self._collect_windows, kind, table)
+            for kind, tokens in self._tokens.items()
+            for table in range(tokens.n_tables)
+        ]
         return [self._collect, *windows, *([] if self._vectors is None else [self._collect_vectors])]
 
-    def _collect(self, number: int, d: Emissions, part: Part) -> None:
-        gradient, pairs = self._gradient, self._corpus.pairs[number]
-        if number in self._chosen:
-            self._chosen[number].scatter(self._states, d.scores, gradient, part=part)
-        else:
-            self._tokens.scatter(number, d.scores, gradient.slots, gradient.weights, part=part)
-        if pairs is not None:
-            self._scatter("transitions", pairs, d, part)
+    def _collect(self, number: int, d_scores: Any, part: GradientPart) -> None:
+        kinds, tables = self._features.kinds, self._features.tables
+        for kind, tokens in self._tokens.items():
+            given, into = getattr(d_scores, kinds[kind].scores), (self._d_slots[kind], self._gradients[kind])
+            if number in self._chosen:
+                self._chosen[number].scatter(tables[kind], given, *into, part=part)
+            else:
+                tokens.scatter(number, given, *into, part=part)
+        for kind, features in self._corpus.found[number].features.items():
+            table, of = kinds[kind]
+            into = self._d_slots[table], self._gradients[table]
+            tables[table].scatter_placed(features, getattr(d_scores, of), *into, part=part)
 
-    def _collect_windows(self, table: int, number: int, d: Emissions, part: Part) -> None:
+    def _collect_windows(self, kind: str, table: int, number: int, d_scores: Any, part: GradientPart) -> None:
         if number not in self._chosen:
-            self._tokens.scatter_windows(table, number, d.scores, part=part)
+            given = getattr(d_scores, self._features.kinds[kind].scores)
+            self._tokens[kind].scatter_windows(table, number, given, part=part)
 
-    def _collect_vectors(self, number: int, d: Emissions, part: Part) -> None:
-        self._vectors.scatter(number, d.scores, self._d_words, part=part)
+    def _collect_vectors(self, number: int, d_scores: Any, part: GradientPart) -> None:
+        self._vectors.scatter(number, d_scores.scores, self._d_words, part=part)
 
     def gradient(self) -> dict[str, Floats]:
-        finish = partial(_finish, self._tokens, self._d_slots["states"])
-        run_chunks(finish, parts_for(self._threads), self._threads)
-        gradients = super().gradient()
+        """Derivatives of the weights by table; call it once, at the end."""
+        for kind, tokens in self._tokens.items():
+            run_chunks(partial(tokens.finish, self._d_slots[kind]), parts_for(self._threads), self._threads)
+        for name, d_slots in self._d_slots.items():
+            self._gradients[name] += self._features.tables[name].weights_of(d_slots)
         if self._vectors is not None:
-            gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
-        return gradients
+            self._gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
+        return self._gradients
 
 
-class SegmentCorpus(Corpus):
-    """Features of first and last tokens, and of those inside, are stored once for all windows that look alike."""
+class DenseCorpus:
+    """Vectors of the tokens of a corpus, batch by batch: the `SparseCorpus` of a layer on an encoder.
 
-    features: SegmentFeatures
+    layer (Model): On the encoder.
+    """
 
-    def __init__(self, features: SegmentFeatures):
-        super().__init__(features)
-        compiled = features.compiled.templates
-        self.tokens = {place: FixedTokens(compiled[place], features.tables[place]) for place in compiled}
+    names = NAMES
+
+    def __init__(self, layer: Model):
+        self.layer = layer
+        self.vectors: list[NDArray[np.float32]] = []  # [T, width] of each batch
+        self.starts: list[NDArray[np.int64]] = []
 
     def add(self, docs: DocBatch) -> None:
-        columns = self.features.reader.read(docs)
-        for tokens in self.tokens.values():
-            tokens.add(columns)
-        of_spans, listed = self.features.find_spans(docs, columns)
-        self._add(Found(columns.starts, of_spans, listed))
+        ops = self.layer.ops
+        self.vectors.append(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))))
+        self.starts.append(docs.sequence_starts())
 
     def finish(self) -> None:
-        for tokens in self.tokens.values():
-            tokens.finish()
+        """There is nothing to complete."""
 
-    def stored(self) -> Any:
-        return [{place: tokens.stored() for place, tokens in self.tokens.items()}, super().stored()]
+    def choose(self, number: int, places: Any) -> None:
+        """All scores are always there."""
 
-    def with_stored(self, stored: Any) -> "SegmentCorpus":
-        tokens, of_spans = stored
-        corpus = super().with_stored(of_spans)
-        tables = self.features.tables
-        corpus.tokens = {place: FixedTokens.from_stored(of_place, tables[place]) for place, of_place in tokens.items()}
-        return corpus
+    def fingerprint(self) -> Iterable[NDArray]:
+        yield from (*self.vectors, *self.starts)
 
-    def _thin(self, before: dict[str, Table]) -> None:
-        super()._thin(before)
-        for place, tokens in self.tokens.items():
-            tokens.move(self.features.tables[place])
-
-    def fingerprint(self) -> Iterable[Optional[NDArray]]:
-        yield from super().fingerprint()
-        for tokens in self.tokens.values():
-            yield from tokens.fingerprint()
-
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "SegmentPass":
-        return SegmentPass(self, weights, threads)
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "DensePass":
+        return DensePass(self, weights)
 
 
-class SegmentPass(Pass):
-    def __init__(self, corpus: SegmentCorpus, weights: dict[str, Floats], threads: int):
-        super().__init__(corpus, weights, threads)
-        self._tokens = {
-            place: TokensPass(tokens, self._slots[place], threads=threads) for place, tokens in corpus.tokens.items()
-        }
+class DensePass:
+    """One pass over a `DenseCorpus`, see `SparsePass`."""
 
-    def _score(self, number: int, scores: dict[str, Floats]) -> None:
-        shape = int(self._found[number].starts[-1]), self._features.n_states
-        for place, tokens in self._tokens.items():
-            scores[place] = np.zeros(shape)
-            tokens.add_scores(number, scores[place])
-        super()._score(number, scores)
+    def __init__(self, corpus: DenseCorpus, weights: dict[str, Floats]):
+        self._corpus, self._weights = corpus, weights
+        self._role = corpus.layer.attrs["role"]
+        self._gradients = {name: np.zeros(array.shape) for name, array in weights.items()}
 
-    def _collectors(self) -> list[Collector]:
-        places = self._tokens.items()
-        windows = [partial(self._collect_windows, p, table) for p, tokens in places for table in range(tokens.n_tables)]
-        return [self._collect, *windows]
+    def score(self, number: int) -> Any:
+        scores = self._corpus.vectors[number] @ self._weights["W"].T + self._weights["b"]
+        return self._role.split(self._corpus.layer, scores, self._corpus.starts[number])
 
-    def _collect(self, number: int, d_scores: Any, part: Part) -> None:
-        for place, tokens in self._tokens.items():
-            into = self._d_slots[place], self._gradients[place]
-            tokens.scatter(number, getattr(d_scores, place), *into, part=part)
-        super()._collect(number, d_scores, part)
-
-    def _collect_windows(self, place: str, table: int, number: int, d_scores: Any, part: Part) -> None:
-        self._tokens[place].scatter_windows(table, number, getattr(d_scores, place), part=part)
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+        for number, derivative in zip(numbers, derivatives):
+            d_scores = self._role.join(derivative)
+            self._gradients["W"] += d_scores.T @ self._corpus.vectors[number]
+            self._gradients["b"] += d_scores.sum(axis=0)
 
     def gradient(self) -> dict[str, Floats]:
-        for place, tokens in self._tokens.items():
-            finish = partial(_finish, tokens, self._d_slots[place])
-            run_chunks(finish, parts_for(self._threads), self._threads)
-        return super().gradient()
-
-
-def _finish(tokens: TokensPass, d_slots: Floats, part: Part) -> None:
-    tokens.finish(d_slots, part=part)
+        return {name: array.ravel() for name, array in self._gradients.items()}
 
 
 def corpus_of(layer: Model) -> Any:
-    """What keeps of a corpus what a layer of a model looks at."""
+    """Storage for what a layer of a model reads of a corpus.
+
+    layer (Model): A layer of a model of a structure.
+    RETURNS (SparseCorpus, DenseCorpus, or the layer's own)
+    """
     own = layer.attrs["role"].fixed(layer)
     if own is not None:
         return own
-    if not isinstance(layer.attrs["role"], SparseRole):
+    if not isinstance(layer.attrs["role"], SparseNode):
         return DenseCorpus(layer)
-    features = layer.attrs["role"].features(layer)
-    of_tokens = isinstance(features, EmissionFeatures) and features.unit is None
-    if isinstance(features, SegmentFeatures):
-        return SegmentCorpus(features)
-    return EmissionCorpus(features) if of_tokens else Corpus(features)
+    return SparseCorpus(layer.attrs["role"].features(layer))

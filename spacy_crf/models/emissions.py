@@ -1,7 +1,7 @@
 """Emissions: from Docs to the scores of states at tokens.
 
-``SparseEmissions`` sums weights of features that were counted, ``HashedEmissions`` of features that share a fixed number of rows;
-those of a neural encoder are in ``neural.py``. All are thinc models whose output is ``Emissions``.
+``SparseEmissions`` sums weights of counted features, ``HashedEmissions`` weights of features that share a fixed number of rows;
+emissions of a neural encoder are in ``neural.py``. All are thinc models whose output is ``Emissions``.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from ..features.feature_index import CountingTable, HashedIndex, VectorIndex
 from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Clamp, Floats, SpanList, TokenFeatures
 from . import sparse
-from .role import AnnotatedDocs, Corpus, Sizes, check_equal, gives
-from .sparse import VECTORS, Clustered, Counter, Kind, SparseFeatures, SparseRole
+from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives
+from .sparse import VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures, SparseNode
 from .table import PairCounter, Table
 from .word_vectors import VectorCounter, VectorWeights, token_vectors
 
@@ -35,7 +35,11 @@ class Emissions(NamedTuple):
 
 
 def total(parts: Sequence[Emissions]) -> Emissions:
-    """The sum of what several layers say of the same Docs, of which the first one only may have transitions."""
+    """Sum of emissions of the same Docs.
+
+    parts (Sequence[Emissions]): Only the first one may have transitions.
+    RETURNS (Emissions)
+    """
     first, *others = parts
     for other in others:
         first = first._replace(scores=first.scores + other.scores)
@@ -50,12 +54,12 @@ class CompiledFeatures(NamedTuple):
 
 
 class EmissionFeatures(SparseFeatures):
-    """Features of tokens that weigh states, and pairs of a state and the one before."""
+    """Features of tokens, with weights of states and of pairs of a state and the state before."""
 
     kinds: ClassVar = {
-        "states": Kind("states", "scores"),
-        "transitions": Kind("transitions", "transitions"),
-        VECTORS: Kind(VECTORS, "scores"),
+        "states": ScoreKind("states", "scores"),
+        "transitions": ScoreKind("transitions", "transitions"),
+        VECTORS: ScoreKind(VECTORS, "scores"),
     }
 
     @property
@@ -90,7 +94,7 @@ class EmissionFeatures(SparseFeatures):
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
     def with_states(self, states: NDArray[np.int64], n_states: int) -> "EmissionFeatures":
-        """The same weights, for other states: int64[S] of which of these each is. (There are no pairs of states, nor vectors.)"""
+        """The weights for other states with these numbers (int64[S]). (For features without pairs of states and vectors.)"""
         tables = {**self.tables, "states": self.states.with_columns(states, n_states)}
         return self.with_tables(tables, n_states=n_states)
 
@@ -104,6 +108,7 @@ class EmissionFeatures(SparseFeatures):
         return counters
 
     def vector_counter(self) -> VectorCounter:
+        """A counter of tokens with vectors."""
         return VectorCounter(self.tables[VECTORS], self.feature_set.vector_offsets, self.vectors.width)
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
@@ -116,11 +121,20 @@ class EmissionFeatures(SparseFeatures):
             counters[VECTORS].add(columns)
 
     def measured(self, sizes: Sizes) -> dict[str, Any]:
-        """How long vectors are, and of how many words there are any."""
+        """The scale of the vectors, and how many words have one."""
         if VECTORS not in self.tables:
             return {}
         words = self.reader.table.words
         return {"vectors": self.vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
+
+    def check_indexes(self, model: Model) -> None:
+        index = self.states.index
+        check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
+        if VECTORS in self.tables:
+            index = self.tables[VECTORS].index
+            check_equal("the index of vectors", isinstance(index, VectorIndex), True)
+            check_equal("offsets of vectors", index.offsets, self.feature_set.vector_offsets)
+            check_equal("numbers of vectors", index.width, self.vectors.width)
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
         return {"n_tags": self.n_states, **tables}
@@ -128,21 +142,6 @@ class EmissionFeatures(SparseFeatures):
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         self.n_states = data["n_tags"]
         return data
-
-
-class EmissionRole(SparseRole):
-    gives = Emissions
-
-    def check(self, model: Model, n_states: int) -> None:
-        super().check(model, n_states)
-        index = self.features(model).tables["states"].index
-        check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
-        features: EmissionFeatures = self.features(model)
-        if VECTORS in features.tables:
-            index, offsets = features.tables[VECTORS].index, features.feature_set.vector_offsets
-            check_equal("the index of vectors", isinstance(index, VectorIndex), True)
-            check_equal("offsets of vectors", index.offsets, offsets)
-            check_equal("numbers of vectors", index.width, features.vectors.width)
 
 
 def SparseEmissions(
@@ -165,7 +164,7 @@ def SparseEmissions(
             "features": stored,
             "min_count": checks.count("SparseEmissions", "min_count", min_count, most=checks.ANY),
             "possible_states": checks.flag("SparseEmissions", "possible_states", possible_states),
-            "role": EmissionRole("features"),
+            "role": SparseNode("features", Emissions),
         },
         ops=NumpyOps(),
     )
@@ -195,7 +194,7 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
         attrs={
             "features": stored,
             "rows": rows,
-            "role": EmissionRole("features", meaning=("rows",)),
+            "role": SparseNode("features", Emissions, meaning=("rows",)),
         },
         ops=NumpyOps(),
     )
@@ -206,10 +205,10 @@ def _check_features(owner: str, features: Any) -> None:
     checks.expect(isinstance(features, FeatureSet), owner, "features", features, must)
 
 
-def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
-    """Makes room for all pairs, and tells how many features of the corpus share their row. Weights that are there stay.
+def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
+    """Add weights for all pairs, and log how many features of the corpus share their row. Present weights stay.
 
-    X (Corpus): None to leave everything as it is. Y: What there is to make room for.
+    X (Batches), Y (Sizes): None to change nothing.
     """
     if X is None or Y is None:
         return
@@ -236,27 +235,24 @@ def _hashed_init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = 
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])
     features.states.counts = features.states.counts + counts.astype(np.int64)
-    clustered = Clustered(*features.reader.table.clustered)
+    clustered = ClusteredWords(*features.reader.table.clustered)
     model.attrs["features"] = features.with_tables(features.tables, clustered=clustered, **features.measured(Sizes(*Y)))
     if is_new:
-        _report_collisions(np.bincount(rows[known], minlength=model.attrs["rows"]), len(met))
-
-
-def _report_collisions(users: NDArray[np.int64], n_features: int) -> None:
-    """users (int64[F]): How many features have each row."""
-    announcements.info(
-        "Hashed features: of %d features that the initialization saw, %d share their row with others; %d of %d rows are used",
-        n_features,
-        users[users > 1].sum(),
-        np.count_nonzero(users),
-        len(users),
-    )
+        users = np.bincount(rows[known], minlength=model.attrs["rows"])
+        announcements.info(
+            "Hashed features: of %d features that the initialization saw, %d share their row with others; %d of %d rows are used",
+            len(met),
+            users[users > 1].sum(),
+            np.count_nonzero(users),
+            len(users),
+        )
 
 
 def tags_allowed(allowed: Clamp, unset: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Tags that the annotation of each token names, as compressed rows; none where it says nothing and leaves several.
+    """Tags that the annotation of each token allows, none for tokens without annotation that leave several.
 
-    allowed (bool[T, S]), unset (bool[T])
+    allowed (bool[T, S]), unset (bool[T]): Allowed tags, and tokens without annotation.
+    RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
     counts = allowed.sum(axis=1)
     silent = unset & (counts > 1)
@@ -267,9 +263,10 @@ def tags_allowed(allowed: Clamp, unset: NDArray[np.bool_]) -> tuple[NDArray[np.i
 def pairs_allowed(
     allowed: Clamp, starts: NDArray[np.int64], steps: Optional[NDArray[np.bool_]] = None
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The pair of tags ``i * S + j`` at each token where the annotation leaves one, as compressed rows.
+    """The pair of tags ``i * S + j`` at each token whose annotation leaves one pair.
 
-    allowed (bool[T, S]), steps (bool[T]): Tokens to look at; all if None.
+    allowed (bool[T, S]), starts (int64[B + 1]), steps (bool[T]): Tokens to look at; all if None.
+    RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
     tags = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     known = np.zeros(len(tags), dtype=bool)
@@ -285,9 +282,10 @@ def pairs_allowed(
 def pairs_of_tags(
     allowed: Clamp, starts: NDArray[np.int64], tag_of: Optional[NDArray[np.int64]]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """All pairs of states at each token where the annotation leaves one pair of tags.
+    """All pairs of states at each token whose annotation leaves one pair of tags.
 
-    tag_of (int64[S]): The tag of each state, in order; None where each is one.
+    tag_of (int64[S]): The tag of each state, rising; None if states are tags.
+    RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
     if tag_of is None or len(tag_of) == 1 + tag_of.max(initial=-1):
         return pairs_allowed(allowed, starts)
@@ -303,6 +301,6 @@ def pairs_of_tags(
 
 
 def check_emissions(owner: str, emissions: Any) -> None:
-    """RAISES (ValueError): CRF020 for what are no emissions."""
+    """Check a setting. RAISES (ValueError): CRF020 for models that give no emissions."""
     possible = gives(emissions) is Emissions
     checks.expect(possible, owner, "emissions", emissions, "emissions, such as spacy_crf.SparseEmissions.v1")

@@ -13,17 +13,17 @@ from .. import checks
 from ..arrays import per_position
 from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..types import ChainScores
-from .architecture import Architecture, Shared
+from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
 from .neural import scored_tokens
 from .pool import put_together
 
 
-class ChainRole(Architecture):
+class ChainNode(Architecture):
     gives = ChainScores
     structure = LinearChainInference()
 
-    def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> ChainScores:
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
         scores, transitions, starts = total(outputs) if len(outputs) > 1 else outputs[0]
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
@@ -56,4 +56,4 @@ def LinearChain(
     owner = "LinearChain"
     layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
     possible = checks.flag(owner, "possible_transitions", possible_transitions)
-    return put_together("linear_chain", ChainRole, layers, joint, possible_transitions=possible)
+    return put_together("linear_chain", ChainNode, layers, joint, possible_transitions=possible)

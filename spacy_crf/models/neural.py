@@ -18,14 +18,14 @@ from .. import checks
 from ..features.doc_batch import DocBatch
 from ..types import Floats
 from .emissions import Emissions
-from .role import Corpus, Role, Sizes, check_equal, check_weights, enlarged, gives, unset
-from .sparse import SparseRole
+from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, gives, unset
+from .sparse import SparseNode
 
 _MODES = ("adam", "frozen", "pool")
 _PIECES = 3  # of the hidden layer, as many as spaCy's encoders have
 
 
-class EncoderRole(Role):
+class EncoderNode(Node):
     """The layers behind the encoder, of which the last one gives the scores.
 
     learns (bool): Whether the encoder does.
@@ -102,14 +102,14 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 
 
 def encoder_emissions(
-    owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderRole] = None
+    owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
     """What an encoder says of tokens, or what else a role makes of it.
 
     owner (str): The architecture it is given to, for messages.
     hidden_width (int): Of a hidden layer between encoder and scores, 0 for none.
     """
-    role = role or EncoderRole()
+    role = role or EncoderNode()
     is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
     checks.expect(is_encoder, owner, "tok2vec", tok2vec, "an encoder with the dimension nO")
     width = checks.count(owner, "hidden_width", hidden_width, least=0, most=1 << 16)
@@ -126,7 +126,7 @@ def encoder_emissions(
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    role: EncoderRole = model.attrs["role"]
+    role: EncoderNode = model.attrs["role"]
     encoder, *dense = model.layers
     vectors, backprop_vectors = encoder(docs, is_train and role.learns)
     lengths, backprops = [len(vector) for vector in vectors], []
@@ -146,7 +146,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     return role.split(model, scores, batch.sequence_starts()), backprop
 
 
-def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     """Layers that are there stay, and get room for more states."""
     output = model.get_ref("output")
     if X is None or Y is None:
@@ -175,12 +175,12 @@ def scored_tokens(
     hidden_width: int,
     dropout: float,
     joint: Any,
-    of: type[EncoderRole] = EncoderRole,
+    of: type[EncoderNode] = EncoderNode,
 ) -> tuple[dict[str, Model], "Joint"]:
     """What gives scores to tokens, as an architecture's settings say.
 
     owner (str): The architecture, for messages.
-    of (type[EncoderRole]): What the encoder's scores are of.
+    of (type[EncoderNode]): What the encoder's scores are of.
     RETURNS (tuple[dict, Joint]): Layers by their names, and how they learn together.
     RAISES (ValueError): CRF020.
     """
@@ -189,7 +189,7 @@ def scored_tokens(
     layers = {}
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
-        is_sparse = gives(emissions) is Emissions and isinstance(emissions.attrs["role"], SparseRole)
+        is_sparse = gives(emissions) is Emissions and isinstance(emissions.attrs["role"], SparseNode)
         checks.expect(is_sparse, owner, "emissions", emissions, must)
         layers["emissions"] = emissions
     if tok2vec is not None:

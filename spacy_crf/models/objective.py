@@ -12,18 +12,18 @@ from ..features.doc_batch import DocBatch
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
 from ..types import Floats, Seed
-from .architecture import Shared
-from .corpus import Corpus, EmissionCorpus, PackedClamp, corpus_of
+from .architecture import SharedScores
+from .corpus import PackedClamp, SparseCorpus, corpus_of
 from .emissions import EmissionFeatures
-from .linear_chain import ChainRole
-from .merged import MergedStates
-from .role import AnnotatedDocs
+from .linear_chain import ChainNode
+from .merged import SEEDS, MergedStates, Ties, Variables, keys_of
+from .node import AnnotatedDocs
 from .weights import Weights, checksum
 
 # Batches whose scores are in memory together: their derivatives are summed up after all of them
 _GROUP = 8
 # Those whose states have no score but that of their features, and of transitions, first and last
-_MERGED = (ChainRole,)
+_MERGED = (ChainNode,)
 # Those that are sums over labellings, in which states cost the same that no annotation tells apart
 _SUMS = (LogLikelihood, SoftmaxMargin)
 
@@ -111,7 +111,7 @@ class CorpusObjective(Weights):
         """What a file can hold of it: lists, texts, numbers and arrays. None if it can't hold all: rules that hold in training,
         soft labels, vectors of encoders, ties across documents, merged states."""
         annotation = [of_batch.stored for of_batch in self._annotation]
-        if self._merged or None in annotation or not all(isinstance(layer, Corpus) for layer in self._layers):
+        if self._merged or None in annotation or not all(isinstance(layer, SparseCorpus) for layer in self._layers):
             return None
         return [annotation, [layer.stored() for layer in self._layers]]
 
@@ -127,7 +127,7 @@ class CorpusObjective(Weights):
         """The gradient if the derivatives of scores were random numbers (float64[n]); 0 for what is never equal to others."""
         marks = {block.name: np.zeros(block.size) for block in self._of_layers}
         for layer in self._layers:
-            if isinstance(layer, Corpus):
+            if isinstance(layer, SparseCorpus):
                 marks.update(layer.marks(seed, threads=self._structure.threads))
         return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
 
@@ -136,7 +136,7 @@ class CorpusObjective(Weights):
         kept = {block.name: of_block for block, of_block in zip(self._tables, np.split(stands, self._starts[1:-1]))}
         owners = {}
         for layer in self._layers:
-            if isinstance(layer, Corpus):
+            if isinstance(layer, SparseCorpus):
                 layer.thin({name: kept[name] for name in layer.names})
                 owners.update(dict.fromkeys(layer.names, layer.features))
         self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
@@ -164,14 +164,16 @@ class CorpusObjective(Weights):
         return (
             (plain and of_clamps and not others)
             and type(self.architecture) in _MERGED
-            and (isinstance(layer, EmissionCorpus) and layer.is_of_single_states)
+            and (isinstance(layer, SparseCorpus) and layer.is_of_single_states)
         )
 
     def _move_states(self, features: EmissionFeatures, states: NDArray[np.int64]) -> None:
         self._layers[0].move(features)
-        self._annotation = [block._replace(clamp=block.clamp.moved(states)) for block in self._annotation]
+        self._annotation = [
+            block._replace(clamp=PackedClamp(block.clamp.unpacked()[:, states])) for block in self._annotation
+        ]
 
-    def _merged_for(self, shared: Shared) -> Optional[MergedStates]:
+    def _merged_for(self, shared: SharedScores) -> Optional[MergedStates]:
         """What makes fewer of the states. There is none from where weights are not equal that have to be."""
         if self._merged is None:
             return None
@@ -244,3 +246,23 @@ class CorpusObjective(Weights):
             d_shared = merged.spread(d_shared)
         gradients = {name: gradient for of_layer in passes for name, gradient in of_layer.gradient().items()}
         return value, self.join(gradients, d_shared)
+
+
+class TiedObjective(Variables, CorpusObjective):
+    """`CorpusObjective` as a function of variables, see `merged`.
+
+    model, loss, corpus: See `CorpusObjective`.
+    """
+
+    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
+        CorpusObjective.__init__(self, model, loss, corpus)
+        Variables.__init__(self, model, Ties.of(*keys_of(model, [self.marks(seed) for seed in SEEDS])))
+        stands = self.stands
+        if not stands.all():
+            self.keep(stands)
+        self.signature = (*self.signature, int(stands.sum()))
+        self.merge_states()
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        value, gradient = super().evaluate(self.spread(weights))
+        return value, self.gathered(gradient)

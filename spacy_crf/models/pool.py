@@ -20,7 +20,7 @@ from ..losses.clamped import LabelledLoss, LogLikelihood
 from ..types import Floats
 from .architecture import Architecture, StructureModel, build
 from .neural import Joint
-from .role import Corpus, Role, check_weights
+from .node import Batches, Node, check_weights, no_backprop
 
 _SHARED = ("allowed", "longest")  # attributes that the component sets, which members have too
 
@@ -47,7 +47,7 @@ class PoolModel(StructureModel):
         return self.layers[0].get_dim(name) if name == "nO" else super().get_dim(name)
 
 
-class PoolRole(Role):
+class PoolNode(Node):
     """The node above the members.
 
     of (Architecture): As each of them has one.
@@ -99,7 +99,7 @@ def put_together(
     ]
     refs = {part: member.get_ref(part) for member in members for part in member.ref_names}
     attrs = {
-        "role": PoolRole(make_role()),
+        "role": PoolNode(make_role()),
         "held_out": joint.held_out,
         "lr_scale": joint.chain_rate,
         **{attr: members[0].attrs[attr] for attr in (*_SHARED, *make_role().meaning) if attr in members[0].attrs},
@@ -117,14 +117,14 @@ def tell_members(model: Model) -> None:
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    role: PoolRole = model.attrs["role"]
+    role: PoolNode = model.attrs["role"]
     tell_members(model)
     rest = role.at_rest
     both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
     outputs, backprops = zip(*both)
     total = role.total(outputs, model.get_param("shares").astype(np.float64))
     if not is_train:
-        return total, _no_backprop
+        return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay take them away
@@ -137,11 +137,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     return Pooled(outputs[rest:], total, held_out_sequences(docs, total.starts, share)), backprop
 
 
-def _no_backprop(d_scores: Any) -> list[Doc]:
-    return []
-
-
-def _init(model: Model, X: Optional[Corpus] = None, Y: Any = None) -> None:
+def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
     tell_members(model)
     for member in model.layers:
         member.initialize(X=X, Y=Y)
@@ -177,7 +173,7 @@ def wake(model: Model, *, holds_out: bool) -> None:
     holds_out (bool): Whether some texts are held out.
     """
     role = model.attrs["role"]
-    if isinstance(role, PoolRole):
+    if isinstance(role, PoolNode):
         role.holds_out, role.at_rest = holds_out, 0
 
 

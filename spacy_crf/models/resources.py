@@ -16,7 +16,7 @@ from ..features.gazetteers import Gazetteer
 from ..features.token_columns import MOST_WORDS
 from ..features.word_vectors import WordVectors
 from ..msgpack_stream import packed, unpacked
-from .role import check_equal
+from .node import check_equal
 
 # Those met so far in the model that is being saved or loaded; None where nodes are by themselves
 _met: ContextVar[Optional[list[Any]]] = ContextVar("met", default=None)

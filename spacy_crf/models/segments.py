@@ -1,7 +1,9 @@
-"""Scores of what whole segments show: sums of the weights of their features.
+"""Scores of whole segments: sums of the weights of their features, and scores of a neural encoder.
 
-Weights live in four places (see features/segment_templates.py): at the first and at the last token of a segment, at each of its
-tokens, and at the spans that are listed because they have a known feature.
+Weights of features live in four places (see features/segment_templates.py): at the first and at the last token of a segment, at
+each of its tokens, and at the spans that are listed because they have a known feature. An encoder scores the tokens of a segment,
+its first token and its last, and the mean of all its tokens. The mean is a score of the whole segment, so all segments of up to
+`_MOST_TOKENS` tokens are listed; longer ones have none.
 """
 
 from typing import Any, ClassVar, NamedTuple, Optional
@@ -21,18 +23,21 @@ from ..features.gazetteers import Gazetteer
 from ..features.segment_templates import SegmentFeatureSet, segment_features
 from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
-from ..inference.semi_markov import StateSegments
+from ..inference.semi_markov import StateSegments, add_spans
+from ..losses.local import every_span
+from ..models import sparse
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
-from . import sparse
-from .role import AnnotatedDocs, Sizes
-from .sparse import Counter, Kind, SparseFeatures, SparseRole
+from .emissions import Emissions
+from .neural import EncoderNode
+from .node import AnnotatedDocs, Sizes, check_equal
+from .sparse import Counter, ScoreKind, SparseFeatures, SparseNode
 from .table import PairCounter
 
 PLACES = ("begins", "ends", "tokens", "spans")
 
 
 class SpanScores(NamedTuple):
-    """What segment features add to the scores of a batch of Docs."""
+    """Scores of segments of a batch of Docs, beside emissions."""
 
     begins: Floats  # [T, S]
     ends: Floats  # [T, S]
@@ -44,10 +49,10 @@ class SpanScores(NamedTuple):
 class SegmentFeatures(SparseFeatures):
     """Features of segments. Spans that are longer than the longest segment of any label (``longest``) need none."""
 
-    # What a span has more than once of the features of its tokens is taken off again
-    kinds: ClassVar = {place: Kind(place, place) for place in PLACES} | {"repeats": Kind("tokens", "spans")}
+    # "repeats" subtracts features of tokens that a span has more than once
+    kinds: ClassVar = {place: ScoreKind(place, place) for place in PLACES} | {"repeats": ScoreKind("tokens", "spans")}
     has_spans = True
-    first_state = 1  # token templates say all there is to say of O
+    first_state = 1  # features of tokens are enough for O
     longest = 1
 
     @property
@@ -121,10 +126,6 @@ class SegmentFeatures(SparseFeatures):
         return data["rows"]
 
 
-class SegmentRole(SparseRole):
-    gives = SpanScores
-
-
 def SparseSegments(
     features: Optional[SegmentFeatureSet] = None, min_count: int = 1, possible_states: bool = False
 ) -> Model[list[Doc], SpanScores]:
@@ -146,14 +147,18 @@ def SparseSegments(
             "segment_features": SegmentFeatures(features),
             "min_count": checks.count(owner, "min_count", min_count, most=checks.ANY),
             "possible_states": checks.flag(owner, "possible_states", possible_states),
-            "role": SegmentRole("segment_features"),
+            "role": SparseNode("segment_features", SpanScores),
         },
         ops=NumpyOps(),
     )
 
 
 def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
-    """The segments of which an annotation leaves no doubt: that are in every path a clamp allows, but for ``O``."""
+    """Segments in every path that a clamp allows, except those of ``O``.
+
+    clamp (SegmentClamp), starts (int64[B + 1])
+    RETURNS (StateSegments)
+    """
     n_tokens = len(clamp.states)
     opens = clamp.must_begin.copy()
     opens[starts[:-1][starts[:-1] < n_tokens]] = True
@@ -161,8 +166,109 @@ def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSeg
     state = np.where(single, clamp.states.argmax(axis=1), 0)
     joined = ~clamp.may_begin & ~opens & single
     [begin] = np.nonzero(opens & (state > 0))
-    # the end: the first token behind that does not surely go on
+    # A segment ends before the first token that may not continue it
     stops = np.append(np.flatnonzero(~joined), n_tokens)
     end = stops[np.searchsorted(stops, begin, side="right")]
     closed = np.append(opens, True)[end]
     return StateSegments(begin[closed], end[closed], state[begin][closed].astype(np.int64))
+
+
+# ---------------------------------------------------------------------------------------- scores of a neural encoder
+
+
+_MOST_TOKENS = 24  # a list of all spans takes memory for each of them
+
+
+class EncodedSegments(NamedTuple):
+    emissions: Emissions
+    spans: SpanScores  # whose scores of tokens are 0
+
+
+class SegmentEncoderNode(EncoderNode):
+    """Node of an encoder whose last layer gives each state four scores at each token."""
+
+    gives = EncodedSegments
+    kinds = 4
+    learned = ("longest",)  # tokens of the longest segment with a mean
+
+    def split(self, model: Model, scores: Floats, starts: NDArray[np.int64]) -> EncodedSegments:
+        by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)
+        tokens, begins, ends, of_means = np.ascontiguousarray(by_kind.transpose(1, 0, 2))
+        listed = every_span(starts, model.attrs["longest"])
+        spans = SpanScores(begins, ends, np.zeros_like(tokens), means(of_means, listed), listed)
+        return EncodedSegments(Emissions(tokens, None, starts), spans)
+
+    def join(self, d_output: EncodedSegments) -> Floats:
+        spans = d_output.spans
+        d_means = scatter_means(spans.spans, spans.listed)
+        parts = [d_output.emissions.scores, spans.begins, spans.ends, d_means]
+        return np.concatenate(parts, axis=1)
+
+    def measure(self, model: Model, sizes: Sizes) -> None:
+        model.attrs["longest"] = min(_MOST_TOKENS, max(sizes.longest, model.attrs["longest"] or 1))
+
+    def check(self, model: Model, n_states: int) -> None:
+        super().check(model, n_states)
+        longest = model.attrs["longest"]
+        check_equal("longest segment with a mean", type(longest) is int and 1 <= longest <= _MOST_TOKENS, True)
+
+
+def means(scores: Floats, listed: SpanList) -> Floats:
+    """Mean of the scores of the tokens of each span.
+
+    scores (float64[T, S]), listed (SpanList): Every span of up to some length.
+    RETURNS (float64[N, S])
+    """
+    sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
+    begin = begins_of(listed)
+    return (sums[begin + listed.lengths] - sums[begin]) / listed.lengths[:, np.newaxis]
+
+
+def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
+    """Derivatives by the scores of tokens (float64[T, S]), from derivatives by `means`."""
+    shares = d_spans / listed.lengths[:, np.newaxis]
+    changes, begin = np.zeros((len(listed.starts), d_spans.shape[1])), begins_of(listed)
+    for length in range(1, 1 + int(listed.lengths.max(initial=0))):
+        some = np.flatnonzero(listed.lengths == length)  # each begins at a token of its own
+        changes[begin[some]] += shares[some]
+        changes[begin[some] + length] -= shares[some]
+    return changes[:-1].cumsum(axis=0)
+
+
+def begins_of(listed: SpanList) -> NDArray[np.int64]:
+    """First token of each listed span. RETURNS (int64[N])"""
+    return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
+
+
+def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
+    """Sum of the scores of several layers for the same segments, each of which lists some.
+
+    tokens (float64[T, S]): Gives the shape if there are no parts.
+    RETURNS (SpanScores)
+    """
+    if not parts:
+        none = np.zeros_like(tokens)
+        return SpanScores(none, none, none, np.zeros((0, tokens.shape[1])), None)
+    whole = parts[0]
+    for part in parts[1:]:
+        begin = begins_of(part.listed)
+        listed, own, added = add_spans(whole.listed, begin, begin + part.listed.lengths, len(tokens))
+        spans = np.zeros((len(listed.lengths), tokens.shape[1]))
+        spans[own] += whole.spans
+        spans[added] += part.spans
+        sums = (a + b for a, b in zip(whole[:3], part[:3]))
+        whole = SpanScores(*sums, spans, listed)
+    return whole
+
+
+def part_of_spans(d_spans: SpanScores, listed: SpanList) -> SpanScores:
+    """Derivatives by the scores of one layer, which listed some of the spans.
+
+    d_spans (SpanScores): Derivatives by the sum. listed (SpanList): Spans of the layer.
+    RETURNS (SpanScores)
+    """
+    if listed is None or d_spans.listed is None or len(listed.lengths) == len(d_spans.listed.lengths):
+        return d_spans
+    begin = begins_of(listed)
+    _, _, own = add_spans(d_spans.listed, begin, begin + listed.lengths, len(d_spans.tokens))
+    return d_spans._replace(spans=d_spans.spans[own], listed=listed)

@@ -16,20 +16,18 @@ from ..arrays import per_position
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import list_spans
 from ..types import SegmentClamp, SegmentScores
-from .architecture import Architecture, Shared
+from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
 from .neural import scored_tokens
-from .neural_segments import EncodedSegments, SegmentEncoderRole, begins_of, part_of_spans, total_of_spans
+from .node import check_array, check_equal, gives
 from .pool import put_together
-from .role import check_array, check_equal, gives
-from .segments import SpanScores
+from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, begins_of, part_of_spans, total_of_spans
 
 _MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables
 LongestSegment = Union[None, int, float, dict[str, int]]
 
 
-class SegmentsRole(Architecture):
-    labelled = "segments"
+class SegmentsNode(Architecture):
     """Any segment may follow any other. The longest segments are in the model's attributes."""
 
     gives = SegmentScores
@@ -37,8 +35,9 @@ class SegmentsRole(Architecture):
     learned = (*Architecture.learned, "longest")
     meaning = ("longest_segment",)
     structure = SemiMarkovInference()
+    labelled = "segments"
 
-    def join(self, outputs: tuple, shared: Shared) -> SegmentScores:
+    def join(self, outputs: tuple, shared: SharedScores) -> SegmentScores:
         scores, of_tokens, starts = total(_each(outputs, Emissions))
         spans = total_of_spans(_each(outputs, SpanScores), scores)
         transitions, first, last, lengths = (shared[name] for name in self.params)
@@ -74,12 +73,12 @@ class SegmentsRole(Architecture):
     def limits(self, model: Model) -> NDArray[np.int32]:
         return model.attrs["longest"]
 
-    def possible(self, model: Model) -> Shared:
+    def possible(self, model: Model) -> SharedScores:
         longest = model.attrs["longest"]
         lengths = np.arange(1, self.longest(model) + 1)[:, np.newaxis] <= longest
         return {**dict.fromkeys(Architecture.params, np.True_), "lengths": lengths}
 
-    def weighed(self, model: Model) -> Shared:
+    def weighed(self, model: Model) -> SharedScores:
         """All lengths that are possible, but for ``O``, have a weight if a template asks for them."""
         lengths = self.possible(model)["lengths"].copy()
         if model.has_ref("segments"):
@@ -141,7 +140,7 @@ def SemiMarkov(
     RAISES (ValueError): CRF020 for a longest segment that can't be.
     """
     owner = "SemiMarkov"
-    layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderRole)
+    layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
     if segments is not None:
         must = "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing"
         checks.expect(gives(segments) is SpanScores, owner, "segments", segments, must)
@@ -150,7 +149,7 @@ def SemiMarkov(
             segments.attrs["lr_scale"] = joint.sparse_rate
     settings = {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
     settings |= {"longest_segment": _check_longest(longest_segment), "longest": None}
-    return put_together("semi_markov", SegmentsRole, layers, joint, **settings)
+    return put_together("semi_markov", SegmentsNode, layers, joint, **settings)
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:

@@ -12,7 +12,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.semi_markov import add_spans
 from ..losses.clamped import ClampedLoss
 from ..types import GOES_ON, ChainCorpus, Floats, SegmentClamp, SegmentUses, SlotUses, SpanList, TokenFeatures
-from .role import AnnotatedDocs
+from .node import AnnotatedDocs
 from .sparse import VECTORS
 from .table import SlotLayout
 from .weights import Weights, checksum
@@ -108,7 +108,7 @@ class SequencesObjective(Weights):
             touched = touched + sum(of_spans.values())[segments.listed_starts]
         is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
         possible, forbidden = self.architecture.possible(self._model), []
-        places = [self._first_slot[name] + layout.slot_of_pair for name, layout in self._layouts.items()]
+        places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
         n_slots = self._chain_start
         for block in self._shared:
             places.append(n_slots + np.flatnonzero(block.mask))

@@ -1,4 +1,4 @@
-"""Scores that are sums of the weights of features: what is the same whether tokens have them or segments."""
+"""Scores that are sums of the weights of features of tokens or of segments."""
 
 import copy
 import threading
@@ -18,9 +18,9 @@ from ..features.gazetteers import Gazetteer
 from ..features.token_columns import ColumnReader, TokenColumns
 from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
+from .node import AnnotatedDocs, Batches, Node, Sizes, check_equal, check_weights, no_backprop
 from .resources import ListedFeatures
-from .role import AnnotatedDocs, Corpus, Role, Sizes, check_equal, check_weights
-from .table import ALL, PairCounter, Part, Table, move_weights
+from .table import ALL, GradientPart, PairCounter, Table, move_weights
 from .table_scorer import TableScorer, most_lexemes
 from .word_vectors import VectorCounter, VectorWeights
 
@@ -28,51 +28,49 @@ Counter = Union[PairCounter, VectorCounter]
 VECTORS = "vectors"  # the table of their weights
 
 
-class Kind(NamedTuple):
-    """What is done with features of one kind."""
+class ScoreKind(NamedTuple):
+    """Use of the features of one kind."""
 
-    table: str  # whose weights they have
-    scores: str  # what these are added to
+    table: str  # with their weights
+    scores: str  # the scores to which these are added
 
 
-class Clustered(NamedTuple):
-    """The words of a corpus, each once."""
+class ClusteredWords(NamedTuple):
+    """Different words of a corpus."""
 
     words: NDArray[np.uint64]  # [N]
     are_in_one: NDArray[np.bool_]  # [N] in a cluster
 
     @classmethod
-    def none(cls) -> "Clustered":
+    def none(cls) -> "ClusteredWords":
         return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_))
 
-    def plus(self, words: NDArray[np.uint64], are_in_one: NDArray[np.bool_]) -> "Clustered":
-        """With those of another part of the corpus."""
+    def plus(self, words: NDArray[np.uint64], are_in_one: NDArray[np.bool_]) -> "ClusteredWords":
+        """Together with the words of another part of the corpus."""
         every, first = np.unique(np.concatenate([self.words, words]), return_index=True)
-        return Clustered(every, np.concatenate([self.are_in_one, are_in_one])[first])
+        return ClusteredWords(every, np.concatenate([self.are_in_one, are_in_one])[first])
 
 
-class Found(NamedTuple):
-    """Docs whose features are looked up."""
+class FoundFeatures(NamedTuple):
+    """Features of a batch of Docs, looked up."""
 
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     features: dict[str, TokenFeatures]  # by kind
-    listed: Optional[SpanList] = None  # the spans that have features of their own, where any have
+    listed: Optional[SpanList] = None  # spans with features of their own, if there are any
 
 
 class SparseFeatures(ListedFeatures):
-    """What sparse scores know: the templates, the gazetteers, clusters and vectors that these read, and which pairs of feature
-    and state have a weight.
+    """Templates, the gazetteers, clusters and vectors that they read, and which pairs of feature and state have a weight.
 
-    Everything here but the templates (which are in the config) is saved with the model; what speeds up prediction is
-    rebuilt.
+    All of this but the templates (which are in the config) is saved with the model; caches of prediction are rebuilt.
     """
 
-    kinds: ClassVar[dict[str, Kind]]
-    first_state = 0  # that features weigh
-    has_spans = False  # whether spans have features, which read attributes of all words
-    unit: Optional[str] = None  # what has scores, where it is texts that have a label; None for tokens that have one
-    clustered: Optional[Clustered] = None  # where clusters are read, once the features are counted
-    have_vectors = (0, 0)  # words of the corpus that have one, and all of them
+    kinds: ClassVar[dict[str, ScoreKind]]
+    first_state = 0  # with weights of features
+    has_spans = False  # whether spans have features, which need the attributes of all words
+    unit: Optional[str] = None  # what has scores if texts have a label; None if tokens have one
+    clustered: Optional[ClusteredWords] = None  # if templates read clusters, once the features are counted
+    have_vectors = (0, 0)  # number of words of the corpus with a vector, and of all words
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class SparseFeatures(ListedFeatures):
     ):
         super().__init__(feature_set, gazetteers, clusters, vectors)
         self.n_states = n_states
-        # The pairs that have a weight, by the name of their parameter
+        # Pairs with a weight, by the name of the parameter
         self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
         self._forget()
 
@@ -99,10 +97,10 @@ class SparseFeatures(ListedFeatures):
         self._check: Optional[int] = None
         self._lock = threading.Lock()
 
-    # --------------------------------------------------------------------------------------------- what each adds
+    # ----------------------------------------------------------------------------------------------- for subclasses
 
     def _compile(self) -> Any:
-        """What `compile` gives, with a reader that knows no first stage."""
+        """Templates against a reader without a first stage, see `compiled`."""
         raise NotImplementedError
 
     def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
@@ -117,43 +115,44 @@ class SparseFeatures(ListedFeatures):
         raise NotImplementedError
 
     def widths(self, n_states: int) -> dict[str, int]:
-        """How many columns each table has."""
+        """Number of columns of each table."""
         raise NotImplementedError
 
     def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Any:
-        """Scores as the model gives them."""
+        """Output of the model from its scores."""
         raise NotImplementedError
 
     def counters(self) -> dict[str, Counter]:
-        """What counts the features of each table."""
+        """A counter of features for each table."""
         raise NotImplementedError
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
-        """Counts those of a batch."""
+        """Count the features of a batch."""
         raise NotImplementedError
 
     def measured(self, sizes: Sizes) -> dict[str, Any]:
-        """What else the corpus says."""
+        """Attributes that the counted corpus determines."""
         return {}
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
-        """What is saved beside templates, gazetteers and clusters."""
+        """Data to save beside templates, gazetteers and clusters."""
         raise NotImplementedError
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
-        """RETURNS (dict): What each table saved."""
+        """Take over saved data. RETURNS (dict): The data of each table."""
         raise NotImplementedError
 
-    # ----------------------------------------------------------------------------------------- what all of them do
+    # ------------------------------------------------------------------------------------------ common to all
 
     def compile(self) -> Any:
-        """The templates against a reader: what has ``reader``, and ``templates`` (CompiledTemplates) by their kind."""
+        """Templates against a new reader: an object with ``reader``, and ``templates`` (CompiledTemplates) by kind."""
         compiled = self._compile()
         compiled.reader.first_stage, compiled.reader.max_words = self.first_stage, self.max_words
         return compiled
 
     @property
     def compiled(self) -> Any:
+        """See `compile`; the same object until `recompile`."""
         with self._lock:
             if self._compiled is None:
                 self._compiled = self.compile()
@@ -165,12 +164,12 @@ class SparseFeatures(ListedFeatures):
 
     @property
     def asks_functions(self) -> bool:
-        """Whether functions or extensions give features."""
+        """Whether features come from functions or extensions."""
         return bool(self.reader.item_sources)
 
     @property
     def check(self) -> int:
-        """The same for features whose weights mean the same."""
+        """A checksum, equal for features whose weights mean the same."""
         if self._check is None:
             self._check = 0
             for table in self.tables.values():
@@ -182,49 +181,49 @@ class SparseFeatures(ListedFeatures):
         self._compiled = self._scorer = None
 
     def with_tables(self, tables: dict[str, Table], **changes: Any) -> "SparseFeatures":
-        """The same with other pairs."""
+        """A copy with other tables."""
         features = copy.copy(self)
         features.__dict__.update(changes, tables=tables)
         return features
 
     def columns_among(self, n_states: int) -> dict[str, NDArray[np.int64]]:
-        """Where the columns of each table are, were there so many states."""
+        """Numbers of the columns of each table among those for another number of states."""
         states = np.arange(self.n_states)
         pairs = (states[:, np.newaxis] * n_states + states).ravel()
         return {name: pairs if self.is_of_pairs(name) else states for name in self.tables}
 
     def is_of_pairs(self, name: str) -> bool:
-        """Whether a table weighs pairs of states."""
+        """Whether a table has weights of pairs of states."""
         return name == "transitions"
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the scores of one token."""
+        """Shape of the scores of one token."""
         return (self.n_states,) * (2 if self.is_of_pairs(name) else 1)
 
     def slots(self, weights: dict[str, NDArray]) -> dict[str, Floats]:
-        """Weights by table, as the kernels add them up."""
+        """Weights by table in the layout of the kernels."""
         return {name: table.slots(weights[name]) for name, table in self.tables.items()}
 
-    def look_up(self, docs: list[Doc]) -> Found:
+    def look_up(self, docs: list[Doc]) -> FoundFeatures:
         columns = self.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns) if self.has_spans else ({}, None)
         if self.unit is None:
-            return Found(columns.starts, {**self.find(columns), **of_spans}, listed)
+            return FoundFeatures(columns.starts, {**self.find(columns), **of_spans}, listed)
         rows = self.rows(columns)
-        return Found(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
+        return FoundFeatures(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
 
     def of_unit(self, unit: str) -> "SparseFeatures":
-        """The same, where something else has scores."""
+        """A copy in which another unit has scores."""
         features = self.with_tables(self.tables, unit=unit)
         features._forget()
         return features
 
     def rows(self, columns: TokenColumns) -> UnitRows:
-        """What has scores, where it is texts that have a label."""
+        """The units that have scores if texts have a label."""
         return UnitRows.of(self.unit, columns.starts, columns.doc_starts)
 
-    def score(self, found: Found, slots: dict[str, Floats]) -> Any:
-        """Scores of Docs whose features are looked up, with weights spread into slots."""
+    def score(self, found: FoundFeatures, slots: dict[str, Floats]) -> Any:
+        """Scores of a batch, with weights by slot."""
         scores: dict[str, Floats] = {}
         for kind, features in found.features.items():
             self.add_scores(kind, features, slots, scores)
@@ -233,36 +232,41 @@ class SparseFeatures(ListedFeatures):
     def add_scores(
         self, kind: str, features: TokenFeatures, slots: dict[str, Floats], scores: dict[str, Floats]
     ) -> None:
-        """Adds those of one kind of features to where they belong."""
+        """Add the scores of the features of one kind to ``scores``."""
         table, of = self.kinds[kind]
         if of not in scores:
             scores[of] = np.zeros((len(features.starts) - 1, *self.shape(table)))
         if len(features.rows):
             self.tables[table].add_scores(features, slots[table], scores[of])
 
-    def scatter(self, found: Found, d_scores: Any, gradients: dict[str, Floats], *, part: Part = ALL) -> None:
-        """Adds the gradient of the weights, by table, from the derivatives with respect to the output."""
+    def scatter(
+        self, found: FoundFeatures, d_scores: Any, gradients: dict[str, Floats], *, part: GradientPart = ALL
+    ) -> None:
+        """Add the gradient of the weights by table, from the derivatives by the output."""
         for kind, features in found.features.items():
             table, of = self.kinds[kind]
             self.tables[table].scatter(features, getattr(d_scores, of), gradients[table], part=part)
 
+    def check_indexes(self, model: Model) -> None:
+        """Check loaded indexes against the settings of the model. RAISES (ValueError): CRF509."""
+
     def vector_weights(self, kind: str, weights: dict[str, NDArray[np.float32]]) -> Optional[VectorWeights]:
-        """Those that are added to the scores of features of a kind, if there are any."""
+        """Weights of vectors that are added to the scores of a kind, if there are any."""
         return None
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
-        """The scorer for these weights by table, kept until ``forget_scores`` or until the arrays are others."""
+        """The scorer for weights by table, kept until ``forget_scores`` or until the arrays are replaced."""
         scorer = self._scorer
         if scorer is None or any(scorer.weights[name] is not given for name, given in weights.items()):
             scorer = self._scorer = Scorer(self, weights)
         return scorer
 
     def forget_scores(self) -> None:
-        """To be called when weights were changed in place, as thinc's optimizers do."""
+        """Forget the scorer, after weights were changed in place as by thinc's optimizers."""
         self._scorer = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and child processes: caches and the lock stay behind."""
+        """State for copies and child processes, without caches and lock."""
         caches = ("_compiled", "_scorer", "_check", "_lock")
         return {name: value for name, value in self.__dict__.items() if name not in caches}
 
@@ -271,7 +275,7 @@ class SparseFeatures(ListedFeatures):
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseFeatures":
-        """A first stage, which is a component, is not copied along with each model that is laid out anew for saving."""
+        """A copy with the same first stage: this is a component, too large to copy whenever a model is saved."""
         copied = copy.copy(self)
         rest = {name: value for name, value in copied.__dict__.items() if name not in ("first_stage", "_lock")}
         copied.__dict__.update(copy.deepcopy(rest, memo))
@@ -285,7 +289,7 @@ class SparseFeatures(ListedFeatures):
         }
 
     def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
-        """The same templates with what was saved.
+        """A copy with saved data.
 
         RAISES (ValueError): CRF301 if the templates are not those the model was trained with.
         """
@@ -299,7 +303,7 @@ class SparseFeatures(ListedFeatures):
 
 
 class Scorer:
-    """Scores Docs with fixed weights: what prediction runs.
+    """Scores Docs with fixed weights, in prediction.
 
     weights (Dict[str, float32[W]]): By table.
     """
@@ -351,14 +355,14 @@ class Scorer:
 # ------------------------------------------------------------------------------------------------------ thinc models
 
 
-class SparseRole(Role):
-    """Of a model whose parameters are the tables of its features.
+class SparseNode(Node):
+    """Node of a model whose parameters are the weights of its features.
 
-    attr (str): Where these are among the attributes.
+    attr (str): The attribute with the features. gives (type): Type of the output. meaning (tuple): See `Node`.
     """
 
-    def __init__(self, attr: str, meaning: tuple[str, ...] = ()):
-        self.attr = attr
+    def __init__(self, attr: str, gives: type, meaning: tuple[str, ...] = ()):
+        self.attr, self.gives = attr, gives
         self.learned = (attr,)
         self.meaning = meaning
 
@@ -366,13 +370,12 @@ class SparseRole(Role):
         return model.attrs[self.attr]
 
     def resize(self, model: Model, n_states: int) -> None:
-        """A feature gets a weight for a new state when training meets them together, or at once, where it has one for every
-        state."""
+        """Features get weights for new states when training meets both, or at once if they have weights for all states."""
         old = self.features(model)
         if old.n_states == n_states:
             return
         columns, tables = old.columns_among(n_states), {}
-        every = model.attrs.get("possible_states", True)  # as hashed ones have
+        every = model.attrs.get("possible_states", True)  # as hashed features have
         for name, width in old.widths(n_states).items():
             added = np.setdiff1d(np.arange(width), columns[name]) if every or name == VECTORS else ()
             tables[name] = old.tables[name].resized(width, columns[name], added)
@@ -398,6 +401,7 @@ class SparseRole(Role):
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
+        features.check_indexes(model)
         features.check_lists()
         check_equal("states of the features", features.n_states, n_states)
         for name, width in features.widths(n_states).items():
@@ -409,7 +413,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
     features: SparseFeatures = model.attrs[model.attrs["role"].attr]
     weights = {name: model.get_param(name) for name in features.tables}
     if not is_train:
-        return features.scorer(weights)(docs), _no_backprop
+        return features.scorer(weights)(docs), no_backprop
     features.forget_scores()
     found = _dropped(features.look_up(docs), model)
 
@@ -424,8 +428,8 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
     return features.score(found, features.slots(weights)), backprop
 
 
-def _dropped(found: Found, model: Model) -> Found:
-    """Less a share of the features, those that stay count more (Srivastava et al. 2014)."""
+def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
+    """Dropout: without a share of the features, the others counting more (Srivastava et al. 2014)."""
     rate = model.attrs.get("dropout", 0.0)
     if not rate:
         return found
@@ -438,14 +442,10 @@ def _dropped(found: Found, model: Model) -> Found:
     return found._replace(features=features)
 
 
-def _no_backprop(d_scores: Any) -> list[Doc]:
-    return []
+def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
+    """Count features and pairs in one pass over the corpus. Present features and weights stay.
 
-
-def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
-    """Counts features and pairs in one pass over the corpus. Features and weights that are there already stay.
-
-    X (Corpus): None to leave everything as it is. Y: What there is to make room for.
+    X (Batches), Y (Sizes): None to change nothing.
     RAISES (ValueError): CRF114 if no feature of a token was met often enough.
     """
     if X is None or Y is None:
@@ -466,26 +466,24 @@ def init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) ->
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))
     for name, table in tables.items():
         move_weights(model, name, old.tables[name], table)
-    clustered = Clustered(*old.reader.table.clustered)
+    clustered = ClusteredWords(*old.reader.table.clustered)
     model.attrs[node.attr] = old.with_tables(tables, clustered=clustered, **old.measured(sizes))
 
 
 # ----------------------------------------------------------------------------------------------------------- pruning
 
 
-class Pruned(NamedTuple):
-    model: Model
-    weights: int  # how many were left out
-    features: int
+def prune(model: Model) -> tuple[Model, int, int]:
+    """A copy of a model without the zeros among the weights of its sparse features.
 
-
-def prune(model: Model) -> Pruned:
-    """A copy of a model without the zeros among the weights of its sparse features."""
+    model (Model): Of a structure.
+    RETURNS (Model, int, int): The copy, and how many weights and features it lacks.
+    """
     pruned = model.copy()
     n_weights = n_features = 0
     for layer in pruned.layers:
         node = layer.attrs["role"]
-        if isinstance(node, SparseRole):
+        if isinstance(node, SparseNode):
             before, tables = node.features(layer), {}
             for name, table in before.tables.items():
                 kept = layer.get_param(name) != 0
@@ -494,4 +492,4 @@ def prune(model: Model) -> Pruned:
                 n_weights += int((~kept).sum())
                 n_features += len(table.index) - len(tables[name].index)
             layer.attrs[node.attr] = before.with_tables(tables)
-    return Pruned(pruned, n_weights, n_features)
+    return pruned, n_weights, n_features

@@ -1,4 +1,4 @@
-"""Weights of pairs of a feature and a column, where a column is a state or a pair of states."""
+"""Weights of pairs of a feature and a column, which is a state or a pair of states."""
 
 from collections.abc import Iterable
 from functools import cached_property, partial
@@ -34,50 +34,61 @@ from ..kernels.sparse_rows import (
     scatter_references,
 )
 from ..types import Floats, TemplateRows, TokenFeatures
-from .role import check_equal, set_moved
+from .node import check_equal, set_moved
+
+
+class Sight(NamedTuple):
+    """The tokens that see a position, as one run: a template at offset o is read by the token at -o. Where there is no template
+    at an offset in between, the scores for that token are 0."""
+
+    first: int  # the first such token, relative to the position
+    width: int  # how many there are
+
+    @classmethod
+    def of(cls, offsets: NDArray[np.int64]) -> "Sight":
+        if not len(offsets):
+            return cls(0, 0)
+        return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
+
+    def place(self, offset: int) -> int:
+        """Where in the run the token is that reads at an offset."""
+        return -int(offset) - self.first
+
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _CHUNK = 4096  # tokens
 
 
-class Part(NamedTuple):
-    """Of a gradient that several threads add to: the rows whose number, masked, is that of the part."""
+class GradientPart(NamedTuple):
+    """Share of a gradient to which one of several threads adds: the rows whose masked number is that of the part."""
 
     number: int
     mask: int
 
 
-ALL = Part(0, 0)
+ALL = GradientPart(0, 0)
 
 
-def parts_for(threads: int) -> list[Part]:
-    """As many parts as threads, or up to twice."""
+def parts_for(threads: int) -> list[GradientPart]:
+    """As many parts as threads, or up to twice as many. RETURNS (list[GradientPart])"""
     mask = (1 << (threads - 1).bit_length()) - 1
-    return [Part(number, mask) for number in range(mask + 1)]
+    return [GradientPart(number, mask) for number in range(mask + 1)]
 
 
 Index = Union[FeatureIndex, HashedIndex, VectorIndex]
 
 
 class SlotLayout(NamedTuple):
-    """Where weights are when they are spread into slots."""
+    """Layout of the weights as the kernels read them, see `kernels.sparse_rows`."""
 
     starts: NDArray[np.int64]  # [F + 1]
-    columns: NDArray[np.int32]  # [N] column of each slot
-    slot_of_pair: NDArray[np.int64]  # [W]
-
-
-class _Slots(NamedTuple):
-    """As the kernels read weights, see `kernels.sparse_rows`."""
-
-    starts: NDArray[np.int64]  # [F + 1]
-    columns: NDArray[np.int32]  # [N]
+    columns: NDArray[np.int32]  # [N] column of each slot, encoded for the kernels
     of_pair: NDArray[np.int64]  # [W]
-    first: NDArray[np.integer]  # [F + 1] where the weights of each feature begin, -1 for none
+    first: NDArray[np.integer]  # [F + 1] first slot of each feature, -1 for features without weights
 
 
 class Table:
-    """Which pairs have a weight, and the two ways through them: weights to scores, gradient of scores to weights.
+    """Which pairs of feature and column have a weight, from weights to scores and from derivatives of scores to those of weights.
 
     index (FeatureIndex, HashedIndex or VectorIndex): The F features.
     pair_starts (int64[F + 1]), pair_columns (int32[W]): Columns of each feature's weights, in rising order.
@@ -98,47 +109,65 @@ class Table:
         self.pair_columns = pair_columns
         self.n_columns = n_columns
         self.counts = np.zeros(len(index), dtype=np.int64) if counts is None else counts
-        self._packed: Optional[tuple[NDArray[np.int64], bytes]] = None  # counts, and how they are saved
+        self._packed: Optional[tuple[NDArray[np.int64], bytes]] = None  # counts, and their saved form
 
     @cached_property
-    def _slots(self) -> "_Slots":
-        """Laid out when scores are asked for: who counts, or puts together what others have, asks for none."""
+    def _slots(self) -> SlotLayout:
+        """Found when scores are needed: counting features and joining counts needs none."""
         # Rows with a third of all columns are quicker to add whole
         threshold = max(1, self.n_columns // 3)
         starts, columns, of_pair = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
         # Row -1, no feature, is the last
         narrow = len(columns) <= np.iinfo(np.int32).max
         first = np.append(np.where(np.diff(starts) > 0, starts[:-1], -1), -1)
-        return _Slots(starts, columns, of_pair, first.astype(np.int32 if narrow else np.int64))
+        return SlotLayout(starts, columns, of_pair, first.astype(np.int32 if narrow else np.int64))
+
+    @property
+    def layout(self) -> SlotLayout:
+        """The layout of the slots with plain numbers of columns."""
+        columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
+        return self._slots._replace(columns=columns % np.int32(self.n_columns))
+
+    @property
+    def slot_columns(self) -> NDArray[np.int32]:
+        """Columns of the slots as the kernels read them, see `kernels.sparse_rows`."""
+        return self._slots.columns
+
+    @cached_property
+    def weight_of_slot(self) -> NDArray[np.integer]:
+        """Weight of each slot; -1 for slots that only complete whole rows."""
+        weights = np.full(len(self._slots.columns), -1, dtype=self._slots.first.dtype)
+        weights[self._slots.of_pair] = np.arange(self.n_weights)
+        return weights
 
     @classmethod
     def empty(cls, n_columns: int = 1) -> "Table":
+        """A table without features."""
         return cls(FeatureIndex.empty(), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32), n_columns)
 
     @classmethod
     def full(
         cls, index: Index, n_columns: int, counts: Optional[NDArray[np.int64]] = None, *, first: int = 0
     ) -> "Table":
-        """A weight for every pair, but for those of the columns before the first."""
+        """A table with a weight for every pair, except those of columns before the first."""
         columns = np.arange(first, n_columns, dtype=np.int32)
         starts = np.arange(len(index) + 1, dtype=np.int64) * len(columns)
         return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
 
-    def pruned(self, kept: NDArray[np.bool_]) -> "Table":
-        """Some of the weights (bool[W]), and the features that have any."""
-        widths = np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index))
-        has_weight = widths > 0
-        index, counts = self.index.keep(has_weight), self.counts
-        if len(index) < len(self.index):  # other rows stay
-            widths, counts = widths[has_weight], counts[has_weight]
-        starts = np.append(0, np.cumsum(widths)).astype(np.int64)
-        return Table(index, starts, self.pair_columns[kept], self.n_columns, counts)
-
     def thinned(self, kept: NDArray[np.bool_]) -> "Table":
         """Some of the weights (bool[W]), and all features."""
-        widths = np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index))
-        starts = np.append(0, np.cumsum(widths)).astype(np.int64)
+        starts = _starts(np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index)))
         return Table(self.index, starts, self.pair_columns[kept], self.n_columns, self.counts)
+
+    def pruned(self, kept: NDArray[np.bool_]) -> "Table":
+        """Some of the weights (bool[W]), and the features that have any."""
+        thinned = self.thinned(kept)
+        widths = np.diff(thinned.pair_starts)
+        index = self.index.keep(widths > 0)
+        if len(index) == len(self.index):  # hashed rows stay
+            return Table(index, thinned.pair_starts, thinned.pair_columns, self.n_columns, self.counts)
+        counts = self.counts[widths > 0]
+        return Table(index, _starts(widths[widths > 0]), thinned.pair_columns, self.n_columns, counts)
 
     def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "Table":
         """The same features with more columns.
@@ -150,7 +179,7 @@ class Table:
         row = np.concatenate([self.rows_of_pairs(), np.repeat(np.arange(n_rows), len(added))])
         column = np.concatenate([columns[self.pair_columns], np.tile(added, n_rows)])
         order = np.lexsort((column, row)) if len(added) else slice(None)
-        starts = np.append(0, np.cumsum(np.bincount(row, minlength=n_rows))).astype(np.int64)
+        starts = _starts(np.bincount(row, minlength=n_rows))
         return Table(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
 
     def with_columns(self, columns: NDArray[np.int64], n_columns: int) -> "Table":
@@ -163,9 +192,9 @@ class Table:
         return len(self.pair_columns)
 
     def places(self, before: "Table", columns: Optional[NDArray[np.int64]] = None) -> NDArray[np.int64]:
-        """Where the weights of earlier rows are, all of which are here: int64[W before].
+        """Places of the weights of an earlier table, all of which are in this one: int64[W before].
 
-        columns (int64[C before]): Number that each of their columns has here; the same if None.
+        columns (int64[C before]): Number of each of its columns here; the same if None.
         """
         if not before.n_weights:  # no need to look anything up
             return np.zeros(0, dtype=np.int64)
@@ -175,7 +204,7 @@ class Table:
         return np.searchsorted(here, row * self.n_columns + column)
 
     def dense(self, weights: NDArray) -> Floats:
-        """The weights (float[W]) of all pairs, 0 for those that have none: float64[F, C]."""
+        """Weights (float[W]) of all pairs, 0 for pairs without a weight: float64[F, C]."""
         dense = np.zeros((len(self.index), self.n_columns))
         dense[self.rows_of_pairs(), self.pair_columns] = weights
         return dense
@@ -184,31 +213,24 @@ class Table:
         """RETURNS (int64[W]): The feature of each weight."""
         return np.repeat(np.arange(len(self.index)), np.diff(self.pair_starts))
 
-    @property
-    def layout(self) -> SlotLayout:
-        columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
-        return SlotLayout(self._slots.starts, columns % np.int32(self.n_columns), self._slots.of_pair)
+    # ------------------------------------------------------------------------------------- weights to scores and back
 
-    @property
-    def slot_columns(self) -> NDArray[np.int32]:
-        """Columns of the slots as the kernels read them, see `kernels.sparse_rows`."""
-        return self._slots.columns
-
-    @cached_property
-    def weight_of_slot(self) -> NDArray[np.integer]:
-        """The way back from slots to weights; -1 of those that are there to make whole rows."""
-        weights = np.full(len(self._slots.columns), -1, dtype=self._slots.first.dtype)
-        weights[self._slots.of_pair] = np.arange(self.n_weights)
-        return weights
+    def zero_slots(self) -> Floats:
+        """RETURNS (float64[N]): A zero for each slot."""
+        return np.zeros(len(self._slots.columns))
 
     def slots(self, weights: NDArray) -> Floats:
-        """The weights (float[W]) as the kernels add them up."""
+        """Weights (float[W]) in the layout of the kernels: float64[N]."""
         slots = self.zero_slots()
         slots[self._slots.of_pair] = weights
         return slots
 
+    def weights_of(self, slots: Floats) -> Floats:
+        """Entries of slots (float64[N]) that belong to weights: float64[W]."""
+        return slots[self._slots.of_pair]
+
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C], or with C = S · S float64[T, S, S]) the weights of each token's features."""
+        """Add the weights of each token's features to ``scores`` (float64[T, C], or with C = S · S float64[T, S, S])."""
         values = _NO_VALUES if features.values is None else features.values
         tokens, columns = (
             (features.rows, values, features.starts, 0, len(scores)),
@@ -222,19 +244,20 @@ class Table:
         add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
-        """Where the weights of each feature begin (int[M, N]), -1 for none: what ``add_references`` takes."""
+        """First slot of each feature (int[M, N]), -1 for none, as ``add_references`` takes them."""
         return self._slots.first[rows]
 
     def slots_after(self, before: "Table") -> NDArray[np.integer]:
-        """Where the weights of each feature begin, by where they did in another table of the same features: behind all slots of
-        that one, and so at -1, stands -1."""
+        """First slot of each feature, by its first slot in another table of the same features, and -1 behind all slots of that
+        table, so that -1 stays -1.
+        """
         places = np.full(len(before._slots.columns) + 1, -1, dtype=self._slots.first.dtype)
         has_weights = before._slots.first >= 0
         places[before._slots.first[has_weights]] = self._slots.first[has_weights]
         return places
 
     def with_weights(self, features: TokenFeatures) -> TokenFeatures:
-        """Those that have any."""
+        """The features that have weights."""
         rows, values, starts = features
         [kept] = np.nonzero(self.pair_starts[rows + 1] > self.pair_starts[rows])
         values = None if values is None else values[kept]
@@ -245,7 +268,7 @@ class Table:
     ) -> None:
         """`add_scores` for features that come one per template (int[M, N]).
 
-        scores (float64[N, O, C] or float64[N, C]), place (int): Which of the O to add to.
+        scores (float64[N, O, C] or float64[N, C]), place (int): The one of the O scores that receives the sums.
         """
         scores = scores if scores.ndim == 3 else scores[:, np.newaxis]
 
@@ -256,18 +279,24 @@ class Table:
         run_chunks(add, range(0, len(scores), _CHUNK), threads)
 
     def scatter_references(
-        self, first_slots: NDArray[np.integer], d_scores: Floats, d_slots: Floats, *, place: int = 0, part: Part = ALL
+        self,
+        first_slots: NDArray[np.integer],
+        d_scores: Floats,
+        d_slots: Floats,
+        *,
+        place: int = 0,
+        part: GradientPart = ALL,
     ) -> None:
-        """Adds the gradient of the slots to ``d_slots``."""
+        """Add the gradient of the slots to ``d_slots``."""
         d_scores = d_scores if d_scores.ndim == 3 else d_scores[:, np.newaxis]
         scatter_references(first_slots, self._slots.columns, d_scores, place, *part, d_slots)
 
     def placed(self, features: TokenFeatures) -> TokenFeatures:
-        """As a corpus keeps them: with where the weights of each begin in place of its row, but for features with values."""
+        """Features as a corpus stores them: the first slot of each in place of its row, except for features with values."""
         return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
 
     def placed_after(self, features: TokenFeatures, before: "Table") -> TokenFeatures:
-        """Those that still have weights of what another table of the same features has placed."""
+        """Features placed by another table of the same features, as placed by this one, without features that have no weights."""
         if features.values is not None:
             return self.with_weights(features)
         rows = self.slots_after(before)[features.rows]
@@ -283,34 +312,29 @@ class Table:
             add_listed(features.rows, features.starts, self._slots.columns, slots, scores)
 
     def scatter_placed(
-        self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: Part = ALL
+        self, features: TokenFeatures, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart = ALL
     ) -> None:
-        """Adds the gradient of the slots to ``d_slots``, and that of features with values to the one of the weights."""
+        """Add the gradient of the slots to ``d_slots``, and for features with values that of the weights to ``gradient``."""
         if features.values is not None:
             self.scatter(features, d_scores, gradient, part=part)
         elif len(features.rows):
             d_scores = d_scores.reshape(len(d_scores), self.n_columns)
             scatter_listed(features.rows, features.starts, self._slots.columns, d_scores, *part, d_slots)
 
-    def zero_slots(self) -> Floats:
-        return np.zeros(len(self._slots.columns))
-
-    def weights_of(self, slots: Floats) -> Floats:
-        """The entries that belong to weights: float64[W]."""
-        return slots[self._slots.of_pair]
-
     def scatter(
-        self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: Part = ALL
+        self, features: TokenFeatures, d_scores: Floats, gradient: Optional[Floats] = None, *, part: GradientPart = ALL
     ) -> Floats:
-        """Adds the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and returns it."""
+        """Add the gradient of the weights to ``gradient`` (float64[W]), or to zeros, and return it."""
         gradient = np.zeros(self.n_weights) if gradient is None else gradient
         values = _NO_VALUES if features.values is None else features.values
         d_scores, pairs = d_scores.reshape(len(d_scores), self.n_columns), (self.pair_starts, self.pair_columns)
         scatter_gradient(features.rows, values, features.starts, d_scores, *pairs, *part, gradient)
         return gradient
 
+    # --------------------------------------------------------------------------------------------------------- saving
+
     def fingerprint(self) -> list[NDArray]:
-        """Equal for tables whose weights mean the same."""
+        """Arrays that are equal for tables whose weights mean the same."""
         return [self.index.keys, self.pair_starts, self.pair_columns]
 
     def to_dict(self) -> dict[str, Any]:
@@ -324,14 +348,14 @@ class Table:
         }
 
     def _packed_counts(self) -> bytes:
-        """Compressed once for all checkpoints of a training."""
+        """Counts compressed for saving, once for all checkpoints of a training."""
         if self._packed is None or self._packed[0] is not self.counts:
             self._packed = self.counts, pack_numbers(np.minimum(self.counts, np.iinfo(np.int32).max))
         return self._packed[1]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Table":
-        """RAISES (ValueError): CRF509 for parts that don't fit together."""
+        """Load a saved table. RAISES (ValueError): CRF509 for parts that do not fit together."""
         n_columns = data["n_columns"]
         widths = np.frombuffer(data["widths"], dtype="<u2" if n_columns < 1 << 16 else "<u4")
         columns = np.frombuffer(data["columns"], dtype=_column_type(n_columns)).astype(np.int32)
@@ -350,14 +374,19 @@ class Table:
         return cls(index, pair_starts, columns, n_columns, counts.astype(np.int64))
 
 
+def _starts(widths: NDArray) -> NDArray[np.int64]:
+    """Starts of rows with these widths."""
+    return np.append(0, np.cumsum(widths)).astype(np.int64)
+
+
 def _column_type(n_columns: int) -> str:
     return "<u1" if n_columns <= 1 << 8 else "<u2" if n_columns <= 1 << 16 else "<i4"
 
 
 class PairCounter:
-    """Counts features, and marks the pairs of feature and column that meet.
+    """Counts features, and marks the pairs of feature and column that occur.
 
-    builder: Numbers the features and knows their names. known (Table): The pairs that there are already.
+    builder (IndexBuilder or SpanIndexBuilder): Numbers the features and knows their names. known (Table): The present pairs.
     """
 
     def __init__(self, builder: Union[IndexBuilder, SpanIndexBuilder], known: Table):
@@ -377,7 +406,7 @@ class PairCounter:
         return bool(self._seen.any())
 
     def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: NDArray[np.int64]) -> None:
-        """Features of tokens, and the columns that each of these meets as compressed rows."""
+        """Count features of tokens, with the columns of each token as compressed rows."""
         if len(self) > len(self._seen):
             grown = np.zeros((2 * len(self), self._seen.shape[1]), dtype=np.uint64)
             grown[: len(self._seen)] = self._seen
@@ -385,7 +414,7 @@ class PairCounter:
         mark_pairs(features.rows, features.starts, columns, column_starts, self._seen)
 
     def add_chosen(self, features: TokenFeatures, chosen: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
-        """The same for some tokens (int64[M]), each with one column (int64[M]): the features of others count for nothing."""
+        """`add` for the features of some tokens (int64[M]), each with one column (int64[M])."""
         begin, end = features.starts[:-1][chosen], features.starts[1:][chosen]
         rows, starts = features.rows[ranges(begin, end)], np.append(0, np.cumsum(end - begin))
         self.add(TokenFeatures(rows, None, starts), columns.astype(np.int32), np.arange(len(chosen) + 1))
@@ -395,10 +424,11 @@ class PairCounter:
         self._counts = counts
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
-        """The features that were met often enough, and those that there were.
+        """A table of the features that occurred often enough, and of the known ones.
 
-        min_count (int): 0 for every feature, those too that met no column: they may elsewhere.
-        first (int): If given, each has a weight for every column from this one on, not only for those that it met.
+        min_count (int): 0 for every feature, even those without a column: they may have one in other parts of a corpus.
+        first (int): If given, each feature gets a weight for every column from this one on, not only for those that it met.
+        RETURNS (Table)
         """
         counts, n_known = self.builder.counts if self._counts is None else self._counts, len(self._known.index)
         keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
@@ -414,7 +444,7 @@ class PairCounter:
 def move_weights(
     model: Model, name: str, before: Table, after: Table, columns: Optional[NDArray[np.int64]] = None
 ) -> None:
-    """Weights stay with their feature and column; those of new pairs are zero."""
+    """Move the weights of a table to a larger one; weights of new pairs are zero."""
     if model.has_param(name):
         set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
     else:

@@ -1,16 +1,20 @@
-"""Scores with fixed weights: what prediction runs."""
+"""Scores of tokens with fixed weights, as prediction needs them. Scores of single lexemes are computed once for each lexeme."""
 
+import math
+import threading
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..features.extractor import CompiledTemplates
+from ..features.lexemes import LexemeTable
 from ..features.token_columns import ColumnReader, TokenColumns
+from ..kernels.sparse_rows import add_kind_rows
 from ..types import Floats
-from .table import Table
-from .windows import LexemeScores
+from .table import Sight, Table
 from .word_vectors import VectorWeights
 
 # Memory for the scores of lexemes that prediction keeps
@@ -70,6 +74,77 @@ class TableScorer:
         if rest.item_templates:
             self._table.add_scores(rest.look_up(rest.hash_items(columns), index), self.slots, scores)
         return n_known
+
+
+class LexemeScores:
+    """Scores of all templates that read attributes of one lexeme, or its vector, summed for each token that sees the lexeme.
+
+    They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
+    whatever the number of templates. Filled as lexemes are met; safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledTemplates,
+        single: NDArray[np.bool_],
+        rows: Table,
+        slots: Floats,
+        vectors: Optional[Any] = None,
+    ):
+        self._rows = rows
+        self._slots = slots
+        offsets = compiled.part_offsets[compiled.part_starts[:-1]]
+        of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
+        self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
+        self._matrix = None if vectors is None else vectors.seen_by(self._sight)
+        # By their offsets, so that those of each place are a slice
+        chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
+        self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
+        found, counts = np.unique(offsets[chosen], return_counts=True)
+        ends = np.cumsum(counts)
+        self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
+        self._reach = compiled.reader.reach
+        self._lock = threading.Lock()
+        self._shape = (self._sight.width, rows.n_columns)
+        # Of each table that is in use, and how many of its words they are of: a thread may go on with an older one
+        self._of_tables: WeakKeyDictionary[LexemeTable, tuple[NDArray[np.float32], int]] = WeakKeyDictionary()
+
+    @property
+    def bytes_per_lexeme(self) -> int:
+        return 4 * math.prod(self._shape)
+
+    def add(self, columns: TokenColumns, scores: Floats) -> float:
+        """Add the scores of the lexemes around each token to ``scores`` (float64[T, C]).
+
+        RETURNS (float): Of how many words of the table there are scores; inf where none are needed.
+        """
+        if not self._sight.width:
+            return math.inf
+        table = columns.table
+        with self._lock:
+            known, filled = self._of_tables.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
+            size = table.size
+            if size > filled:
+                if size > len(known):
+                    # A new array: other threads may be reading the old one
+                    grown = np.zeros((max(size, 2 * len(known)), *self._shape), dtype=np.float32)
+                    grown[:filled] = known[:filled]
+                    known = grown
+                known[filled:size] = self._of_words(*table.rows(slice(filled, size)))
+                self._of_tables[table] = known, size
+        add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, known, scores)
+        return max(size, filled)
+
+    def _of_words(self, attributes: NDArray[np.uint64], vectors: NDArray[np.float32]) -> Floats:
+        values = np.ascontiguousarray(attributes.T)
+        rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
+        first_slots, scores = self._rows.first_slots(rows), np.zeros((rows.shape[1], *self._shape))
+        for place, templates in self._places:
+            self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
+        if self._matrix is not None:
+            # In float64, or a word would have slightly other scores among others
+            scores += np.tensordot(vectors.astype(np.float64), self._matrix, axes=1)
+        return scores
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:

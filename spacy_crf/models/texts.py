@@ -13,13 +13,13 @@ from thinc.api import Model
 
 from .. import checks
 from ..features.doc_batch import TEXT, TOKEN, DocBatch, UnitRows
-from ..inference.texts import TextScores, TextSoftmax
+from ..inference.linear_chain import TextScores, TextSoftmax
 from ..types import Floats
-from .architecture import Shared, build
+from .architecture import SharedScores, build
 from .emissions import Emissions, check_emissions
-from .linear_chain import ChainRole
-from .role import AnnotatedDocs, Corpus
-from .sparse import SparseRole
+from .linear_chain import ChainNode
+from .node import AnnotatedDocs, Batches
+from .sparse import SparseNode
 from .table import Table
 
 
@@ -74,7 +74,7 @@ class OfTexts:
         """The columns that each text allows (bool[D, C]) by the labels that it allows (bool[D, Y])."""
         return allowed
 
-    def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         """The tokens of a text have its label."""
         docs = DocBatch.of(batch.docs)
         lengths = np.diff(docs.bounds)
@@ -82,14 +82,14 @@ class OfTexts:
         return batch._replace(allowed=allowed, unset=unset, starts=docs.sequence_starts())
 
 
-class TextRole(OfTexts, ChainRole):
+class TextNode(OfTexts, ChainNode):
     """Each label has a score of its own beside what features say."""
 
     gives = TextScores
     structure = TextSoftmax()
     unit = TEXT
 
-    def join(self, outputs: tuple[Emissions, ...], shared: Shared) -> TextScores:
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> TextScores:
         return TextScores(*super().join(outputs, shared))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
@@ -103,10 +103,10 @@ class TextRole(OfTexts, ChainRole):
         without = np.repeat(labels, np.diff(docs.bounds), axis=0)
         return Reasons(labels, units, without - of_tokens.score(found, of_tokens.slots(weights)).scores)
 
-    def possible(self, model: Model) -> Shared:
+    def possible(self, model: Model) -> SharedScores:
         return dict.fromkeys(self.params, np.True_)
 
-    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> NDArray[np.bool_]:
@@ -122,7 +122,7 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
     emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
     """
     check_text_emissions("MaxEntText", emissions, TEXT)
-    return build("max_ent_text", TextRole(), {"emissions": emissions})
+    return build("max_ent_text", TextNode(), {"emissions": emissions})
 
 
 def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
@@ -130,7 +130,7 @@ def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
     check_emissions(owner, emissions)
     node = emissions.attrs["role"]
     must = "sums of weights of features, from spacy_crf.SparseEmissions.v1 or spacy_crf.HashedEmissions.v1"
-    checks.expect(isinstance(node, SparseRole), owner, "emissions", emissions.name, must)
+    checks.expect(isinstance(node, SparseNode), owner, "emissions", emissions.name, must)
     features = node.features(emissions)
     templates = [*map(str, features.feature_set.transitions)]
     checks.expect(not templates, owner, "transitions", templates, "empty: a text has no transitions between labels")
@@ -140,12 +140,12 @@ def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
 # ------------------------------------------------------------------------------------------------------- naive Bayes
 
 
-class NaiveBayesRole(TextRole):
+class NaiveBayesNode(TextNode):
     counts_alone = True
     meaning = ("alpha",)
     no_shares_of_texts = "naive Bayes counts, and has no optimum"
 
-    def start(self, model: Model, corpus: Corpus, is_new: bool) -> None:
+    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Sets the weights to logarithms of probabilities.
 
         p(label)           = (n(label) + alpha) / (n + alpha · Y)
@@ -163,7 +163,7 @@ class NaiveBayesRole(TextRole):
         model.set_param("first", prior.astype(np.float32))
 
 
-def _counted(emissions: Model, corpus: Corpus, n_labels: int) -> tuple[Table, NDArray, NDArray]:
+def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
     """The table of the features, how many texts have each label (float64[Y]), and how often these have the feature of each pair
     (float64[W]). Texts that may have several labels don't count."""
     features = emissions.attrs["role"].features(emissions)
@@ -193,4 +193,4 @@ def NaiveBayes(emissions: Model[list[Doc], Emissions], alpha: float = 1.0) -> Mo
     )
     emissions.attrs["possible_states"] = True
     alpha = checks.positive(owner, "alpha", alpha)
-    return build("naive_bayes", NaiveBayesRole(), {"emissions": emissions}, alpha=alpha)
+    return build("naive_bayes", NaiveBayesNode(), {"emissions": emissions}, alpha=alpha)

@@ -1,5 +1,5 @@
-"""All weights of a model with sparse features as one vector: those of the features of tokens, then of segments, then what all
-tokens share; weights that were not seen in training are not part of it."""
+"""All weights of a model as one vector: those of the features of tokens, of segments, of the layer on an encoder that stays as it
+is, and then those that all tokens share. Weights that training did not see are not part of it."""
 
 import zlib
 from collections.abc import Iterable
@@ -13,9 +13,8 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..types import Floats
 from .architecture import Architecture
-from .frozen import DenseBlock
-from .role import Evidence
-from .sparse import SparseFeatures, SparseRole
+from .node import Evidence
+from .sparse import SparseFeatures, SparseNode
 from .table import Table
 
 
@@ -89,6 +88,45 @@ class SharedBlock(NamedTuple):
         return np.full(self.size, float(evidence.sequences if self.of_sequences else evidence.tokens))
 
 
+NAMES = ("W", "b")
+
+
+class DenseBlock(NamedTuple):
+    """The weights of a parameter of the layer."""
+
+    model: Model
+    name: str
+    kinds: int  # of scores, each of which has a row for each state
+    shape: tuple[int, ...]
+
+    @classmethod
+    def all_of(cls, layer: Model) -> "list[DenseBlock]":
+        """layer (Model): On the encoder."""
+        output, kinds = layer.get_ref("output"), layer.attrs["role"].kinds
+        return [cls(output, name, kinds, output.get_param(name).shape) for name in NAMES]
+
+    @property
+    def fingerprint(self) -> list[NDArray]:
+        return [np.array(self.shape)]
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    def read(self) -> NDArray[np.float32]:
+        return self.model.ops.to_numpy(self.model.get_param(self.name)).ravel()
+
+    def laid_out(self, weights: NDArray) -> NDArray:
+        return weights.reshape(self.shape).copy()
+
+    def places(self, before: "DenseBlock") -> NDArray[np.int64]:
+        number = np.arange(self.size).reshape(self.kinds, self.shape[0] // self.kinds, -1)
+        return number[:, : before.shape[0] // self.kinds].ravel()
+
+    def met(self, evidence: Evidence) -> Floats:
+        return np.full(self.size, float(evidence.tokens))
+
+
 class Weights:
     """Where each weight of a model is in the vector.
 
@@ -98,7 +136,7 @@ class Weights:
     def __init__(self, model: Model):
         self._model = model
         self.architecture: Architecture = model.attrs["role"]
-        sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseRole)]
+        sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
         dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
         self._dense = [block for layer in dense for block in DenseBlock.all_of(layer)]

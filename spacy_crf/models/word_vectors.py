@@ -14,8 +14,7 @@ from ..features.token_columns import TokenColumns
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats, TokenFeatures
-from .table import ALL, Part, Table
-from .windows import Sight
+from .table import ALL, GradientPart, Sight, Table
 
 _WORDS = 4096  # whose vectors are computed with at a time, in float64
 
@@ -142,7 +141,7 @@ class CorpusVectors:
         """Adds to ``scores`` (float64[T, C]) of a batch those of the words around each token."""
         add_kind_rows(*self.kinds[number], self._reach, self._sight.first, table, scores)
 
-    def scatter(self, number: int, d_scores: Floats, d_table: Floats, *, part: Part = ALL) -> None:
+    def scatter(self, number: int, d_scores: Floats, d_table: Floats, *, part: GradientPart = ALL) -> None:
         """Adds the gradient of the words' scores to ``d_table``."""
         scatter_kind_rows(*self.kinds[number], self._reach, self._sight.first, d_scores, *part, d_table)
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Optional, Protocol, Union
+from typing import Any, ClassVar, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -18,28 +18,26 @@ from ..errors import Errors, Warnings, announcements
 from ..progress import Bar
 from ..types import Floats
 from .anchor import Anchored
-from .line_search import Point, strong_wolfe
+from .line_search import RayPoint, strong_wolfe
 from .objective import CRFOptimizer, Objective, setting, with_settings
-from .vectors import add_scaled, dot, norm
 
 logger = logging.getLogger("spacy.spacy_crf")
-# Where an iteration takes seconds, nobody wants to wait for the end of a step of spaCy's to see anything.
-SILENCE = 10.0  # seconds; in a terminal there is a bar
-# What "auto" iterations in a step mean: so many that evaluating the model after it takes this share of the time, from 10 to 30.
-# Before the objective comes near its minimum no model is evaluated, and they are 5.
+SILENCE = 10.0  # seconds between log messages of long steps; in a terminal there is a bar
+# "auto" iterations in a step: so many that evaluating the model after it takes this share of the time, from 10 to 30.
+# Before the objective comes near its minimum no model is evaluated, and there are 5.
 OVERHEAD = 0.15
 EARLY, FEWEST, MOST = 5, 10, 30
-# It is near where an iteration takes no more than this share off it, in the mean of the last ten: 3 % in ten. If each ten gain no
-# more than 5/8 of what the ten before them gained, it is then within 5 % of the minimum. So it was on the sets of
+# The objective is near its minimum if the last ten iterations lower it by no more than this share each on average: 3 % in ten. If
+# each ten iterations gain no more than 5/8 of the ten before, it is then within 5 % of the minimum, as on the sets of
 # docs/benchmarks.md; with 5 % in ten it would have been 6 % above on mit_restaurant.
 NEAR, WINDOW = 0.003, 10
-# How far weights may be from what a model in float32 has of them
+# Largest difference between weights and their float32 values in a model
 ROUNDED, TINY = 1e-6, float(np.finfo(np.float32).tiny)
 PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
 
 
 class Position(NamedTuple):
-    """Weights with the objective there."""
+    """Weights with the value of the objective."""
 
     weights: Floats  # [n]
     value: float  # loss + l1·|w| + l2·w², inf where it or its gradient is not finite
@@ -47,7 +45,7 @@ class Position(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """One iteration, as `BatchOptimizer.on_iteration` hears of it."""
+    """One iteration, as `BatchOptimizer.on_iteration` receives it."""
 
     key: str
     iteration: int
@@ -57,35 +55,13 @@ class Progress(NamedTuple):
     evaluations: int
 
 
-class Memory(Protocol):
-    """What an algorithm knows of the curvature; empty, it proposes steepest descent."""
-
-    def __bool__(self) -> bool: ...
-
-    def prepare(self, objective: Objective) -> None:
-        """Called at the beginning of each step."""
-        ...
-
-    def propose(self, gradient: Floats) -> tuple[Floats, float]:
-        """RETURNS (tuple[float64[n], float]): A direction, and the first step to try along it."""
-        ...
-
-    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def to_msg(self) -> list[Any]: ...
-
-    def from_msg(self, msg: list[Any]) -> None: ...
-
-
 @dataclass
-class Run:
+class BatchRun:
     """The minimization of one component's objective, from one step to the next."""
 
     signature: Hashable
     position: Position
-    memory: Memory
+    memory: Any  # what the algorithm knows of the curvature, see `BatchOptimizer.new_memory`
     values: deque[float]  # objective at the last `period` + 1 positions
     iteration: int = 0
     stop_reason: Optional[str] = None
@@ -106,10 +82,10 @@ def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
     return value if value == "auto" else checks.count(owner, name, value)
 
 
-def _has_changed(objective: Objective) -> bool:
-    """Whether it may be another function in this step than in the one before."""
-    renew = getattr(objective, "renew", None)
-    return renew is not None and renew()
+def renew(objective: Objective) -> bool:
+    """Whether the objective may be another function than in the step before."""
+    own = getattr(objective, "renew", None)
+    return own is not None and own()
 
 
 @with_settings
@@ -134,7 +110,13 @@ class BatchOptimizer(CRFOptimizer):
         self._last_said = 0.0
         self._bar = Bar("", "iterations")  # of the step that is being made
 
-    def new_memory(self) -> Memory:
+    def new_memory(self) -> Any:
+        """An empty memory of the curvature, which is false and proposes steepest descent.
+
+        RETURNS: An object with `prepare(objective)`, called at the beginning of each step; `propose(gradient)`, which returns a
+            direction (float64[n]) and the first step to try along it; `learn(before, after, direction, step)`, about two
+            positions; `clear()`; `to_msg()` and `from_msg(msg)`.
+        """
         raise NotImplementedError
 
     def step(self, objective: Objective, *, key: str) -> float:
@@ -148,7 +130,7 @@ class BatchOptimizer(CRFOptimizer):
                 self._warned.add(key)
                 logger.warning(Warnings.CRFW201.format(key=key, optimizer=type(self).__name__))
             run = self._runs[key] = self._start(objective, key)
-        elif _has_changed(objective):
+        elif renew(objective):
             self._renew(objective, run, key)
         if run.stop_reason is None:
             run.memory.prepare(objective)
@@ -159,8 +141,8 @@ class BatchOptimizer(CRFOptimizer):
                 objective.assign(run.position.weights)
         return run.position.value
 
-    def _step(self, objective: Objective, run: Run, key: str) -> None:
-        """In a terminal one sees how far it is."""
+    def _step(self, objective: Objective, run: BatchRun, key: str) -> None:
+        """Run the iterations of a step, with a progress bar in a terminal."""
         n_iterations = self._iterations(objective, run)
         with Bar(f"{key}: {type(self).__name__}", "iterations", n_iterations) as self._bar:
             for done in range(1, n_iterations + 1):
@@ -169,16 +151,16 @@ class BatchOptimizer(CRFOptimizer):
                     break
                 self._bar.show(done, f"objective {run.position.value:,.1f}")
 
-    def _renew(self, objective: Objective, run: Run, key: str) -> None:
-        """Goes on with an objective that has changed; where it has not, a reason to stop stays one."""
+    def _renew(self, objective: Objective, run: BatchRun, key: str) -> None:
+        """Continue with an objective that may have changed; if it has not, a run that has stopped stays stopped."""
         before, run.position = run.position.value, self.evaluate(objective, run.position.weights)
         after = run.position.value
         if run.stop_reason is None or abs(after - before) > self.delta * max(abs(after), PRECISION):
             run.values, run.stop_reason = deque([after], maxlen=self.period + 1), None
             self._judge(objective, run, key)
 
-    def _iterations(self, objective: Objective, run: Run) -> int:
-        """How many to make in a step."""
+    def _iterations(self, objective: Objective, run: BatchRun) -> int:
+        """Number of iterations in a step."""
         if self.iterations_per_step != "auto":
             return self.iterations_per_step
         if not run.is_near_minimum:
@@ -189,7 +171,7 @@ class BatchOptimizer(CRFOptimizer):
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
         at = super().resume(objective, data, key=key)
         run = self._runs[key]
-        if run.stop_reason is not None:  # by rules that may be others now
+        if run.stop_reason is not None:  # by rules that may have changed
             run.stop_reason = None
             self._judge(objective, run, key)
         return at
@@ -197,7 +179,7 @@ class BatchOptimizer(CRFOptimizer):
     def iterations(self, key: str) -> int:
         return self._runs[key].iteration if key in self._runs else 0
 
-    def run_weights(self, run: Run) -> Floats:
+    def run_weights(self, run: BatchRun) -> Floats:
         return run.position.weights
 
     def stop_reason(self, key: str) -> Optional[str]:
@@ -206,18 +188,20 @@ class BatchOptimizer(CRFOptimizer):
     def is_worth_evaluating(self, key: str) -> bool:
         return self.iterations_per_step != "auto" or key not in self._runs or self._runs[key].is_near_minimum
 
-    def _start(self, objective: Objective, key: str) -> Run:
-        _has_changed(objective)
+    def _start(self, objective: Objective, key: str) -> BatchRun:
+        renew(objective)
         position = self.evaluate(objective, objective.weights())
         if not math.isfinite(position.value):
             raise ValueError(Errors.CRF203.format(key=key, optimizer=type(self).__name__))
-        run = Run(objective.signature, position, self.new_memory(), deque([position.value], maxlen=self.period + 1))
-        # Without a regularizer there may be no minimum, and dev is all that tells when to stop
+        run = BatchRun(
+            objective.signature, position, self.new_memory(), deque([position.value], maxlen=self.period + 1)
+        )
+        # Without a regularizer there may be no minimum, and only scores on dev show when to stop
         run.is_near_minimum = not self.l2 and not getattr(self, "l1", 0.0)
         self._judge(objective, run, key)
         return run
 
-    def _iterate(self, objective: Objective, run: Run, key: str) -> None:
+    def _iterate(self, objective: Objective, run: BatchRun, key: str) -> None:
         before = run.position
         gradient = self.steepest_ascent(objective, before)
         evaluations = 0
@@ -257,30 +241,32 @@ class BatchOptimizer(CRFOptimizer):
         return Position(weights, float(value), gradient)
 
     def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
-        """The gradient, or what stands in for it where there is none. Not to be changed."""
+        """The gradient, or a subgradient where there is none; callers must not change it."""
         return position.gradient
 
     def search(
-        self, objective: Objective, run: Run, gradient: Floats, direction: Floats, step: float
-    ) -> tuple[Optional[Point], int]:
-        """From where a run stands, along a direction, which may be changed.
+        self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
+    ) -> tuple[Optional[RayPoint], int]:
+        """Search along a direction from the position of a run.
 
-        RETURNS (tuple[Optional[Point], int]): The accepted point, with its Position, and the evaluations it took."""
+        gradient (float64[n]), direction (float64[n]): The direction may be changed. step (float): The first step to try.
+        RETURNS (tuple[Optional[RayPoint], int]): The accepted point, with its Position, and the number of evaluations.
+        """
         before, slope = run.position, dot(gradient, direction)
         if not slope < 0:
             return None, 0
 
-        def phi(step: float) -> Point:
+        def phi(step: float) -> RayPoint:
             weights = step * direction
             weights += before.weights
             after = self.evaluate(objective, weights)
             with np.errstate(over="ignore", invalid="ignore"):
-                return Point(step, after.value, dot(after.gradient, direction), after)
+                return RayPoint(step, after.value, dot(after.gradient, direction), after)
 
-        start = Point(0.0, before.value, slope)
+        start = RayPoint(0.0, before.value, slope)
         return strong_wolfe(phi, start, step, curvature=self.curvature, max_evaluations=self.max_line_search)
 
-    def _judge(self, objective: Objective, run: Run, key: str) -> None:
+    def _judge(self, objective: Objective, run: BatchRun, key: str) -> None:
         """Apply the stop rules, as CRFsuite has them."""
         run.gradient_norm = norm(self.steepest_ascent(objective, run.position))
         improvement = run.values[0] - run.values[-1]
@@ -291,22 +277,20 @@ class BatchOptimizer(CRFOptimizer):
         elif self.max_iterations is not None and run.iteration >= self.max_iterations:
             self._stop(run, key, f"max_iterations = {self.max_iterations} reached")
         if not run.is_near_minimum:
-            run.is_near_minimum = run.stop_reason is not None or self._comes_near(run.values)
+            n, values = min(len(run.values) - 1, WINDOW), run.values
+            is_near = n >= min(EARLY, self.period) and values[-1 - n] - values[-1] <= NEAR * n * abs(values[-1])
+            run.is_near_minimum = run.stop_reason is not None or is_near
             if run.is_near_minimum and run.stop_reason is None and self.iterations_per_step == "auto":
                 text = "%s: the objective comes near its minimum after %d iterations, at %.6f: models are evaluated from here on"
                 announcements.info(text, key, run.iteration, run.position.value)
 
-    def _comes_near(self, values: deque[float]) -> bool:
-        n = min(len(values) - 1, WINDOW)
-        return n >= min(EARLY, self.period) and values[-1 - n] - values[-1] <= NEAR * n * abs(values[-1])
-
-    def _stop(self, run: Run, key: str, reason: str) -> None:
+    def _stop(self, run: BatchRun, key: str, reason: str) -> None:
         run.stop_reason = reason
         self._bar.close()
         text = "%s: %s stopped after %d iterations at objective %.6f: %s"
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 
-    def run_to_msg(self, run: Run, key: str) -> dict[str, Any]:
+    def run_to_msg(self, run: BatchRun, key: str) -> dict[str, Any]:
         if not _can_be_saved(run.signature):
             raise ValueError(Errors.CRF205.format(optimizer=type(self).__name__, key=key, signature=run.signature))
         return {
@@ -320,11 +304,11 @@ class BatchOptimizer(CRFOptimizer):
             "is_near_minimum": run.is_near_minimum,
         }
 
-    def run_from_msg(self, msg: dict[str, Any]) -> Run:
+    def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
         weights, value, gradient = msg["position"]
         memory = self.new_memory()
         memory.from_msg(msg["memory"])
-        return Run(
+        return BatchRun(
             signature=_as_tuples(msg["signature"]),
             position=Position(weights.copy(), value, gradient.copy()),
             memory=memory,
@@ -343,5 +327,27 @@ def _can_be_saved(signature: Any) -> bool:
 
 
 def _as_tuples(value: Any) -> Any:
-    """msgpack knows lists only."""
+    """Lists as tuples, which msgpack saves as lists."""
     return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+# ---------------------------------------------------------------------- arithmetic on vectors of millions of weights
+
+
+BLOCK = 8192
+
+
+def add_scaled(target: Floats, factor: float, vector: Floats) -> None:
+    """target += factor * vector"""
+    for start in range(0, len(target), BLOCK):
+        target[start : start + BLOCK] += factor * vector[start : start + BLOCK]
+
+
+def dot(a: Floats, b: Floats) -> float:
+    """Σ a·b"""
+    return float(sum(a[start : start + BLOCK] @ b[start : start + BLOCK] for start in range(0, len(a), BLOCK)))
+
+
+def norm(vector: Floats) -> float:
+    """√Σ vector²"""
+    return math.sqrt(dot(vector, vector))

@@ -1,6 +1,6 @@
 """How far to go along a direction: searches over phi(step), the objective on a ray, that know nothing of weights.
 
-A ``phi`` answers a step with a ``Point``; ``value = inf`` where the objective is not finite, and the search backs off.
+A ``phi`` answers a step with a ``RayPoint``; ``value = inf`` where the objective is not finite, and the search backs off.
 Both searches return the point they accept (None where nothing lower was found) and the number of evaluations.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional
 SUFFICIENT_DECREASE = 1e-4  # c1 in both conditions below
 
 
-class Point(NamedTuple):
+class RayPoint(NamedTuple):
     """phi at one step. ``where`` is the caller's own: what it wants back for the accepted step."""
 
     step: float
@@ -21,15 +21,15 @@ class Point(NamedTuple):
 
 
 def strong_wolfe(
-    phi: Callable[[float], Point], start: Point, step: float, *, curvature: float, max_evaluations: int
-) -> tuple[Optional[Point], int]:
+    phi: Callable[[float], RayPoint], start: RayPoint, step: float, *, curvature: float, max_evaluations: int
+) -> tuple[Optional[RayPoint], int]:
     """A step that satisfies the strong Wolfe conditions (Nocedal & Wright 2006, eq. 3.7):
 
         phi(a) <= phi(0) + c1 a phi'(0)   and   |phi'(a)| <= c2 |phi'(0)|
 
     When the evaluations run out, the lowest point that satisfies the first condition is good enough.
 
-    start (Point): phi at step 0, its slope negative.
+    start (RayPoint): phi at step 0, its slope negative.
     step (float): The first step to try.
     curvature (float): c2. Near 1 any decrease of the slope will do; near 0 the search is nearly exact.
     """
@@ -63,8 +63,8 @@ def strong_wolfe(
 
 
 def backtracking(
-    phi: Callable[[float], Point], start: Point, step: float, *, max_evaluations: int
-) -> tuple[Optional[Point], int]:
+    phi: Callable[[float], RayPoint], start: RayPoint, step: float, *, max_evaluations: int
+) -> tuple[Optional[RayPoint], int]:
     """The first of some ever shorter steps that decreases phi enough: phi(a) <= phi(0) + c1 a s(a). The second is half of the
     first, which is often too far by little; then each goes to the lowest point of the parabola through phi(0), phi(a) and the
     slope, from a tenth of the last step to half of it. (With halves alone wnut17, where the first steps are up to 4,000 times too
@@ -86,7 +86,7 @@ def backtracking(
     return None, max_evaluations
 
 
-def _extrapolate(before: Point, low: Point) -> float:
+def _extrapolate(before: RayPoint, low: RayPoint) -> float:
     """A step beyond `low`, where phi still falls: to the cubic's minimum, but 1.1 to 4 times the last stride."""
     stride = low.step - before.step
     step = _cubic_minimum(before, low)
@@ -95,7 +95,7 @@ def _extrapolate(before: Point, low: Point) -> float:
     return min(max(step, low.step + 1.1 * stride), low.step + 4.0 * stride)
 
 
-def _interpolate(low: Point, high: Point) -> float:
+def _interpolate(low: RayPoint, high: RayPoint) -> float:
     """A step inside the bracket, away from its ends."""
     stride = high.step - low.step
     if not math.isfinite(high.value):
@@ -105,7 +105,7 @@ def _interpolate(low: Point, high: Point) -> float:
     return low.step + min(max(part, 0.1), 0.9) * stride
 
 
-def _cubic_minimum(a: Point, b: Point) -> Optional[float]:
+def _cubic_minimum(a: RayPoint, b: RayPoint) -> Optional[float]:
     """Minimum of the cubic through both values and slopes (Nocedal & Wright, eq. 3.59), None where it has none."""
     d1 = a.slope + b.slope - 3.0 * (a.value - b.value) / (a.step - b.step)
     radicand = d1 * d1 - a.slope * b.slope

@@ -1,7 +1,7 @@
-"""What a CRF component and its optimizer say to each other.
+"""The interface between CRF components and their optimizers.
 
-thinc's optimizers see one gradient per parameter and step. A line search wants to evaluate the whole training objective
-again at other weights, so a component hands CRF optimizers an ``Objective`` instead.
+thinc's optimizers see one gradient per parameter and step. A line search wants to evaluate the whole training objective again at
+other weights, so a component hands CRF optimizers an ``Objective`` instead.
 """
 
 import copy
@@ -16,18 +16,23 @@ from numpy.typing import NDArray
 from thinc.api import Optimizer, registry
 from thinc.types import FloatsXd
 
+from .. import checks
 from ..errors import Errors
 from ..losses.clamped import ClampedLoss
 from ..msgpack_stream import packed
 from ..types import ChainCorpus, Floats
 
 
-class Weighed(Protocol):
-    """What has weights, as one vector."""
+class Objective(Protocol):
+    """A component's training loss, without regularizer, as a function of all its weights."""
 
-    # Equal as long as it is the same function: same data, same layout of the weights. It is saved with the optimizer,
-    # so build it from str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
+    # Equal as long as the function is the same: same data, same layout of the weights. It is saved with the optimizer, so build
+    # it from str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
     signature: Hashable
+    # Objectives may also have `renew` (take up what has changed since the last step, and return whether anything may have) and:
+    frequencies: Floats  # [n] how often the data has what each weight belongs to
+    copies: Floats  # [n] how many weights of the model each weight stands for
+    passes_per_evaluation: float  # evaluations that take as long as one evaluation of the model on the data last scored
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): A copy of the model's current weights."""
@@ -37,19 +42,8 @@ class Weighed(Protocol):
         """Write the weights to the model, which may round them to float32. Called at the end of each step."""
         ...
 
-
-class Objective(Weighed, Protocol):
-    """A component's training loss, without regularizer, as a function of all its weights."""
-
-    # What may be missing: `renew`, which takes up what has changed since the last step, and says whether anything may have; how
-    # often the data has what each weight belongs to (float64[n]), how many weights of the model each stands for (float64[n]), and
-    # how many evaluations of the objective take as long as one of the model on what was last scored
-    frequencies: Floats
-    copies: Floats
-    passes_per_evaluation: float
-
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        """Leave the model as it is and answer for other weights.
+        """Answer for other weights, and leave the model as it is.
 
         weights (float64[n]): Belong to the optimizer: neither change nor keep them.
         RETURNS (tuple[float, float64[n]]): The loss and its gradient, an array the optimizer may overwrite and keep.
@@ -57,30 +51,32 @@ class Objective(Weighed, Protocol):
         ...
 
 
-class WeightFrame(Protocol):
-    """Which weights a vector has."""
+class SequenceObjective(Protocol):
+    """The corpus itself, for optimizers that learn from one sequence after the other; `signature`, `weights` and `assign` are
+    those of `Objective`."""
 
-    def places(self, before: "WeightFrame") -> NDArray[np.int64]:
-        """RETURNS (int64[n before]): Where the weights of an earlier frame are, all of which are in this one."""
-        ...
-
-
-class SequenceObjective(WeightFrame, Weighed, Protocol):
-    """What optimizers ask for that learn from one sequence after the other: the corpus itself."""
-
+    signature: Hashable
     layout: tuple[int, ...]  # equal for vectors that mean the same weights, whatever the data
     loss: ClampedLoss
     corpus: ChainCorpus
-    anchor: Any  # an `Anchor` where a model goes on from what it has learned, or None
-    n_sequences: int  # of the whole corpus, where this is a part of it
-    mixed: Any  # what walks through the corpus in place of the optimizer (`epoch`), part by part, or None
+    anchor: Any  # an `Anchor` where a model continues from earlier training, or None
+    n_sequences: int  # of the whole corpus, if this is a part of it
+    mixed: Any  # object that walks through the corpus in place of the optimizer (`epoch`), part by part, or None
+
+    def weights(self) -> Floats: ...
+
+    def assign(self, weights: Floats) -> None: ...
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) as thinc knows them: by the id of their model and their name."""
         ...
 
-    def frame(self) -> WeightFrame:
-        """Which weights they are, without the corpus."""
+    def frame(self) -> Any:
+        """The layout of the weights, without the corpus: an object with `places`."""
+        ...
+
+    def places(self, before: Any) -> NDArray[np.int64]:
+        """RETURNS (int64[n before]): Where the weights of an earlier frame are, all of which are in this one."""
         ...
 
     def describe(self, sequence: int) -> str:
@@ -94,18 +90,18 @@ with_settings = dataclass(kw_only=True, eq=False, repr=False)
 def setting(default: Any, check: Callable, **bounds: Any) -> Any:
     """A setting of an optimizer, one of its keyword arguments.
 
-    check (Callable): One of `spacy_crf.checks`. None is possible where it is the default.
+    check (Callable): One of `spacy_crf.checks`. None is possible if it is the default.
     """
     return field(default=default, metadata={"check": partial(check, **bounds)})
 
 
 @with_settings
 class CRFOptimizer(Optimizer):
-    """An optimizer that asks for the objective; thinc's, because ``[training.optimizer]`` takes no other."""
+    """An optimizer that evaluates the objective; a subclass of thinc's, because ``[training.optimizer]`` takes no other."""
 
     wants_sequences: ClassVar[bool] = False  # a SequenceObjective instead of an Objective
-    wants_whole_corpus: ClassVar[bool] = True  # in every step; False for those that learn from batch after batch
-    names_states: ClassVar[bool] = False  # whether it has to know the state of each token, which may be hidden
+    wants_whole_corpus: ClassVar[bool] = True  # in every step; False for optimizers that learn from batch after batch
+    names_states: ClassVar[bool] = False  # whether it needs the state of each token, which may be hidden
     identity: ClassVar[tuple[str, ...]]  # settings that saved state depends on
 
     def __post_init__(self) -> None:
@@ -132,15 +128,15 @@ class CRFOptimizer(Optimizer):
         raise NotImplementedError
 
     def stop_reason(self, key: str) -> Optional[str]:
-        """Why there is nothing left to improve for this key, None as long as there may be."""
+        """Why training has ended for this key, None as long as it has not."""
         return None
 
     def is_worth_evaluating(self, key: str) -> bool:
-        """Whether a model may be judged by the step that was made last; False where more steps shall come first."""
+        """Whether the model should be evaluated after the latest step; False if more steps should come first."""
         return True
 
     def forget(self, key: str) -> None:
-        """The next step of this component is the first one."""
+        """Make the next step of this component its first one."""
         self._runs.pop(key, None)
 
     def __call__(self, key, weights, gradient, *, lr_scale=1.0):
@@ -149,13 +145,15 @@ class CRFOptimizer(Optimizer):
     # ------------------------------------------------------------------------------------------------------- resuming
 
     def checkpoint(self, key: str) -> Iterator[bytes]:
-        """All that is needed to continue the training of one component, in parts: see `resume`."""
+        """All that `resume` needs to continue the training of one component, in parts."""
         return self._packed({key: self._runs[key]})
 
-    def resume(self, objective: Weighed, data: bytes, *, key: str) -> int:
-        """Goes on where another one left a checkpoint, with the weights of then. RETURNS (int): How many iterations it had made.
+    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+        """Continue from a checkpoint, with its weights.
 
-        RAISES (ValueError): CRF204 if it had other settings.
+        objective (Objective or SequenceObjective): The component's loss.
+        RETURNS (int): How many iterations the checkpoint had made.
+        RAISES (ValueError): CRF204 if the checkpoint had other settings.
         """
         other = copy.copy(self).from_bytes(data)
         self._runs[key] = other._runs[key]
@@ -163,17 +161,17 @@ class CRFOptimizer(Optimizer):
         return self.iterations(key)
 
     def without_runs(self) -> "CRFOptimizer":
-        """One of the same settings that has not begun."""
+        """A copy that has not begun."""
         other = copy.copy(self)
         other._runs, other.averages = {}, None if self.averages is None else {}
         return other
 
     def iterations(self, key: str) -> int:
-        """How many were made of one component."""
+        """Number of iterations made for one component."""
         raise NotImplementedError
 
     def run_weights(self, run: Any) -> Floats:
-        """Where a run stands."""
+        """Current weights of a run."""
         raise NotImplementedError
 
     def to_bytes(self) -> bytes:
@@ -181,9 +179,9 @@ class CRFOptimizer(Optimizer):
         return b"".join(self._packed(self._runs))
 
     def _packed(self, runs: dict[str, Any]) -> Iterator[bytes]:
-        said = {key: self.run_to_msg(run, key) for key, run in runs.items()}
+        messages = {key: self.run_to_msg(run, key) for key, run in runs.items()}
         settings = {name: getattr(self, name) for name in self.identity}
-        return packed({"optimizer": type(self).__name__, "settings": settings, "runs": said})
+        return packed({"optimizer": type(self).__name__, "settings": settings, "runs": messages})
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
         """Take over the state of an optimizer of the same kind and settings; stop rules and limits may differ."""
@@ -196,24 +194,46 @@ class CRFOptimizer(Optimizer):
         return self
 
     def run_to_msg(self, run: Any, key: str) -> Any:
-        """What msgpack can write of a run, and `run_from_msg` makes one of."""
+        """A run in the form that msgpack can write and `run_from_msg` reads."""
         raise NotImplementedError
 
     def run_from_msg(self, msg: Any) -> Any:
         raise NotImplementedError
 
 
+class Minibatch(Optimizer):
+    """Adam (Kingma & Ba 2015) with the learning rate that sparse features want, twenty times thinc's, and without averages: for
+    pipelines whose own optimizer is made for neural networks.
+
+    It is the default of the components, and steps aside: an optimizer of this package that is given as ``sgd`` or in
+    [training.optimizer] is taken in its place, and emissions that are neural learn by what the pipeline learns by.
+
+    learn_rate (float): Good for batches of 2 to 50 texts.
+    """
+
+    steps_aside = True
+
+    def __init__(self, *, learn_rate: float = 0.02) -> None:
+        super().__init__(checks.positive("Minibatch", "learn_rate", learn_rate), L2=0.0, use_averages=False)
+
+
 def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
-    """RAISES (ValueError): CRF210 with what fits instead."""
+    """Check that an optimizer can minimize a loss.
+
+    RAISES (ValueError): CRF210, with the losses and optimizers that fit.
+    """
     if optimizer.fits(type(loss)):
         return
-    losses, optimizers = [], []
-    for name, make in sorted(registry.losses.get_all().items()):
-        if name.startswith("spacy_crf.") and optimizer.fits(make):
-            losses.append(name)
-    for name, make in sorted(registry.optimizers.get_all().items()):
-        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(loss)):
-            optimizers.append(name)
+    losses = [
+        name
+        for name, make in sorted(registry.losses.get_all().items())
+        if name.startswith("spacy_crf.") and optimizer.fits(make)
+    ]
+    optimizers = [
+        name
+        for name, make in sorted(registry.optimizers.get_all().items())
+        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(loss))
+    ]
     message = Errors.CRF210.format(
         optimizer=type(optimizer).__name__,
         loss=type(loss).__name__,

@@ -1,7 +1,7 @@
-"""What the online optimizers share: one pass over the sequences in a random order, in one call of a kernel.
+"""Base of the online optimizers: one pass over the sequences in a random order, in one call of a kernel.
 
-Rules that learn from one sequence after the other ask the component for its corpus (`SequenceObjective`) instead of a
-gradient. Weights are kept in float64 from step to step; the same seed gives the same model.
+Rules that learn from one sequence after the other ask the component for its corpus (`SequenceObjective`) instead of a gradient.
+Weights stay in float64 from step to step; the same seed gives the same model.
 """
 
 import logging
@@ -17,20 +17,21 @@ from ..errors import Errors
 from ..kernels import online as kernels
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats
-from .objective import CRFOptimizer, SequenceObjective, WeightFrame, setting, with_settings
+from .objective import CRFOptimizer, SequenceObjective, setting, with_settings
 
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-# A model that goes on is drawn back to where it began after so many sequences, in which no weight moves further than this part of
-# its largest: steps from nothing, such as the first of AdaGrad, would leave behind all that has a scale already
+# A model that continues from earlier training is drawn back to its first weights after so many sequences, in which no weight
+# moves further than this part of the largest: steps from nothing, such as the first of AdaGrad, would lose the scale of the
+# weights
 DRAWN_AFTER = 10
 LONGEST_STEP = 0.1
-EMPTY = np.empty(0)  # what rules remember that remember nothing
+EMPTY = np.empty(0)  # memory of rules that need none
 
 
-class Pass(NamedTuple):
-    """What a kernel is told of a pass."""
+class CorpusPass(NamedTuple):
+    """Arguments of a kernel for one pass over a corpus."""
 
     corpus: ChainCorpus
     order: NDArray[np.int64]  # [B] the sequences
@@ -45,21 +46,20 @@ class OnlineRun:
 
     layout: tuple
     assigned: NDArray[np.float32]  # [n] the weights as the model got them
-    slots: Floats  # [M] as the kernels have them
-    arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] what a rule remembers of each slot
+    slots: Floats  # [M] the weights in the layout of the kernels
+    arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] memory of the rule for each slot
     numbers: dict[str, float] = field(default_factory=dict)
-    count: float = 0  # sequences seen; of a corpus in parts the mean of these
+    count: float = 0  # sequences seen; the mean over the parts of a corpus in parts
     epoch: int = 0
-    frame: Optional[WeightFrame] = None  # which weights they are, to find them again when others are added; not saved
+    frame: Any = None  # layout of the weights, to find them again when others are added; not saved
     slot_of_weight: Optional[NDArray[np.int64]] = None  # [n], as long as there is a frame
-    is_held: bool = False  # whether it goes on from what a model has learned: l1 and l2 rest
+    is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
 
 
 @with_settings
 class OnlineOptimizer(CRFOptimizer):
-    """Base of the optimizers that learn from one sequence after the other.
-
-    epochs_per_step is there so that what spaCy does once a step does not dominate.
+    """Base of the optimizers that learn from one sequence after the other. With `epochs_per_step`, work that spaCy does once a
+    step need not dominate.
     """
 
     wants_sequences: ClassVar[bool] = True
@@ -67,9 +67,9 @@ class OnlineOptimizer(CRFOptimizer):
     losses: ClassVar[tuple[type, ...]] = (Perceptron, MaxMargin)
     averaging: ClassVar[bool] = False
     identity: ClassVar[tuple[str, ...]] = ("seed",)
-    drifts: ClassVar[tuple[str, ...]] = ()  # arrays with the sum of all moves, each times when it was
-    follows: ClassVar[tuple[str, ...]] = ()  # arrays that go as far as weights are let go
-    walks_in_parts: ClassVar[bool] = True  # whether a pass may be cut, to draw weights back in between
+    drifts: ClassVar[tuple[str, ...]] = ()  # arrays with the sum of all moves, each times its time
+    follows: ClassVar[tuple[str, ...]] = ()  # arrays that move in the same proportion as weights that are drawn back
+    walks_in_parts: ClassVar[bool] = True  # whether weights may be drawn back within a pass
 
     epochs_per_step: int = setting(1, checks.count, most=1000)
     seed: int = setting(0, checks.count, least=0, most=checks.ANY)
@@ -81,32 +81,35 @@ class OnlineOptimizer(CRFOptimizer):
         # A component with an optimizer of its own gets the averages as its weights: nobody else would set them.
         self.assigns_averages = False
 
-    # ------------------------------------------------------------------------------------------------ what a rule adds
+    # ------------------------------------------------------------------------------------------- for subclasses
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
-        """Set up what the rule remembers."""
+        """Set up the memory of the rule."""
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Any:
-        """How far a unit of the derivative of a sequence moves a weight: a float, or float64[n].
+        """Distance by which a unit of the derivative of a sequence moves a weight: a float, or float64[n].
 
-        moves (float64[n]): What it just did with so many sequences.
+        moves (float64[n]): The latest moves, by `n_sequences` sequences.
         """
         raise NotImplementedError
 
-    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
-        """RETURNS (tuple[float, int]): The loss, and the place in the order where it was not finite, -1 if nowhere."""
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
+        """Learn from the sequences of a pass.
+
+        RETURNS (tuple[float, int]): The loss, and the place in the order where it was not finite, -1 if nowhere.
+        """
         raise NotImplementedError
 
     def apply(
         self,
         rule: int,
-        pass_: Pass,
+        pass_: CorpusPass,
         run: OnlineRun,
         *settings: float,
         memory: Floats = EMPTY,
         squares: Floats = EMPTY,
     ) -> tuple[float, int]:
-        """Walks by a rule of the kernel, which gets its settings and what it remembers of each slot."""
+        """Learn by a rule of the kernels, with its settings and its memory for each slot. RETURNS: As `walk`."""
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
         padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
@@ -168,16 +171,20 @@ class OnlineOptimizer(CRFOptimizer):
         logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.epoch, value)
         return value
 
-    def pass_through(self, objective: SequenceObjective) -> Pass:
+    def pass_through(self, objective: SequenceObjective) -> CorpusPass:
+        """Arguments of the kernels for passes over the whole corpus."""
         corpus = objective.corpus
         costs = objective.loss.costs(corpus.n_states)
         room = kernels.make_room(corpus, maximum=objective.loss.maximum)
-        return Pass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
+        return CorpusPass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
 
     def epoch(
-        self, pass_: Pass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str
+        self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str
     ) -> float:
-        """RAISES (ValueError): CRF206 if the loss or a weight is not finite."""
+        """Learn from all sequences once, in random order.
+
+        RAISES (ValueError): CRF206 if the loss or a weight is not finite.
+        """
         order = np.random.default_rng(seed).permutation(len(pass_.order))
         losses, place = self._walk_through(pass_._replace(order=order), run, objective)
         n_finite = np.count_nonzero(np.isfinite(run.slots))
@@ -191,11 +198,11 @@ class OnlineOptimizer(CRFOptimizer):
 
     # ------------------------------------------------------------------------------------------------ within a step
 
-    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         """Called at the start of each step."""
 
-    def _walk_through(self, pass_: Pass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
-        """RETURNS (tuple[float, int]): As `walk`."""
+    def _walk_through(self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
+        """`walk`, with weights drawn back in between if the model continues from earlier training."""
         order, losses = pass_.order, 0.0
         length = DRAWN_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
         for begin in range(0, len(order), length):
@@ -211,9 +218,9 @@ class OnlineOptimizer(CRFOptimizer):
         return losses, -1
 
     def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
-        """Towards the weights that a model goes on from.
+        """Draw the weights back towards those from which the model continues.
 
-        start (OnlineRun): As it was so many sequences ago.
+        start (OnlineRun): The run before the latest `n_sequences` sequences.
         """
         slots, anchor = objective.corpus.slot_of_weight, objective.anchor
         weights, before = self.present(run)[slots], self.present(start)[slots]
@@ -247,7 +254,7 @@ class OnlineOptimizer(CRFOptimizer):
 
     @staticmethod
     def _take_over(run: OnlineRun, earlier: OnlineRun, objective: SequenceObjective) -> None:
-        """Goes on where an earlier run stands, if nothing happened to its weights but that others were added."""
+        """Continue from an earlier run if its weights are unchanged, apart from weights that were added."""
         places = objective.places(earlier.frame)
         grown = np.zeros_like(run.assigned)
         grown[places] = earlier.assigned
@@ -262,7 +269,7 @@ class OnlineOptimizer(CRFOptimizer):
 
     @staticmethod
     def _snapshot(run: OnlineRun, earlier: Optional[OnlineRun] = None) -> OnlineRun:
-        """A copy, in the memory of an earlier one: fresh memory costs more than what is copied."""
+        """A copy of a run, in the memory of an earlier copy: fresh memory costs more than copying."""
         if earlier is None:
             slots, arrays = run.slots.copy(), {name: array.copy() for name, array in run.arrays.items()}
         else:
@@ -289,7 +296,7 @@ class OnlineOptimizer(CRFOptimizer):
 
 @with_settings
 class Averaged(OnlineOptimizer):
-    """Base of those that keep the average of all weights that there were, beside the last ones."""
+    """Base of the optimizers that also keep the average of the weights after each sequence."""
 
     drifts: ClassVar = ("drift",)
 

@@ -1,14 +1,17 @@
-"""Perceptrons (Collins 2002): wrong answers move the weights towards the annotation."""
+"""Optimizers that learn from mistakes: perceptrons (Collins 2002), passive-aggressive updates (Crammer et al. 2006) and adaptive
+regularization of weight vectors (Crammer, Kulesza & Dredze 2009)."""
 
 import logging
+from typing import ClassVar
 
 import numpy as np
 
+from .. import checks
 from ..errors import Warnings
 from ..kernels import online as kernels
 from ..types import Floats
-from .objective import SequenceObjective
-from .online import Averaged, OnlineOptimizer, OnlineRun, Pass
+from .objective import SequenceObjective, setting, with_settings
+from .online import Averaged, CorpusPass, OnlineOptimizer, OnlineRun
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -34,7 +37,7 @@ class AveragedPerceptron(Averaged):
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
         return run.numbers["unit"]
 
-    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         return self.apply(kernels.PERCEPTRON, pass_, run, run.numbers["unit"], memory=run.arrays["drift"])
 
 
@@ -58,7 +61,7 @@ class BatchPerceptron(OnlineOptimizer):
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
         return run.numbers["unit"] / n_sequences
 
-    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         updates = np.zeros_like(run.slots)
         loss, place = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=updates)
         run.slots += run.numbers["unit"] * updates
@@ -71,3 +74,65 @@ class VotedPerceptron(BatchPerceptron):
     def __post_init__(self) -> None:
         logger.warning(Warnings.CRFW131)
         super().__post_init__()
+
+
+@with_settings
+class PassiveAggressive(Averaged):
+    """The smallest change of the weights after which the annotation beats the best labelling by a margin.
+
+    The loss Perceptron compares with the best labelling by score, as CRFsuite does (prediction-based updates, section 7 of the
+    paper); MaxMargin with the best by score and cost (max-loss updates), whose cost is the margin.
+
+    type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, whose step grows
+        ever slower.
+    c (float): Aggressiveness of PA-I and PA-II.
+    error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1, where the loss has no
+        costs.
+    use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
+    seed (int): For the order of the sequences.
+    """
+
+    identity: ClassVar = ("seed", "type", "c", "error_sensitive", "averaging")
+
+    type: int = setting(1, checks.count, least=0, most=2)
+    c: float = setting(1.0, checks.positive)
+    error_sensitive: bool = setting(True, checks.flag)
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        moved = moves[moves != 0.0]  # each by the step's length, as derivatives of features are one
+        return float(np.sqrt(np.mean(moved**2))) if len(moved) else 0.0
+
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
+        settings = (self.type, self.c, self.error_sensitive)
+        return self.apply(kernels.PASSIVE_AGGRESSIVE, pass_, run, *settings, memory=run.arrays["drift"])
+
+
+@with_settings
+class AROW(OnlineOptimizer):
+    """A distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin is
+    the number of wrong tokens, or the costs of the loss.
+
+    variance (float): Of every weight at the start.
+    gamma (float): How strongly the past binds: the r of the paper.
+    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
+    seed (int): For the order of the sequences.
+    """
+
+    identity: ClassVar = ("seed", "variance", "gamma")
+    follows: ClassVar = ("variance",)
+
+    variance: float = setting(1.0, checks.positive)
+    gamma: float = setting(1.0, checks.positive)
+
+    def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)
+        if objective.anchor is not None:  # what training met before has made weights sure
+            slots, anchor = objective.corpus.slot_of_weight, objective.anchor
+            variance[slots] = 1.0 / (1.0 / self.variance + 2.0 * anchor.hold)
+
+    def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
+        return 0.0  # the variance holds what was met before
+
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
+        return self.apply(kernels.AROW, pass_, run, self.gamma, memory=run.arrays["variance"])

@@ -11,7 +11,7 @@ from ..kernels import online as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .objective import SequenceObjective, setting, with_settings
-from .online import OnlineOptimizer, OnlineRun, Pass
+from .online import CorpusPass, OnlineOptimizer, OnlineRun
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -26,7 +26,7 @@ class Regularized(OnlineOptimizer):
     l2: float = setting(1.0, checks.number)
     sequences: Optional[int] = setting(None, checks.count, most=checks.ANY)
 
-    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         # l1 and l2 belong to the sum over all sequences
         run.numbers.setdefault("sequences", float(self.sequences or max(1, objective.n_sequences)))
 
@@ -64,7 +64,7 @@ class SGD(Regularized):
         if self.l1:
             run.arrays["paid"] = np.zeros_like(run.slots)
 
-    def prepare(self, objective: SequenceObjective, pass_: Pass, run: OnlineRun, key: str) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         super().prepare(objective, pass_, run, key)
         if "eta" not in run.numbers:
             run.numbers["eta"] = self._calibrate(pass_, run, objective, key)
@@ -79,7 +79,7 @@ class SGD(Regularized):
         slower = decay if decay > 0.0 else 2.0 / run.numbers["sequences"]
         return decay, 1.0 / slower, 1.0 / (slower * run.numbers["eta"])
 
-    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         numbers, sequences = run.numbers, run.numbers["sequences"]
         l1 = 0.0 if run.is_held else self.l1
         schedule = self._schedule(run)
@@ -93,7 +93,7 @@ class SGD(Regularized):
     def present(self, run: OnlineRun) -> Floats:
         return run.numbers["scale"] * run.slots
 
-    def _calibrate(self, pass_: Pass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
+    def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
         """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved.
 
         RAISES (ValueError): CRF213 where each of them lets the weights grow beyond all bounds.
@@ -171,7 +171,7 @@ class AdaGrad(Regularized):
         run.arrays["squares"] = np.zeros_like(run.slots)
         run.arrays["regularized"] = np.zeros_like(run.slots)
 
-    def walk(self, pass_: Pass, run: OnlineRun) -> tuple[float, int]:
+    def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         sequences = run.numbers["sequences"]
         regularized, squares = run.arrays["regularized"], run.arrays["squares"]
         l1, l2 = (0.0, 0.0) if run.is_held else (self.l1, self.l2)

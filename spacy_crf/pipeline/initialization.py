@@ -20,10 +20,9 @@ from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.word_vectors import VectorSource, WordVectors, read_vectors
 from ..kernels import needed
 from ..losses.clamped import LogLikelihood
-from ..models.objective import CorpusObjective
+from ..models.node import AnnotatedDocs, forget
+from ..models.objective import CorpusObjective, TiedObjective
 from ..models.pool import held_out_sequences
-from ..models.role import AnnotatedDocs, forget
-from ..models.shared_weights import TiedObjective
 from . import saving
 from .annotation.annotation import GoldReport, reported_once
 from .earlier_components import EarlierAnnotation, annotators_that_learn, require_upstream

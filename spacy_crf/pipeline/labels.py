@@ -24,7 +24,7 @@ from ..features.token_columns import MOST_WORDS
 from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
-from ..models.pool import PoolRole
+from ..models.pool import PoolNode
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 from .earlier_components import require_vectors
@@ -99,7 +99,7 @@ class LabelPipe(TrainablePipe):
         # Whether optimizers can be given the objective: all scores are sums of weights
         self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
         self.has_encoder = model.has_ref("tok2vec")
-        self.is_pool = isinstance(model.attrs["role"], PoolRole)
+        self.is_pool = isinstance(model.attrs["role"], PoolNode)
         self.annotation = annotation
         self.loss = loss
         self._connect_stages()

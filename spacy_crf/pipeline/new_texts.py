@@ -7,7 +7,7 @@ from spacy.attrs import IDS
 from spacy.training import Example
 
 from ..errors import Errors, announcements
-from ..models.role import Evidence
+from ..models.node import Evidence
 from . import supervision
 from .labels import LabelPipe
 from .saving import unchanged_by_errors

@@ -9,10 +9,9 @@ from thinc.api import Optimizer
 
 from ..errors import Errors
 from ..features.token_columns import ANNOTATION
-from ..models.objective import CorpusObjective
-from ..models.role import AnnotatedDocs, Evidence
+from ..models.node import AnnotatedDocs, Evidence
+from ..models.objective import CorpusObjective, TiedObjective
 from ..models.sequences import SequencesObjective
-from ..models.shared_weights import TiedObjective
 from . import supervision
 from .labels import LabelPipe
 from .supervision import Keys

@@ -22,8 +22,8 @@ from ..features.doc_batch import doc_bounds
 from ..features.gazetteers import GazetteerFile
 from ..features.word_vectors import VectorSource
 from ..models.corpus import block_tokens
+from ..models.node import AnnotatedDocs
 from ..models.pool import Pooled, pooled_loss, wake
-from ..models.role import AnnotatedDocs
 from ..models.weights import Weights
 from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS

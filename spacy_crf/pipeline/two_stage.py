@@ -24,7 +24,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..features.document import MAJORITIES, Labelling
 from ..models.architecture import without_stage
-from ..models.role import forget, gives
+from ..models.node import forget, gives
 from ..schemes import Segments
 from .labels import LabelPipe
 from .saving import unchanged_by_errors

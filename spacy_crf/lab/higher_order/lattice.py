@@ -1,7 +1,11 @@
-"""Pruned lattices of higher-order chains, built level by level (Müller, Schmid & Schütze 2013): single states, then pairs of
-states that are likely by their emissions, then triples of likely pairs, and so on."""
+"""Scores of chains of higher order, with n-grams of tags that have a weight, and pruned lattices of such chains.
+
+Lattices are built level by level (Müller, Schmid & Schütze 2013): single states, then pairs of states that are likely by their
+emissions, then triples of likely pairs, and so on.
+"""
 
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -9,15 +13,101 @@ from numpy.typing import NDArray
 
 from ... import arrays
 from ...errors import Errors
-from ...inference.structure import Places, Work
-from ...types import Clamp, Floats
+from ...inference.structure import ScorePlaces, Work
+from ...types import ChainScores, Clamp, Floats
 from ..kernels import higher_order as kernels
-from .scores import HigherOrderScores
 
-_LIKELY = 1e-3  # probabilities among which a threshold is looked for first
-_LESS, _LEAST = 1e-2, 1e-12  # share of a threshold that left no labelling, and what is not divided any more
-_FEW = 32  # states that are all asked for pairs, as emissions alone say less of what is likely
-_MOST_ARCS = 1 << 28  # of a chunk: they take some gigabytes
+MOST = 3  # the highest order
+
+
+class Orders(NamedTuple):
+    """Which n-grams have a weight, and how far lattices are pruned. (Constant: no derivative is taken.)
+
+    The key of an n-gram is a number to the base ``size + 1``: first the digit 1, then its tags. ``size`` as a tag stands for the
+    start of a sequence.
+    """
+
+    order: int
+    keys: NDArray[np.int64]  # [G] sorted
+    size: int  # tags
+    keep: Optional[float] = None  # nodes that a token keeps after each level, on average; None for all
+    thresholds: Optional[Floats] = (
+        None  # [order] how probable what stays is at least; None: as `keep` says, at each asking
+    )
+    digit_of: Optional[NDArray[np.int64]] = None  # [S] of states, None where these are the tags
+    slots: Optional[NDArray[np.int32]] = None  # of the keys, see `indexed`
+    measured: Optional[Floats] = (
+        None  # [order] of derivatives: how probable what stayed in training was at least, or NaN
+    )
+
+    @property
+    def levels(self) -> int:
+        """The highest order of an n-gram with a weight."""
+        return max(1, self.order)
+
+    def digits(self, n_states: int) -> NDArray[np.int64]:
+        """Digit of each state in keys: int64[S]. States without a tag have the digit for the outside of a sequence."""
+        digits = np.arange(n_states, dtype=np.int64) if self.digit_of is None else self.digit_of
+        return np.append(digits, np.full(n_states - len(digits), self.size))
+
+
+def indexed(orders: Orders) -> Orders:
+    """The orders with a hash table of the keys.
+
+    RETURNS (Orders)
+    """
+    if not orders.keys.flags.writeable:  # as loaded, for which all kernels would be compiled once more
+        orders = orders._replace(keys=orders.keys.copy())
+    slots = np.full(1 << max(4, (2 * len(orders.keys)).bit_length()), -1, dtype=np.int32)
+    kernels.index_keys(orders.keys, slots)
+    return orders._replace(slots=slots)
+
+
+def key_of(tags: tuple[int, ...], size: int) -> int:
+    """Key of an n-gram.
+
+    tags (tuple[int, ...]): Its tags; the first may be ``size``, the start of a sequence.
+    size (int): Number of tags.
+    RETURNS (int)
+    """
+    key = 1
+    for tag in tags:
+        key = key * (size + 1) + tag
+    return key
+
+
+def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Tags of n-grams by their keys.
+
+    keys (int64[G]), size (int): Number of tags.
+    RETURNS (int64[G, MOST + 1]): Padded in front with -1.
+    """
+    left, tags = keys.copy(), np.full((len(keys), MOST + 1), -1, dtype=np.int64)
+    for place in range(MOST, -1, -1):
+        has_more = left > 1
+        tags[has_more, place] = left[has_more] % (size + 1)
+        left[has_more] //= size + 1
+    return tags
+
+
+class HigherOrderScores(NamedTuple):
+    """Potentials of a batch of chains: the scores of `ChainScores`, and scores of n-grams of three tags and more."""
+
+    emissions: Floats  # [T, S]
+    transitions: Floats  # [S, S] or [T, S, S]
+    first: Floats  # [S]
+    last: Floats  # [S]
+    grams: Floats  # [G]
+    orders: Orders
+    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+
+    AXES = MappingProxyType({**ChainScores.AXES, "grams": ("gram",)})
+
+
+_LIKELY = 1e-3  # the search for a threshold begins with larger probabilities
+_LESS, _LEAST = 1e-2, 1e-12  # factor of a threshold that left no labelling, and the smallest threshold
+_FEW = 32  # with no more states all are kept at the first level, as pairs are judged better than emissions alone
+_MOST_ARCS = 1 << 28  # arcs of a chunk, which take some gigabytes
 
 
 class PrunedLattice(NamedTuple):
@@ -26,7 +116,7 @@ class PrunedLattice(NamedTuple):
     level: kernels.Level
     tokens: NDArray[np.int64]  # [N] of the nodes
     depth: NDArray[np.int64]  # [B] the order of each sequence
-    thresholds: Floats  # [order] what was left out was less probable, NaN where that was not asked
+    thresholds: Floats  # [order] pruned nodes were less probable; NaN for levels without pruning
 
 
 class LatticeCache:
@@ -43,14 +133,14 @@ class LatticeCache:
         self.before, self.now = self.now or self.before, {}
 
     @property
-    def places(self) -> Optional[Places]:
+    def places(self) -> Optional[ScorePlaces]:
         """The scores of tokens that the lattices read; None before the first lattice."""
         if not self.now:
             return None
         tokens, states = zip(*[(place + lattice.tokens, lattice.level.symbol) for place, lattice in self.now.items()])
         size = 1 + max(int(symbols.max(initial=0)) for symbols in states)
         every = np.unique(np.concatenate(tokens) * size + np.concatenate(states))
-        return Places(every // size, every % size)
+        return ScorePlaces(every // size, every % size)
 
 
 class Sums:
@@ -92,10 +182,8 @@ class Sums:
         prefixes, log_z = self._forward
         factors = np.ones(len(log_z)) if factors is None else factors
         chances = kernels.Chances(np.zeros(len(self.scores)), np.zeros(len(self.weights)))
-        of_arcs = self.weights, self.exponentials
-        kernels.posterior(
-            self.level, self.scores, *of_arcs, self.starts, prefixes, log_z, factors, chances
-        )  # fmt: skip
+        lattice = self.level, self.scores, self.weights, self.exponentials, self.starts
+        kernels.posterior(*lattice, prefixes, log_z, factors, chances)
         return chances
 
 
@@ -121,10 +209,13 @@ def make_lattice(
         sums, stays = Sums(work, level), depth < levels
         chosen = sums.weights > -np.inf
         if work.scores.orders.keep is not None:
-            chosen, thresholds[m] = _likely_arcs(work, sums, m, annotated is not None)
+            chances = sums.chances().arcs
+            thresholds[m] = _threshold(work, m, chances, annotated is not None)
+            chosen = chances > thresholds[m]
             if annotated is None:
                 lost = _lost(level, level.scores > -np.inf, chosen, work.starts)
-                chosen |= lost[_sequences_of_arcs(work, level)] & (sums.weights > -np.inf)
+                of_arcs = np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))
+                chosen |= lost[of_arcs] & (sums.weights > -np.inf)
             else:
                 if before is not None:
                     chosen |= _were_chosen(work, level, m, before)
@@ -155,7 +246,10 @@ def _first_level(
     possible = work.emissions > -np.inf
     if work.scores.orders.keep is None or possible.shape[1] <= _FEW:
         return _level_of(work, possible), np.nan
-    chances = _chances(work)
+    # Probability of each state by the emissions of its token alone, shared by states of one tag
+    largest = work.emissions.max(axis=1, initial=-np.inf, keepdims=True)
+    chances = np.exp(work.emissions - np.where(largest > -np.inf, largest, 0.0))
+    chances /= np.maximum(chances[:, work.representatives].sum(axis=1, keepdims=True), 1.0)
     threshold = _threshold(work, 0, chances[:, work.representatives].ravel(), annotated is not None)
     kept = chances > threshold
     kept[np.arange(len(kept)), chances.argmax(axis=1)] = True
@@ -181,25 +275,6 @@ def _first_level(
         level = _level_of(work, kept)
         lost = _lost(level, level.scores > -np.inf, work.table[level.used] > -np.inf, work.starts)
     return level, threshold
-
-
-def _chances(work: Work[HigherOrderScores]) -> Floats:
-    """Probability of each state by the emissions of its token alone: float64[T, S], shared by states of one tag."""
-    emissions = work.emissions
-    largest = emissions.max(axis=1, initial=-np.inf, keepdims=True)
-    chances = np.exp(emissions - np.where(largest > -np.inf, largest, 0.0))
-    totals = chances[:, work.representatives].sum(axis=1, keepdims=True)
-    chances /= np.maximum(totals, 1.0)
-    return chances
-
-
-def _likely_arcs(
-    work: Work[HigherOrderScores], sums: Sums, m: int, in_training: bool
-) -> tuple[NDArray[np.bool_], float]:
-    """Arcs that are likely in the lattice of the present level."""
-    chances = sums.chances().arcs
-    threshold = _threshold(work, m, chances, in_training)
-    return chances > threshold, threshold
 
 
 def _were_chosen(
@@ -246,7 +321,3 @@ def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.
     found = np.empty(len(starts) - 1, dtype=np.bool_)
     kernels.reachable(level, nodes, open_arcs, starts, found)
     return ~found
-
-
-def _sequences_of_arcs(work: Work[HigherOrderScores], level: kernels.Level) -> NDArray[np.int64]:
-    return np.repeat(work.sequence_of, np.diff(level.arcs[level.starts]))

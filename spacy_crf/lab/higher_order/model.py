@@ -16,14 +16,20 @@ from thinc.api import Model
 
 from ... import checks
 from ...arrays import per_position, states_of
-from ...errors import Errors
+from ...constraints.automaton import SpanTags
+from ...constraints.rule_set import RuleSet
+from ...constraints.settings import Constraints
+from ...errors import Errors, cant_train
 from ...features.label_parts import LabelParts, TagParts, check_parts
-from ...inference.structure import Places
-from ...models.architecture import Architecture, Shared, build
+from ...inference.structure import ScorePlaces
+from ...losses.clamped import CLAMPED_LOSSES, ClampedLoss
+from ...models.architecture import Architecture, SharedScores, build
 from ...models.emissions import Emissions, check_emissions
-from ...models.role import AnnotatedDocs, Corpus, check_array, check_equal, set_moved
-from .decoding import HigherOrderDecoding
-from .scores import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
+from ...models.node import AnnotatedDocs, Batches, check_array, check_equal, set_moved
+from ...pipeline.annotation.annotation import Annotation
+from ...pipeline.decoding import Decoding
+from ...types import Floats
+from .lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from .structure import HigherOrder as HigherOrderInference
 
 _SLOWLY = 0.05  # how much the latest batch says of the thresholds
@@ -31,7 +37,47 @@ _MOST_GRAMS = 1 << 24  # that have a weight
 _MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
 
 
-class HigherOrderRole(Architecture):
+class HigherOrderDecoding(Decoding):
+    """Decodes `HigherOrderScores`."""
+
+    unexplained = (
+        "only chains of order 1 are explained. `weights` lists what the model learned, `n_best` and `span_probabilities` tell "
+        "how certain it is"
+    )
+
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        model.attrs["role"].name_tags(annotation.tags())
+
+    def check_fit(self, pipe: Any) -> None:
+        """RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only."""
+        if not isinstance(pipe.loss, ClampedLoss):
+            what, reason = f"the chain of higher order of '{pipe.name}'", "it asks for the scores of single tokens"
+            raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
+
+    def compile_rules(self, constraints: Constraints) -> RuleSet:
+        """Rules for the present labels, without programs: their searches are for chains of order 1.
+
+        RAISES (ValueError): CRF034 for rules that need a program.
+        """
+        compared = [rule.name for rule in constraints.rules if rule.global_]
+        if compared:
+            raise ValueError(Errors.CRF034.format(rules=", ".join(compared)))
+        tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
+        return RuleSet(
+            constraints, tags, self.annotation.mask(), self.searched if self.beam else HigherOrderInference()
+        )
+
+    def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
+        """Scores whose best labelling is worth most. The worth of a token does not depend on other tokens, and pruned tags stay
+        pruned.
+        """
+        found, none = super().expected(scores, worth), np.zeros(0, dtype=np.int64)
+        emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
+        return found._replace(emissions=emissions, grams=np.zeros(0), orders=Orders(1, none, scores.orders.size))
+
+
+class HigherOrderNode(Architecture):
     """Which n-grams have a weight stands in the model's attribute "keys", what is left out in "thresholds"."""
 
     gives = HigherOrderScores
@@ -62,16 +108,16 @@ class HigherOrderRole(Architecture):
             self._made = indexed(orders), made_of
         return self._made[0]
 
-    def potentials(self, model: Model, weights: Shared) -> Shared:
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         return {**super().potentials(model, weights), "orders": self.orders(model)}
 
     def limits(self, model: Model) -> Orders:
         return self.orders(model)
 
-    def possible(self, model: Model) -> Shared:
+    def possible(self, model: Model) -> SharedScores:
         return {**super().possible(model), "grams": np.True_}
 
-    def weighed(self, model: Model) -> Shared:
+    def weighed(self, model: Model) -> SharedScores:
         steps = super().weighed(model)
         if model.attrs["order"] == 0:
             steps = {name: np.zeros_like(mask) for name, mask in steps.items()}
@@ -89,13 +135,13 @@ class HigherOrderRole(Architecture):
     def columns(self, n_states: int) -> int:
         return n_states if self._parts is None else self._parts.n_columns
 
-    def told(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
 
-    def places(self, places: Optional[Places]) -> Optional[Places]:
+    def places(self, places: Optional[ScorePlaces]) -> Optional[ScorePlaces]:
         if places is None or self._parts is None:
             return places
-        return Places(*self._parts.columns_of(*places))
+        return ScorePlaces(*self._parts.columns_of(*places))
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
@@ -130,7 +176,7 @@ class HigherOrderRole(Architecture):
             blocks.append(Block("grams", weights[some], states, rows, partial(Feature.shared, "n-gram")))
         return blocks
 
-    def join(self, outputs: tuple[Emissions], shared: Shared) -> HigherOrderScores:
+    def join(self, outputs: tuple[Emissions], shared: SharedScores) -> HigherOrderScores:
         [(scores, transitions, starts)] = outputs
         if self._parts is not None:
             scores = self._parts.sums(scores)
@@ -172,7 +218,7 @@ class HigherOrderRole(Architecture):
         super().resize(model, n_states)
         model.attrs["parts"] = None if self._parts is None else self._parts.names
 
-    def observe(self, model: Model, corpus: Corpus, n_states: int) -> None:
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         super().observe(model, corpus, n_states)
         order, before = model.attrs["order"], model.attrs["keys"]
         if order < 2:
@@ -287,7 +333,7 @@ def HigherOrder(
     checks.one_of(owner, "transitions_from", transitions_from, ("seen", "possible"))
     return build(
         "higher_order",
-        HigherOrderRole(label_parts),
+        HigherOrderNode(label_parts),
         {"emissions": emissions},
         order=order,
         keep=keep,

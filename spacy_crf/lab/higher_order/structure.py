@@ -17,11 +17,11 @@ from ... import arrays
 from ...inference.linear_chain import LinearChain
 from ...inference.spans import segments_of
 from ...inference.structure import (
-    Asked,
     BestPath,
     Chunk,
     Expansion,
     LikelySpans,
+    ScoresOrWork,
     SpanStates,
     States,
     Structure,
@@ -31,10 +31,9 @@ from ...inference.structure import (
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, Path
 from ..kernels import higher_order as kernels
-from .lattice import LatticeCache, PrunedLattice, Sums, make_lattice, with_scores
-from .scores import HigherOrderScores, Orders, indexed
+from .lattice import HigherOrderScores, LatticeCache, Orders, PrunedLattice, Sums, indexed, make_lattice, with_scores
 
-_LIKELY_TOKENS = 4  # times as many are a chunk if something is left out
+_LIKELY_TOKENS = 4  # factor of the size of chunks if lattices are pruned
 
 
 class HigherOrderWork(Work[HigherOrderScores]):
@@ -44,9 +43,9 @@ class HigherOrderWork(Work[HigherOrderScores]):
     labellings, which include the annotated ones.
     """
 
-    annotated: Any = None  # what annotation allows, where lattices go by it; of the whole
+    annotated: Any = None  # clamp of the annotation if lattices are built around it; of the whole
     place: int = 0  # first token of the chunk among those of the whole
-    depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once that was asked; of the whole
+    depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once known; of the whole
 
     def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
         """Work whose lattices keep the labellings of an annotation.
@@ -77,30 +76,24 @@ class HigherOrderWork(Work[HigherOrderScores]):
         scores = self.scores.emissions
         return scores if self.clamp is None else np.where(self.clamp, scores, -np.inf)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether every transition is allowed."""
-        return self.per_position is False and self.whole._all_finite
-
     @cached_property
-    def _all_finite(self) -> bool:
-        return bool(np.isfinite(self.scores.transitions).all())
+    def is_free(self) -> bool:
+        """Whether every transition is allowed, and all tokens share the transitions."""
+        if self.whole is not self:
+            return self.whole.is_free
+        return self.per_position is False and bool(np.isfinite(self.scores.transitions).all())
 
     @property
     def stride(self) -> int:
         """Distance between the transitions of neighbouring tokens in `table`: 0 if all tokens share one matrix."""
         return self.n_states**2 if self.per_position else 0
 
-    @property
+    @cached_property
     def table(self) -> Floats:
         """Scores of arcs in one array, see `kernels.higher_order`."""
-        if self.per_position:
-            return _table(self.transitions, self.scores.grams)
-        return self.whole._shared_table
-
-    @cached_property
-    def _shared_table(self) -> Floats:
-        return _table(self.transitions, self.scores.grams)
+        if self.whole is not self and not self.per_position:
+            return self.whole.table
+        return np.concatenate([self.transitions.ravel(), [0.0], self.scores.grams])
 
     @cached_property
     def grams(self) -> kernels.Grams:
@@ -124,23 +117,18 @@ class HigherOrderWork(Work[HigherOrderScores]):
     @property
     def lattice(self) -> PrunedLattice:
         """The lattice around the annotation if there is one, else the lattice of the clamp."""
-        whole = self.whole
+        whole, place = self.whole, self.place
         if whole.annotated is None:
             return self._own_lattice
-        if self.place not in whole.lattices:
-            whole.lattices[self.place] = self._annotated_lattice
-        return whole.lattices[self.place]
-
-    @property
-    def _annotated_lattice(self) -> PrunedLattice:
-        place, kept = self.place, self.whole.kept
-        annotated = self.whole.annotated[place : place + self.n_tokens]
-        if kept is None:
-            return make_lattice(self, annotated)
-        if place not in kept.now:
-            kept.now[place] = make_lattice(self, annotated, kept.before.get(place))
-            return kept.now[place]
-        return with_scores(self, kept.now[place])
+        if place not in whole.lattices:
+            annotated, kept = whole.annotated[place : place + self.n_tokens], whole.kept
+            if kept is None:
+                whole.lattices[place] = make_lattice(self, annotated)
+            elif place in kept.now:
+                whole.lattices[place] = with_scores(self, kept.now[place])
+            else:
+                whole.lattices[place] = kept.now[place] = make_lattice(self, annotated, kept.before.get(place))
+        return whole.lattices[place]
 
     @cached_property
     def _own_lattice(self) -> PrunedLattice:
@@ -169,10 +157,6 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return log_z, chances
 
 
-def _table(transitions: Floats, grams: Floats) -> Floats:
-    return np.concatenate([transitions.ravel(), [0.0], grams])
-
-
 class HigherOrder(Structure[HigherOrderScores]):
     """Answers the questions of `Structure` for `HigherOrderScores`, and for `ChainScores` as chains of order 1. Clamps are
     bool[T, S]. If lattices are pruned, probabilities refer to the labellings that remain.
@@ -180,7 +164,7 @@ class HigherOrder(Structure[HigherOrderScores]):
 
     chunk_tokens = 512
     answers = Structure.answers | {"beam"}
-    kept: Optional[LatticeCache] = None  # of one batch, see `keeping`
+    kept: Optional[LatticeCache] = None  # lattices of one batch, see `keeping`
     work = HigherOrderWork
     only, only_path = LinearChain.only, LinearChain.only_path
 
@@ -212,7 +196,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         return _noted(work, super().narrow(work, expected))
 
     def viterbi_counts(
-        self, scores: Asked, *, clamp: Any = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, HigherOrderScores]:
         work = self.prepare(scores, clamp)
         best, used = super().viterbi_counts(work, weights=weights)
@@ -239,7 +223,8 @@ class HigherOrder(Structure[HigherOrderScores]):
             alone = depth[work.sequence_of] == 0
             best = work.emissions.max(axis=1, initial=-np.inf)
             path.states[alone] = np.where(best > -np.inf, work.emissions.argmax(axis=1), -1)[alone]
-            path.scores[depth == 0] = _sums_of_tokens(work, best)[depth == 0]
+            totals = np.bincount(work.sequence_of, best, minlength=work.n_sequences).astype(np.float64)
+            path.scores[depth == 0] = totals[depth == 0]
         return path
 
     def rank(self, work: HigherOrderWork, states: States, scores: Floats) -> int:
@@ -287,7 +272,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         order = np.argsort(segments.start, kind="stable")
         return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
 
-    def best_path(self, scores: Asked, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
+    def best_path(self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
         """Best path of each sequence with the probabilities of its spans.
 
         scores (HigherOrderScores or Work): Potentials of B sequences.
@@ -330,8 +315,3 @@ def _flat(out: Union[HigherOrderScores, ChainScores]) -> tuple[Floats, ...]:
     """Arrays to which kernels add derivatives. (`ChainScores` have no n-grams.)"""
     grams = getattr(out, "grams", np.zeros(0))
     return out.emissions, out.first, out.last, out.transitions.reshape(-1), grams
-
-
-def _sums_of_tokens(work: HigherOrderWork, terms: Floats) -> Floats:
-    """Sums of float64[T] over each sequence: float64[B]."""
-    return np.bincount(work.sequence_of, terms, minlength=work.n_sequences).astype(np.float64)

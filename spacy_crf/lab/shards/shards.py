@@ -31,8 +31,7 @@ from thinc.api import Model, Optimizer
 from ... import __version__, checks
 from ...errors import Errors, announcements
 from ...inference.threads import default_threads
-from ...models.part_counts import counts_in_parts, put_together
-from ...models.shared_weights import SEEDS, Ties, Variables, keys_of
+from ...models.merged import SEEDS, Ties, Variables, keys_of
 from ...models.weights import Weights, checksum
 from ...pipeline.prepared_corpus import StepsAbout, takes_objective, view_for
 from ...types import Floats
@@ -42,6 +41,7 @@ from ..workers.work_folder import Manifest, WorkFolder, shared_lock
 from . import mapped
 from .cut import Pieces
 from .mixing import MIXING, Lesson, MixedEpochs
+from .part_counts import counts_in_parts, put_together
 from .sums import Terms, Tree
 from .work import COUNTED, FROZEN, MARKS, VARIABLES, Job, ShardWork, Task
 
@@ -246,7 +246,7 @@ class ShardedTraining:
             pass
         self.close()  # who looked features up has their tables in memory
         check = checksum([np.array(signatures, dtype=np.uint64)])
-        return [*variables.layout, self.shards.n, check]
+        return [*Weights(pipe.model).layout, len(variables.copies), self.shards.n, check]
 
     def _look_up(self, model: Model) -> tuple[list[int], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
         """Has all features looked up. RETURNS (tuple): The signature of each shard, and what says which weights are tied."""
@@ -327,30 +327,17 @@ class _SumOfFiles:
         return total
 
 
-class ShardedObjective:
-    """The sum of what shards say of a loss, as a function of the variables of a model: see `optimizers.objective.Objective`."""
+class ShardedObjective(Variables):
+    """Sum of the losses of all shards as a function of the variables of a model, see `optimizers.objective.Objective`."""
 
-    def __init__(self, variables: Variables, ask: Callable[[Floats], Terms], signature: tuple):
-        self._variables, self._ask, self.signature = variables, ask, signature
+    def __init__(self, model: Any, ties: Ties, ask: Callable[[Floats], Terms], signature: tuple):
+        super().__init__(model, ties)
+        self._ask, self.signature = ask, signature
         self.n_impossible = 0
 
-    @property
-    def copies(self) -> Floats:
-        return self._variables.copies
-
-    @property
-    def frequencies(self) -> Floats:
-        return self._variables.frequencies
-
-    def weights(self) -> Floats:
-        return self._variables.read()
-
-    def assign(self, weights: Floats) -> None:
-        self._variables.assign(weights)
-
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        value, self.n_impossible, gradient = self._ask(self._variables.spread(weights))
-        return value, self._variables.gathered(gradient)
+        value, self.n_impossible, gradient = self._ask(self.spread(weights))
+        return value, self.gathered(gradient)
 
 
 class ShardedCorpus(StepsAbout):
@@ -368,8 +355,7 @@ class ShardedCorpus(StepsAbout):
             self.objective: Any = MixedEpochs(pipe.model, pipe.loss, training.learn, *given)
             return
         _, *ties = mapped.read(training.shards.path / VARIABLES)
-        variables = Variables(pipe.model, Ties(*ties))
-        self.objective = ShardedObjective(variables, training.evaluate, tuple(found))
+        self.objective = ShardedObjective(pipe.model, Ties(*ties), training.evaluate, tuple(found))
 
     @property
     def fits_pipe(self) -> bool:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from spacy.training import Example
 
 from ...errors import Errors, announcements
+from ...models.merged import SEEDS
 from ...models.objective import CorpusObjective
-from ...models.part_counts import counted, counts_all
 from ...models.sequences import SequencesObjective
-from ...models.shared_weights import SEEDS
 from ...pipeline.initialization import count
 from . import mapped
 from .cut import Pieces
 from .mixing import Lesson, begin_part, mixture, walk_part
+from .part_counts import counted, counts_all
 from .sums import Terms, Tree
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from thinc.api import Model
 from ... import checks
 from ...errors import Errors
 from ...features.doc_batch import DocBatch
-from ...models.architecture import Shared, TokenTerms, build
+from ...models.architecture import SharedScores, TokenTerms, build
 from ...models.emissions import Emissions, check_emissions
-from ...models.linear_chain import ChainRole
+from ...models.linear_chain import ChainNode
 from .belief_propagation import BeliefPropagation
 from .decoding import TiedDecoding
 from .explanation import told_by_ties, weights_of_ties
@@ -30,13 +30,13 @@ from .structure import TiedChains
 MOST_WEIGHTS = 50_000_000  # of ties: 400 MB while they are trained
 
 
-class FactorGraphRole(ChainRole):
+class FactorGraphRole(ChainNode):
     """A chain with tables of ties, one for each feature of these. "label_of" (int64[S]) is set by the component."""
 
     gives = TiedScores
     decoding = TiedDecoding
     no_shares_of_texts = "what a tie tells a token is no sum over them. The other kinds of explanations know ties"
-    params = (*ChainRole.params, "tables")
+    params = (*ChainNode.params, "tables")
     walks = False
 
     def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
@@ -52,7 +52,7 @@ class FactorGraphRole(ChainRole):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.structure.inference!r})"
 
-    def join(self, outputs: tuple[Any, ...], shared: Shared) -> TiedScores:
+    def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
         *emissions, ties = outputs
         chains = super().join(tuple(emissions), shared)
         return TiedScores(*chains[:4], shared["tables"], shared["label_of"], ties, chains.starts)
@@ -60,18 +60,18 @@ class FactorGraphRole(ChainRole):
     def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*super().part(d_scores.chains, outputs[:-1]), None)
 
-    def potentials(self, model: Model, weights: Shared) -> Shared:
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         found = super().potentials(model, weights)
         tables = self.strength * found["tables"]
         return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
 
-    def derivatives(self, d_scores: TiedScores) -> Shared:
+    def derivatives(self, d_scores: TiedScores) -> SharedScores:
         found = super().derivatives(d_scores)
         return {**found, "tables": self.strength * found["tables"]}
 
     @property
-    def explained(self) -> ChainRole:
-        return ChainRole()
+    def explained(self) -> ChainNode:
+        return ChainNode()
 
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
         weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
@@ -88,10 +88,10 @@ class FactorGraphRole(ChainRole):
             raise ValueError(Errors.CRF364.format(features=n_features, labels=n_labels, most=MOST_WEIGHTS))
         return {**super().shapes(model, n_states), "tables": (n_features, n_labels, n_labels)}
 
-    def possible(self, model: Model) -> Shared:
+    def possible(self, model: Model) -> SharedScores:
         return {**super().possible(model), "tables": np.ones((1, 1, 1), dtype=bool)}
 
-    def weighed(self, model: Model) -> Shared:
+    def weighed(self, model: Model) -> SharedScores:
         """Where it makes no difference which of two labels is first, a pair has one weight."""
         shape = self.shapes(model, model.get_dim("nO"))["tables"]
         ties = _ties(model)

@@ -11,8 +11,8 @@ from thinc.api import Model, NumpyOps
 from ... import checks
 from ...features.doc_batch import DocBatch
 from ...kernels.hashing import ABSENT
+from ...models.node import Batches, Node, Sizes, check_equal, unset
 from ...models.resources import ListedFeatures
-from ...models.role import Corpus, Role, Sizes, check_equal, unset
 from ...types import Floats
 from .features import TieFeatureSet, TieReader, TieValues
 from .scores import Ties
@@ -46,7 +46,7 @@ class TieFeatures(ListedFeatures):
         return self._reader
 
 
-class TiesRole(Role):
+class TiesRole(Node):
     """Gives `Ties`. Its features are those that training met: "known" (a list of [template, number, value, text, count])."""
 
     gives = Ties
@@ -156,7 +156,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Ties, Calla
     return find_ties(model, docs), lambda d_ties: []
 
 
-def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -> None:
+def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     """Adds the features that a corpus has to those that are known."""
     if X is None:
         return
@@ -184,7 +184,9 @@ def _init(model: Model, X: Optional[Corpus] = None, Y: Optional[Sizes] = None) -
 
 
 class TieCorpus:
-    """The ties of a corpus, batch by batch: what `corpus.Corpus` is for features of tokens. They have no weights of their own."""
+    """The ties of a corpus, batch by batch: what `corpus.SparseCorpus` is for features of tokens. They have no weights of their
+    own.
+    """
 
     names: tuple[str, ...] = ()
 
@@ -199,7 +201,7 @@ class TieCorpus:
         """There is nothing to do."""
 
     def choose(self, number: int, places: Any) -> None:
-        """See `corpus.Corpus`; it says everything."""
+        """See `corpus.SparseCorpus`; it says everything."""
 
     def fingerprint(self):
         for ties in self._ties:

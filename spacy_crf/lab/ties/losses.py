@@ -11,8 +11,7 @@ from ... import arrays
 from ...errors import cant_train
 from ...inference.structure import Structure
 from ...losses.clamped import LogLikelihood
-from ...losses.local import BesagPseudoLikelihood, LocalLoss, Piecewise
-from ...losses.terms import token_factors
+from ...losses.local import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from ...types import ChainScores, Clamp, Floats
 from .blocks import tell_wide
 from .elimination import Elimination

@@ -16,7 +16,7 @@ from ...arrays import Joined
 from ...constraints.decoding import Answer, Budget, Documents, RuleSearch, Tags
 from ...constraints.rule_set import RuleSet
 from ...inference.linear_chain import LinearChain
-from ...inference.structure import Asked, Expansion, LikelySpans, SpanStates, States
+from ...inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates, States
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, StateGraph
 from .elimination import Elimination
@@ -49,45 +49,49 @@ class RuledTies(TiedChains):
         label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
         return super().expand(scores, expansion)._replace(label_of=label_of)
 
-    def fits(self, scores: Asked, clamp: Optional[Clamp]) -> bool:
+    def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
         """Whether no table is too large."""
         halves = self.prepare(scores, clamp).halves
         return bool(self.inference.fits(halves.tied, np.arange(len(halves.tied.firsts))).all())
 
     def expectations(
-        self, scores: Asked, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
         log_z, expected = super().expectations(work, weights=weights)
         return log_z, arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
 
-    def marginals(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
         return np.minimum(arrays.by_tag(super().marginals(work), work.tag_of, work.n_tags), 1.0)
 
-    def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
+    def n_best_of_all(
+        self, scores: ScoresOrWork, n: int, *, clamp: Optional[Clamp] = None
+    ) -> list[tuple[float, States]]:
         work = self.prepare(scores, clamp)
         return [(score, self.labels(work, states)) for score, states in super().n_best_of_all(work, n)]
 
-    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
+    def sample(self, scores: ScoresOrWork, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
         work = self.prepare(scores, clamp)
         return self.labels(work, super().sample(work, n, seed=seed))
 
     # Of a chain of the graph's states with the exact pairs of neighbours
 
     def span_probabilities(
-        self, scores: Asked, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None
+        self, scores: ScoresOrWork, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None
     ) -> Floats:
         chain, spans = self._as_chain(scores, spans, clamp)
         return LinearChain().span_probabilities(chain, spans, segments)
 
     def likely_spans(
-        self, scores: Asked, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None
+        self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None
     ) -> LikelySpans:
         chain, spans = self._as_chain(scores, spans, clamp)
         return LinearChain().likely_spans(chain, spans, min_prob)
 
-    def _as_chain(self, scores: Asked, spans: SpanStates, clamp: Optional[Clamp]) -> tuple[ChainScores, SpanStates]:
+    def _as_chain(
+        self, scores: ScoresOrWork, spans: SpanStates, clamp: Optional[Clamp]
+    ) -> tuple[ChainScores, SpanStates]:
         """And how its states spell spans."""
         work = self.prepare(scores, clamp)
         return self.inference.as_chains(work.problem), work.whole.expansion.spans(spans)

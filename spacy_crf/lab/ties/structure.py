@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ... import arrays, checks
 from ...errors import Errors
 from ...inference.linear_chain import LinearChain
-from ...inference.structure import Asked, States, Structure, Work
+from ...inference.structure import ScoresOrWork, States, Structure, Work
 from ...kernels import linear_chain as chain_kernels
 from ...losses.local import LocalLoss
 from ...losses.sampled import Walks
@@ -109,7 +109,7 @@ class TiedChains(Structure[TiedScores]):
 
     # --------------------------------------------------------------------------------------------------- sums
 
-    def log_partition(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+    def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
         halves = work.halves
         if halves.tied is None:
@@ -120,7 +120,7 @@ class TiedChains(Structure[TiedScores]):
         return log_z
 
     def expectations(
-        self, scores: Asked, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
+        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
         weights, halves = work.check_weights(weights), work.halves
@@ -143,7 +143,7 @@ class TiedChains(Structure[TiedScores]):
         work.scores.ties.by_feature(found.tables, total.tables)
         return values, total
 
-    def marginals(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> Floats:
+    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
         halves = work.halves
         if halves.tied is None:
@@ -210,7 +210,9 @@ class TiedChains(Structure[TiedScores]):
 
     # ---------------------------------------------------------------------------------------- lists and samples
 
-    def n_best_of_all(self, scores: Asked, n: int, *, clamp: Optional[Clamp] = None) -> list[tuple[float, States]]:
+    def n_best_of_all(
+        self, scores: ScoresOrWork, n: int, *, clamp: Optional[Clamp] = None
+    ) -> list[tuple[float, States]]:
         """The n best labellings of all sequences together, with their scores, best first."""
         checks.count("n_best", "n", n, most=checks.ANY)
         work = self.prepare(scores, clamp)
@@ -233,7 +235,7 @@ class TiedChains(Structure[TiedScores]):
                 best.append((score, rest))
         return best
 
-    def sample(self, scores: Asked, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
+    def sample(self, scores: ScoresOrWork, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
         work = self.prepare(scores, clamp)
         halves, states = work.halves, np.empty((n, work.n_tokens), dtype=np.int32)
         states[:, halves.free_tokens] = self.chain.sample(halves.free, n, seed=seed, clamp=halves.free_clamp)
@@ -288,7 +290,7 @@ class TiedChains(Structure[TiedScores]):
     def own_terms(self, loss: LocalLoss) -> Callable:
         return own_terms(loss)
 
-    def bounds(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
+    def bounds(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
         """What the log partition of all sequences together lies between."""
         work = self.prepare(scores, clamp)
         halves = work.halves
@@ -303,7 +305,7 @@ class TiedChains(Structure[TiedScores]):
 
     # ------------------------------------------------------------------------------------- approximated by chains
 
-    def as_chains(self, scores: Asked, *, clamp: Optional[Clamp] = None) -> ChainScores:
+    def as_chains(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> ChainScores:
         """Chains each of which is distributed as the method thinks that it is: what answers everything that a chain answers, of
         one sequence at a time. The same scores where there are no ties."""
         if isinstance(scores, TiedScores) and not len(scores.ties.source):

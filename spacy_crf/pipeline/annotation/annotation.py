@@ -14,7 +14,7 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Warnings
-from ...models.role import AnnotatedDocs
+from ...models.node import AnnotatedDocs
 
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = NDArray[np.int64]

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from spacy.vocab import Vocab
 from thinc.api import Model
 
-from ..errors import Errors
-from ..features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
-from ..kernels.hashing import list_pairs, mark_pairs
-from .architecture import Architecture
-from .role import Sizes
-from .sparse import VECTORS, Clustered, SparseRole
-from .table import Table, move_weights
+from ...errors import Errors
+from ...features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
+from ...kernels.hashing import list_pairs, mark_pairs
+from ...models.architecture import Architecture
+from ...models.node import Sizes
+from ...models.sparse import VECTORS, ClusteredWords, SparseNode
+from ...models.table import Table, move_weights
 
 
 def counts_in_parts(model: Model) -> bool:
@@ -25,7 +25,7 @@ def counts_in_parts(model: Model) -> bool:
         issubclass(kind, Architecture)
         and kind.observe is Architecture.observe
         and kind.start is Architecture.start
-        and all(isinstance(layer.attrs["role"], SparseRole) for layer in model.layers)
+        and all(isinstance(layer.attrs["role"], SparseNode) for layer in model.layers)
         and not any(VECTORS in layer.attrs["role"].features(layer).tables for layer in model.layers)
     )
 
@@ -86,7 +86,7 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         for layer in model.layers
     ]
     met, observed = np.zeros(2, dtype=np.int64), np.zeros((n_states + 2, n_states), dtype=np.uint8)
-    clustered = [Clustered.none() for _ in _with_clusters(model)]
+    clustered = [ClusteredWords.none() for _ in _with_clusters(model)]
     for part in parts():
         for of_layer, of_part in zip(sums, part["tables"]):
             for name, table in of_part.items():

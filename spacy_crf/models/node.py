@@ -1,4 +1,4 @@
-"""What a node of a model answers beside its output, and how its parameters are laid out anew and checked."""
+"""Base of the nodes of models: what components, optimizers and saving ask a thinc model for beside its output."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
@@ -21,19 +21,21 @@ class AnnotatedDocs(NamedTuple):
     docs: list[Doc]
     allowed: Any  # the labellings that the annotation allows: a clamp
     starts: NDArray[np.int64]  # [B + 1] of the sequences
-    unset: NDArray[np.bool_]  # [T] tokens of which the annotation says nothing
-    weights: Optional[Floats] = None  # [B] how much each sequence counts
-    structure: Any = None  # answers the loss in place of the model's own, where rules hold in training
-    alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows beside others
-    excluded: Segments = NO_SEGMENTS  # segments that no clamp leaves out, for optimizers that don't ask the structure
-    soft: Any = None  # what a teacher says, see `losses.soft`
+    unset: NDArray[np.bool_]  # [T] tokens without annotation
+    weights: Optional[Floats] = None  # [B] factor of each sequence
+    structure: Any = None  # used in place of the model's own if rules hold in training
+    alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows in addition
+    excluded: Segments = (
+        NO_SEGMENTS  # segments that the structure excludes but no clamp does, for optimizers without a structure
+    )
+    soft: Any = None  # soft labels, see `losses.soft`
 
 
-Corpus = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
+Batches = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as needed
 
 
 class Evidence(NamedTuple):
-    """How often training met what weights belong to."""
+    """How often training met the features, tokens and sequences that weights belong to."""
 
     counts: dict[str, NDArray[np.int64]]  # [F] of the features, by table
     tokens: int
@@ -46,7 +48,7 @@ class Evidence(NamedTuple):
         return cls(counts, tokens, met[1] or tokens // 15)
 
     def plus(self, other: "Evidence") -> "Evidence":
-        """With what came later."""
+        """The sum of this evidence and later evidence."""
         counts = {
             name: later + np.pad(self.counts[name], (0, len(later) - len(self.counts[name])))
             for name, later in other.counts.items()
@@ -55,7 +57,7 @@ class Evidence(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What nodes are initialized for."""
+    """Sizes for which nodes are initialized."""
 
     vocab: Vocab
     n_states: int
@@ -63,100 +65,109 @@ class Sizes(NamedTuple):
     tag_of: Optional[NDArray[np.int64]] = None  # [S] the tag of each state, in order; None where each state is a tag
 
 
-class Role:
-    """``attrs["role"]`` of every node of ours."""
+class Node:
+    """Base of the objects in ``attrs["role"]`` of the models of this package."""
 
-    gives: type  # of its output
-    learned: tuple[str, ...] = ()  # other attributes that training sets: they are saved
-    is_linear = True  # whether its output is a linear function of its weights, which may be part of an objective
+    gives: type  # type of the output
+    learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
+    is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
-    meaning: tuple[str, ...] = ()  # those of the config that say what the weights mean; the others say how to train
-    labelled: Optional[str] = None  # what has labels by its scores: "tokens", "segments" or "texts"; None for a layer's
-    decoding: Optional[type] = None  # the `Decoding` of components, where that of what is labelled does not fit
-    no_shares_of_texts: Optional[str] = (
-        None  # why a decision can't be split up among the texts of training, if it can't
-    )
+    meaning: tuple[str, ...] = ()  # settings on which the meaning of the weights depends; the others are about training
+    labelled: Optional[str] = None  # what has labels by its scores: "tokens", "segments" or "texts"; None for layers
+    decoding: Optional[type] = None  # a `Decoding` in place of the usual one for what is labelled
+    no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the texts of training
 
     def __repr__(self) -> str:  # for `spacy debug model`
         return f"{type(self).__name__}()"
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Makes room for new states behind those that are there. Their weights are zero."""
+        """Add new states with weights of zero behind the present ones."""
         raise NotImplementedError
 
     def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
-        """Adds random numbers, of the shape that is asked for, to what the node's own weights say of some states (bool[S])."""
+        """Add random numbers to the node's own weights of some states.
+
+        states (bool[S]): Which.
+        draw (Callable): Gives random numbers of a shape.
+        """
         raise NotImplementedError
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
     ) -> tuple[NDArray[np.int64], ...]:
-        """Which of the states that have names weights are about, one array for each of some states.
+        """Numbers of the states that weights belong to, in the order of the component's names of states.
 
-        parameter (str): Whose weights they are, None for those of the layers.
-        places: Of the weights in the parameter, by its axes, or their states among those of the layers.
+        parameter (str): The parameter, None for weights of the layers.
+        places (tuple[int64[N], ...]): Places of the weights in the parameter, by axis, or their states in the layers.
+        RETURNS (tuple[int64[N], ...])
         """
         return places
 
     def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
-        """The tag of each state, in order: int64[S]. A component keeps it as the attribute "tag_of".
+        """Tag of each state, which components keep as the attribute "tag_of".
 
         labels (Sequence[str]): The label of each tag, "O" for none.
+        RETURNS (int64[S]): Rising.
         """
         return np.arange(len(labels))
 
     def has_hidden(self, model: Model) -> bool:
-        """Whether the annotation leaves it open which states a labelling has."""
+        """Whether one labelling may have several paths of states."""
         return False
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
-        """Whether the model's settings fit the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
+        """Check the model's settings against the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
 
     def columns(self, n_states: int) -> int:
-        """How many states its layers have."""
+        """Number of states in the layers."""
         return n_states
 
     def starts(self, docs: DocBatch) -> NDArray[np.int64]:
-        """Where the rows of the scores of each sequence begin and end: int64[B + 1]."""
+        """Bounds of the rows of scores of each sequence: int64[B + 1]."""
         return docs.sequence_starts()
 
     def fixed(self, layer: Model) -> Any:
-        """What keeps of a fixed corpus what the layer looks at, see `corpus.Corpus`; None for what every layer has."""
+        """The layer's own storage for a fixed corpus, see `corpus.SparseCorpus`; None for the usual ones."""
         return None
 
     def expect(self, model: Model, n_states: int) -> None:
-        """Called before what a saved model has learned, with so many states, takes the place of what there is."""
+        """Prepare for loading a saved model with this number of states."""
 
     def forget(self, model: Model) -> None:
-        """Makes the node what it was before it learned."""
+        """Return the node to its state before training."""
         unset(model)
         for name in self.learned:
             model.attrs[name] = None
 
     def check(self, model: Model, n_states: int) -> None:
-        """Whether what a file says can be its own: kernels trust what is loaded. RAISES (ValueError): CRF509."""
+        """Check loaded parameters and attributes, which kernels trust. RAISES (ValueError): CRF509."""
         raise NotImplementedError
 
 
 def gives(model: Any) -> Optional[type]:
-    """What the output of a model is, None for models that are none of ours."""
+    """Type of a model's output. RETURNS (type): None for models of other packages."""
     node = model.attrs.get("role") if isinstance(model, Model) else None
     return None if node is None else node.gives
 
 
+def no_backprop(d_output: Any) -> list[Doc]:
+    """Backpropagation of predictions."""
+    return []
+
+
 def forget(model: Model) -> None:
-    """Makes a model what it was before it learned. What is given to it, such as gazetteers, stays."""
+    """Return a model to its state before training. Settings such as gazetteers stay."""
     for node in model.walk():
         if "role" in node.attrs:
             node.attrs["role"].forget(node)
 
 
-# -------------------------------------------------------------------------------------- parameters, laid out anew
+# ------------------------------------------------------------------------------------------ layout of parameters
 
 
 def unset(node: Model) -> None:
-    """Takes the parameters from a node; a gradient that waits for its step is empty."""
+    """Remove the parameters of a node; a gradient that waits for its step becomes empty."""
     for name in node.param_names:
         node.set_param(name, None)
         if node.has_grad(name):
@@ -164,9 +175,9 @@ def unset(node: Model) -> None:
 
 
 def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:
-    """Lays out a parameter anew, and a gradient that waits for its step.
+    """Change the layout of a parameter, and of a gradient that waits for its step.
 
-    move (Callable[[NDArray], NDArray]): From an array as it was to one as it shall be.
+    move (Callable[[NDArray], NDArray]): From an array in the old layout to one in the new layout.
     """
     if model.has_grad(name):
         model.set_grad(name, move(model.get_grad(name)))
@@ -174,7 +185,7 @@ def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> No
 
 
 def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Values in the first corner of an array of zeros; what has no room there is left out."""
+    """Values in the first corner of an array of zeros, cut off where the new shape is smaller. RETURNS (float32[shape])"""
     moved = np.zeros(shape, dtype=np.float32)
     kept = tuple(slice(min(sizes)) for sizes in zip(values.shape, shape))
     moved[kept] = values[kept]
@@ -185,7 +196,11 @@ def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
-    """RAISES (ValueError): CRF509 for weights that are missing, have another shape or are no finite numbers."""
+    """Check the weights of a loaded model.
+
+    shapes (dict): Shape of each parameter.
+    RAISES (ValueError): CRF509 for weights that are missing, have another shape or are not finite.
+    """
     for name, shape in shapes.items():
         weights = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
         check_array(f"{model.name}.{name}", weights, shape, np.float32)
@@ -194,12 +209,12 @@ def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def check_array(what: str, array: Any, shape: tuple[int, ...], dtype: type) -> None:
-    """RAISES (ValueError): CRF509."""
+    """Check shape and type of a loaded array. RAISES (ValueError): CRF509."""
     found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
     check_equal(what, found, f"{np.dtype(dtype)} {shape}")
 
 
 def check_equal(what: str, found: Any, expected: Any) -> None:
-    """RAISES (ValueError): CRF509."""
+    """Check a loaded value. RAISES (ValueError): CRF509."""
     if type(found) is not type(expected) or found != expected:
         raise ValueError(Errors.CRF509.format(what=what, found=found, expected=expected))
