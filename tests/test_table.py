@@ -108,7 +108,7 @@ def by_kinds(corpus, threads):
         fixed.add(corpus.compiled.reader.read(batch))
     fixed.finish()
     some_occur_once = any((numbers < 0).any() for batch in fixed.blocks for numbers in batch.kinds)
-    assert not fixed.kinds or some_occur_once
+    assert not fixed.windows or some_occur_once
     of_pass, parts = TokensPass(fixed, rows.slots(corpus.weights), threads=threads), parts_for(threads)
     scores, gradient, d_slots = np.zeros_like(corpus.d_scores), np.zeros(rows.n_weights), rows.zero_slots()
     begin = 0

@@ -1,8 +1,8 @@
 """Features of the tokens of a fixed corpus, of one table, from weights to scores and back: see `features.shared_windows`.
 
-`KindRows` scores windows that many tokens have, `FixedTokens` holds the features of a corpus, and `TokensPass` is one pass over
-it. Where a structure prunes most states, it asks for the scores of three or four of some hundreds, again and again until it looks
-for better ones: `ChosenScores` lists once which weights these scores need, and a pass then reads no others.
+`WindowTable` has the features of windows that many tokens have, `FixedTokens` holds the features of a corpus, and `TokensPass` is
+one pass over it. Where a structure prunes most states, it asks for the scores of three or four of some hundreds, again and again
+until it looks for better ones: `ChosenScores` lists once which weights these scores need, and a pass then reads no others.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from ..arrays import ranges
 from ..features.extractor import CompiledTemplates
-from ..features.shared_windows import CorpusTokens, KindBuilder, KindFeatures, with_features
+from ..features.shared_windows import CorpusTokens, KindBuilder, with_features
 from ..features.token_columns import TokenColumns
 from ..inference.structure import ScorePlaces
 from ..kernels.partial_scores import add_uses, list_uses, scatter_uses
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats, TokenFeatures
-from .table import ALL, GradientPart, Sight, Table
+from .table import GradientPart, Sight, Table
 
 # Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
 # all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
@@ -30,8 +30,28 @@ _SPARSE = 0.5
 _PADDED = 2
 
 
+class WindowTable(NamedTuple):
+    """Features of the U different windows of one kind in a corpus, see `features.shared_windows`."""
+
+    sight: Sight  # tokens that see a window
+    first_slots: dict[int, NDArray[np.integer]]  # by place in the sight: [M, U] first slot of each feature, -1 for none
+    reach: int  # of the reader of the corpus
+    n_windows: int  # U
+
+    def seen(self, windows: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.integer]:
+        """First slots of the features of each token, -1 for none: int[M, T]."""
+        lengths = np.diff(starts)
+        # A token's own position among those of all sequences, which have more around them
+        own = np.arange(starts[-1]) + np.repeat((2 * np.arange(len(lengths)) + 1) * self.reach, lengths)
+        found = []
+        for place, first_slots in self.first_slots.items():
+            window = windows[own - self.sight.first - place]
+            found.append(np.where(window >= 0, first_slots[:, window], -1))
+        return np.vstack(found)
+
+
 class FixedTokens:
-    """What templates find at the tokens of a corpus, batch by batch: stored once for all windows that look alike.
+    """Features that templates find at the tokens of a corpus, batch by batch, stored once for all windows that look alike.
 
     compiled (CompiledTemplates): The templates.
     table (Table): Which of their features have weights.
@@ -39,176 +59,115 @@ class FixedTokens:
 
     def __init__(self, compiled: CompiledTemplates, table: Table):
         self.table = table
-        self.kinds: list[KindRows] = []
-        self.blocks: list[CorpusTokens] = []  # with where weights begin in place of the rows of features
+        self.windows: list[WindowTable] = []
+        self.blocks: list[CorpusTokens] = []  # with first slots in place of the rows of features
         self._builder = KindBuilder(compiled, table.index)
         self._reach, self._has_items = compiled.reader.reach, bool(compiled.item_templates)
 
     def add(self, columns: TokenColumns) -> None:
-        """The next batch."""
+        """Add the next batch."""
         self.blocks.append(self._builder.add(columns))
 
     def finish(self) -> None:
-        """After the last one."""
+        """Complete the corpus after the last batch."""
         often = max(2, int(_OFTEN * self.table.n_columns))
         shared, blocks = self._builder.finish(self.blocks, often=often)
         if self._has_items:
             blocks = [*map(items_side_by_side, blocks)]
-        self.kinds = [KindRows(kinds, self.table, self._reach) for kinds in shared]
+        for kinds in shared:
+            sight = Sight.of(kinds.offsets)
+            first_slots = {
+                sight.place(offset): np.ascontiguousarray(self.table.first_slots(of_offset))
+                for offset, of_offset in zip(kinds.offsets, kinds.rows)
+            }
+            self.windows.append(WindowTable(sight, first_slots, self._reach, kinds.rows[0].shape[1]))
         self.blocks = [_by_slots(block, self.table.first_slots) for block in blocks]
         del self._builder
 
     def move(self, table: Table) -> None:
-        """From here on the weights of the features are those of another table, and may be fewer."""
+        """Replace the weights by those of another table of the same features, which may have fewer."""
         places, self.table = table.slots_after(self.table), table
-        for rows in self.kinds:
-            rows.move(table, places)
+        self.windows = [
+            windows._replace(first_slots={place: places[slots] for place, slots in windows.first_slots.items()})
+            for windows in self.windows
+        ]
         self.blocks = [_less(_by_slots(block, places.__getitem__), table) for block in self.blocks]
 
     def fingerprint(self) -> Iterable[NDArray]:
-        """The arrays that say what it is."""
+        """The arrays that distinguish these features from others."""
         for starts, kinds, rest, items in self.blocks:
             yield from (*kinds, starts, rest, items.rows)
 
     def stored(self) -> list[Any]:
-        """What a file can hold of it: lists, numbers and arrays."""
-        blocks = [[starts, kinds, rest, list(items)] for starts, kinds, rest, items in self.blocks]
-        return [[kinds.stored() for kinds in self.kinds], blocks]
+        """The features as a file can hold them: lists, numbers and arrays."""
+        windows = [[list(sight), [*map(list, slots.items())], *rest] for sight, slots, *rest in self.windows]
+        return [windows, [[starts, kinds, rest, list(items)] for starts, kinds, rest, items in self.blocks]]
 
     @classmethod
     def from_stored(cls, stored: list[Any], table: Table) -> "FixedTokens":
-        tokens = cls.__new__(cls)
-        kinds, blocks = stored
-        tokens.table, tokens.kinds = table, [KindRows.from_stored(of_kinds, table) for of_kinds in kinds]
+        tokens, (windows, blocks) = cls.__new__(cls), stored
+        tokens.table = table
+        tokens.windows = [WindowTable(Sight(*sight), dict(slots), *rest) for sight, slots, *rest in windows]
         tokens.blocks = [
-            CorpusTokens(starts, of_kinds, rest, TokenFeatures(*items)) for starts, of_kinds, rest, items in blocks
+            CorpusTokens(starts, kinds, rest, TokenFeatures(*items)) for starts, kinds, rest, items in blocks
         ]
         return tokens
-
-
-class KindRows:
-    """Weights to scores and back over a fixed corpus whose windows are of few kinds (``features.shared_windows``)."""
-
-    def __init__(self, kinds: KindFeatures, rows: Table, reach: int):
-        self._sight = Sight.of(kinds.offsets)
-        self._first_slots = {
-            self._sight.place(offset): np.ascontiguousarray(rows.first_slots(of_offset))
-            for offset, of_offset in zip(kinds.offsets, kinds.rows)
-        }
-        self._rows = rows
-        self._reach = reach
-        self._shape = (kinds.rows[0].shape[1], self._sight.width, rows.n_columns)
-
-    def move(self, rows: Table, places: NDArray[np.integer]) -> None:
-        """From here on the weights of the features are those of another table.
-
-        places (int[N + 1]): Where each slot is in that, -1 for none.
-        """
-        self._rows, self._shape = rows, (*self._shape[:2], rows.n_columns)
-        self._first_slots = {place: places[first_slots] for place, first_slots in self._first_slots.items()}
-
-    def stored(self) -> list[Any]:
-        """What a file can hold of it."""
-        return [list(self._sight), [*map(list, self._first_slots.items())], self._reach, list(self._shape)]
-
-    @classmethod
-    def from_stored(cls, stored: list[Any], rows: Table) -> "KindRows":
-        kinds = cls.__new__(cls)
-        sight, first_slots, kinds._reach, shape = stored
-        kinds._sight, kinds._shape = Sight(*sight), tuple(shape)
-        kinds._first_slots, kinds._rows = dict(first_slots), rows
-        return kinds
-
-    def zeros(self) -> Floats:
-        return np.zeros(self._shape)
-
-    def score(self, slots: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each kind for each token that sees it: float64[U, O, C]."""
-        table = self.zeros()
-        for place, first_slots in self._first_slots.items():
-            self._rows.add_references(first_slots, slots, table, place=place, threads=threads)
-        return table
-
-    def add_scores(self, kinds: NDArray[np.int32], starts: NDArray[np.int64], table: Floats, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C]) those of the kinds around each token."""
-        add_kind_rows(kinds, starts, self._reach, self._sight.first, table, scores)
-
-    def seen(self, kinds: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.integer]:
-        """Where the weights of the features of each token begin, -1 for none: int[M, T]."""
-        lengths = np.diff(starts)
-        # A token's own position among those of all sequences, which have more around them
-        own = np.arange(starts[-1]) + np.repeat((2 * np.arange(len(lengths)) + 1) * self._reach, lengths)
-        found = []
-        for place, first_slots in self._first_slots.items():
-            kind = kinds[own - self._sight.first - place]
-            found.append(np.where(kind >= 0, first_slots[:, kind], -1))
-        return np.vstack(found)
-
-    def scatter(
-        self,
-        kinds: NDArray[np.int32],
-        starts: NDArray[np.int64],
-        d_scores: Floats,
-        d_table: Floats,
-        *,
-        part: GradientPart = ALL,
-    ) -> None:
-        """Adds the gradient of the kinds' scores to ``d_table``."""
-        scatter_kind_rows(kinds, starts, self._reach, self._sight.first, d_scores, *part, d_table)
-
-    def scatter_slots(self, d_table: Floats, d_slots: Floats, *, part: GradientPart = ALL) -> None:
-        """Adds the gradient of the slots to ``d_slots``."""
-        for place, first_slots in self._first_slots.items():
-            self._rows.scatter_references(first_slots, d_table, d_slots, place=place, part=part)
 
 
 class TokensPass:
     """One pass over a corpus.
 
-    tokens (FixedTokens): Its features.
+    tokens (FixedTokens): The features of the corpus.
     slots (float64[N]): Their weights.
-    is_read (bool): Whether scores of windows are asked for.
+    is_read (bool): Whether any scores of windows are needed.
     """
 
     def __init__(self, tokens: FixedTokens, slots: Floats, *, is_read: bool = True, threads: int = 1):
         self._blocks, self._table, self._slots = tokens.blocks, tokens.table, slots
-        self._kinds = tokens.kinds if is_read else []
-        self._scores = [kinds.score(slots, threads=threads) for kinds in self._kinds]
-        self._d_scores = [kinds.zeros() for kinds in self._kinds]
+        self._windows = tokens.windows if is_read else []
+        shapes = [(windows.n_windows, windows.sight.width, self._table.n_columns) for windows in self._windows]
+        # Scores of each window for each token that sees it, and their derivatives: [U, O, C]
+        self._scores, self._d_scores = [*map(np.zeros, shapes)], [*map(np.zeros, shapes)]
+        for windows, scores in zip(self._windows, self._scores):
+            for place, first_slots in windows.first_slots.items():
+                self._table.add_references(first_slots, slots, scores, place=place, threads=threads)
 
     def add_scores(self, number: int, scores: Floats) -> None:
-        """Adds those of a batch (float64[T, C])."""
+        """Add the scores of a batch to ``scores`` (float64[T, C])."""
         starts, kinds, rest, items = self._blocks[number]
-        for rows, of_tokens, table in zip(self._kinds, kinds, self._scores):
-            rows.add_scores(of_tokens, starts, table, scores)
+        for windows, of_tokens, of_windows in zip(self._windows, kinds, self._scores):
+            add_kind_rows(of_tokens, starts, windows.reach, windows.sight.first, of_windows, scores)
         self._table.add_references(rest, self._slots, scores)
         self._table.add_placed(items, self._slots, scores)
 
     @property
     def n_tables(self) -> int:
-        """How many tables of windows there are, whose derivatives are kept each for itself."""
-        return len(self._kinds)
+        """Number of tables of windows, whose derivatives are collected separately."""
+        return len(self._windows)
 
     def scatter_windows(self, table: int, number: int, d_scores: Floats, *, part: GradientPart) -> None:
-        """Keeps the derivatives of a batch for one of the tables."""
-        block = self._blocks[number]
-        self._kinds[table].scatter(block.kinds[table], block.starts, d_scores, self._d_scores[table], part=part)
+        """Collect the derivatives of a batch for one of the tables of windows."""
+        block, windows = self._blocks[number], self._windows[table]
+        where = block.kinds[table], block.starts, windows.reach, windows.sight.first
+        scatter_kind_rows(*where, d_scores, *part, self._d_scores[table])
 
     def scatter(self, number: int, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart) -> None:
-        """Adds the gradients of slots that no windows read, and of weights of features with values."""
+        """Add the gradients of slots that no windows read, and of weights of features with values."""
         block = self._blocks[number]
         self._table.scatter_references(block.rest, d_scores, d_slots, part=part)
         self._table.scatter_placed(block.items, d_scores, d_slots, gradient, part=part)
 
     def finish(self, d_slots: Floats, part: GradientPart) -> None:
         """Add the gradients of the slots that windows read, after the last batch."""
-        for rows, d_table in zip(self._kinds, self._d_scores):
-            rows.scatter_slots(d_table, d_slots, part=part)
+        for windows, d_scores in zip(self._windows, self._d_scores):
+            for place, first_slots in windows.first_slots.items():
+                self._table.scatter_references(first_slots, d_scores, d_slots, place=place, part=part)
 
 
 def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
-    """Items that are there or not (most functions give no other numbers) beside the templates: what a function gives in the same
-    order at each token is read faster so, nearly in half of the time on features of sklearn-crfsuite's tutorial."""
+    """Items without values (as most functions give them) beside the templates: items that a function gives in the same order at
+    each token are read faster, in nearly half of the time on features of sklearn-crfsuite's tutorial.
+    """
     rows, values, starts = block.items
     there = np.ones(len(rows), dtype=bool) if values is None else values != 0
     counts = np.diff(starts)
@@ -223,7 +182,7 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
 
 
 def _by_slots(block: CorpusTokens, first_slots: Callable[[NDArray], NDArray[np.integer]]) -> CorpusTokens:
-    """With where the weights of features begin in place of their rows, but for those of items with values."""
+    """The block with first slots in place of the rows of features, except for items with values."""
     items = block.items
     if items.values is None:
         items = items._replace(rows=first_slots(items.rows))
@@ -231,7 +190,7 @@ def _by_slots(block: CorpusTokens, first_slots: Callable[[NDArray], NDArray[np.i
 
 
 def _less(block: CorpusTokens, table: Table) -> CorpusTokens:
-    """Without the features that have no weights, as far as that makes a pass shorter."""
+    """The block without features that have no weights, if that makes a pass shorter."""
     rest, items = block.rest, block.items
     if items.values is not None:
         return block._replace(rest=rest[(rest >= 0).any(axis=1)], items=table.with_weights(items))
@@ -248,20 +207,20 @@ _MOST_WHOLE = 0.5  # above this share of tokens whose states are all asked for, 
 
 
 class WeightUses(NamedTuple):
-    """Which weights are added to which scores."""
+    """Weights that are added to scores, and these scores."""
 
     places: NDArray[np.integer]  # [U] token · C + column
     weights: NDArray[np.integer]  # [U]
 
 
 class ChosenScores(NamedTuple):
-    """What a batch of T tokens gives of its scores, which have C columns."""
+    """Some scores of a batch of T tokens, with C columns, that many passes need."""
 
-    known: NDArray[np.int64]  # [N] places whose uses are listed, rising
+    known: NDArray[np.int64]  # [N] places with listed uses, rising
     uses: WeightUses
-    whole: NDArray[np.int64]  # [M] tokens of which all columns are asked for
-    references: NDArray[np.integer]  # [templates, M] features of these, as `Table.add_references` takes them
-    listed: TokenFeatures  # further ones, as `Table.add_placed` takes them
+    whole: NDArray[np.int64]  # [M] tokens of which all columns are needed
+    references: NDArray[np.integer]  # [templates, M] their features, as `Table.add_references` takes them
+    listed: TokenFeatures  # further features of theirs, as `Table.add_placed` takes them
 
     @classmethod
     def of(
@@ -271,11 +230,12 @@ class ChosenScores(NamedTuple):
         asked: ScorePlaces,
         before: "Optional[ChosenScores]" = None,
     ) -> "Optional[ChosenScores]":
-        """tokens (FixedTokens): Of a corpus, of which this is the batch with a number.
+        """List the weights that some scores of a batch need.
 
-        asked (ScorePlaces): What is asked for; of a token without any, everything.
-        before (ChosenScores): What was asked for of the same batch: mostly the same.
-        RETURNS (ChosenScores): None where that is most of all.
+        tokens (FixedTokens): Features of the corpus. number (int): Of the batch.
+        asked (ScorePlaces): The scores; for a token without any, all of its scores.
+        before (ChosenScores): The previous choice for the batch, mostly the same.
+        RETURNS (ChosenScores): None if most scores are needed.
         """
         block, states = tokens.blocks[number], tokens.table
         n_columns, items = states.n_columns, block.items
@@ -286,7 +246,7 @@ class ChosenScores(NamedTuple):
             return None
         known, uses = _still_asked(before, is_whole, n_columns)
         new = np.setdiff1d(asked.tokens * n_columns + asked.states, known, assume_unique=True)
-        references = [rows.seen(of_tokens, block.starts) for rows, of_tokens in zip(tokens.kinds, block.kinds)]
+        references = [windows.seen(of_tokens, block.starts) for windows, of_tokens in zip(tokens.windows, block.kinds)]
         references = np.vstack([*references, block.rest])
         uses = _join(uses, _list_uses(references, items, states, new))
         begin, end = items.starts[whole], items.starts[whole + 1]
@@ -316,7 +276,7 @@ class ChosenScores(NamedTuple):
 def _still_asked(
     before: Optional[ChosenScores], is_whole: NDArray[np.bool_], n_columns: int
 ) -> tuple[NDArray[np.int64], Optional[WeightUses]]:
-    """What is listed already, but for tokens of which now everything is asked for."""
+    """Uses that are listed already, except for tokens whose scores are now all needed."""
     if before is None:
         return np.zeros(0, dtype=np.int64), None
     if not is_whole[before.known // n_columns].any():
@@ -328,7 +288,7 @@ def _still_asked(
 def _list_uses(
     references: NDArray[np.integer], items: TokenFeatures, states: Table, places: NDArray[np.int64]
 ) -> WeightUses:
-    """The weights that are added at some places, in rising order."""
+    """Uses of weights at some places (int64[N], rising)."""
     tokens, columns = places // states.n_columns, places % states.n_columns
     starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=references.shape[1])))
     narrow = references.shape[1] * states.n_columns <= np.iinfo(np.int32).max

@@ -1,7 +1,7 @@
 """Emissions of a neural encoder: dense layers from the vectors of tokens to the scores of states.
 
-The encoder may be on another device, where the dense layers are too. Its scores come to the host in one transfer a batch, and
-their derivatives go back in one.
+Encoder and dense layers may be on another device. Scores come to the host in one transfer a batch, and derivatives go back in
+one.
 """
 
 from collections import deque
@@ -22,35 +22,35 @@ from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, gi
 from .sparse import SparseNode
 
 _MODES = ("adam", "frozen", "pool")
-_PIECES = 3  # of the hidden layer, as many as spaCy's encoders have
+_PIECES = 3  # of the hidden layer, as in spaCy's encoders
 
 
 class EncoderNode(Node):
-    """The layers behind the encoder, of which the last one gives the scores.
+    """Node of the layers behind an encoder, of which the last one gives the scores.
 
-    learns (bool): Whether the encoder does.
+    learns (bool): Whether the encoder is trained.
     """
 
     gives: type = Emissions
-    kinds = 1  # of scores, each of which every state has at each token
+    kinds = 1  # number of scores of each state at each token
 
     def __init__(self, learns: bool = True):
         self.learns = learns
         self.is_linear = not learns
 
     def split(self, model: Model, scores: Floats, starts: NDArray[np.int64]) -> Any:
-        """The output, from what the last layer says.
+        """The output, from the scores of the last layer.
 
         scores (float64[T, kinds · S]), starts (int64[B + 1])
         """
         return Emissions(scores, None, starts)
 
     def join(self, d_output: Any) -> Floats:
-        """The way back."""
+        """Derivatives by the scores of the last layer."""
         return d_output.scores
 
     def measure(self, model: Model, sizes: Sizes) -> None:
-        """What else the corpus says."""
+        """Set attributes that the corpus determines."""
 
     def resize(self, model: Model, n_states: int) -> None:
         output, size = model.get_ref("output"), self.kinds * n_states
@@ -82,7 +82,7 @@ class EncoderNode(Node):
         unset(model.get_ref("output"))
 
     def expect(self, model: Model, n_states: int) -> None:
-        """The layer of the scores gets the size of theirs."""
+        """Give the last layer the size of the saved one."""
         if model.get_ref("output").has_dim("nO"):
             self.resize(model, n_states)
 
@@ -104,17 +104,19 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 def encoder_emissions(
     owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
-    """What an encoder says of tokens, or what else a role makes of it.
+    """Emissions of an encoder, or another output that its node makes of the scores.
 
-    owner (str): The architecture it is given to, for messages.
-    hidden_width (int): Of a hidden layer between encoder and scores, 0 for none.
+    owner (str): The architecture, for messages. tok2vec (Model): The encoder.
+    hidden_width (int): Width of a hidden layer between encoder and scores, 0 for none.
+    role (EncoderNode): The node, for emissions by default.
+    RETURNS (Model)
     """
     role = role or EncoderNode()
     is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
     checks.expect(is_encoder, owner, "tok2vec", tok2vec, "an encoder with the dimension nO")
     width = checks.count(owner, "hidden_width", hidden_width, least=0, most=1 << 16)
     hidden = [Maxout(width, nP=_PIECES, dropout=0.0)] if width else []
-    output = Linear(init_W=zero_init)  # knows nothing before it has learned, as spaCy's tagger
+    output = Linear(init_W=zero_init)  # as spaCy's tagger
     return Model(
         "tok2vec_emissions",
         _forward,
@@ -147,7 +149,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
 
 
 def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
-    """Layers that are there stay, and get room for more states."""
+    """Initialize new layers; present layers stay, and grow to more states."""
     output = model.get_ref("output")
     if X is None or Y is None:
         return
@@ -159,9 +161,9 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     encoder, *dense = model.layers
     batches = iter(X())
     sample = next(batches).docs[:10]
-    deque(batches, maxlen=0)  # for somebody counts what they bring
+    deque(batches, maxlen=0)  # as the reader counts the batches
     encoder.initialize(X=sample)
-    # Transformers that are listened to know their width from here on, not all of their listeners do
+    # Transformers know their width from here on, but not all listeners to them do
     known = encoder.has_dim("nO")
     flat = model.ops.alloc2f(1, encoder.get_dim("nO")) if known else model.ops.flatten(encoder.predict(sample))
     for layer in dense:
@@ -177,10 +179,10 @@ def scored_tokens(
     joint: Any,
     of: type[EncoderNode] = EncoderNode,
 ) -> tuple[dict[str, Model], "Joint"]:
-    """What gives scores to tokens, as an architecture's settings say.
+    """Layers that score tokens, from the settings of an architecture.
 
     owner (str): The architecture, for messages.
-    of (type[EncoderNode]): What the encoder's scores are of.
+    of (type[EncoderNode]): Class of the encoder's node.
     RETURNS (tuple[dict, Joint]): Layers by their names, and how they learn together.
     RAISES (ValueError): CRF020.
     """
@@ -208,7 +210,7 @@ def scored_tokens(
 
 
 class Joint(NamedTuple):
-    """How the parts of a model learn together whose scores are a sum.
+    """How the parts of a model whose scores are a sum learn together.
 
     mode (str): "adam", all of them from the beginning, by gradients; "frozen", all but the encoder, which stays as it is; or
         "pool", features and encoder each as though alone, and what either is worth by texts that teach them nothing.
@@ -224,7 +226,7 @@ class Joint(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Any) -> "Joint":
-        """What a config says; None for the defaults.
+        """Settings of a config, None for the defaults.
 
         RAISES (ValueError): CRF020.
         """
@@ -240,5 +242,5 @@ class Joint(NamedTuple):
 
     @property
     def learns(self) -> bool:
-        """Whether the encoder does."""
+        """Whether the encoder is trained."""
         return self.mode != "frozen"

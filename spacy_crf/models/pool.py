@@ -1,7 +1,8 @@
-"""A logarithmic opinion pool: a weighted sum of the scores of models of one structure, each of which learns as though alone.
+"""Logarithmic opinion pools (Smith, Cohn & Osborne 2005): a weighted sum of the scores of models of one structure, each of which
+is trained as though alone.
 
-A sum that learns as a whole leaves to each part what the others have not explained yet. Here each member explains all it can, and
-what each is worth tell texts that taught none of them (Smith, Cohn & Osborne 2005).
+In a sum that is trained as a whole each part learns what the others have not explained yet. Here each member explains all it can,
+and texts that no member is trained on determine the shares.
 
     score(y) = sum_m shares[m] · score_m(y)
 """
@@ -22,15 +23,15 @@ from .architecture import Architecture, StructureModel, build
 from .neural import Joint
 from .node import Batches, Node, check_weights, no_backprop
 
-_SHARED = ("allowed", "longest")  # attributes that the component sets, which members have too
+_SHARED = ("allowed", "longest")  # attributes that the component sets, for all members
 
 
 class Pooled(NamedTuple):
-    """What training sees of a pool."""
+    """Output of a pool in training."""
 
-    members: tuple[Any, ...]  # the scores of each that learns
+    members: tuple[Any, ...]  # scores of the members in training
     pool: Any  # their weighted sum
-    held_out: NDArray[np.bool_]  # [B] sequences that teach the members nothing, but what each of them is worth
+    held_out: NDArray[np.bool_]  # [B] sequences that determine the shares, and train no member
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -38,7 +39,7 @@ class Pooled(NamedTuple):
 
 
 class PoolModel(StructureModel):
-    """Its dimension ``nO`` is that of its members."""
+    """A model with the dimension ``nO`` of its members."""
 
     def has_dim(self, name: str) -> Optional[bool]:
         return self.layers[0].has_dim(name) if name == "nO" else super().has_dim(name)
@@ -48,16 +49,16 @@ class PoolModel(StructureModel):
 
 
 class PoolNode(Node):
-    """The node above the members.
+    """Node of a pool.
 
-    of (Architecture): As each of them has one.
+    of (Architecture): Node of the same kind as those of the members.
     """
 
     is_linear = False
 
     def __init__(self, of: Architecture):
-        self.holds_out = True  # whether there are texts that teach no member
-        self.at_rest = 0  # of the members, how many don't learn now: the first ones
+        self.holds_out = True  # whether some texts train no member
+        self.at_rest = 0  # number of members that are not trained now: the first ones
         self._of = of
         self.gives, self.structure, self.in_training = of.gives, of.structure, of.in_training
         self.meaning, self.labelled = of.meaning, of.labelled
@@ -80,14 +81,19 @@ class PoolNode(Node):
         return self._of.weighted_sum(outputs, shares)
 
     def derivatives(self, d_pool: Any, outputs: Sequence[Any]) -> Floats:
-        """With respect to the shares."""
+        """Derivatives by the shares."""
         return np.array([self._of.dot(d_pool, output) for output in outputs])
 
 
 def put_together(
     name: str, make_role: Callable[[], Architecture], layers: dict[str, Model], joint: Joint, **attrs: Any
 ) -> StructureModel:
-    """A model with these layers: one of their sum, or a pool of one on sparse features and one on an encoder."""
+    """A model of the sum of some layers, or a pool of a model of sparse features and a model of an encoder.
+
+    make_role (Callable): Makes the node of each model. layers (dict[str, Model]): Layers by name.
+    joint (Joint): How they learn together. attrs: Attributes of the model.
+    RETURNS (StructureModel)
+    """
     if joint.mode != "pool":
         rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
         return build(name, make_role(), layers, **attrs, **rate)
@@ -111,7 +117,7 @@ def put_together(
 
 
 def tell_members(model: Model) -> None:
-    """What the component has said to the pool."""
+    """Pass the attributes of the pool that the component sets to its members."""
     for member in model.layers:
         member.attrs.update({name: model.attrs[name] for name in _SHARED if name in model.attrs})
 
@@ -127,7 +133,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
         return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
-        if d_scores.held_out.any():  # a gradient of zeros would let weight decay take them away
+        if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
             model.inc_grad("shares", role.derivatives(d_scores.pool, outputs).astype(np.float32))
         for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
             backprop_member(d_member)
@@ -149,10 +155,10 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
 def pooled_loss(
     loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
 ) -> tuple[Floats, Pooled, NDArray[np.bool_]]:
-    """Each member's own loss, and the negative log probability of the texts that are held out, see `ClampedLoss`: by that is
-    told what the members are worth, since other losses may be least where all scores are 0.
+    """Loss of each member, and for held-out texts the negative log probability (see `ClampedLoss`), which determines the shares:
+    other losses may be least where all scores are 0.
 
-    soft: Soft labels, if there are any: for a loss that is expected under these.
+    soft: Soft labels, for a loss that takes them.
     """
     of_pool = loss if soft else LogLikelihood()
     weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out
@@ -168,7 +174,7 @@ def pooled_loss(
 
 
 def wake(model: Model, *, holds_out: bool) -> None:
-    """From here on all members learn, where the model is a pool.
+    """Train all members from here on, if the model is a pool.
 
     holds_out (bool): Whether some texts are held out.
     """
@@ -178,9 +184,9 @@ def wake(model: Model, *, holds_out: bool) -> None:
 
 
 def held_out_sequences(docs: list[Doc], starts: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """The sequences of a share of the texts: the same ones in each epoch, and all copies of a text.
+    """Sequences of a share of the texts, the same in each epoch and for all copies of a text.
 
-    starts (int64[B + 1]): Of the sequences.
+    starts (int64[B + 1]): Bounds of the sequences. share (float): The share.
     RETURNS (bool[B])
     """
     chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)

@@ -1,5 +1,6 @@
-"""Gazetteers, clusters and vectors that nodes of a model have: saved with the first of those that read the same, and one object
-again when loaded."""
+"""Gazetteers, clusters and vectors of the nodes of a model: a list that several nodes share is saved once, and is one object
+after loading.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -18,13 +19,13 @@ from ..features.word_vectors import WordVectors
 from ..msgpack_stream import packed, unpacked
 from .node import check_equal
 
-# Those met so far in the model that is being saved or loaded; None where nodes are by themselves
+# Lists met so far in the model that is being saved or loaded; None outside of `shared_lists`
 _met: ContextVar[Optional[list[Any]]] = ContextVar("met", default=None)
 
 
 @contextmanager
 def shared_lists() -> Iterator[None]:
-    """What is saved or loaded inside is one model, whose nodes come in the same order both times."""
+    """Context in which one model is saved or loaded, its nodes in the same order both times."""
     token = _met.set([])
     try:
         yield
@@ -33,7 +34,7 @@ def shared_lists() -> Iterator[None]:
 
 
 def write(each: Any) -> Any:
-    """What `read` makes it of: all it says, or its number where an earlier node has said it."""
+    """Data of a list for `read`, or its number if an earlier node has the list."""
     met = _met.get()
     if met is None:
         return each.to_dict()
@@ -45,7 +46,7 @@ def write(each: Any) -> Any:
 
 
 def read(saved: Any, kind: type) -> Any:
-    """RAISES (ValueError): CRF509 for a number that stands for nothing of this kind."""
+    """A list from the data that `write` gives. RAISES (ValueError): CRF509 for the number of a list of another kind."""
     met = _met.get()
     if isinstance(saved, int):
         found = met[saved] if met is not None and 0 <= saved < len(met) else None
@@ -58,13 +59,13 @@ def read(saved: Any, kind: type) -> Any:
 
 
 class ListedFeatures:
-    """Features of a node, and the lists that they read, which are saved with them.
+    """Base of the features of a node, with the lists that they read and that are saved with them.
 
-    feature_set: What they are, and so which lists they read.
+    feature_set (FeatureSet): The templates.
     """
 
-    first_stage: Optional[Labeller] = None  # what templates read as stage:NAME
-    max_words: int = MOST_WORDS  # of which is kept what templates read
+    first_stage: Optional[Labeller] = None  # source of stage:NAME in templates
+    max_words: int = MOST_WORDS  # words whose attributes are kept
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class ListedFeatures:
         self.gazetteers, self.clusters, self.vectors = gazetteers or {}, clusters, vectors
 
     def recompile(self) -> None:
-        """What reads Docs is to be made anew."""
+        """Forget the compiled templates."""
         raise NotImplementedError
 
     def set_lists(
@@ -86,7 +87,7 @@ class ListedFeatures:
         clusters: Optional[Clusters] = None,
         vectors: Optional[WordVectors] = None,
     ) -> None:
-        """Those that there are: it takes what it reads.
+        """Take the lists that the templates read.
 
         RAISES (ValueError): CRF106 if the templates name another gazetteer, CRF940 if they read clusters and get none, CRF800
         for vectors.
@@ -99,16 +100,16 @@ class ListedFeatures:
         self.recompile()
 
     def set_stage(self, feature_set: Any, first_stage: Optional[Labeller]) -> None:
-        """Templates, and what those of them ask that read what a first stage says."""
+        """Set templates, and the first stage whose labels some of them read."""
         self.feature_set, self.first_stage = feature_set, first_stage
         self.recompile()
 
     def check_lists(self) -> None:
-        """RAISES (ValueError): As `set_lists`, for a list that is missing."""
+        """Check that no list is missing. RAISES (ValueError): As `set_lists`."""
         self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is saved, as msgpack takes it."""
+        """Data to save, for msgpack."""
         return {
             "gazetteers": {name: write(gazetteer) for name, gazetteer in self.gazetteers.items()},
             **({"clusters": write(self.clusters)} if self.clusters is not None else {}),
@@ -116,7 +117,7 @@ class ListedFeatures:
         }
 
     def from_dict(self, data: dict[str, Any]) -> "ListedFeatures":
-        """The same templates with what was saved."""
+        """A copy with saved data."""
         features = copy.copy(self)
         features.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
         features.clusters = read(data["clusters"], Clusters) if "clusters" in data else None

@@ -38,11 +38,12 @@ from .node import check_equal, set_moved
 
 
 class Sight(NamedTuple):
-    """The tokens that see a position, as one run: a template at offset o is read by the token at -o. Where there is no template
-    at an offset in between, the scores for that token are 0."""
+    """Run of tokens that see a position: the token at -o reads the template at offset o. For offsets in between without a
+    template the scores are 0.
+    """
 
     first: int  # the first such token, relative to the position
-    width: int  # how many there are
+    width: int  # length of the run
 
     @classmethod
     def of(cls, offsets: NDArray[np.int64]) -> "Sight":
@@ -51,7 +52,7 @@ class Sight(NamedTuple):
         return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
 
     def place(self, offset: int) -> int:
-        """Where in the run the token is that reads at an offset."""
+        """Place in the run of the token that reads at an offset."""
         return -int(offset) - self.first
 
 

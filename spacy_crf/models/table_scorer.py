@@ -22,13 +22,13 @@ _LEXEME_SCORES_BYTES = 256 << 20
 
 
 class TableScorer:
-    """Scores of tokens by one table of weights. What templates read of a single lexeme is summed up once for each lexeme, the
-    others are looked up.
+    """Scores of tokens by one table of weights. Features of templates that read a single lexeme are summed once for each lexeme,
+    features of other templates are looked up.
 
     compiled (CompiledTemplates): The templates.
-    table (Table), weights (float32[W]): Which weights there are, and what they are.
-    by_lexeme (bool): Whether there is room for sums.
-    vectors (VectorWeights): Of the vectors of lexemes, if there are any.
+    table (Table), weights (float32[W]): Pairs with weights, and the weights.
+    by_lexeme (bool): Whether there is memory for sums.
+    vectors (VectorWeights): Weights of the vectors of lexemes, if there are any.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class TableScorer:
 
     @property
     def attributes(self) -> set[str]:
-        """What is looked up for each token, plain attributes."""
+        """Attributes that are looked up for each token."""
         templates = [*self._rest.templates, *self._rest.item_templates]
         return {part.attribute for template in templates for part in template.parts}
 
     def read_by(self, reader: ColumnReader) -> None:
-        """From here on columns are those of another reader, which keeps the attributes that are looked up."""
+        """Take columns of another reader, which keeps the attributes that are looked up."""
         self._rest = CompiledTemplates([*self._rest.templates, *self._rest.item_templates], reader)
 
     def add(self, columns: TokenColumns, scores: Floats) -> float:
@@ -80,7 +80,7 @@ class LexemeScores:
     """Scores of all templates that read attributes of one lexeme, or its vector, summed for each token that sees the lexeme.
 
     They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
-    whatever the number of templates. Filled as lexemes are met; safe to use from several threads.
+    whatever the number of templates. Scores are computed when a lexeme is met first; safe to use from several threads.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class LexemeScores:
         of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
         self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
         self._matrix = None if vectors is None else vectors.seen_by(self._sight)
-        # By their offsets, so that those of each place are a slice
+        # By offset, so that the templates of each place are a slice
         chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
         self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
         found, counts = np.unique(offsets[chosen], return_counts=True)
@@ -106,7 +106,7 @@ class LexemeScores:
         self._reach = compiled.reader.reach
         self._lock = threading.Lock()
         self._shape = (self._sight.width, rows.n_columns)
-        # Of each table that is in use, and how many of its words they are of: a thread may go on with an older one
+        # For each table that is in use: scores, and of how many of its words. (A thread may still use an older table.)
         self._of_tables: WeakKeyDictionary[LexemeTable, tuple[NDArray[np.float32], int]] = WeakKeyDictionary()
 
     @property
@@ -148,5 +148,5 @@ class LexemeScores:
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
-    """How many lexemes a reader may keep whose scores all of them keep: as many as are wanted, or as there is memory for."""
+    """Number of lexemes for which scorers keep scores: as many as are wanted, or as there is memory for. RETURNS (int)"""
     return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))

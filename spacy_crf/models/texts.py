@@ -1,7 +1,7 @@
-"""One label for a text, from the features of all its tokens: a log-linear model, or counts alone.
+"""One label for a text, from the features of all its tokens: a log-linear model, or naive Bayes.
 
-The model's output is ``TextScores``: a chain of a single state for each text, so that every loss and every optimizer of linear
-chains learns such models too.
+The model's output is ``TextScores``: a chain of a single state for each text, so every loss and optimizer of linear chains can
+train it.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -24,14 +24,14 @@ from .table import Table
 
 
 class Reasons(NamedTuple):
-    """What speaks for the labels of D texts, by their U units (tokens or sentences)."""
+    """Scores of the labels of D texts, with and without each of their U units (tokens or sentences)."""
 
     scores: Floats  # [D, Y] of the labels
     units: UnitRows
-    left_out: Floats  # [U, Y] of the labels in the text of a unit, without the features of that
+    left_out: Floats  # [U, Y] of the labels without the features of the unit
 
     def evidence(self, labels: NDArray[np.int64]) -> Floats:
-        """By how much each unit makes the log-odds of its text's label larger: float64[U].
+        """Part of the log-odds of its text's label that each unit contributes: float64[U].
 
         labels (int64[D]): One for each text.
         """
@@ -40,24 +40,24 @@ class Reasons(NamedTuple):
 
 
 def _log_odds(scores: Floats, labels: NDArray[np.int64]) -> Floats:
-    """Of one label of each row, against the others: float64[N]."""
+    """Log-odds of one label of each row: float64[N]."""
     rows, others = np.arange(len(scores)), scores.copy()
     others[rows, labels] = -np.inf
     return scores[rows, labels] - np.logaddexp.reduce(others, axis=1)
 
 
 class OfTexts:
-    """What the nodes of models of texts have in common: sequences are texts, and annotation is about these.
+    """Mixin for the nodes of models whose sequences are texts with one label.
 
-    unit (str): What has scores, one of `features.doc_batch.UNITS`.
+    unit (str): The unit that has scores, one of `features.doc_batch.UNITS`.
     """
 
     labelled = "texts"
     unit: str
-    counts_alone = False  # whether there is nothing to learn but what `initialize` counts
+    counts_alone = False  # whether `initialize` finds all weights
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        """What speaks for labels."""
+        """Scores by which explanations weigh the units of texts."""
         raise NotImplementedError
 
     def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Optional[Floats]:
@@ -71,11 +71,11 @@ class OfTexts:
         return self.rows(docs).texts
 
     def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The columns that each text allows (bool[D, C]) by the labels that it allows (bool[D, Y])."""
+        """Columns that texts allow (bool[D, C]), by the labels that they allow (bool[D, Y])."""
         return allowed
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The tokens of a text have its label."""
+        """The batch with the label of each text at all of its tokens."""
         docs = DocBatch.of(batch.docs)
         lengths = np.diff(docs.bounds)
         allowed, unset = np.repeat(self.spread(batch.allowed), lengths, axis=0), np.repeat(batch.unset, lengths)
@@ -83,7 +83,7 @@ class OfTexts:
 
 
 class TextNode(OfTexts, ChainNode):
-    """Each label has a score of its own beside what features say."""
+    """Node of a log-linear model of texts: each label has a score beside those of features."""
 
     gives = TextScores
     structure = TextSoftmax()
@@ -126,7 +126,11 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
 
 
 def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
-    """Takes emissions for texts. RAISES (ValueError): CRF020 for what are none of sparse features, or weigh transitions."""
+    """Take emissions for texts.
+
+    owner (str): The architecture, for messages. unit (str): The unit that has scores.
+    RAISES (ValueError): CRF020 for emissions that are not of sparse features, or have weights of transitions.
+    """
     check_emissions(owner, emissions)
     node = emissions.attrs["role"]
     must = "sums of weights of features, from spacy_crf.SparseEmissions.v1 or spacy_crf.HashedEmissions.v1"
@@ -164,8 +168,11 @@ class NaiveBayesNode(TextNode):
 
 
 def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
-    """The table of the features, how many texts have each label (float64[Y]), and how often these have the feature of each pair
-    (float64[W]). Texts that may have several labels don't count."""
+    """Counts in a corpus, without texts that may have several labels.
+
+    RETURNS (Table, float64[Y], float64[W]): The table of the features, the number of texts with each label, and how often these
+        have the feature of each pair.
+    """
     features = emissions.attrs["role"].features(emissions)
     table = features.states
     n_texts, n_pairs = np.zeros(n_labels), np.zeros(table.n_weights)

@@ -19,9 +19,9 @@ from .table import Table
 
 
 class TableBlock(NamedTuple):
-    """The weights of a table."""
+    """Weights of a table of features."""
 
-    model: Model  # whose parameter they are
+    model: Model  # with the parameter
     name: str
     features: SparseFeatures
 
@@ -31,7 +31,7 @@ class TableBlock(NamedTuple):
 
     @property
     def fingerprint(self) -> list[NDArray]:
-        """Equal for blocks whose weights mean the same."""
+        """Arrays that are equal for blocks whose weights mean the same."""
         return self.table.fingerprint()
 
     @property
@@ -42,27 +42,27 @@ class TableBlock(NamedTuple):
         return self.model.get_param(self.name)
 
     def laid_out(self, weights: NDArray) -> NDArray:
-        """As the parameter."""
+        """Weights in the shape of the parameter."""
         return weights.copy()
 
     def places(self, before: "TableBlock") -> NDArray[np.int64]:
-        """Where the weights are that the block had before the model learned more labels or features."""
+        """Places of the weights of an earlier block, before the model got more labels or features."""
         return self.table.places(before.table, before.features.columns_among(self.features.n_states)[self.name])
 
     def met(self, evidence: Evidence) -> Floats:
-        """How often training met what each weight belongs to; new features come behind those that there were."""
+        """How often training met what each weight belongs to: float64[N]. New features are behind those of the evidence."""
         counts, known = np.zeros(len(self.table.index)), evidence.counts[self.name]
         counts[: len(known)] = known
         return counts[self.table.rows_of_pairs()]
 
 
 class SharedBlock(NamedTuple):
-    """The weights of a parameter of scores that all tokens share."""
+    """Weights of a parameter of scores that all tokens share."""
 
     model: Model
     name: str
-    mask: NDArray[np.bool_]  # which of the scores have one
-    of_sequences: bool  # each sequence has one such score, not each token
+    mask: NDArray[np.bool_]  # scores that have a weight
+    of_sequences: bool  # whether a sequence uses one of the scores, not each token
 
     @property
     def fingerprint(self) -> list[NDArray]:
@@ -92,16 +92,16 @@ NAMES = ("W", "b")
 
 
 class DenseBlock(NamedTuple):
-    """The weights of a parameter of the layer."""
+    """Weights of a parameter of the layer on a fixed encoder."""
 
     model: Model
     name: str
-    kinds: int  # of scores, each of which has a row for each state
+    kinds: int  # kinds of scores, each with a row for each state
     shape: tuple[int, ...]
 
     @classmethod
     def all_of(cls, layer: Model) -> "list[DenseBlock]":
-        """layer (Model): On the encoder."""
+        """The blocks of a layer (Model) on an encoder."""
         output, kinds = layer.get_ref("output"), layer.attrs["role"].kinds
         return [cls(output, name, kinds, output.get_param(name).shape) for name in NAMES]
 
@@ -128,7 +128,7 @@ class DenseBlock(NamedTuple):
 
 
 class Weights:
-    """Where each weight of a model is in the vector.
+    """Layout of all weights of a model in one vector.
 
     model (Model): Of a structure, on sparse features or an encoder that stays as it is.
     """
@@ -152,7 +152,7 @@ class Weights:
         self._line_up(tables)
 
     def _line_up(self, tables: list[TableBlock]) -> None:
-        """One block after the other."""
+        """Put the blocks one after the other."""
         self._tables = tables
         self._of_layers = [*tables, *self._dense]
         self._blocks = [*self._of_layers, *self._shared]
@@ -164,25 +164,25 @@ class Weights:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """Equal for vectors that mean the same weights."""
+        """Number of weights and a checksum, equal for vectors that mean the same weights."""
         return (int(self._starts[-1]), checksum(array for block in self._blocks for array in block.fingerprint))
 
     def frame(self) -> "Weights":
-        """Where each weight is, without the corpus."""
+        """The layout alone."""
         return Weights(self._model)
 
     def places(self, before: "Weights") -> NDArray[np.int64]:
-        """Where each weight is that the model had before it learned more labels or features: int64[n before]."""
+        """Places of the weights of an earlier layout, before the model got more labels or features: int64[n before]."""
         blocks = zip(self._starts, self._blocks, before._blocks)
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])
 
     def evidence(self) -> Evidence:
-        """What training has met so far."""
+        """Evidence of the training so far."""
         counts = {block.name: block.table.counts for block in self._tables}
         return Evidence.known(counts, self._model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
-        """What there is to meet in texts."""
+        """Evidence in texts."""
         counts, docs = {}, DocBatch.of(docs)
         sequences = self.architecture.starts(docs)
         for features in self.features:
@@ -193,14 +193,14 @@ class Weights:
         return Evidence(counts, int(sequences[-1]), len(sequences) - 1)
 
     def met(self, evidence: Evidence) -> Floats:
-        """How often what each weight belongs to was met: float64[n]."""
+        """How often training met what each weight belongs to: float64[n]."""
         return np.concatenate([block.met(evidence) for block in self._blocks])
 
     def weights(self) -> Floats:
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray[np.float32]]:
-        """The weights as thinc knows them: by the id of their model and their name."""
+        """Weights by the id of their model and their name, as thinc has them."""
         laid_out = self._laid_out(weights.astype(np.float32))
         return {(block.model.id, block.name): block.model.ops.asarray(array) for block, array in laid_out}
 
@@ -213,18 +213,18 @@ class Weights:
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 
     def split(self, weights: Floats) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Those of each layer, by their names, and what tokens share by parameter, with 0 where there is no weight."""
+        """Weights of the layers by name, and shared scores by parameter, 0 for scores without a weight."""
         parts = [(block.name, array) for block, array in self._laid_out(weights)]
         return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
 
     def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats]) -> Floats:
-        """The way back."""
+        """A vector of weights (float64[n]) from the parts that `split` gives."""
         parts = [of_layers[block.name] for block in self._of_layers]
         return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)])
 
 
 def checksum(arrays: Iterable[Optional[NDArray]], check: int = 0) -> int:
-    """Goes on from an earlier one."""
+    """CRC32 of arrays, continuing from an earlier one. RETURNS (int)"""
     for array in arrays:
         if array is not None:
             check = zlib.crc32(np.ascontiguousarray(array), check)

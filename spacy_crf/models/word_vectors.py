@@ -1,4 +1,4 @@
-"""Scores of the vectors of words: at each offset a vector times a matrix of weights, which is done once for each word."""
+"""Scores of the vectors of words: at each offset a vector times a matrix of weights, computed once for each word."""
 
 import math
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _WORDS = 4096  # whose vectors are computed with at a time, in float64
 
 
 class VectorWeights(NamedTuple):
-    """The weights of the vectors at each offset."""
+    """Weights of the vectors at each offset."""
 
     offsets: list[int]  # O of them
     matrices: Floats  # [O, D, C]
@@ -31,7 +31,7 @@ class VectorWeights(NamedTuple):
         return cls(index.offsets, table.dense(weights).reshape(len(index.offsets), index.width, table.n_columns))
 
     def seen_by(self, sight: Sight) -> Floats:
-        """The matrices side by side, for each token that sees a word: float64[D, O, C]."""
+        """Matrices side by side, for each token that sees a word: float64[D, O, C]."""
         n_dims, n_columns = self.matrices.shape[1:]
         seen = np.zeros((n_dims, sight.width, n_columns))
         for offset, matrix in zip(self.offsets, self.matrices):
@@ -40,7 +40,7 @@ class VectorWeights(NamedTuple):
 
 
 def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
-    """The numbers of the vectors as features of tokens: of those that are not 0."""
+    """Numbers of the vectors that are not 0, as features of tokens. RETURNS (TokenFeatures)"""
     width, n_tokens = index.width, len(columns.positions)
     values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
     for place, offset in enumerate(index.offsets):
@@ -52,9 +52,9 @@ def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
 
 
 class VectorCounter:
-    """Counts tokens that have vectors, as `PairCounter` does features.
+    """Counts tokens that have vectors, as `PairCounter` counts features.
 
-    known (Table): The weights that there are already. offsets (list[int]), width (int): Of the vectors.
+    known (Table): The present weights. offsets (list[int]), width (int): Offsets and size of the vectors.
     """
 
     def __init__(self, known: Table, offsets: list[int], width: int):
@@ -68,7 +68,7 @@ class VectorCounter:
             self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
-        """A weight for each number and tag, or those that there were."""
+        """A table with a weight for each number and tag, or with the present ones."""
         known, counts = self._known, np.repeat(self._counts, self._width)
         if not len(known.index):
             return Table.full(VectorIndex(self._offsets, self._width), known.n_columns, counts)
@@ -76,10 +76,9 @@ class VectorCounter:
 
 
 class CorpusVectors:
-    """The vectors of the words of a fixed corpus.
+    """Vectors of the words of a fixed corpus.
 
-    table (Table): Of their weights.
-    reach (int): Of the reader.
+    table (Table): Their weights. reach (int): Reach of the reader.
     """
 
     def __init__(self, table: Table, reach: int):
@@ -89,11 +88,11 @@ class CorpusVectors:
         self._batches: list[tuple[LexemeTable, NDArray[np.int32], NDArray[np.int64]]] = []
 
     def add(self, columns: TokenColumns) -> None:
-        """The next batch."""
+        """Add the next batch."""
         self._batches.append((columns.table, columns.lexemes, columns.starts))
 
     def finish(self) -> None:
-        """After the last one. Words get numbers of their own, those without a vector -1."""
+        """Number the words after the last batch, with -1 for words without a vector."""
         tables = {id(table): table for table, _, _ in self._batches}
         vectors, numbers, n_words = [], {}, 0
         for key, table in tables.items():
@@ -125,7 +124,7 @@ class CorpusVectors:
         return table
 
     def gradient(self, d_table: Floats, *, threads: int = 1) -> Floats:
-        """Of the weights (float64[W])."""
+        """Gradient of the weights: float64[W]."""
         n_dims, n_columns = self.words.shape[1], self._weights.n_columns
         flat = d_table.reshape(len(d_table), math.prod(d_table.shape[1:]))
 
@@ -138,11 +137,11 @@ class CorpusVectors:
         return dense[self._weights.rows_of_pairs(), self._weights.pair_columns]
 
     def add_scores(self, number: int, table: Floats, scores: Floats) -> None:
-        """Adds to ``scores`` (float64[T, C]) of a batch those of the words around each token."""
+        """Add the scores of the words around each token of a batch to ``scores`` (float64[T, C])."""
         add_kind_rows(*self.kinds[number], self._reach, self._sight.first, table, scores)
 
     def scatter(self, number: int, d_scores: Floats, d_table: Floats, *, part: GradientPart = ALL) -> None:
-        """Adds the gradient of the words' scores to ``d_table``."""
+        """Add the gradient of the words' scores to ``d_table``."""
         scatter_kind_rows(*self.kinds[number], self._reach, self._sight.first, d_scores, *part, d_table)
 
     def fingerprint(self) -> Iterable[NDArray]:
