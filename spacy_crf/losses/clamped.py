@@ -154,8 +154,10 @@ class ClampedLoss(LabelledLoss):
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
         value = structure.viterbi_counts if self.maximum else structure.expectations
+        if weights is None:
+            weights = np.ones(1 if scores.starts is None else len(scores.starts) - 1)
+        weights = np.asarray(weights, dtype=np.float64)
         work = structure.around(structure.prepare(scores), clamp)
-        weights = np.ones(len(work.starts) - 1) if weights is None else np.asarray(weights, dtype=np.float64)
         if states is None:
             reached, d_clamped = value(work, clamp=clamp, weights=weights)
         else:
