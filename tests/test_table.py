@@ -10,8 +10,7 @@ from spacy.tokens import Doc
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex, FeatureNames
 from spacy_crf.features.shared_windows import CorpusTokens
-from spacy_crf.kernels.caches import LARGE
-from spacy_crf.kernels.sparse_rows import add_kind_rows, scatter_kind_rows
+from spacy_crf.kernels.sparse_rows import LARGE, add_kind_rows, scatter_kind_rows
 from spacy_crf.models.fixed_tokens import FixedTokens, TokensPass, items_side_by_side
 from spacy_crf.models.table import Table, parts_for
 from spacy_crf.models.table_scorer import LexemeScores

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..arrays import ranges
 from ..errors import Errors
-from ..kernels.hashing import NO_FEATURE, compress, hash_features, mix_all, read_columns
+from ..kernels.hashing import NO_FEATURE, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters
 from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES
@@ -357,12 +357,14 @@ class CompiledTemplates:
     def look_up(self, features: HashedFeatures, index: "FeatureIndex | CountingTable") -> TokenFeatures:
         """Look hashed features up."""
         n_tokens, width = features.hashes.shape
-        rows, starts = compress(index.rows(features.hashes.ravel()), n_tokens, width)
+        found = index.rows(features.hashes.ravel())
+        known = found >= 0
+        rows, counts = found[known], known.reshape(n_tokens, width).sum(axis=1)
         if not self.item_templates:
-            return TokenFeatures(rows, None, starts)
+            return TokenFeatures(rows, None, np.append(0, np.cumsum(counts)))
         item_rows = index.rows(features.item_hashes)
         known = item_rows >= 0
-        tokens = np.concatenate([np.repeat(np.arange(n_tokens), np.diff(starts)), features.item_tokens[known]])
+        tokens = np.concatenate([np.repeat(np.arange(n_tokens), counts), features.item_tokens[known]])
         values = np.concatenate([np.ones(len(rows), dtype=np.float32), features.item_values[known]])
         return by_token(tokens, np.concatenate([rows, item_rows[known]]), values, n_tokens)
 

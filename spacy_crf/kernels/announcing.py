@@ -1,11 +1,10 @@
 """Says that kernels are being compiled while they are: a first training must not look like a program that hangs.
 
-numba tells of each function that it compiles, and of none that it finds in its cache: nobody who calls a kernel has to ask.
+numba reports each function that it compiles, and none that it finds in its cache: nobody who calls a kernel has to ask.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -34,7 +33,7 @@ class Announcer(event.Listener):
         self._bar: Optional[Bar] = None
 
     def expect(self, kernels: Counter[str]) -> None:
-        """Kernels ("module.name") that are going to be called, and for how many types of numbers each."""
+        """Announce kernels ("module.name") that are going to be called, and for how many types of numbers each."""
         self._expected |= kernels
 
     def on_start(self, event: event.Event) -> None:
@@ -72,18 +71,13 @@ class Announcer(event.Listener):
 
 
 def _n_compiled(name: str) -> int:
-    """For how many types of numbers a kernel is there, in this process or where it is kept."""
+    """For how many types of arguments a kernel is compiled already, in this process or in its cache."""
     module, _, function = name.rpartition(".")
     kernel = getattr(sys.modules.get(f"{_PACKAGE}.{module}"), function, None)
     if kernel is None:
         return 0
-    return max(len(kernel.signatures), len(list(_kept(module, function, Path(kernel.stats.cache_path)))))
-
-
-def _kept(module: str, function: str, folder: Path) -> Iterator[Path]:
-    """The files that numba keeps of a kernel, one for each of the types of its arguments."""
-    version = f"py{sys.version_info.major}{sys.version_info.minor}"
-    return folder.glob(f"{module}.{function}-*.{version}*.nbc")
+    pattern = f"{module}.{function}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbc"
+    return max(len(kernel.signatures), len([*Path(kernel.stats.cache_path).glob(pattern)]))
 
 
 def _is_ours(kernel: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What is looked at before other kernels trust it. For a short text, looking with numpy took twice as long as decoding it."""
+"""Checks of what other kernels trust. For a short text, checks by numpy took twice as long as decoding."""
 
 import numpy as np
 
@@ -7,10 +7,9 @@ from . import kernel
 
 @kernel
 def well_formed(starts, n_tokens, arrays):
-    """Whether sequences that start there (int64[B + 1]) are all tokens, one after the other, and no score is NaN or infinite
-    upwards.
+    """Whether sequences with these starts (int64[B + 1]) cover all tokens in order, and no score is NaN or inf.
 
-    arrays (tuple of float64[n]): The scores. They come together, for a call costs as much as looking.
+    arrays (tuple of float64[n]): The scores, all in one call, which costs as much as the check.
     """
     if starts.shape[0] == 0 or starts[0] != 0 or starts[-1] != n_tokens:
         return False

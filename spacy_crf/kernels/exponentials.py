@@ -77,7 +77,7 @@ def _chosen(builder, which, numbers, others):
 
 
 def _among(builder, which, vector):
-    """One number of a vector."""
+    """The largest or smallest number of a vector."""
     distance = WHOLE // 2
     while distance:
         turned = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [(n + distance) % WHOLE for n in range(WHOLE)])
@@ -123,7 +123,8 @@ def exp_less(rows, t, largest, least):
 
 @helper
 def exp_row(source, row, largest, target, to, least):
-    """The same from one array to another; in one loop it would be a function call for each number, since they might overlap."""
+    """target[to] = exp(source[row] - largest), otherwise as `exp_less`. In one loop it would be a function call for each number,
+    since the arrays might overlap."""
     for j in range(target.shape[1]):
         target[to, j] = source[row, j]
     exp_less(target, to, largest, least)

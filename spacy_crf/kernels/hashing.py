@@ -1,9 +1,9 @@
 """Features as 64-bit hashes, and the open-addressing table that gives each hash its row.
 
-A template is a list of parts (column, offset); the feature of a token is its template's hash mixed with the values that
-the parts find. Columns come in two matrices: those of the lexeme (looked up by its number) and those of the token. All are read
-at positions, P of them: sequences have some before and behind their tokens too, which have lexemes of their own: number ``k - 1``
-for k tokens before the sequence, ``reach + k - 1`` for k tokens behind it.
+A template is a list of parts (column, offset); a feature of a token is the template's hash mixed with the values of its parts.
+Columns come in two matrices: those of the lexeme (looked up by its number) and those of the token. They are read at P positions:
+those of the tokens, and some before and behind each sequence, which have lexemes of their own: number ``k - 1`` for k tokens
+before the sequence, ``reach + k - 1`` for k tokens behind it.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from . import helper, kernel
 from .numerics import FIRST_HASH, NO_FEATURE, mix
 
-# Value of a column where the token has none: its templates are left out. As a number it is -2**63, which no attribute has; of
-# strings, one in 2**64 has it for a hash. (-1 is the head of a token whose head stands before it.)
+# Value of a column where the token has none, so that no template finds anything. As a number it is -2**63, which no attribute
+# has; of strings, one in 2**64 has it for a hash. (-1 is the head of a token whose head stands before it.)
 ABSENT = np.uint64(1 << 63)
 
 WORD_END = np.uint64(0x110000)  # of no character
@@ -113,11 +113,12 @@ def sequence_starts(sent_start, doc_starts):
 
 @kernel
 def place(numbers, starts, reach):
-    """What is at all positions of sequences: at their tokens, and at ``reach`` positions before and behind each.
+    """Numbers at all positions of sequences: at their tokens, and at ``reach`` positions before and behind each sequence.
 
-    numbers (int32[T]): Of the tokens, starts (int64[B + 1])
-    RETURNS (placed int32[T + 2 * reach * B], positions int64[T]): Those of sequence b from ``starts[b] + 2 * reach * b`` on; and
-        where the tokens are among them.
+    numbers (int32[T]): Of the tokens.
+    starts (int64[B + 1]): Where sequences begin.
+    RETURNS (placed int32[T + 2 * reach * B], positions int64[T]): The numbers, those of sequence b from
+        ``starts[b] + 2 * reach * b`` on; and the position of each token.
     """
     placed = np.empty(len(numbers) + 2 * reach * (len(starts) - 1), dtype=np.int32)
     positions = np.empty(len(numbers), dtype=np.int64)
@@ -155,11 +156,12 @@ def read_columns(lexemes, lexeme_columns, token_columns, chosen):
 
 @kernel
 def hash_features(values, reach, seeds, part_starts, part_columns, part_offsets):
-    """Hash of every template at every position: whole vectors of them, where it took six times as long token by token.
+    """Hash of every template at every position, in whole vectors: token by token took six times as long.
 
     values (uint64[C, P]): From `read_columns`.
     seeds (uint64[M]): The templates' own hashes; template m has parts ``part_starts[m]:part_starts[m + 1]``.
-    part_columns (int64[N]), part_offsets (int64[N]): What each part reads, at most ``reach`` positions away.
+    part_columns (int64[N]), part_offsets (int64[N]): The column that each part reads, and how far away, at most ``reach``
+        positions.
     RETURNS (uint64[M, P]): NO_FEATURE where a part is absent, and at positions outside a sequence no hash of anything.
     """
     n_inner = max(0, values.shape[1] - 2 * reach)
@@ -178,7 +180,7 @@ def hash_features(values, reach, seeds, part_starts, part_columns, part_offsets)
 
 @helper
 def find_slot(keys, key):
-    """Where the key is, or where it would go (linear probing; the size is a power of two, 0 marks a free slot)."""
+    """The slot of a key, or the free slot for it (linear probing; the size is a power of two, 0 marks a free slot)."""
     mask = np.uint64(len(keys) - 1)
     one = np.uint64(1)
     slot = key & mask
@@ -201,16 +203,16 @@ def make_sieve(keys):
 
 @helper
 def passes(bits, key):
-    """False for most of the keys that the sieve was not made of, and for none of the others."""
+    """Whether the sieve lets a key pass: every key that it was made of, and few others."""
     word = bits[(key >> np.uint64(38)) & np.uint64(len(bits) - 1)]
     return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
 
 
 @kernel
 def insert(slots, rows, keys, first_row):
-    """Puts new keys into a table with room for them; they get the rows from ``first_row`` on.
+    """Put new keys into a table with room for them; their rows begin with ``first_row``.
 
-    The row is written before its key, so that a thread that looks up meanwhile finds all of it or nothing.
+    The row is written before its key, so that a thread that looks the key up meanwhile finds both or nothing.
     """
     for n in range(len(keys)):
         slot = find_slot(slots, keys[n])
@@ -220,7 +222,7 @@ def insert(slots, rows, keys, first_row):
 
 @kernel
 def look_up(slots, rows, keys, found):
-    """Writes the row of each key into ``found`` (int32[N]), -1 where the table has none. RETURNS how many it has not."""
+    """Write the row of each key into ``found`` (int32[N]), -1 for unknown keys. RETURNS (int): The number of unknown keys."""
     missing = 0
     for n in range(len(keys)):
         found[n] = -1
@@ -233,17 +235,18 @@ def look_up(slots, rows, keys, found):
 
 @helper
 def sift(hashes, positions, asked, table, keys, tokens, rows, size):
-    """The known ones among the features of some tokens, behind the ``size`` that were found before.
+    """Append the known features of some tokens to the ``size`` features that were found before.
 
-    hashes (uint64[P]), positions (int64[T]): Of all positions, and those of the tokens.
+    hashes (uint64[P]): The features at all positions.
+    positions (int64[T]): The positions of the tokens.
     asked (int32[N]): The tokens.
     table: A sieve (uint64[L]), slots (uint64[M]) and rows (int32[M]).
     keys (uint64[N + 1]): Is overwritten.
     tokens, rows (int32[at least size + N + 1]): Receive what is found.
     RETURNS (int): The new size.
 
-    Which features are known can't be predicted. So first all are sieved without a branch, and the table is asked for those that
-    are left, nearly all of which it has: in half of the time.
+    No branch predictor knows which features are known. So all are sieved without a branch first, and only those that pass are
+    looked up, nearly all of which are known: in half of the time.
     """
     sieve, slots, rows_of_slots = table
     first, passed = size, 0
@@ -280,7 +283,7 @@ def find_known(hashes, positions, table):
 
 @kernel
 def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
-    """Counts keys, giving each new one the next row, in a table with room for all of them.
+    """Count keys, and give each new one the next row, in a table with room for all of them.
 
     counts (int32[R]): Of each row, for R at least ``n_rows`` and the number of new keys.
     new_keys (uint64[N]), new_at (int64[N]): Receive the new keys, and where they were first met.
@@ -302,32 +305,12 @@ def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
 
 
 @kernel
-def compress(found, n_tokens, width):
-    """Compressed rows of ``found`` (int32[T * width]) without the -1.
-
-    RETURNS (int32[nnz], int64[T + 1])
-    """
-    starts = np.zeros(n_tokens + 1, dtype=np.int64)
-    for t in range(n_tokens):
-        known = 0
-        for m in range(t * width, (t + 1) * width):
-            known += found[m] >= 0
-        starts[t + 1] = starts[t] + known
-    rows = np.empty(starts[n_tokens], dtype=np.int32)
-    at = 0
-    for n in range(n_tokens * width):
-        if found[n] >= 0:
-            rows[at] = found[n]
-            at += 1
-    return rows, starts
-
-
-@kernel
 def mark_pairs(rows, starts, columns, column_starts, seen):
-    """Marks the pairs of a feature and a column that meet at some token.
+    """Mark the pairs of a feature and a column that meet at some token.
 
-    rows (int32[nnz]), starts (int64[T + 1]): Features of each token, columns (int32[N]), column_starts (int64[T + 1]): its
-    columns, seen (uint64[F, W]): one bit per column.
+    rows (int32[nnz]), starts (int64[T + 1]): Features of each token.
+    columns (int32[N]), column_starts (int64[T + 1]): Columns of each token.
+    seen (uint64[F, W]): Receives one bit per column.
     """
     for t in range(len(starts) - 1):
         for c in range(column_starts[t], column_starts[t + 1]):

@@ -2,7 +2,7 @@
 
 The recursions (``scale forward expectations transition_expectations``) run in the linear domain: every row of exp(emissions) is
 divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the divisors are added up. Sequences that
-they refuse go to the textbook recursions of `pieces`, slower by an order of magnitude and never wrong.
+they refuse go to the textbook recursions of `log_space`, which are slower and never wrong.
 
 When the scaled recursions refuse, and why nothing is lost when they don't. Numbers vanish below 1e-308. Let every score
 that is not -inf lie within SPREAD = 300 of the largest one of its array (the spread of a row of emissions plus that of
@@ -54,7 +54,7 @@ _ZERO, _NO, _YES = np.int64(0), np.bool_(False), np.bool_(True)
 
 
 class ChainArrays(NamedTuple):
-    """Of a chunk. The same tuple holds the derivative of something with respect to each score."""
+    """Scores of a chunk. The same tuple holds derivatives with respect to the scores."""
 
     emissions: Floats  # [n, S]
     transitions: Floats  # [1 or n, S, S]
@@ -67,7 +67,7 @@ class BlockLayout(NamedTuple):
     """Where the allowed transitions are."""
 
     order: NDArray[np.int64]  # [S] which state comes as number k
-    number: NDArray[np.int64]  # [S] and the other way round
+    number: NDArray[np.int64]  # [S] the number of each state
     offset: int
     source: NDArray[np.int32]  # [A] numbers in the order
     target: NDArray[np.int32]  # [A]
@@ -380,13 +380,12 @@ def viterbi(scores, layout, block, arcs, states, totals):
 def viterbi_among_likely(scores, marginals, log_z, states, found):
     """`viterbi` where the posterior is known.
 
-    No path is more probable than a state on it is. So what is less probable than some path has no part in the best one: here that
-    of the likeliest state at each token, of those allowed behind the one before. Few states are left, and among them the search
-    takes next to nothing.
+    A path is at most as probable as each state on it. So the best path has no state that is less probable than some path: here
+    the path of the likeliest allowed state at each token. Few states are left, and the search among them takes next to no time.
 
     marginals (float64[n, S]), log_z (float64[B]): Probability of each state at each token, and log partitions.
     states (int32[n]): Receives the paths.
-    found (bool[B]): Receives where there is one; the other sequences have too many likely states, or no posterior to be trusted.
+    found (bool[B]): Receives whether there is one; the other sequences have too many likely states, or no trusted posterior.
     """
     emissions, transitions, first, last, starts = scores
     size = emissions.shape[1]

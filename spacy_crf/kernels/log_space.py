@@ -33,7 +33,7 @@ from .numerics import SPREAD, TINY, draw, log_sum, merge
 
 
 class SegmentArrays(NamedTuple):
-    """Of a chunk, see `types.SegmentScores`. The same tuple holds the derivative of something with respect to each score."""
+    """Scores of a chunk, see `types.SegmentScores`. The same tuple holds derivatives with respect to the scores."""
 
     tokens: Floats  # [n, S]
     begins: Floats  # [n, S]
@@ -48,7 +48,7 @@ class SegmentArrays(NamedTuple):
 
 
 class LogPotentials(NamedTuple):
-    """Scores as the recursions want them, and what a clamp leaves of them."""
+    """Scores of a chunk in the form that the recursions take, without those that a clamp forbids."""
 
     opening: Floats  # [n, S] see `semi_markov.running_sums`
     closing: Floats  # [n, S]
@@ -69,12 +69,8 @@ def gather(log_potentials, t, begin, entered, terms):
     terms (float64[K, S]): Receives them; -inf where a piece is forbidden.
     RETURNS (int): How many lengths there are.
     """
-    lengths, spans, span_of, reach = (
-        log_potentials.lengths,
-        log_potentials.spans,
-        log_potentials.span_of,
-        log_potentials.reach,
-    )
+    lengths, spans = log_potentials.lengths, log_potentials.spans
+    span_of, reach = log_potentials.span_of, log_potentials.reach
     size = lengths.shape[1]
     n_lengths = min(lengths.shape[0], t - begin + 1)
     for k in range(n_lengths):

@@ -14,7 +14,7 @@ _ANY_PREDICTION = _named(
     sparse_rows="add_kind_rows add_references add_rows lay_out_slots",
 )
 _ANY_TRAINING = _ANY_PREDICTION + _named(
-    hashing="compress count hash_rows list_pairs mark_pairs", sparse_rows="add_listed scatter_listed"
+    hashing="count hash_rows list_pairs mark_pairs", sparse_rows="add_listed scatter_listed"
 )
 _TOKEN_TRAINING = _named(
     hashing="hash_ngrams", sparse_rows="add_kind_rows add_references scatter_kind_rows scatter_references"

@@ -114,7 +114,7 @@ def merge(lists, rows, extra, scores, chosen, ranks):
 
 @helper
 def mix(hashed, value):
-    """Mixes one value into a hash (the finaliser of SplitMix64: Steele, Lea & Flood 2014)."""
+    """Mix one value into a hash (the finaliser of SplitMix64: Steele, Lea & Flood 2014)."""
     z = (hashed ^ value) + FIRST_HASH
     z = (z ^ (z >> _R30)) * _SECOND
     z = (z ^ (z >> _R27)) * _THIRD

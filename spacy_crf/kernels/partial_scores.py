@@ -79,7 +79,7 @@ def add_uses(places, weights_of, weights, scores):
 
 @kernel
 def scatter_uses(places, weights_of, d_scores, part, mask, gradient):
-    """The way back, for weights of one part, see `sparse_rows.scatter_references`."""
+    """The gradient of `add_uses` for weights of one part, see `sparse_rows.scatter_references`."""
     for n in range(len(places)):
         if (weights_of[n] >> _SHARED) & mask == part:
             gradient[weights_of[n]] += d_scores[places[n]]

@@ -41,7 +41,7 @@ SMALLEST, LARGEST = 1e-250, 1e100
 
 
 class ScaledSegmentPotentials(NamedTuple):
-    """For the scaled recursions."""
+    """Scores and exponentials of a chunk for the scaled recursions."""
 
     opening: Floats  # [n, S] scores
     closing: Floats  # [n, S] scores
@@ -80,7 +80,7 @@ def number_spans(span_starts, span_lengths, longest):
 def running_sums(scores, opening, closing):
     """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
 
-    scores (log_space.Scores)
+    scores (log_space.SegmentArrays)
     opening, closing (float64[n, S]): Receive them. A token that forbids a state counts as 0 here: see `mask`.
     RETURNS (bool): Whether a token forbids a state.
     """
@@ -142,7 +142,7 @@ def largest(scores):
 
 
 # ---------------------------------------------------------------------------------------------- scaled linear domain
-# Rows are told by their numbers: to count who holds a slice of an array takes as long as to go through a row of a dozen states.
+# Helpers take the number of a row: counting the references to a slice takes as long as a loop over a dozen states.
 
 
 @helper(fastmath=LINEAR)
@@ -331,7 +331,7 @@ def forward(potentials, prefixes, log_z):
 
 @helper
 def _clear(out, begin, end):
-    """Sets begins, ends and spans of a sequence to 0."""
+    """Set begins, ends and spans of a sequence to 0."""
     out.begins[begin:end] = 0.0
     out.ends[begin:end] = 0.0
     for t in range(begin, end):
@@ -346,7 +346,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
 
     weights (float64[B]): Factor of each sequence.
     prefixes, log_z: From `forward`. log_z receives NaN if the sequence has to be done in log space.
-    out (log_space.Scores): Its begins, ends and spans receive the expectations; 0 for sequences without a path or refused. Its
+    out (log_space.SegmentArrays): Its begins, ends and spans receive the expectations; 0 for sequences without a path. Its
         lengths and transitions are added to; these are still to be multiplied by the exp of the transitions.
     """
     opening, closing, lengths, spans, _, transitions, _, last, shift, unbroken, span_of, starts = potentials
@@ -547,7 +547,7 @@ def viterbi(log_potentials, states, totals):
 
 @kernel
 def list_probable(log_potentials, entered, leaving, log_z, min_log_prob, found):
-    """Segments with at least a certain probability, from what `log_space.log_forward` and `log_space.log_backward` left.
+    """Segments with at least a certain probability, from the rows of `log_space.log_forward` and `log_space.log_backward`.
 
     found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
     RETURNS (int): How many there are.

@@ -30,9 +30,8 @@ class Posterior(NamedTuple):
     matrices: Floats  # [1 or n, S, S]
     right: Floats  # [n, P]
     number: NDArray[np.int64]  # [S] the column of left and right that each state has
-    neighbours: NDArray[
-        np.bool_
-    ]  # [4, S] has it any before it in its span, before it outside, behind it in its span, behind it?
+    # [4, S] whether a state has any state before it inside its span, before it outside, behind it inside, behind it outside
+    neighbours: NDArray[np.bool_]
     marginals: Floats  # [n, S]
     opening: NDArray[np.bool_]  # [n] where sequences begin
 
@@ -48,23 +47,23 @@ class SpanStates(NamedTuple):
     def even(
         cls, continues: Optional[NDArray[np.bool_]], n_labels: int, *, offset: int = 0, width: int = 1
     ) -> "SpanStates":
-        """Each label has as many states, behind those of no label."""
+        """Each label has `width` states; the `offset` states of no label come first."""
         return cls(continues, offset + width * np.arange(n_labels + 1))
 
     def over(self, tag_of: Optional[NDArray[np.int32]]) -> "SpanStates":
-        """How the states of a graph spell them, whose tags (int32[S]) are in order; None for these states themselves."""
+        """The states of a graph in place of their tags (int32[S], in order); None leaves the states as they are."""
         if tag_of is None:
             return self
         return SpanStates(self.continues[np.ix_(tag_of, tag_of)], np.searchsorted(tag_of, self.label_starts))
 
     @property
     def offset(self) -> int:
-        """How many states have no label, which come first."""
+        """The number of states without a label, which come first."""
         return int(self.label_starts[0])
 
     @property
     def label_of(self) -> NDArray[np.int64]:
-        """The label of each state, and as the last one that of the state -1: -1 for none. int64[S + 1]"""
+        """The label of each state, -1 for none; the last entry is for the state -1: int64[S + 1]."""
         labels = np.repeat(np.arange(len(self.label_starts) - 1), np.diff(self.label_starts))
         return np.concatenate([np.full(self.offset, -1), labels, [-1]])
 
@@ -89,7 +88,7 @@ def _enter(posterior, continues, t, first_state, states):
 
 @helper(inline="always")
 def _advance(posterior, continues, t, first_state, states, before):
-    """From the states at t - 1 to those at t of spans that go on. RETURNS (float64): Their sum."""
+    """Move the probabilities of open spans from their states at t - 1 to those at t. RETURNS (float64): Their sum."""
     left, matrices, right, number, _, marginals, _ = posterior
     k = t if matrices.shape[0] > 1 else 0
     for m in range(states.shape[0]):  # as slices it took 1.8 s longer to compile, for an error message about shapes

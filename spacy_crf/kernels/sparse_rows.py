@@ -4,7 +4,7 @@ Feature f has weights only for some columns (tags, or pairs of tags). Before a p
 a row with few columns keeps them as they are, a row with many gets one slot for every column, so that the sum over a
 token's features is mostly additions of whole rows.
 
-The columns of the slots also say where a row ends, so that whoever knows a row's first slot reads nothing else: the first
+The columns of the slots also say where a row ends, so that the first slot of a row is enough to read the row: the first
 slot of a row of all columns has column C, the last one of another row has column -1 - c.
 
 Threads share a gradient by its slots, not by the tokens: each goes through all tokens and adds to its own part. Every sum
@@ -14,10 +14,14 @@ is then formed in the order of the tokens, whatever the number of threads.
 import numpy as np
 
 from . import kernel
-from .caches import AHEAD, LARGE, fetch
+from .llvm_code import fetch
 
 # Slots that follow one another belong to one thread: two threads must not write to one cache line all the time.
 _SHARED = 5
+LARGE = (
+    3 << 17
+)  # numbers of a table (3 MB) from which on its rows are fetched ahead: of 2.3 MB it took more time than it saved
+AHEAD = 3  # rows
 
 
 @kernel

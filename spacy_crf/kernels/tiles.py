@@ -113,7 +113,7 @@ def _vector_at(builder, pointer, begin, v):
 
 
 def _everywhere(builder, number):
-    """A vector of nothing else."""
+    """A vector of one number, repeated."""
     undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
     return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)

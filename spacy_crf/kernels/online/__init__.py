@@ -1,4 +1,4 @@
-"""Rules that learn from one sequence after the other: score it, see what the loss wants, change the weights it uses.
+"""Rules that learn from one sequence after the other: score it, differentiate its loss, change the weights that it uses.
 
 All weights are one vector of M slots: those of the features of states, of the features of pairs of states, of segments, then a
 matrix [S + 2, S] of transitions, firsts and lasts, -inf where forbidden, and the lengths of segments. Rows of features with many
@@ -8,17 +8,10 @@ and nothing else.
 Shapes: n tokens of a sequence, S states, P = S rounded up to a multiple of LANES, the added states forbidden; K tokens of the
 longest segment.
 
-``chains`` and ``segments`` are None where they are not needed, and what is done with them is then not compiled: a kernel is
-compiled for either. (With variants for pairs and for losses too it took four times as long, in all, to compile them.)
+``chains`` and ``segments`` are None where they are not needed, and code for them is then not compiled: a kernel is compiled for
+either. (With variants for pairs and for losses too it took four times as long, in all, to compile them.)
 """
 
-from ..online.rules.adagrad import catch_up_all as catch_up_all
-from ..online.rules.sgd import charge_all as charge_all
-from ..online.work import PassBuffers as PassBuffers
-from ..online.work import make_room as make_room
-from ..online.work import make_table as make_table
-from .driver import RuleRun as RuleRun
-from .driver import walk as walk
 from .rules import ADAGRAD as ADAGRAD
 from .rules import AROW as AROW
 from .rules import BATCH_PERCEPTRON as BATCH_PERCEPTRON
@@ -27,3 +20,10 @@ from .rules import PASSIVE_AGGRESSIVE as PASSIVE_AGGRESSIVE
 from .rules import PERCEPTRON as PERCEPTRON
 from .rules import SGD as SGD
 from .rules import SGD_L1 as SGD_L1
+from .rules import RuleRun as RuleRun
+from .rules import catch_up_all as catch_up_all
+from .rules import charge_all as charge_all
+from .rules import walk as walk
+from .work import PassBuffers as PassBuffers
+from .work import make_room as make_room
+from .work import make_table as make_table

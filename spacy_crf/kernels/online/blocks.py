@@ -1,18 +1,19 @@
-"""The weights that a sequence uses, block by block: features of states, of pairs of states and of segments, then matrices. They
-are asked for scores and for the gradient by weight, to descend, and to catch up with the regularizer."""
+"""The weights that a sequence uses, block by block: features of states, of pairs of states and of segments, then matrices. The
+functions add up scores, collect the gradient by weight, descend, and catch up with the regularizers."""
+
+import math
 
 import numpy as np
 
 from .. import helper
 from ..numerics import LINEAR
-from .rules.adagrad import catch_up
 
 OF_SPANS = 3  # from which on the kinds of a `SegmentUses` are about spans
 
 
 @helper(fastmath=LINEAR)
 def add_scores(uses, begin, end, size, weights, scale, adds, scores):
-    """scores[t, c] = scale · the weights of column c that token t uses; what is there already counts as some, if it adds."""
+    """scores[t, c] = scale · the weights of column c that token t uses; if it adds, scale · (scores[t, c] + these weights)."""
     slots, columns, values, bounds = uses
     for t in range(begin, end):
         target = scores[t - begin]
@@ -122,7 +123,7 @@ def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
     if segments is not None:
         uses = segments.uses
         derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
-        # What was used before has the rate already
+        # Derivatives that were used before are times the rate already
         rates = (1.0, rate, rate, rate, 1.0)
         for kind in range(5):
             a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
@@ -160,7 +161,7 @@ def _descend(uses, begin, end, size, d_scores, rate, learned, weights):
 
 @helper
 def catch_up_sequence(corpus, pairs, segments, b, given):
-    """given (tuple): What `catch_up` is told beside the slots."""
+    """Catch up with the regularizers for all weights that a sequence uses. given (tuple): The further arguments of `catch_up`."""
     _, settings, _, _, _ = given
     if settings[2] == 0.0 and settings[3] == 0.0:
         return
@@ -180,6 +181,42 @@ def catch_up_sequence(corpus, pairs, segments, b, given):
 
 
 @helper
+def catch_up(first, size, weights, settings, seen, regularized, squares):
+    """The proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) that slots which are used together have missed, as one step.
+
+    settings, squares: Those of `rules.adagrad`.
+    regularized (float64[M]): The latest step of each weight.
+    """
+    rate, epsilon, l1, l2 = settings
+    last = 0.0
+    for slot in range(first, first + size):  # of slots that are no weights it is 0
+        last = max(last, regularized[slot])
+        regularized[slot] = seen
+    steps = seen - last
+    if steps <= 0.0:
+        return
+    for slot in range(first, first + size):
+        if squares[slot] == 0.0 or weights[slot] == 0.0:
+            continue
+        eta = rate / (epsilon + math.sqrt(squares[slot]))
+        excess = 2.0 * eta * l2
+        # By squaring: a general power took two thirds of a pass
+        power, square, n = 1.0, 1.0 / (1.0 + excess), np.int64(steps)
+        while n > 0:
+            if n & 1:
+                power *= square
+            square *= square
+            n >>= 1
+        # The sum of all powers up to there; as a series where 1 - power would have few digits, or none
+        if steps * excess < 1e-4:
+            charged = steps * (1.0 - 0.5 * (steps + 1.0) * excess * (1.0 - (steps + 2.0) / 3.0 * excess))
+        else:
+            charged = (1.0 - power) / excess
+        left = abs(weights[slot]) * power - eta * l1 * charged
+        weights[slot] = np.sign(weights[slot]) * max(0.0, left)
+
+
+@helper
 def _catch_up_features(uses, begin, end, size, given):
     slots, _, _, bounds = uses
     for side in range(2 * begin, 2 * end):
@@ -189,7 +226,7 @@ def _catch_up_features(uses, begin, end, size, given):
 
 @helper
 def rows_of_kind(listed_starts, kind, begin, end):
-    """What tokens begin:end use of a kind of `SegmentUses.features`."""
+    """The rows of a kind of `SegmentUses.features` that tokens begin:end use."""
     n_tokens = len(listed_starts) - 1
     if kind < OF_SPANS:
         return kind * n_tokens + begin, kind * n_tokens + end

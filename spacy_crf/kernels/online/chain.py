@@ -65,7 +65,7 @@ def best_path(work, chains, pairs, path, n, size):
 
 @helper
 def _set_transitions(pairs, t, size, matrix):
-    """The scores of the step to token t, in matrix [P, P]."""
+    """Write the scores of the step to token t into matrix [P, P]."""
     for i in range(matrix.shape[0]):
         for j in range(matrix.shape[1]):
             matrix[i, j] = pairs[t, i * size + j] if i < size and j < size else -np.inf
@@ -196,8 +196,8 @@ def expect_scaled(work, chains, n, size, amount):
 
 @helper
 def expect_in_logs(work, chains, n, size, amount):
-    """As `expect_scaled`, by the textbook, where that gives up or transitions depend on the token. (`pieces` does the same, but
-    takes longer to compile than all the rest.)"""
+    """As `expect_scaled`, by the textbook, where that gives up or transitions depend on the token. (`log_space` does the same,
+    but takes longer to compile than all the rest.)"""
     nodes, steps, first, last, _ = scores_of_chain(work, size)
     alpha = chains.forward
     d_nodes, d_steps, d_first, d_last, _ = derivatives_of_chain(work, size)
@@ -233,7 +233,7 @@ def expect_in_logs(work, chains, n, size, amount):
 
 @helper
 def count_wrong(gold, clamp, begin, end, path):
-    """Tokens at which a path contradicts the annotation."""
+    """Number of tokens at which a path contradicts the annotation."""
     wrong = 0
     for t in range(begin, end):
         state = path[t - begin]

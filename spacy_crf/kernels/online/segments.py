@@ -1,4 +1,4 @@
-"""Chains of segments: what `semi_markov` and `pieces` are told of a single sequence, and what annotation leaves out of it."""
+"""Chains of segments: a single sequence as `semi_markov` and `log_space` take it, and segments that its annotation excludes."""
 
 import math
 
@@ -27,7 +27,7 @@ def derivatives_of_segments(work, segments, size):
 
 @helper
 def running_sums(corpus, work, segments, b, is_clamped):
-    """The scores of a sequence, and what its annotation leaves of them if that is asked."""
+    """Bring the scores of a sequence into the form of `log_space`, without those that its annotation forbids if `is_clamped`."""
     opening, closing, reach, bounds = segments.opening, segments.closing, segments.reach, work.bounds
     batches.running_sums(scores_of_segments(work, segments, corpus.n_states), opening, closing)
     if is_clamped:
@@ -67,7 +67,7 @@ def expect_segments(log_potentials, work, segments, amount):
 
 @helper(inline="always")
 def cover(work, segments, n, size):
-    """Segments over each token, and at the ends of the sequence."""
+    """Add up the derivatives of segments that cover each token, and of those at the ends of the sequence."""
     batches.cover(derivatives_of_segments(work, segments, size))
     for j in range(size):
         work.d_chain[size, j] = segments.d_begins[0, j]
@@ -99,8 +99,7 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
 
 @helper
 def exclude(segments, begin, end, costs, is_over):
-    """Forbids the spans that the annotation excludes, or, when that is over, gives them their scores back, with the least cost of
-    their state."""
+    """Forbid spans that the annotation excludes; or, if `is_over`, restore their scores plus the least cost of their state."""
     uses, spans, kept = segments.uses, segments.spans, segments.kept
     excluded = uses.excluded[uses.listed_starts[begin] : uses.listed_starts[end]]
     for n in range(len(excluded)):
@@ -119,8 +118,8 @@ def exclude(segments, begin, end, costs, is_over):
 
 @helper
 def count_wrong_segments(gold, clamp, segments, begin, end, path):
-    """Tokens at which a path contradicts the annotation: another state, or a segment begins or goes on where it must not, or ends
-    that is excluded."""
+    """Number of tokens at which a path contradicts the annotation: by another state, by a segment that begins or goes on where it
+    must not, or by the end of an excluded one."""
     uses = segments.uses
     wrong = state = first = 0
     for t in range(begin, end):

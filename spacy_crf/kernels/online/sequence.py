@@ -1,4 +1,4 @@
-"""What a sequence asks for: the derivative of its loss."""
+"""The loss of a sequence and its derivative."""
 
 import math
 from typing import NamedTuple
@@ -19,11 +19,10 @@ from .segments import (
     score_segments,
     scores_of_segments,
 )
-from .steps import add_chain, share_derivatives
 
 
 class Turn(NamedTuple):
-    """Of a sequence."""
+    """A sequence whose turn it is."""
 
     b: int  # its number
     costs: Floats  # [S, S], or [0, 0] without costs
@@ -34,7 +33,7 @@ class Turn(NamedTuple):
 # A part of its callers before LLVM sees them, which then optimizes it once instead of twice
 @helper(inline="always")
 def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
-    """Leaves the derivative of a sequence's loss in the work spaces.
+    """Write the derivative of a sequence's loss into the work spaces.
 
     RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
     """
@@ -76,7 +75,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
         use_annotation(corpus, work, chains, segments, b, -factor)
     if segments is not None:
         cover(work, segments, n, size)
-    share_derivatives(work, pairs, n, size)
+    _share_derivatives(work, pairs, n, size)
     return factor * max(value - reached, 0.0) if math.isfinite(value) else np.nan, True
 
 
@@ -109,12 +108,32 @@ def _score(corpus, work, pairs, chains, segments, turn):
             chain[i, j] = scale * weights[corpus.chain_start + i * size + j]
     if len(pairs.scores) > 0:
         add_scores(pairs.uses, begin, end, size * size, weights, scale, np.bool_(False), pairs.scores)
-    add_chain(work, pairs, end - begin, size)
+    _add_chain(work, pairs, end - begin, size)
+
+
+@helper(inline="always")
+def _add_chain(work, pairs, n, size):
+    """Add the scores that all steps share to those of pairs."""
+    if len(pairs.scores) > 0:
+        for t in range(n):
+            for i in range(size):
+                for j in range(size):
+                    pairs.scores[t, i * size + j] += work.chain[i, j]
+
+
+@helper(inline="always")
+def _share_derivatives(work, pairs, n, size):
+    """Add the derivatives of single steps to those that all steps share."""
+    if len(pairs.scores) > 0:
+        for t in range(1, n):
+            for i in range(size):
+                for j in range(size):
+                    work.d_chain[i, j] += pairs.d_scores[t, i * size + j]
 
 
 @helper
 def _forbid(nodes, kept, clamp):
-    """Keeps the scores of tokens elsewhere, and leaves those that are allowed."""
+    """Copy the scores of tokens to `kept`, and forbid those that the clamp does not allow."""
     for t in range(clamp.shape[0]):
         for j in range(clamp.shape[1]):
             kept[t, j] = nodes[t, j]
@@ -150,7 +169,7 @@ def _score_annotation(corpus, work, chains, segments, b):
 
 @helper
 def use_annotation(corpus, work, chains, segments, b, amount):
-    """Adds an amount for each score that the annotation uses; `cover` adds up those of segments."""
+    """Add an amount to the derivative of each score that the annotation uses; `cover` adds up those of segments."""
     begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
     work.amount[0] = amount
     if chains is not None:
@@ -162,7 +181,10 @@ def use_annotation(corpus, work, chains, segments, b, amount):
 
 @helper(inline="always")
 def _use_best(corpus, work, pairs, chains, segments, b, amount):
-    """The score of the best labelling, which is left in ``work.path``. Adds an amount for each score that it uses."""
+    """Write the best labelling into ``work.path``, and add an amount to the derivative of each score that it uses.
+
+    RETURNS (float): Its score.
+    """
     n, size, value = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, 0.0
     path = work.path[:n]
     work.amount[0] = amount
@@ -181,7 +203,7 @@ def _use_best(corpus, work, pairs, chains, segments, b, amount):
 
 @helper(inline="always")
 def expect(corpus, work, pairs, chains, segments, b, amount):
-    """Log partition. Adds the expected uses of each score, times an amount; `cover` adds up those of segments."""
+    """Add the expected uses of each score, times an amount; `cover` adds up those of segments. RETURNS (float): Log partition."""
     n, size, log_z = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, np.nan
     if chains is not None:
         if len(pairs.scores) == 0:

@@ -1,4 +1,4 @@
-"""Work space for one sequence after the other, made once for a corpus."""
+"""Work space for one sequence after the other, allocated once for a corpus."""
 
 from typing import NamedTuple, Optional
 
@@ -14,8 +14,8 @@ NO_USES = SlotUses(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.
 class Workspace(NamedTuple):
     """Room for one sequence after the other. Derivatives are those of its loss with respect to each score.
 
-    Kernels of batches are given all of the room, and by ``bounds`` how much of it a sequence takes. (Slices of each array were
-    a quarter of what was compiled for segments, and a fifth to a third of a pass.)
+    Kernels of batches get all of the room, and ``bounds`` for the part of it that a sequence takes. (Slices of each array were a
+    quarter of the code compiled for segments, and a fifth to a third of a pass.)
     """
 
     nodes: Floats  # [n, P] scores of states
@@ -93,12 +93,14 @@ class PassBuffers(NamedTuple):
     pairs: PairBuffers
     chains: Optional[ChainBuffers]
     segments: Optional[SegmentBuffers]
-    maximum: bool  # whether the loss looks at the best labelling, or at the log partition
+    maximum: bool  # whether the loss compares with the best labelling, or with the log partition
 
 
 def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
+    """Work space for the longest sequence of a corpus. maximum (bool): See `PassBuffers`."""
     size = corpus.n_states
-    longest, width = _node_shape(corpus)
+    longest = int(np.diff(corpus.starts).max(initial=1))
+    width = size if corpus.segments is not None else -(-size // LANES) * LANES
     height = max(size + 2, width)
     uses = NO_USES if corpus.pairs is None else corpus.pairs
     shape = (0 if corpus.pairs is None else longest, size * size)
@@ -126,13 +128,16 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     )
     chains = segments = None
     if corpus.segments is None:
-        chains = _make_chain_room(longest, width)
+        of_tokens, of_pairs = (longest, width), (width, width)
+        shapes = (of_tokens, of_tokens, of_tokens, of_tokens, width, of_pairs, of_pairs)
+        chains = ChainBuffers(*map(np.zeros, shapes))
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
     return PassBuffers(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
 
 
 def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
+    """The rows of all sequences of a corpus, beside its work space."""
     work, segments = room.work, room.segments
     scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
     n_tokens = np.diff(corpus.starts)
@@ -148,40 +153,11 @@ def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
     return ScoreTable(rows, scores, derivatives, *np.zeros((3, longest, corpus.n_states)))
 
 
-def _make_chain_room(longest: int, width: int) -> ChainBuffers:
-    return ChainBuffers(
-        kept=np.zeros((longest, width)),
-        forward=np.zeros((longest, width)),
-        exp_nodes=np.zeros((longest, width)),
-        arriving=np.zeros((longest, width)),
-        beta=np.zeros(width),
-        transposed=np.zeros((width, width)),
-        sums=np.zeros((width, width)),
-    )
-
-
-def _node_shape(corpus: ChainCorpus) -> tuple[int, int]:
-    width = corpus.n_states if corpus.segments is not None else -(-corpus.n_states // LANES) * LANES
-    return int(np.diff(corpus.starts).max(initial=1)), width
-
-
 def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentBuffers:
     n, longest = int(np.diff(starts).max(initial=1)), uses.longest
     n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
     tokens, lengths, spans = (n, size), (longest, size), (n_spans, size)
-    return SegmentBuffers(
-        uses=uses,
-        begins=np.zeros(tokens),
-        ends=np.zeros(tokens),
-        lengths=np.zeros(lengths),
-        spans=np.zeros(spans),
-        kept=np.zeros(spans if len(uses.excluded) else (0, size)),
-        d_begins=np.zeros(tokens),
-        d_ends=np.zeros(tokens),
-        d_lengths=np.zeros(lengths),
-        d_spans=np.zeros(spans),
-        span_of=np.full((n, longest), -1, dtype=np.int32),
-        opening=np.zeros(tokens),
-        closing=np.zeros(tokens),
-        reach=np.zeros(tokens, dtype=np.int32),
-    )
+    kept = spans if len(uses.excluded) else (0, size)
+    scores = map(np.zeros, (tokens, tokens, lengths, spans, kept, tokens, tokens, lengths, spans))
+    span_of, reach = np.full((n, longest), -1, dtype=np.int32), np.zeros(tokens, dtype=np.int32)
+    return SegmentBuffers(uses, *scores, span_of, np.zeros(tokens), np.zeros(tokens), reach)

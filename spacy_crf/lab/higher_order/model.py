@@ -20,7 +20,6 @@ from ...constraints.automaton import SpanTags
 from ...constraints.rule_set import RuleSet
 from ...constraints.settings import Constraints
 from ...errors import Errors, cant_train
-from ...features.label_parts import LabelParts, TagParts, check_parts
 from ...inference.structure import ScorePlaces
 from ...losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ...models.architecture import Architecture, SharedScores, build
@@ -29,6 +28,7 @@ from ...models.node import AnnotatedDocs, Batches, check_array, check_equal, set
 from ...pipeline.annotation.annotation import Annotation
 from ...pipeline.decoding import Decoding
 from ...types import Floats
+from .label_parts import LabelParts, TagParts, check_parts
 from .lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from .structure import HigherOrder as HigherOrderInference
 

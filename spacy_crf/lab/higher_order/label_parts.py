@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ranges
-from ..errors import Errors, shown
+from ...arrays import ranges
+from ...errors import Errors, shown
+from ...types import Floats
 from ..kernels.label_parts import spread_parts, sum_parts
-from ..types import Floats
 
 LabelParts = Union[None, str, Callable[[str], list[str]]]
 

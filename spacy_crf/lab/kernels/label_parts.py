@@ -1,6 +1,6 @@
-"""Scores of tags that are sums of those of their parts."""
+"""Scores of tags that are sums of the scores of their parts."""
 
-from . import kernel
+from ...kernels import kernel
 
 
 @kernel
@@ -19,7 +19,7 @@ def sum_parts(scores, tag_columns, starts, columns, out):
 
 @kernel
 def spread_parts(derivative, tag_columns, starts, columns, out):
-    """The way back: adds derivatives with respect to tags (float64[T, S]) to those of columns (float64[T, C])."""
+    """Add derivatives with respect to tags (float64[T, S]) to those with respect to columns (out, float64[T, C])."""
     for t in range(derivative.shape[0]):
         for y in range(derivative.shape[1]):
             d = derivative[t, y]

@@ -1,0 +1,241 @@
+"""Rules that say how the weights move, and the walk over the sequences. The gradient of a sequence's loss is ``amounts`` at
+``slots``; ``seen`` sequences came before it.
+"""
+
+import math
+from typing import NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...types import ChainCorpus, Floats
+from .. import helper, kernel
+from .blocks import catch_up, catch_up_sequence, collect, descend_sequence
+from .chain import count_wrong
+from .segments import count_wrong_segments
+from .sequence import Turn, differentiate
+from .work import ChainBuffers, PairBuffers, SegmentBuffers, Workspace
+
+# Those up to AROW look at the best labelling
+NOTHING, PERCEPTRON, BATCH_PERCEPTRON, PASSIVE_AGGRESSIVE, AROW, SGD, SGD_L1, ADAGRAD = range(8)
+
+
+class RuleRun(NamedTuple):
+    """A rule and the sequences that it learns from."""
+
+    order: NDArray  # [n] of the sequences
+    costs: Floats  # [S, S], or [0, 0]: added to the score of each state where the annotation has another one
+    weights: Floats  # [M]
+    rule: int
+    settings: tuple[float, float, float, float]  # of the rule
+    seen: float  # how many sequences came before
+    # [2] the scale of the weights, w = scale · weights, and what any weight could have been charged; 1 and 0 but for SGD
+    scaling: Floats
+    memory: (
+        Floats  # [M] or [0] a number of the rule for each slot: drift, variance, q or the latest step, see the rules
+    )
+    squares: Floats  # [M] or [0] of AdaGrad
+
+
+@kernel(seconds=20)
+def walk(
+    corpus: ChainCorpus,
+    work: Workspace,
+    pairs: PairBuffers,
+    chains: Optional[ChainBuffers],
+    segments: Optional[SegmentBuffers],
+    maximum: bool,
+    lesson: RuleRun,
+):
+    """Apply a rule to the sequences in the order given. One kernel serves all rules: nearly all that is compiled is the loss of a
+    sequence and its derivative.
+
+    RETURNS (float, int): The sum of losses, and -1; or the first loss that is not finite, and its place in the order.
+    """
+    order, costs, weights, rule, settings, seen, scaling, memory, squares = lesson
+    total = 0.0
+    n_updates = 0
+    for k in range(len(order)):
+        b = order[k]
+        if rule == ADAGRAD:
+            catch_up_sequence(corpus, pairs, segments, b, (weights, settings, seen + k, memory, squares))
+        turn = Turn(b, costs, weights, scaling[0])
+        loss, moves = differentiate(corpus, work, pairs, chains, segments, maximum, turn)
+        if not math.isfinite(loss):
+            return loss, k
+        if rule == SGD:
+            rate = settings[1] / (settings[2] + seen + k)
+            scaling[0] *= 1.0 - rate * settings[0]
+            if moves:
+                descend_sequence(corpus, work, pairs, segments, b, rate / scaling[0], weights)
+        elif rule != NOTHING:
+            n_slots = collect(corpus, work, pairs, segments, b) if moves else 0
+            slots, amounts = work.slots[:n_slots], work.amounts[:n_slots]
+            if rule == SGD_L1:
+                sgd_l1(slots, amounts, weights, settings, seen + k, scaling, memory)
+            elif rule == ADAGRAD:
+                adagrad(slots, amounts, weights, settings, squares)
+            elif rule == PERCEPTRON:
+                perceptron(slots, amounts, weights, settings, seen + k, memory)
+            elif rule == BATCH_PERCEPTRON:
+                n_updates += n_slots > 0
+                for n in range(n_slots):
+                    memory[slots[n]] -= amounts[n]
+            elif n_slots > 0:
+                wrong = _count_wrong(corpus, work, chains, segments, b) if maximum else 0
+                loss = _beat(lesson, slots, amounts, loss, wrong, corpus.weights[b], seen + k)
+        total += loss
+        if scaling[0] < 1e-9:
+            for slot in range(len(weights)):
+                weights[slot] *= scaling[0]
+            scaling[0] = 1.0
+    for slot in range(len(memory) if n_updates > 0 else 0):
+        memory[slot] /= n_updates
+    return total, -1
+
+
+@helper
+def _count_wrong(corpus, work, chains, segments, b):
+    """Tokens at which the best labelling contradicts the annotation."""
+    begin, end, wrong = corpus.starts[b], corpus.starts[b + 1], 0
+    if chains is not None:
+        wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, work.path)
+    if segments is not None:
+        wrong = count_wrong_segments(corpus.gold, corpus.clamp, segments, begin, end, work.path)
+    return wrong
+
+
+@helper
+def _beat(lesson, slots, amounts, loss, wrong, factor, seen):
+    """AROW, or passive-aggressive learning. RETURNS: The loss with its margin."""
+    _, costs, weights, rule, settings, _, _, memory, _ = lesson
+    has_costs = len(costs) > 0
+    if rule == AROW:
+        return arow(slots, amounts, loss / factor + (0.0 if has_costs else wrong), factor, weights, settings, memory)
+    margin = 0.0
+    if not has_costs:
+        margin = math.sqrt(wrong) if settings[2] > 0.0 else 1.0
+    return passive_aggressive(slots, amounts, loss / factor + margin, factor, weights, settings, seen, memory)
+
+
+# -------------------------------------------------------------------------------------------------------------- rules
+
+
+@helper
+def perceptron(slots, amounts, weights, settings, seen, drift):
+    """The averaged perceptron (Collins 2002), figure 1: w += unit · (features(annotation) - features(best labelling)).
+
+    settings: unit.
+    drift (float64[M]): Sum of all updates, each times the number of weight vectors before it, the zeros at the start included:
+        the average is weights - drift / vectors.
+    """
+    for n in range(len(slots)):
+        weights[slots[n]] -= settings[0] * amounts[n]
+        drift[slots[n]] -= (seen + 1.0) * settings[0] * amounts[n]
+
+
+@helper
+def passive_aggressive(slots, amounts, loss, factor, weights, settings, seen, drift):
+    """Passive-aggressive learning (Crammer, Dekel, Keshet, Shalev-Shwartz & Singer 2006): the smallest change after which the
+    annotation wins by a margin.
+
+    loss (float): Without the factor of the sequence, with the margin: 1, or the root of the number of wrong tokens; with costs
+        they are the margin.
+    settings: kind, 0 for PA (eq. 6: tau = loss / |d|²), 1 for PA-I (at most c), 2 for PA-II (|d|² + 1 / 2c); c.
+    drift: As in `perceptron`.
+    RETURNS: The loss with the factor.
+    """
+    kind, c = settings[0], settings[1] * factor
+    loss = max(0.0, loss)
+    square = 0.0
+    for n in range(len(slots)):
+        square += (amounts[n] / factor) ** 2
+    if kind == 2.0:
+        tau = loss / (square + 0.5 / c)
+    else:
+        tau = loss / square if square > 0.0 else 0.0
+        if kind == 1.0:
+            tau = min(tau, c)
+    for n in range(len(slots)):
+        update = tau / factor * amounts[n]
+        weights[slots[n]] -= update
+        drift[slots[n]] -= (seen + 1.0) * update
+    return factor * loss
+
+
+@helper
+def arow(slots, amounts, loss, factor, weights, settings, variance):
+    """Adaptive regularization of weight vectors (Crammer, Kulesza & Dredze 2009), figure 1, with a diagonal covariance.
+
+    loss (float): Without the factor of the sequence, with the margin: the number of wrong tokens; with costs they are the margin.
+    settings: gamma, r of the paper. variance (float64[M]): Uncertainty of each weight, which only falls.
+    RETURNS: The loss with the factor.
+    """
+    noise = settings[0] / factor
+    loss = max(0.0, loss)
+    confidence = 0.0
+    for n in range(len(slots)):
+        confidence += variance[slots[n]] * (amounts[n] / factor) ** 2
+    alpha = loss / (confidence + noise)
+    for n in range(len(slots)):
+        slot, difference = slots[n], amounts[n] / factor
+        weights[slot] -= alpha * variance[slot] * difference
+        variance[slot] = 1.0 / (1.0 / variance[slot] + difference**2 / noise)
+    return factor * loss
+
+
+@helper
+def sgd_l1(slots, amounts, weights, settings, seen, scaling, paid):
+    """Stochastic gradient descent with l1: `descend_sequence` with the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009,
+    figure 2.
+
+    settings: As of SGD, and the weight of |w| per sequence. paid (float64[M]): q, the sum of the charges of each weight.
+    """
+    decay, rate, offset, l1 = settings
+    rate /= offset + seen
+    scaling[0] *= 1.0 - rate * decay
+    scaling[1] += rate * l1
+    for n in range(len(slots)):
+        slot = slots[n]
+        weights[slot] -= rate / scaling[0] * amounts[n]
+        weights[slot] = _charge(weights[slot] * scaling[0], scaling[1], paid, slot) / scaling[0]
+
+
+@helper
+def _charge(weight, due, paid, slot):
+    before = weight
+    if weight > 0.0:
+        weight = max(0.0, weight - (due + paid[slot]))
+    elif weight < 0.0:
+        weight = min(0.0, weight + (due - paid[slot]))
+    paid[slot] += weight - before
+    return weight
+
+
+@kernel
+def charge_all(learned, weights, scale, due, paid):
+    """Charge every weight what is due, the used and the unused."""
+    for slot in range(len(weights)):
+        if learned[slot]:
+            weights[slot] = _charge(weights[slot] * scale, due, paid, slot) / scale
+
+
+@helper
+def adagrad(slots, amounts, weights, settings, squares):
+    """A learning rate for each weight (Duchi, Hazan & Singer 2011, section 5.1, composite mirror descent); `catch_up` regularizes
+    the weight when it is used.
+
+    settings: Numerator of the learning rates, and the constant in their denominators; weights of |w| and w² per sequence.
+    squares (float64[M]): Sums of the squared gradients.
+    """
+    for n in range(len(slots)):
+        squares[slots[n]] += amounts[n] ** 2
+        weights[slots[n]] -= settings[0] / (settings[1] + math.sqrt(squares[slots[n]])) * amounts[n]
+
+
+@kernel
+def catch_up_all(learned, weights, settings, seen, regularized, squares):
+    """Bring every weight up to date with the regularizers."""
+    for slot in range(len(weights)):
+        if learned[slot]:
+            catch_up(slot, np.int64(1), weights, settings, seen, regularized, squares)
