@@ -35,8 +35,8 @@ class TokenTerms(NamedTuple):
 
 
 class StructureModel(Model):
-    """A model from Docs to scores. Its dimension ``nO``, the number of states, is that of its parameter "first" and may grow;
-    thinc's own dimensions cannot change once there are parameters.
+    """A model from Docs to scores. Its dimension ``nO``, the number of states, is that of its parameter "first", or of its
+    members in a pool, and may grow; thinc's own dimensions cannot change once there are parameters.
     """
 
     def initialize(self, X: Any = None, Y: Any = None) -> "StructureModel":
@@ -46,10 +46,14 @@ class StructureModel(Model):
     def has_dim(self, name: str) -> Optional[bool]:
         if name != "nO":
             return super().has_dim(name)
+        if "first" not in self.param_names:
+            return self.layers[0].has_dim(name)
         return True if self.has_param("first") else None
 
     def get_dim(self, name: str) -> int:
-        return len(self.get_param("first")) if name == "nO" and self.has_dim("nO") else super().get_dim(name)
+        if name != "nO" or not self.has_dim("nO"):
+            return super().get_dim(name)
+        return len(self.get_param("first")) if "first" in self.param_names else self.layers[0].get_dim(name)
 
 
 class Architecture(Node):

@@ -37,7 +37,7 @@ from .architecture import SharedScores
 from .sparse import VECTORS
 from .weights import Weights
 
-# Sums of random numbers say, two times, that weights belong to the same scores: by chance both are equal once in 2**60 or more
+# Two sums of random numbers say that weights belong to the same scores: by chance both are equal once in 2**60 or more
 SEEDS = (0, 1)
 _CHUNK = 1 << 19
 _PARTS = 16  # of the keys, that are compared one part after the other
@@ -143,10 +143,10 @@ def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], NDA
 
 
 class MergedStates:
-    """S states as M.
+    """Mapping of S states to M merged states.
 
-    possible, weighed (SharedScores): Which transitions, firsts and lasts there are, and which of them have a weight.
-    is_known (bool[S]): The states for which features have weights: each stays by itself.
+    possible, weighed (SharedScores): Masks of the transitions, firsts and lasts that are possible, and that have a weight.
+    is_known (bool[S]): States for which features have weights; they are not merged.
     """
 
     def __init__(self, possible: SharedScores, weighed: SharedScores, is_known: NDArray[np.bool_]):
@@ -156,15 +156,15 @@ class MergedStates:
         among = np.zeros((n_groups, n_groups), dtype=bool)
         among[tuple(group[ends] for ends in np.nonzero(allowed))] = True
         order = order_of(among)
-        self.of = np.argsort(order)[group]  # [S] which of the M each is part of
+        self.of = np.argsort(order)[group]  # [S] merged state of each state
         _, self.stands, self._sizes = np.unique(self.of, return_index=True, return_counts=True)  # [M]
-        # Of all steps that are possible: where they are among S · S, and which of the M · M each is part of
+        # Possible transitions: places among S · S, and the merged transition (of M · M) of each
         self._steps = np.flatnonzero(allowed)
         self._part_of = self.of[self._steps // len(group)] * n_groups + self.of[self._steps % len(group)]
         counts = np.bincount(self._part_of, minlength=n_groups**2).reshape(n_groups, n_groups)
         self._counts = np.maximum(counts, 1)
         self._successors = np.maximum(counts / self._sizes[:, np.newaxis], 1.0)
-        first = np.zeros(n_groups**2, dtype=np.int64)  # any, where none is possible
+        first = np.zeros(n_groups**2, dtype=np.int64)  # any if none is possible
         first[self._part_of[::-1]] = self._steps[::-1]
         impossible = np.flatnonzero(~allowed)
         self._first = np.where(counts.ravel() > 0, first, impossible[0] if len(impossible) else 0)
@@ -173,19 +173,14 @@ class MergedStates:
     def n_states(self) -> int:
         return len(self.stands)
 
-    @property
-    def is_trivial(self) -> bool:
-        """Whether all stays as it is."""
-        return np.array_equal(self.of, np.arange(len(self.of)))
-
     def holds(self, shared: SharedScores) -> bool:
-        """Whether what is to be equal is."""
+        """Whether the shared scores of merged states are equal."""
         steps = shared["transitions"].ravel()
         ends = all(np.array_equal(shared[name], shared[name][self.stands][self.of]) for name in ("first", "last"))
         return ends and np.array_equal(steps[self._steps], steps[self._first[self._part_of]])
 
     def potentials(self, shared: SharedScores) -> SharedScores:
-        """Those of the M states."""
+        """Shared scores of the M merged states."""
         steps = shared["transitions"].ravel()[self._first].reshape(self._counts.shape)
         return {
             "transitions": steps + np.log(self._successors),
@@ -194,7 +189,7 @@ class MergedStates:
         }
 
     def spread(self, derivatives: SharedScores) -> SharedScores:
-        """The way back: derivatives with respect to those of the S states."""
+        """Derivatives by the shared scores of the S states."""
         size = len(self.of)
         steps = np.zeros(size * size)
         steps[self._steps] = (derivatives["transitions"] / self._counts).ravel()[self._part_of]
@@ -203,7 +198,9 @@ class MergedStates:
 
 
 def _split(kinds: SharedScores, group: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The coarsest groups within these in which all states have as many steps of each kind to and from each group: int64[S]."""
+    """The coarsest refinement of groups in which all states of a group have equally many transitions of each kind to and from
+    each group: int64[S].
+    """
     ends, steps = [kinds[name][:, np.newaxis] for name in ("first", "last")], kinds["transitions"]
     n_before = 0
     while True:

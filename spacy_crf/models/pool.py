@@ -38,16 +38,6 @@ class Pooled(NamedTuple):
         return self.pool.starts
 
 
-class PoolModel(StructureModel):
-    """A model with the dimension ``nO`` of its members."""
-
-    def has_dim(self, name: str) -> Optional[bool]:
-        return self.layers[0].has_dim(name) if name == "nO" else super().has_dim(name)
-
-    def get_dim(self, name: str) -> int:
-        return self.layers[0].get_dim(name) if name == "nO" else super().get_dim(name)
-
-
 class PoolNode(Node):
     """Node of a pool.
 
@@ -111,7 +101,7 @@ def put_together(
         **{attr: members[0].attrs[attr] for attr in (*_SHARED, *make_role().meaning) if attr in members[0].attrs},
     }
     params = {"shares": None}
-    return PoolModel(
+    return StructureModel(
         "pool", _forward, init=_init, layers=members, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
     )
 

@@ -28,7 +28,7 @@ LongestSegment = Union[None, int, float, dict[str, int]]
 
 
 class SegmentsNode(Architecture):
-    """Any segment may follow any other. The longest segments are in the model's attributes."""
+    """Node of a semi-Markov chain: any segment may follow any other. The attribute "longest" has the longest segments."""
 
     gives = SegmentScores
     params = (*Architecture.params, "lengths")
@@ -61,7 +61,7 @@ class SegmentsNode(Architecture):
         return tuple(map(part, outputs))
 
     def alike(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
-        """With all spans that others list."""
+        """The scores with all spans that the others list."""
         if other.listed is None:
             return scores
         begin = begins_of(other.listed)
@@ -79,7 +79,7 @@ class SegmentsNode(Architecture):
         return {**dict.fromkeys(Architecture.params, np.True_), "lengths": lengths}
 
     def weighed(self, model: Model) -> SharedScores:
-        """All lengths that are possible, but for ``O``, have a weight if a template asks for them."""
+        """Possible lengths of segments other than ``O`` have a weight if a template asks for lengths."""
         lengths = self.possible(model)["lengths"].copy()
         if model.has_ref("segments"):
             lengths &= model.get_ref("segments").attrs["segment_features"].feature_set.has_length
@@ -93,7 +93,7 @@ class SegmentsNode(Architecture):
         return int(model.attrs["longest"].max())
 
     def resize(self, model: Model, n_states: int) -> None:
-        """A new label may be as long as the longest of the others."""
+        """Segments of a new label may be as long as the longest others."""
         longest = model.attrs["longest"]
         added = np.full(max(0, n_states - len(longest)), longest.max(), dtype=np.int32)
         if len(added):
@@ -111,7 +111,7 @@ class SegmentsNode(Architecture):
 
 
 def _each(outputs: tuple, kind: type) -> list:
-    """What layers say of one kind."""
+    """Outputs of one kind, of all layers."""
     parts = (part for output in outputs for part in (output if isinstance(output, EncodedSegments) else (output,)))
     return [part for part in parts if isinstance(part, kind)]
 
