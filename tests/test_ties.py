@@ -11,10 +11,9 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.lab.ties.acronyms import Acronyms
 from spacy_crf.lab.ties.features import SharedFeatures, TieFeatureSet
 from spacy_crf.lab.ties.groups import LinkedSpans, RepeatedPhrases
-from spacy_crf.lab.ties.similar_words import SimilarWords
+from spacy_crf.lab.ties.spelling import Acronyms, SimilarWords
 from spacy_crf.lab.ties.templates import Pairs
 from spacy_crf.optimizers.lbfgs import LBFGS
 

@@ -88,11 +88,22 @@ with_settings = dataclass(kw_only=True, eq=False, repr=False)
 
 
 def setting(default: Any, check: Callable, **bounds: Any) -> Any:
-    """A setting of an optimizer, one of its keyword arguments.
+    """A setting of a dataclass that users make, such as an optimizer, see `check_settings`.
 
     check (Callable): One of `spacy_crf.checks`. None is possible if it is the default.
     """
     return field(default=default, metadata={"check": partial(check, **bounds)})
+
+
+def check_settings(given: Any) -> None:
+    """Replace each setting of an object by what its check makes of it.
+
+    RAISES (ValueError): CRF020 for a value that is not possible.
+    """
+    for each in fields(given):
+        value = getattr(given, each.name)
+        if value is not None or each.default is not None:
+            setattr(given, each.name, each.metadata["check"](type(given).__name__, each.name, value))
 
 
 @with_settings
@@ -105,12 +116,11 @@ class CRFOptimizer(Optimizer):
     identity: ClassVar[tuple[str, ...]]  # settings that saved state depends on
 
     def __post_init__(self) -> None:
-        given = {each: getattr(self, each.name) for each in fields(self)}
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
         super().__init__(1.0, use_averages=False)
-        for each, value in given.items():
-            if value is not None or each.default is not None:
-                value = each.metadata["check"](type(self).__name__, each.name, value)
-            setattr(self, each.name, value)
+        for name, value in given.items():
+            setattr(self, name, value)
+        check_settings(self)
         self._runs: dict[str, Any] = {}  # the training of each component, from one step to the next
 
     @classmethod

@@ -1,5 +1,5 @@
 """Templates that tie places of a Doc which have something in common: the same word (skip-chains: Sutton & McCallum 2004; Finkel,
-Grenager & Manning 2005), the same phrase, or a link that something before the component has made."""
+Grenager & Manning 2005), the same phrase, or a link that an earlier component has made."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
@@ -9,118 +9,96 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
 from ... import checks
-from ...errors import Errors, Warnings, announcements
+from ...errors import Errors, Warnings
 from ...features.doc_batch import DocBatch
+from ...optimizers.objective import setting, with_settings
 from ..kernels.ties import repeated
-from .templates import TieTemplate, TokenPairs, flags, has_heads
+from .templates import TieTemplate, TokenPairs, flags, has_heads, template
 
 EDGES = ("next", "all", "hub")
 WORDS = ("first", "all")
+ATTRIBUTES = ("ORTH", "LOWER", "NORM", "LEMMA", "SHAPE", "PREFIX", "SUFFIX")
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
+class Places(NamedTuple):
+    """Words or phrases of a batch."""
+
+    begin: NDArray[np.int64]  # [N]
+    key: NDArray[np.uint64]  # [N] equal for those of a Doc that belong together
+    length: Optional[NDArray[np.int64]] = None  # [N] None for words
+
+    @classmethod
+    def of(cls, rows: list[tuple[int, int, int]]) -> "Places":
+        """rows: Begins, keys and lengths."""
+        begin, key, length = np.array(rows, dtype=object).reshape(-1, 3).T
+        return cls(begin.astype(np.int64), key.astype(np.uint64), length.astype(np.int64))
+
+
+@with_settings
 class GroupTemplate(TieTemplate):
-    """Base of the templates that tie places of a Doc that have something in common.
+    """Base of the templates that tie places of a Doc which belong together: words, or phrases by their first or all words.
 
     edges (str): "next", each place is tied to the next one; "hub", to the first one; "all", to all others: their number grows
         with the square of the places.
-    max_edges (int): What would get more ties in a Doc gets none there: this is said once.
+    max_edges (int): Places that would get more ties in a Doc get none there; a warning says so once.
     """
 
-    def __init__(self, features: Any, symmetric: bool, edges: str, max_edges: int):
-        super().__init__(features, symmetric)
-        self.edges = checks.one_of(self.owner, "edges", edges, EDGES)
-        self.max_edges = checks.count(self.owner, "max_edges", max_edges, most=10_000_000)
-        self._told = False
+    edges: str = setting("next", checks.one_of, allowed=EDGES)
+    max_edges: int = setting(1000, checks.count, most=10_000_000)
 
-    def tie(
-        self, docs: DocBatch, places: NDArray[np.int64], keys: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which of the places (int64[N]) with equal keys (uint64[N]) are tied: their numbers, the earlier one first."""
-        if not len(places):
-            none = np.zeros(0, dtype=np.int64)
-            return none, none
-        of_doc = docs.of_tokens(places)
-        # By Doc, then by key; places of equal ones in their order
-        order = np.lexsort((places, keys, of_doc))
-        of_doc, keys = of_doc[order], keys[order]
-        is_new = np.append(True, (np.diff(of_doc) > 0) | (keys[1:] != keys[:-1]))
-        first = np.flatnonzero(is_new)
-        counts = np.diff(np.append(first, len(order)))
-        many = counts * (counts - 1) // 2 if self.edges == "all" else counts - 1
-        self.tell_many(docs, places[order[first[many > self.max_edges]]])
-        usable = np.repeat(many <= self.max_edges, counts)
-        return self._tie(order[usable], is_new[usable], counts[many <= self.max_edges])
-
-    def _tie(self, numbers: NDArray[np.int64], is_new: NDArray[np.bool_], counts: NDArray[np.int64]):
-        """Ties what stands side by side.
-
-        is_new (bool[N]): The first of each group. counts (int64[W]): Of each.
-        """
-        later = np.flatnonzero(~is_new)
-        if self.edges == "next":
-            return numbers[later - 1], numbers[later]
-        first = np.repeat(np.flatnonzero(is_new), counts)
-        if self.edges == "hub":
-            return numbers[first[later]], numbers[later]
-        before = later - first[later]  # how many earlier places each has
-        source = np.repeat(first[later], before) + counted_up(before)
-        return numbers[source], np.repeat(numbers[later], before)
-
-    def tell_many(self, docs: DocBatch, tokens: NDArray[np.int64]) -> None:
-        """Says of the first of some tokens that there would be too many ties."""
-        if len(tokens) and not self._told:
-            self._told = True
-            d = int(docs.of_tokens(tokens[:1])[0])
-            word = docs[d][int(tokens[0] - docs.bounds[d])].text
-            message = Warnings.CRFW040.format(
-                owner=self.owner, word=word, text=docs[d][:40].text[:40], most=self.max_edges
-            )
-            announcements.warning(message)
-
-
-class Phrases(NamedTuple):
-    """Spans of a batch, and what says which of those of a Doc belong together."""
-
-    begin: NDArray[np.int64]  # [N]
-    length: NDArray[np.int64]  # [N]
-    key: NDArray[np.uint64]  # [N]
-
-    @classmethod
-    def of(cls, rows: list[tuple[int, int, int]]) -> "Phrases":
-        """rows: Their begins, lengths and keys."""
-        begin, length, key = zip(*rows) if rows else ((), (), ())
-        return cls(np.array(begin, np.int64), np.array(length, np.int64), np.array(key, np.uint64))
-
-
-class PhraseTemplate(GroupTemplate):
-    """Base of the templates that tie phrases.
-
-    words (str): "first", the first words of two phrases are tied; "all", the second ones, the third ones … as well.
-    """
-
-    def __init__(self, features: Any, symmetric: bool, edges: str, max_edges: int, words: str):
-        super().__init__(features, symmetric, edges, max_edges)
-        self.words = checks.one_of(self.owner, "words", words, WORDS)
-
-    def phrases(self, docs: DocBatch) -> Phrases:
+    def places(self, docs: DocBatch) -> Places:
+        """The places, and the keys of what they belong to."""
         raise NotImplementedError
 
     def find(self, docs: DocBatch) -> TokenPairs:
-        found = self.phrases(docs)
-        one, other = self.tie(docs, found.begin, found.key)
-        source, target = found.begin[one], found.begin[other]
+        begin, key, length = self.places(docs)
+        one, other = self._tie(docs, begin, key)
+        source, target = begin[one], begin[other]
+        if length is None:
+            return TokenPairs(source, target)
         if self.words == "all":
-            several = np.minimum(found.length[one], found.length[other])
+            several = np.minimum(length[one], length[other])
             further = counted_up(several)
             source, target = np.repeat(source, several) + further, np.repeat(target, several) + further
         apart = source != target  # spans may begin together, or follow one another twice
-        pairs = np.unique(np.stack([source, target])[:, apart], axis=1)
-        return TokenPairs(*pairs.astype(np.int64))
+        return TokenPairs(*np.unique(np.stack([source, target])[:, apart], axis=1).astype(np.int64))
 
-    def of_spans(self, docs: DocBatch, read: Callable[[Doc], Iterable[tuple[Span, Optional[int]]]]) -> Phrases:
-        """Those of each Doc.
+    def _tie(
+        self, docs: DocBatch, places: NDArray[np.int64], keys: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which of the places (int64[N]) with equal keys (uint64[N]) are tied: their numbers, the earlier place first."""
+        of_doc = docs.of_tokens(places)
+        # By Doc, then by key; places of equal keys in their order
+        order = np.lexsort((places, keys, of_doc))
+        of_doc, keys = of_doc[order], keys[order]
+        is_new = np.append(True, (np.diff(of_doc) > 0) | (keys[1:] != keys[:-1]))[: len(order)]
+        first = np.flatnonzero(is_new)
+        counts = np.diff(np.append(first, len(order)))
+        many = counts * (counts - 1) // 2 if self.edges == "all" else counts - 1
+        self.warn_many(docs, places[order[first[many > self.max_edges]]])
+        is_usable = np.repeat(many <= self.max_edges, counts)
+        order, is_new, counts = order[is_usable], is_new[is_usable], counts[many <= self.max_edges]
+        later = np.flatnonzero(~is_new)
+        if self.edges == "next":
+            return order[later - 1], order[later]
+        first = np.repeat(np.flatnonzero(is_new), counts)
+        if self.edges == "hub":
+            return order[first[later]], order[later]
+        before = later - first[later]  # how many earlier places each has
+        return order[np.repeat(first[later], before) + counted_up(before)], np.repeat(order[later], before)
 
-        read (Callable): Gives spans and their keys; those without one are left out.
+    def warn_many(self, docs: DocBatch, tokens: NDArray[np.int64]) -> None:
+        """Warn that the first of some tokens would have too many ties."""
+        if len(tokens):
+            d = int(docs.of_tokens(tokens[:1])[0])
+            word = docs[d][int(tokens[0] - docs.bounds[d])].text
+            self.warn_once(Warnings.CRFW040, word=word, text=docs[d][:40].text[:40], most=self.max_edges)
+
+    def in_spans(self, docs: DocBatch, read: Callable[[Doc], Iterable[tuple[Span, Optional[int]]]]) -> Places:
+        """The spans of each Doc.
+
+        read (Callable): Returns spans and their keys; spans without a key are left out.
         RAISES (ValueError): CRF369 for a span that is not in its Doc.
         """
         rows = []
@@ -130,8 +108,8 @@ class PhraseTemplate(GroupTemplate):
                     where = f"{span.start} to {span.end}"
                     raise ValueError(Errors.CRF369.format(owner=self.owner, span=where, text=doc.text[:40], n=len(doc)))
                 if key is not None:
-                    rows.append((begin + span.start, span.end - span.start, key))
-        return Phrases.of(rows)
+                    rows.append((begin + span.start, key, span.end - span.start))
+        return Places.of(rows)
 
 
 def counted_up(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -140,9 +118,7 @@ def counted_up(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(int(counts.sum())) - np.repeat(after - counts, counts)
 
 
-ATTRIBUTES = ("ORTH", "LOWER", "NORM", "LEMMA", "SHAPE", "PREFIX", "SUFFIX")
-
-
+@template
 class RepeatedWords(GroupTemplate):
     """Ties the places at which a Doc has the same word.
 
@@ -153,34 +129,25 @@ class RepeatedWords(GroupTemplate):
     symmetric (bool): See `TieTemplate`.
     """
 
-    def __init__(
-        self,
-        attr: str = "ORTH",
-        only: Any = "is_title",
-        edges: str = "next",
-        features: Optional[list[str]] = None,
-        symmetric: bool = True,
-        max_edges: int = 1000,
-    ):
-        super().__init__(features, symmetric, edges, max_edges)
-        self.attr = checks.one_of(self.owner, "attr", attr, ATTRIBUTES)
-        self.only = flags(self.owner, "only", only)
+    attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
+    only: Any = setting("is_title", flags)
 
-    @property
-    def attributes(self) -> list[str]:
-        return [self.attr.lower(), *self.only]
-
-    def find(self, docs: DocBatch) -> TokenPairs:
+    def places(self, docs: DocBatch) -> Places:
         [words] = self.read(docs, [self.attr.lower()])
-        some = repeated(words, (words != 0) & self.having(docs, self.only), docs.bounds)
-        one, other = self.tie(docs, some, words[some])
-        return TokenPairs(some[one], some[other])
+        some = repeated(words, (words != 0) & self.usable(docs), docs.bounds)
+        return Places(some, words[some])
 
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+def _phrases(owner: str, name: str, value: Any) -> str:
+    is_known = value in ("words", "noun_chunks") or (isinstance(value, str) and value[:6] == "spans:" and value[6:])
+    checks.expect(
+        is_known, owner, name, value, 'one of "words", "noun_chunks" and "spans:KEY", with a key of doc.spans'
+    )
+    return value
 
 
-class RepeatedPhrases(PhraseTemplate):
+@template
+class RepeatedPhrases(GroupTemplate):
     """Ties the places at which a Doc has the same phrase.
 
     phrases (str): What a phrase is. "words", words that stand in this order twice, as many as do; "noun_chunks", those of the
@@ -193,49 +160,32 @@ class RepeatedPhrases(PhraseTemplate):
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """
 
-    def __init__(
-        self,
-        phrases: str = "words",
-        attr: str = "ORTH",
-        only: Any = "is_title",
-        shortest: int = 2,
-        longest: int = 8,
-        words: str = "first",
-        edges: str = "next",
-        features: Optional[list[str]] = None,
-        symmetric: bool = True,
-        max_edges: int = 1000,
-    ):
-        super().__init__(features, symmetric, edges, max_edges, words)
-        owner = self.owner
-        is_known = phrases in ("words", "noun_chunks") or (isinstance(phrases, str) and phrases[6:])
-        must = 'one of "words", "noun_chunks" and "spans:KEY", with a key of doc.spans'
-        checks.expect(is_known and (phrases[:6] == "spans:" or ":" not in phrases), owner, "phrases", phrases, must)
-        self.source = phrases
-        self.attr = checks.one_of(owner, "attr", attr, ATTRIBUTES)
-        self.only = flags(owner, "only", only)
-        self.longest = checks.count(owner, "longest", longest, most=1000)
-        self.shortest = checks.count(owner, "shortest", shortest, most=self.longest)
+    phrases: str = setting("words", _phrases)
+    attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
+    only: Any = setting("is_title", flags)
+    shortest: int = setting(2, checks.count)
+    longest: int = setting(8, checks.count, most=1000)
+    words: str = setting("first", checks.one_of, allowed=WORDS)
 
-    @property
-    def attributes(self) -> list[str]:
-        return [self.attr.lower(), *self.only]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.count(self.owner, "shortest", self.shortest, most=self.longest)
 
     @property
     def reads(self) -> list[str]:
-        return [*super().reads, *(["head"] if self.source == "noun_chunks" else [])]
+        return [*super().reads, *(["head"] if self.phrases == "noun_chunks" else [])]
 
-    def phrases(self, docs: DocBatch) -> Phrases:
-        """RAISES (ValueError): CRF367 for a Doc without heads, CRF367 for one of a language without noun chunks, CRF371 for one
-        without the spans."""
-        if self.source == "words":
+    def places(self, docs: DocBatch) -> Places:
+        """RAISES (ValueError): CRF367 for a Doc without heads, or of a language without noun chunks, CRF371 for a Doc without the
+        spans."""
+        if self.phrases == "words":
             return self._of_words(docs)
-        return self.of_spans(docs, lambda doc: [(span, self._key(span)) for span in self._spans(doc)])
+        return self.in_spans(docs, lambda doc: [(span, self._key(span)) for span in self._spans(doc)])
 
-    def _of_words(self, docs: DocBatch) -> Phrases:
-        """Words that stand in this order twice: the longest first, and shorter ones that stand anywhere else too."""
+    def _of_words(self, docs: DocBatch) -> Places:
+        """Sequences of words that occur twice: the longest first, and shorter ones that occur anywhere else too."""
         [words] = self.read(docs, [self.attr.lower()])
-        usable = (words != 0) & self.having(docs, self.only)
+        usable = (words != 0) & self.usable(docs)
         left, begins, lengths, keys = _runs(usable, docs.sequence_starts()), [], [], []
         covered = np.zeros(len(words), dtype=bool)
         hashes = _hashes_of_runs(words, min(self.longest, int(left.max(initial=0))))
@@ -248,18 +198,14 @@ class RepeatedPhrases(PhraseTemplate):
             lengths.append(np.full(len(some), length))
             keys.append(key[some])
             covered[(some[:, np.newaxis] + np.arange(length)).ravel()] = True
-        if not begins:
-            return Phrases.of([])
-        return Phrases(np.concatenate(begins), np.concatenate(lengths), np.concatenate(keys))
+        return Places(*map(np.concatenate, (begins, keys, lengths))) if begins else Places.of([])
 
     def _spans(self, doc: Doc) -> list[Span]:
-        if self.source != "noun_chunks":
-            return spans_of(self.owner, doc, self.source[6:])
+        if self.phrases != "noun_chunks":
+            return spans_of(self.owner, doc, self.phrases[6:])
         if len(doc) > 1 and not has_heads(doc):
             raise ValueError(
-                Errors.CRF367.format(
-                    owner=self.owner, what="heads", text=doc.text[:40], reason="noun chunks are found by them"
-                )
+                Errors.CRF367.format(owner=self.owner, what="heads", text=doc.text[:40], reason="noun chunks need them")
             )
         try:
             return list(doc.noun_chunks) if len(doc) > 1 else []
@@ -306,7 +252,8 @@ def _hashes_of_runs(words: NDArray[np.uint64], longest: int) -> list[NDArray[np.
     return found
 
 
-class LinkedSpans(PhraseTemplate):
+@template
+class LinkedSpans(GroupTemplate):
     """Ties spans of a Doc that are linked.
 
     spans_key (str): "KEY", spans of `doc.spans[KEY]` that have the same `span.id_` are linked, those without one to none; "KEY*",
@@ -316,24 +263,15 @@ class LinkedSpans(PhraseTemplate):
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """
 
-    def __init__(
-        self,
-        spans_key: str = "links",
-        words: str = "first",
-        edges: str = "next",
-        features: Optional[list[str]] = None,
-        symmetric: bool = True,
-        max_edges: int = 1000,
-    ):
-        super().__init__(features, symmetric, edges, max_edges, words)
-        self.spans_key = checks.text(self.owner, "spans_key", spans_key)
+    spans_key: str = setting("links", checks.text)
+    words: str = setting("first", checks.one_of, allowed=WORDS)
 
-    def phrases(self, docs: DocBatch) -> Phrases:
+    def places(self, docs: DocBatch) -> Places:
         """RAISES (ValueError): CRF371 for a Doc without the spans."""
-        return self.of_spans(docs, self._linked)
+        return self.in_spans(docs, self._linked)
 
     def _linked(self, doc: Doc) -> Iterator[tuple[Span, Optional[int]]]:
-        """Spans and the numbers of what they are linked by."""
+        """Spans, and the numbers of the links."""
         if not self.spans_key.endswith("*"):
             for span in spans_of(self.owner, doc, self.spans_key):
                 yield span, span.id or None

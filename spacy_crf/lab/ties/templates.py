@@ -1,11 +1,12 @@
-"""Templates of ties: which tokens of a Doc are tied, and what of two tied tokens says how much their labels have to do with each
-other. Each is registered. Here are the base of them all, and those that take pairs as they find them: arcs of a parser, or what a
-function names. `groups`, `similar_words` and `acronyms` have the others."""
+"""Templates of ties: which tokens of a Doc are tied, and which features of two tied tokens weigh the pair of their labels.
+Each template is registered. Here are their base, and the templates for pairs that a parser or a function has found; the others
+are in `groups` and `spelling`."""
 
 import re
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from ...features.doc_batch import DocBatch, read_attributes
 from ...features.items import Functions
 from ...features.lexemes import LEXEME_ATTRIBUTES, NGRAMS, LexemeTable
 from ...features.token_columns import TOKEN_ATTRIBUTES
+from ...optimizers.objective import check_settings, setting, with_settings
 
 # Attributes that words have by themselves, one value each
 OF_WORDS = [name for name in LEXEME_ATTRIBUTES if name not in WIDTHS and name not in NGRAMS]
@@ -31,15 +33,14 @@ _MOST_WORDS = 1 << 17  # whose attributes are kept
 _GAZETTEER = re.compile(r"in:[^\[\]|:\s]+")
 
 
+template = dataclass(eq=False, repr=False)  # of settings, of which its own may be given by position
+
+
 class TokenPairs(NamedTuple):
     """Tied tokens of a batch."""
 
     source: NDArray[np.int64]  # [E]
     target: NDArray[np.int64]  # [E]
-
-    @classmethod
-    def none(cls) -> "TokenPairs":
-        return cls(*np.zeros((2, 0), dtype=np.int64))
 
 
 class TiePart(NamedTuple):
@@ -49,6 +50,7 @@ class TiePart(NamedTuple):
     side: Optional[int]  # of the first token of a pair (0) or the second one (1); None for what is of the pair
 
 
+@with_settings
 class TieTemplate:
     """Base of the templates.
 
@@ -59,24 +61,33 @@ class TieTemplate:
     symmetric (bool): Whether it makes no difference which of the two labels is first.
     """
 
-    other: ClassVar[str] = "other_"  # in front of an attribute of the second token
+    features: Optional[list[str]] = setting(None, checks.listed, of="texts")
+    symmetric: bool = setting(True, checks.flag)
 
-    def __init__(self, features: Any, symmetric: bool):
-        owner = self.owner
-        self.features = ["bias"] if features is None else checks.listed(owner, "features", features, "texts")
-        self.symmetric = checks.flag(owner, "symmetric", symmetric)
+    other: ClassVar[str] = "other_"  # in front of an attribute of the second token
+    usual_features: ClassVar[list[str]] = [BIAS]
+    attr = None  # by which words are the same; subclasses that have these two make them settings
+    only = ()  # flags of which a word must have one
+
+    def __post_init__(self) -> None:
+        self.owner = type(self).__name__
+        check_settings(self)
+        self.features = list(self.usual_features) if self.features is None else self.features
         self.parts = [self._parse(feature) for feature in self.features]
         self._lexemes: Optional[LexemeTable] = None
+        self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lexemes": None}  # it fills again
 
-    @property
-    def owner(self) -> str:
-        return type(self).__name__
+    def warn_once(self, warning: str, **values: Any) -> None:
+        """Log a warning the first time that it applies."""
+        if warning not in self._warned:
+            self._warned.add(warning)
+            announcements.warning(warning.format(owner=self.owner, **values))
 
     def spelled(self) -> list[Any]:
-        """What weights of ties mean: to be the same where a model is loaded."""
+        """The settings on which the meaning of weights depends: they are to be the same where a model is loaded."""
         return [self.owner, self.features, self.symmetric]
 
     def find(self, docs: DocBatch) -> TokenPairs:
@@ -85,16 +96,16 @@ class TieTemplate:
 
     @property
     def attributes(self) -> list[str]:
-        """Those of tokens that say which are tied."""
-        return []
+        """Attributes of tokens that decide which are tied."""
+        return [*([self.attr.lower()] if self.attr else []), *self.only]
 
     @property
     def reads(self) -> list[str]:
-        """Attributes of tokens that say which are tied, and that components before this one set."""
+        """Attributes that decide which tokens are tied, and that earlier components set."""
         return [name for name in self.attributes if name in TOKEN_ATTRIBUTES]
 
     def read(self, docs: DocBatch, names: list[str]) -> list[NDArray[np.uint64]]:
-        """Some of its attributes, of all tokens: uint64[T] each. What is a word's own is read once for each word."""
+        """Some of `attributes`, of all tokens: uint64[T] each. Attributes of words are read once for each word."""
         table = self._lexemes
         if table is None or table.size > _MOST_WORDS:  # a new one: other threads may be reading the old one
             of_words = [name for name in self.attributes if name in LEXEME_ATTRIBUTES]
@@ -110,11 +121,11 @@ class TieTemplate:
                 found.append(read_attributes(docs, [IDS[name.upper()], ORTH])[:, 0])
         return found
 
-    def having(self, docs: DocBatch, flags: list[str]) -> NDArray[np.bool_]:
-        """The tokens that have one of some flags, all if there are none: bool[T]."""
-        if not flags:
+    def usable(self, docs: DocBatch) -> NDArray[np.bool_]:
+        """Tokens that have one of the flags of `only`, or all tokens if there are none: bool[T]."""
+        if not self.only:
             return np.ones(len(docs.words), dtype=bool)
-        return reduce(np.bitwise_or, self.read(docs, flags)) != 0
+        return reduce(np.bitwise_or, self.read(docs, self.only)) != 0
 
     def _parse(self, feature: Any) -> list[TiePart]:
         """The parts of a feature."""
@@ -140,7 +151,7 @@ class TieTemplate:
 
 
 def flags(owner: str, name: str, value: Any) -> list[str]:
-    """Attributes one of which tokens must have, none for any token."""
+    """Flags one of which tokens must have, none for any token."""
     given = [value] if isinstance(value, str) else checks.listed(owner, name, value, "texts")
     for each in given:
         checks.one_of(owner, name, each, tuple(FLAGS))
@@ -152,6 +163,7 @@ def has_heads(doc: Doc) -> bool:
     return doc.has_annotation("DEP") or bool(doc.to_array([HEAD, ORTH])[:, 0].any())
 
 
+@template
 class DependencyArcs(TieTemplate):
     """Ties each token to its head. A parser has to come before the component.
 
@@ -159,10 +171,10 @@ class DependencyArcs(TieTemplate):
     symmetric (bool): See `TieTemplate`.
     """
 
-    other = "head_"
+    symmetric: bool = setting(False, checks.flag)
 
-    def __init__(self, features: Optional[list[str]] = None, symmetric: bool = False):
-        super().__init__(["dep[0]"] if features is None else features, symmetric)
+    other: ClassVar[str] = "head_"
+    usual_features: ClassVar[list[str]] = ["dep[0]"]
 
     @property
     def reads(self) -> list[str]:
@@ -180,67 +192,61 @@ class DependencyArcs(TieTemplate):
         return TokenPairs(some, some + heads[some])
 
 
-class Pairs(TieTemplate):
-    """Ties the pairs of tokens that a registered function gives of a Doc.
+def _function(owner: str, name: str, value: Any) -> Functions:
+    checks.expect(callable(value), owner, name, value, "a registered function from a Doc to pairs of tokens")
+    return Functions({name: value})
 
-    function (Callable[[Doc], Iterable]): Gives pairs of tokens, of their numbers in the Doc, or of spans, whose first tokens are
-        tied.
-    reads (List[str]): Attributes of tokens that the function reads and that components before set, such as "head": they are
-        named among what the component requires.
-    max_edges (int): A Doc of which it gives more pairs has none of them: this is said once.
+
+def _attributes(owner: str, name: str, value: Any) -> list[str]:
+    return list(
+        dict.fromkeys(checks.text(owner, name, each) for each in checks.listed(owner, name, value, "attributes"))
+    )
+
+
+@template
+class Pairs(TieTemplate):
+    """Ties the pairs of tokens that a registered function finds in a Doc.
+
+    function (Callable[[Doc], Iterable]): Returns pairs of tokens, of token numbers in the Doc, or of spans, whose first tokens
+        are tied.
+    reads (List[str]): Attributes of tokens that the function reads and that earlier components set, such as "head": the component
+        requires them.
+    max_edges (int): A Doc in which the function finds more pairs has no ties; a warning says so once.
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """
 
-    def __init__(
-        self,
-        function: Any,  # confection compares what a type says with a block that it has not called yet
-        features: Optional[list[str]] = None,
-        symmetric: bool = True,
-        max_edges: int = 100_000,
-        reads: Optional[list[str]] = None,
-    ):
-        super().__init__(features, symmetric)
-        owner = self.owner
-        checks.expect(
-            callable(function), owner, "function", function, "a registered function from a Doc to pairs of tokens"
-        )
-        self._functions = Functions({"function": function})
-        self.max_edges = checks.count(owner, "max_edges", max_edges, most=10_000_000)
-        self._reads = [checks.text(owner, "reads", name) for name in checks.listed(owner, "reads", reads, "attributes")]
-        self._told = False
+    # Any: confection compares what an annotation names with a block that it has not called yet
+    function: Any = field(metadata={"check": _function})
+    max_edges: int = setting(100_000, checks.count, most=10_000_000)
+    reads: Optional[list[str]] = setting(None, _attributes)
 
-    @property
-    def reads(self) -> list[str]:
-        return list(dict.fromkeys([*super().reads, *self._reads]))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.reads = self.reads or []
 
     def find(self, docs: DocBatch) -> TokenPairs:
-        """RAISES (ValueError): CRF372 for what are no pairs of tokens of the Doc."""
+        """RAISES (ValueError): CRF372 for values that are not pairs of tokens of the Doc."""
         found = [(begin + u, begin + v) for doc, begin in zip(docs, docs.bounds.tolist()) for u, v in self._of_doc(doc)]
-        if not found:
-            return TokenPairs.none()
-        return TokenPairs(*np.array(found, dtype=np.int64).T.copy())
+        return TokenPairs(*np.array(found, dtype=np.int64).reshape(-1, 2).T.copy())
 
     def _of_doc(self, doc: Doc) -> list[tuple[int, int]]:
-        given: Any = self._functions["function"](doc)
+        given: Any = self.function["function"](doc)
         try:
             pairs = list(islice(given, self.max_edges + 1))
         except TypeError:
             self._refuse(doc, given)
         if len(pairs) > self.max_edges:
-            if not self._told:
-                self._told = True
-                text = doc[:40].text[:40]
-                announcements.warning(Warnings.CRFW370.format(owner=self.owner, text=text, most=self.max_edges))
+            self.warn_once(Warnings.CRFW370, text=doc[:40].text[:40], most=self.max_edges)
             return []
-        return [self._read(doc, pair) for pair in pairs]
+        places = []
+        for pair in pairs:
+            ends = [_place(doc, end) for end in pair] if isinstance(pair, (tuple, list)) else []
+            if len(ends) != 2 or None in ends or ends[0] == ends[1]:
+                self._refuse(doc, pair)
+            places.append((ends[0], ends[1]))
+        return places
 
-    def _read(self, doc: Doc, pair: Any) -> tuple[int, int]:
-        places = [_place(doc, end) for end in pair] if isinstance(pair, (tuple, list)) else []
-        if len(places) != 2 or None in places or places[0] == places[1]:
-            self._refuse(doc, pair)
-        return places[0], places[1]
-
-    def _refuse(self, doc: Doc, value: Any) -> None:
+    def _refuse(self, doc: Doc, value: Any) -> NoReturn:
         raise ValueError(Errors.CRF372.format(owner=self.owner, value=shown(value), text=doc.text[:40], n=len(doc)))
 
 
