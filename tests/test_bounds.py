@@ -15,6 +15,8 @@ HARMLESS = {"seed", "min_count", "shortest", "limit", "max_length", "sequences",
 HARMLESS |= {"workers", "checkpoint_every"}
 ENCODER = {"width": 8, "depth": 1, "embed_size": 20, "window_size": 1, "maxout_pieces": 2}
 ENCODER |= {"subword_features": False, "pretrained_vectors": None}
+# Registered, but their arguments are those of functions and components, not of configs
+NOT_SETTINGS = {"spacy_crf.weights.v1", "spacy_crf.rule_programs.v1", "spacy_crf.beam.v1"}
 GROUPS = ("spacy_architectures", "spacy_misc", "thinc_losses", "thinc_optimizers")
 
 
@@ -36,7 +38,7 @@ def _given(name):
 def _counts():
     """Every whole number among the arguments of what is registered."""
     for entry in metadata.distribution("spacy-crf").entry_points:
-        if entry.group in GROUPS and entry.name != "spacy_crf.weights.v1":
+        if entry.group in GROUPS and entry.name not in NOT_SETTINGS:
             for parameter in inspect.signature(entry.load()).parameters.values():
                 if "int" in str(parameter.annotation) and parameter.name not in HARMLESS:
                     yield entry, parameter.name

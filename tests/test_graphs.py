@@ -11,7 +11,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.lab.kernels import elimination
 from spacy_crf.lab.kernels import junction_tree as junction_tree_kernels
 from spacy_crf.lab.kernels import trees as tree_kernels
-from spacy_crf.lab.ties import belief_propagation, blocks, frontiers, losses
+from spacy_crf.lab.ties import belief_propagation, blocks, losses, sequences
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.gibbs import Gibbs
 from spacy_crf.lab.ties.junction_tree import JunctionTree
@@ -809,7 +809,7 @@ def test_sums_along_single_sequences(spread):
         weights = np.array([0.5, 2.0])
         found = exact.expectations(problem, weights)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(frontiers, "_MOST", 0.0)
+            patch.setattr(sequences, "_MOST", 0.0)
             known = exact.expectations(problem, weights)
         np.testing.assert_allclose(found.log_z, known.log_z, rtol=1e-10)
         np.testing.assert_allclose(exact.log_partition(problem), known.log_z, rtol=1e-10)

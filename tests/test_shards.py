@@ -21,10 +21,9 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.errors import announcements
 from spacy_crf.lab.shards import cut, mapped, shards, work
-from spacy_crf.lab.shards.mixing import shares_of
+from spacy_crf.lab.shards.mixing import LossTerms, SumTree, shares_of
 from spacy_crf.lab.shards.part_counts import TableSum
 from spacy_crf.lab.shards.shards import Shards
-from spacy_crf.lab.shards.sums import Terms, Tree
 from spacy_crf.lab.shards.work import _unpickled
 from spacy_crf.lab.workers import work_folder
 from spacy_crf.lab.workers.executors import Processes
@@ -489,14 +488,14 @@ def test_sums_do_not_depend_on_who_is_first(n):
     values = [random.normal(size=3) * 10.0 ** random.integers(-9, 9) for _ in range(n)]
 
     def total(bounds, order):
-        tree = Tree(n)
+        tree = SumTree(n)
         parts = []
         for begin, end in pairwise(bounds):
-            part = Tree(n)
+            part = SumTree(n)
             for number in range(begin, end):
                 gradient = values[number].copy()
                 gradient.flags.writeable = number % 2 == 0  # as it comes from processes, and from Ray
-                part.add((0, number), Terms(float(gradient[0]), 1, gradient))
+                part.add((0, number), LossTerms(float(gradient[0]), 1, gradient))
             parts += part.left.items()
         for number in order(len(parts)):
             tree.add(*parts[number])

@@ -1,16 +1,18 @@
-"""Iterative parameter mixing (McDonald, Hall & Mann 2010, figure 3): how optimizers that learn from one sequence after the other
-learn from a corpus in shards.
+"""How the results of shards are put together: sums of derivatives, whose last bit does not depend on the order in which workers
+finish, and iterative parameter mixing (McDonald, Hall & Mann 2010, figure 3) for optimizers that learn from one sequence after
+the other.
 
-In each epoch every shard is walked through from the same weights, by itself; then the weights that were found are averaged, and
-so is what the rule remembers of each weight. That is another algorithm than a walk through the whole corpus: what a shard learns
-in an epoch the others hear of at its end. Nothing depends on who walks through which shard, nor on who is first.
+In each epoch of parameter mixing every shard is walked through from the same weights, by itself; then the weights that were found
+are averaged, and so are the numbers that the rule remembers about each weight. This is another algorithm than a walk through the
+whole corpus: the other shards hear at the end of an epoch what a shard has learned in it. No result depends on which worker walks
+through which shard, nor on who is first.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from thinc.api import Model
 
 from ...losses.clamped import ClampedLoss
@@ -18,15 +20,59 @@ from ...models.weights import Weights
 from ...optimizers.objective import SequenceObjective
 from ...optimizers.online import OnlineOptimizer, OnlineRun
 from ...types import Floats
-from .sums import Terms
 
 MIXING = ("size", "uniform")
+Node = tuple[int, int]
+
+
+class LossTerms(NamedTuple):
+    """Value and derivative of an objective over one shard, or over several."""
+
+    value: float
+    n_impossible: int
+    gradient: Floats
+
+    def plus(self, other: "LossTerms") -> "LossTerms":
+        """The sum, in the memory of these terms."""
+        gradient = self.gradient
+        gradient += other.gradient
+        return LossTerms(self.value + other.value, self.n_impossible + other.n_impossible, gradient)
+
+
+class SumTree:
+    """A sum over n shards by a tree that depends on n alone: neighbours first, then neighbouring pairs, and so on. Floating-point
+    numbers added up in this order are the same bit by bit, whichever shards are added up where, and when.
+
+    Node (level, place) is the sum of the shards from ``place << level`` on, ``1 << level`` of them or as many as are left.
+    """
+
+    def __init__(self, n: int):
+        self._n = n
+        self.left: dict[Node, LossTerms] = {}  # sums that wait for their neighbours
+
+    def add(self, node: Node, terms: LossTerms) -> None:
+        level, place = node
+        while (1 << level) < self._n:
+            neighbour = (level, place ^ 1)
+            if neighbour[1] << level < self._n:
+                if neighbour not in self.left:
+                    break
+                terms = self.left.pop(neighbour).plus(terms)
+            level, place = level + 1, place >> 1
+        if not terms.gradient.flags.writeable:  # as workers give arrays, which lie in the memory that they came in
+            terms = terms._replace(gradient=terms.gradient.copy())
+        self.left[level, place] = terms
+
+    @property
+    def total(self) -> LossTerms:
+        [total] = self.left.values()
+        return total
 
 
 class Lesson(NamedTuple):
-    """What the workers of an epoch are told.
+    """An epoch of parameter mixing, as workers get it.
 
-    shares (list[float]): How much what each shard has found weighs. n_sequences (int): Of all shards.
+    shares (list[float]): Weight of the result of each shard. n_sequences (int): Sequences of all shards.
     """
 
     optimizer: OnlineOptimizer
@@ -37,17 +83,9 @@ class Lesson(NamedTuple):
 
 
 def shares_of(n_sequences: list[int], mixing: str) -> list[float]:
-    """How much each shard weighs: as much as it has sequences, or as much as any other that has some."""
+    """Weight of each shard: by its sequences, or the same for each shard that has any."""
     sizes = np.array(n_sequences, dtype=np.float64) if mixing == "size" else np.sign(n_sequences).astype(np.float64)
     return (sizes / max(1.0, sizes.sum())).tolist()
-
-
-class _Slots(NamedTuple):
-    """The main process has no corpus, and its slots are the weights. See `types.ChainCorpus`."""
-
-    learned: NDArray[np.bool_]
-    slot_of_weight: NDArray[np.int64]
-    forbidden: NDArray[np.int64]
 
 
 class MixedEpochs(Weights):
@@ -72,7 +110,9 @@ class MixedEpochs(Weights):
         self.loss, self.signature, self._ask = loss, signature, ask
         self.n_sequences, self._shares = sum(n_sequences), shares_of(n_sequences, mixing)
         size = int(self._starts[-1])
-        self.corpus = _Slots(np.ones(size, dtype=bool), np.arange(size), np.zeros(0, dtype=np.int64))
+        # The main process has no corpus, and its slots are the weights, see `types.ChainCorpus`
+        none = np.zeros(0, dtype=np.int64)
+        self.corpus = SimpleNamespace(learned=np.ones(size, bool), slot_of_weight=np.arange(size), forbidden=none)
 
     @property
     def mixed(self) -> "MixedEpochs":
@@ -84,13 +124,13 @@ class MixedEpochs(Weights):
         if not run.epoch:
             run.numbers = self._ask("begin", lesson)
             lesson = lesson._replace(run=_told(run))
-        found: Terms = self._ask("walk", lesson)
+        found: LossTerms = self._ask("walk", lesson)
         take_mixture(optimizer, run, found.gradient)
         return found.value
 
 
 def _told(run: OnlineRun) -> OnlineRun:
-    """What workers need of it."""
+    """The part of a run that workers need."""
     return OnlineRun(run.layout, run.assigned[:0], run.slots, run.arrays, run.numbers, run.count, run.epoch)
 
 
@@ -98,7 +138,7 @@ def _told(run: OnlineRun) -> OnlineRun:
 
 
 def begin_part(optimizer: OnlineOptimizer, objective: SequenceObjective, run: OnlineRun, key: str) -> dict[str, float]:
-    """RETURNS (dict[str, float]): The numbers of a run that begins, as they are found by a part of its corpus."""
+    """RETURNS (dict[str, float]): The numbers that a run begins with, found by a part of its corpus."""
     own = _in_slots(optimizer, run, objective)
     optimizer.prepare(objective, optimizer.pass_through(objective), own, key)
     return own.numbers
@@ -107,10 +147,10 @@ def begin_part(optimizer: OnlineOptimizer, objective: SequenceObjective, run: On
 def walk_part(
     optimizer: OnlineOptimizer, objective: SequenceObjective, run: OnlineRun, part: int, key: str
 ) -> tuple[float, Floats]:
-    """An epoch over a part of a corpus alone, from where all of them are.
+    """An epoch over one part of a corpus, from the weights that all parts share.
 
     run (OnlineRun): Its slots are the weights. It stays as it is.
-    RETURNS (tuple[float, float64[k]]): The loss, and where this part has come to, as `mixture` has it.
+    RETURNS (tuple[float, float64[k]]): The loss, and the result of this part, see `mixture`.
     """
     own = _in_slots(optimizer, run, objective)
     # A single part is walked through as a whole is
@@ -120,7 +160,7 @@ def walk_part(
 
 
 def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
-    """All that a run knows of its weights, as numbers of which those of several runs may be averaged (float64[k])."""
+    """All that a run knows about its weights, as numbers that may be averaged over runs (float64[k])."""
     averaged = {name: optimizer.average(run) for name in optimizer.drifts}
     arrays = [averaged.get(name, run.arrays[name])[slots] for name in sorted(run.arrays)]
     numbers = [run.numbers[name] for name in sorted(run.numbers)]
@@ -128,7 +168,7 @@ def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
 
 
 def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
-    """What `mixture` says, for a run whose slots are the weights."""
+    """Take an average of mixtures into a run whose slots are the weights."""
     names, size = sorted(run.arrays), len(run.slots)
     run.slots, *arrays, numbers = np.split(mixed, size * np.arange(1, len(names) + 2))
     *numbers, run.count = numbers.tolist()

@@ -1,4 +1,4 @@
-"""Training on shards: a corpus cut in pieces, of each of which a worker says what it adds to the objective.
+"""Training on shards: a corpus is cut in pieces, and workers compute what each piece adds to the objective.
 
     [initialize.components.NAME.shards]
     @misc = "spacy_crf.shards.v1"
@@ -23,7 +23,6 @@ from weakref import finalize
 
 import numpy as np
 import spacy
-from numpy.typing import NDArray
 from spacy.language import Language
 from spacy.training import Example
 from thinc.api import Model, Optimizer
@@ -40,10 +39,9 @@ from ..workers.executors import Executor, Processes, Ray, Staff
 from ..workers.work_folder import Manifest, WorkFolder, shared_lock
 from . import mapped
 from .cut import Pieces
-from .mixing import MIXING, Lesson, MixedEpochs
+from .mixing import MIXING, Lesson, LossTerms, MixedEpochs, SumTree
 from .part_counts import counts_in_parts, put_together
-from .sums import Terms, Tree
-from .work import COUNTED, FROZEN, MARKS, VARIABLES, Job, ShardWork, Task
+from .work import COUNTED, FROZEN, MARKS, VARIABLES, ShardJob, ShardTask, ShardWork
 
 if TYPE_CHECKING:
     from ...pipeline.prediction import CRFPipe
@@ -55,7 +53,7 @@ _SAVED = FileFormat("a checkpoint", b"spacy_crf checkpoint\n", 1)
 
 
 class Shards:
-    """How a corpus is cut into shards, and who works on them (``spacy_crf.shards.v1``).
+    """Settings of a training on shards (``spacy_crf.shards.v1``).
 
     n (int): How many shards. The weights that are found depend on it in their last bits, and on nothing else here.
     executor (str): "processes", those of this machine; or "ray", the workers of a Ray cluster.
@@ -150,7 +148,7 @@ class ShardedTraining:
         self.pieces = Pieces(shards.path / "corpus")
         threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else shards.cores
         digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
-        self._job = Job(str(shards.path), shards.n, digest, _pickled(pipe), threads)
+        self._job = ShardJob(str(shards.path), shards.n, digest, _pickled(pipe), threads)
         self._open = ExitStack()  # as long as there are workers
         self._staff: Optional[Staff] = None
         finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
@@ -184,10 +182,13 @@ class ShardedTraining:
         if not counts_in_parts(pipe.model):
             return False
         paths = self._counted
-        known = {number for number, path in enumerate(paths) if self._is_whole(path)}
+        known = set()  # shards with a whole file that a worker has left in this training
+        for number, path in enumerate(paths):
+            with suppress(OSError, ValueError):
+                known.update([number] if mapped.read(path)[0] == self._job.digest else [])
         if known:
             announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
-        left = [Task("count", number, number + 1) for number in range(self.shards.n) if number not in known]
+        left = [ShardTask("count", number, number + 1) for number in range(self.shards.n) if number not in known]
         for _ in self._run(left, _pickled(pipe)):
             pass
         self.close()  # who counted has all features, and their names, in memory
@@ -203,12 +204,6 @@ class ShardedTraining:
     def _counted(self) -> list[Path]:
         return [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
 
-    def _is_whole(self, path: Path) -> bool:
-        """Whether a file is there that a worker has left in this training."""
-        with suppress(OSError, ValueError):
-            return mapped.read(path)[0] == self._job.digest
-        return False
-
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
         """What every step is about, once all shards are prepared."""
         if _FROZEN not in self._manifest.done:
@@ -220,7 +215,7 @@ class ShardedTraining:
                 path.unlink(missing_ok=True)
         if self._kind_done not in self._manifest.done:
             announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
-            found = self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe)
+            found = self._lay_out(pipe) if self.kind == "sequences" else self._prepare(pipe.model)
             self._manifest.enter(self._kind_done, found, at_once=True)
         return ShardedCorpus(pipe, self, self._manifest.done["cut"]["tokens"], self._manifest.done[self._kind_done])
 
@@ -236,34 +231,28 @@ class ShardedTraining:
         check = checksum([np.array(signatures, dtype=np.uint64)])
         return [[*Weights(pipe.model).layout, self.shards.n, check], list(n_sequences)]
 
-    def _prepare(self, pipe: "CRFPipe") -> list[int]:
-        """RETURNS (list[int]): The signature of all shards."""
-        signatures, keys = self._look_up(pipe.model)
-        variables = Variables(pipe.model, Ties.of(*keys))
-        del keys
+    def _prepare(self, model: Model) -> list[int]:
+        """Look all features up, and find which weights are tied. RETURNS (list[int]): The signature of all shards."""
+        signatures = {task.begin: signature for task, signature in self._each("prepare")}
+        paths = [self.shards.path / MARKS.format(number) for number in range(self.shards.n)]
+        files = [*map(mapped.File, paths)]
+        ties = Ties.of(*keys_of(model, [_SumOfFiles(files, number) for number in range(len(SEEDS))]))
+        for path in paths:
+            path.unlink()
+        variables = Variables(model, ties)
         mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
         for _ in self._each("thin"):
             pass
         self.close()  # who looked features up has their tables in memory
-        check = checksum([np.array(signatures, dtype=np.uint64)])
-        return [*Weights(pipe.model).layout, len(variables.copies), self.shards.n, check]
-
-    def _look_up(self, model: Model) -> tuple[list[int], tuple[NDArray[np.uint64], NDArray[np.bool_]]]:
-        """Has all features looked up. RETURNS (tuple): The signature of each shard, and what says which weights are tied."""
-        signatures = {task.begin: signature for task, signature in self._each("prepare")}
-        paths = [self.shards.path / MARKS.format(number) for number in range(self.shards.n)]
-        files = [*map(mapped.File, paths)]
-        keys = keys_of(model, [_SumOfFiles(files, number) for number in range(len(SEEDS))])
-        for path in paths:
-            path.unlink()
-        return [signatures[number] for number in range(self.shards.n)], keys
+        check = checksum([np.array([signatures[number] for number in range(self.shards.n)], dtype=np.uint64)])
+        return [*Weights(model).layout, len(variables.copies), self.shards.n, check]
 
     # -------------------------------------------------------------------------------------------------- workers
 
-    def _each(self, verb: str, told: Any = None) -> Iterator[tuple[Task, Any]]:
-        return self._run([Task(verb, number, number + 1) for number in range(self.shards.n)], told)
+    def _each(self, verb: str, told: Any = None) -> Iterator[tuple[ShardTask, Any]]:
+        return self._run([ShardTask(verb, number, number + 1) for number in range(self.shards.n)], told)
 
-    def evaluate(self, weights: Floats) -> Terms:
+    def evaluate(self, weights: Floats) -> LossTerms:
         """What all shards say together, at weights that stand for variables (float64[n])."""
         return self._sum("evaluate", weights)
 
@@ -272,20 +261,20 @@ class ShardedTraining:
         if verb == "walk":
             return self._sum(verb, lesson)
         number = int(np.argmax(np.array(lesson.shares) > 0.0))
-        [(_, found)] = self._run([Task(verb, number, number + 1)], lesson)
+        [(_, found)] = self._run([ShardTask(verb, number, number + 1)], lesson)
         return found
 
-    def _sum(self, verb: str, told: Any) -> Terms:
+    def _sum(self, verb: str, told: Any) -> LossTerms:
         n, workers = self.shards.n, self.shards.workers
         bounds = [number * n // workers for number in range(workers + 1)]
-        tasks = [Task(verb, *both) for both in pairwise(bounds)]
-        tree = Tree(n)
+        tasks = [ShardTask(verb, *both) for both in pairwise(bounds)]
+        tree = SumTree(n)
         for _, found in self._run(tasks, told):
             for node, terms in found:
-                tree.add(tuple(node), Terms(*terms))
+                tree.add(tuple(node), LossTerms(*terms))
         return tree.total
 
-    def _run(self, tasks: list[Task], told: Any) -> Iterator[tuple[Task, Any]]:
+    def _run(self, tasks: list[ShardTask], told: Any) -> Iterator[tuple[ShardTask, Any]]:
         if self._staff is None:
             self._staff = self._open.enter_context(self.shards.staff().staff(partial(ShardWork, self._job)))
         try:
@@ -298,17 +287,6 @@ class ShardedTraining:
         """Sends the workers home; others come when they are needed."""
         self._staff = None
         self._open.close()
-
-    # ---------------------------------------------------------------------------------------------- checkpoints
-
-    def load_checkpoint(self) -> Optional[bytes]:
-        path = self.shards.path / _CHECKPOINT
-        return unseal(_SAVED, path.read_bytes(), str(path)) if path.exists() else None
-
-    def save_checkpoint(self, parts: Iterable[bytes]) -> None:
-        """RAISES (ValueError): CRF475 if there is no room for it; the one before stays."""
-        with mapped.whole(self.shards.path / _CHECKPOINT) as file:
-            seal_into(file, _SAVED, parts)
 
 
 class _SumOfFiles:
@@ -330,7 +308,7 @@ class _SumOfFiles:
 class ShardedObjective(Variables):
     """Sum of the losses of all shards as a function of the variables of a model, see `optimizers.objective.Objective`."""
 
-    def __init__(self, model: Any, ties: Ties, ask: Callable[[Floats], Terms], signature: tuple):
+    def __init__(self, model: Any, ties: Ties, ask: Callable[[Floats], LossTerms], signature: tuple):
         super().__init__(model, ties)
         self._ask, self.signature = ask, signature
         self.n_impossible = 0
@@ -372,18 +350,19 @@ class ShardedCorpus(StepsAbout):
         if self._saved_at is not None:
             return
         self._saved_at = 0
-        saved = self._training.load_checkpoint()
-        if saved is not None:
+        folder = self._training.shards.path
+        if (folder / _CHECKPOINT).exists():
+            saved = unseal(_SAVED, (folder / _CHECKPOINT).read_bytes(), str(folder / _CHECKPOINT))
             self._saved_at = optimizer.resume(self.objective, saved, key=self._pipe.name)
-            path = self._training.shards.path
-            announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, path)
+            announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, folder)
 
     def after_step(self, optimizer: Any) -> None:
-        """Leaves a checkpoint, if it is time for one."""
+        """Write a checkpoint, if it is time for one. RAISES (ValueError): CRF475 if there is no room; the previous one stays."""
         name = self._pipe.name
         at, is_over = optimizer.iterations(name), optimizer.stop_reason(name) is not None
         if at > self._saved_at and (is_over or at >= self._saved_at + self._training.shards.checkpoint_every):
-            self._training.save_checkpoint(optimizer.checkpoint(name))
+            with mapped.whole(self._training.shards.path / _CHECKPOINT) as file:
+                seal_into(file, _SAVED, optimizer.checkpoint(name))
             self._saved_at = at
         if is_over:
             self._training.close()

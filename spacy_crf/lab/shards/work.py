@@ -1,4 +1,4 @@
-"""What a worker does with the shards of a corpus that is trained on."""
+"""The work of one process on the shards of a corpus."""
 
 import logging
 import os
@@ -16,9 +16,8 @@ from ...models.sequences import SequencesObjective
 from ...pipeline.initialization import count
 from . import mapped
 from .cut import Pieces
-from .mixing import Lesson, begin_part, mixture, walk_part
+from .mixing import Lesson, LossTerms, SumTree, begin_part, mixture, walk_part
 from .part_counts import counted, counts_all
-from .sums import Terms, Tree
 
 if TYPE_CHECKING:
     from ...pipeline.prediction import CRFPipe
@@ -27,11 +26,11 @@ COUNTED, PREPARED, MARKS, SHARD = "counted-{:05}", "prepared-{:05}", "marks-{:05
 FROZEN, VARIABLES = "frozen", "variables"
 
 
-class Job(NamedTuple):
-    """What all workers are told.
+class ShardJob(NamedTuple):
+    """A training on shards, as all workers get it.
 
-    digest (int): What tells shards of one training from others. pipe (bytes): The component, as it is made of its config.
-    threads (int): Of each worker.
+    digest (int): Equal for the shards of one training. pipe (bytes): The component as its config makes it.
+    threads (int): Threads of each worker.
     """
 
     folder: str
@@ -41,8 +40,8 @@ class Job(NamedTuple):
     threads: int
 
 
-class Task(NamedTuple):
-    """What to do with the shards from one on, up to another."""
+class ShardTask(NamedTuple):
+    """A method of `ShardWork`, and the shards that it is for."""
 
     verb: str
     begin: int
@@ -50,9 +49,9 @@ class Task(NamedTuple):
 
 
 class ShardWork:
-    """Does tasks, each by the method of its name."""
+    """Does tasks, each by the method that the task names."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: ShardJob):
         os.environ["SPACY_CRF_THREADS"] = str(job.threads)
         announcements.setLevel(logging.WARNING)
         self._job, self._folder = job, Path(job.folder)
@@ -62,21 +61,21 @@ class ShardWork:
         self._files: dict[int, mapped.File] = {}  # in which these lie
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
-    def __call__(self, task: Task, told: Any = None) -> Any:
+    def __call__(self, task: ShardTask, told: Any = None) -> Any:
         return getattr(self, task.verb)(task, told)
 
     # ------------------------------------------------------------------------------------------- what initializes
 
-    def count(self, task: Task, pipe: bytes) -> None:
-        """Leaves what features a shard has, for those who put that of all shards together."""
+    def count(self, task: ShardTask, pipe: bytes) -> None:
+        """Count the features of a shard, into a file."""
         pipe = _unpickled(pipe)
         counts_all(pipe.model)
         says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
         found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
         mapped.write(self._path(COUNTED, task.begin), [self._job.digest, found, counted(pipe.model)])
 
-    def prepare(self, task: Task, told: Any) -> int:
-        """Looks the features of a shard up, and leaves the marks of its weights. RETURNS (int): Its signature."""
+    def prepare(self, task: ShardTask, told: Any) -> int:
+        """Look the features of a shard up, and write a file with the marks of its weights. RETURNS (int): Its signature."""
         objective = self._looked_up(task.begin)
         stored = objective.stored()
         if stored is not None:
@@ -84,8 +83,8 @@ class ShardWork:
         mapped.write(self._path(MARKS, task.begin), [objective.marks((seed, task.begin)) for seed in SEEDS])
         return objective.signature[-1]
 
-    def thin(self, task: Task, told: Any) -> None:
-        """Leaves of a shard what the variables need."""
+    def thin(self, task: ShardTask, told: Any) -> None:
+        """Write the file of a shard anew, with the rows alone that variables stand for."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
             objective = CorpusObjective(*self._parts(), []).with_stored(self._file(path).value[1])
@@ -95,33 +94,33 @@ class ShardWork:
 
     # --------------------------------------------------------------------------------------------------- training
 
-    def evaluate(self, task: Task, weights: Any) -> list[tuple[tuple[int, int], Terms]]:
-        """What shards say of the objective, as far as it can be summed up among them."""
-        tree = Tree(self._job.n)
+    def evaluate(self, task: ShardTask, weights: Any) -> list[tuple[tuple[int, int], LossTerms]]:
+        """LossTerms of the objective, summed up over these shards as far as the tree allows."""
+        tree = SumTree(self._job.n)
         for number in range(task.begin, task.end):
             if number not in self._shards:
                 self._shards[number] = self._load(number)
             objective = self._shards[number]
             value, gradient = objective.evaluate(weights)
-            tree.add((0, number), Terms(value, objective.n_impossible, gradient))
+            tree.add((0, number), LossTerms(value, objective.n_impossible, gradient))
             if number in self._files and task.end - task.begin > 1:
                 self._files[number].give_back()
         return [*tree.left.items()]
 
     # -------------------------------------------------------------------------------- training by parameter mixing
 
-    def lay_out(self, task: Task, told: Any) -> tuple[int, int]:
+    def lay_out(self, task: ShardTask, told: Any) -> tuple[int, int]:
         """RETURNS (tuple[int, int]): How many sequences a shard has, and its signature."""
         objective = self._laid_out(task.begin)
         return (0, 0) if objective is None else (objective.n_sequences, objective.signature[-1])
 
-    def begin(self, task: Task, lesson: Lesson) -> dict[str, float]:
-        """What the rule finds out before its first epoch, by a shard that has sequences."""
+    def begin(self, task: ShardTask, lesson: Lesson) -> dict[str, float]:
+        """Prepare the first epoch, by a shard that has sequences."""
         return begin_part(lesson.optimizer, self._laid_out(task.begin, lesson), lesson.run, lesson.key)
 
-    def walk(self, task: Task, lesson: Lesson) -> list[tuple[tuple[int, int], Terms]]:
-        """An epoch through shards, each by itself, and where that leads on average, as far as it can be summed up among them."""
-        tree, optimizer, run = Tree(self._job.n), lesson.optimizer, lesson.run
+    def walk(self, task: ShardTask, lesson: Lesson) -> list[tuple[tuple[int, int], LossTerms]]:
+        """An epoch through each shard, and the weighted results, summed up as far as the tree allows."""
+        tree, optimizer, run = SumTree(self._job.n), lesson.optimizer, lesson.run
         for number in range(task.begin, task.end):
             objective, value = self._laid_out(number, lesson), 0.0
             if objective is None:
@@ -129,7 +128,7 @@ class ShardWork:
             else:
                 value, found = walk_part(optimizer, objective, run, number, lesson.key)
             found *= lesson.shares[number]
-            tree.add((0, number), Terms(value, 0, found))
+            tree.add((0, number), LossTerms(value, 0, found))
         return [*tree.left.items()]
 
     def _laid_out(self, number: int, lesson: Optional[Lesson] = None) -> Optional[SequencesObjective]:

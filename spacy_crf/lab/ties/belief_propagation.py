@@ -20,11 +20,12 @@ from ...inference import scaling
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import States
 from ...kernels.numerics import LANES
+from ...optimizers.objective import setting
 from ...types import ChainScores, Floats
 from ..kernels import max_product
 from ..kernels import ties as kernels
 from .blocks import best_improved, neighbours, potentials
-from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
+from .method import LOG_PARTITION, MAXIMUM, Expected, Inference, method
 from .reweighting import Bounded
 from .scores import Problem, cut_chains
 
@@ -171,6 +172,7 @@ class _Maxima(_Messages):
 OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 
+@method
 class BeliefPropagation(Inference):
     """See above. Shares (Wainwright, Jaakkola & Willsky 2005) make the sum an upper bound: each tie counts as often as it is in a
     random forest that has all chains.
@@ -185,28 +187,14 @@ class BeliefPropagation(Inference):
         ask for a best labelling (perceptron, max-margin) always get the former.
     """
 
+    iterations: int = setting(20, checks.count, least=0)
+    damping: float = setting(0.0, checks.number, most=0.99)
+    tolerance: float = setting(1e-4, checks.positive)
+    tree_reweighted: bool = setting(False, checks.flag)
+    max_product: bool = setting(False, checks.flag)
+
     answers = frozenset([LOG_PARTITION, MAXIMUM])
     remedy = "More iterations help, or more damping."
-
-    def __init__(
-        self,
-        iterations: int = 20,
-        damping: float = 0.0,
-        tolerance: float = 1e-4,
-        tree_reweighted: bool = False,
-        max_product: bool = False,
-    ):
-        owner = type(self).__name__
-        self.iterations = checks.count(owner, "iterations", iterations, least=0)
-        self.damping = checks.number(owner, "damping", damping, most=0.99)
-        self.tolerance = checks.positive(owner, "tolerance", tolerance)
-        self.tree_reweighted = checks.flag(owner, "tree_reweighted", tree_reweighted)
-        self.max_product = checks.flag(owner, "max_product", max_product)
-
-    def __repr__(self) -> str:
-        settings = f"iterations={self.iterations}, damping={self.damping}, tolerance={self.tolerance}"
-        flags = f"tree_reweighted={self.tree_reweighted}, max_product={self.max_product}"
-        return f"{type(self).__name__}({settings}, {flags})"
 
     @property
     def decodes_chains(self) -> bool:

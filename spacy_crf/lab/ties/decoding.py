@@ -38,7 +38,7 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
 }
 
 
-class Ties(NamedTuple):
+class DecodedTies(NamedTuple):
     """What joins the tokens of a component beyond its chains, for rules and probabilities."""
 
     decoding: "TiedDecoding"
@@ -114,8 +114,8 @@ class TiedDecoding(Decoding):
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
 
     @property
-    def ties(self) -> Ties:
-        return Ties(self)
+    def ties(self) -> DecodedTies:
+        return DecodedTies(self)
 
     @property
     def in_training(self) -> TiedChains:

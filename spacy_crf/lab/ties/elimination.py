@@ -9,7 +9,7 @@ table of a variable has an axis for each neighbour that is left, so it grows wit
 The tables are the cliques of a junction tree: the one of x lies below that of the first of its neighbours to be eliminated, which
 all the others are neighbours of. So marginals come from the roots down, without a division, and so do samples and maxima.
 Tokens that ties alone connect, without a cycle, are trees already: see `trees`. For single sequences with few ties inside
-them there are quicker ways: see `frontiers` and `conditioning`.
+them there are quicker ways: see `sequences`.
 """
 
 import heapq
@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from ... import arrays, checks
 from ...errors import Errors
 from ...inference.structure import States
+from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import elimination
 from ..kernels import junction_tree as kernels
-from .conditioning import cutsets, in_batches
-from .frontiers import chosen_of, sum_up
-from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference
+from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference, method
 from .scores import Problem
+from .sequences import chosen_of, cutsets, decide, sum_up
 from .trees import Trees
 
 
@@ -52,17 +52,17 @@ class Eliminated(NamedTuple):
     total: float  # of all labellings
 
 
+@method
 class Elimination(Inference):
-    """See above: what `JunctionTree` is without leaving out ties.
+    """See above: `JunctionTree` without an option to leave out ties.
 
     max_table (int): Numbers of a table, at most. A sentence alone needs the square of the tags.
     """
 
+    max_table: int = setting(1_000_000, checks.count, most=100_000_000)
+
     exact = True
     answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])
-
-    def __init__(self, max_table: int = 1_000_000):
-        self.max_table = checks.count(type(self).__name__, "max_table", max_table, most=100_000_000)
 
     def log_partition(self, problem: Problem) -> Floats:
         trees = Trees.of(problem)
@@ -93,9 +93,9 @@ class Elimination(Inference):
             left = ~(scores > -np.inf)
             known = ~left[trees.component]
             states[known] = found_states[known]
-        for copies in in_batches(problem, cutsets(problem, left)):
-            copies.best(states)
-            left[copies.components] = False
+        conditioned = cutsets(problem, left)
+        decide(problem, conditioned, states)
+        left[[cutset.component for cutset in conditioned]] = False
         for _, part, tokens in self._components(problem, left):
             found = self._eliminate(part, maximum=True)
             if found.total > -np.inf:

@@ -12,13 +12,13 @@ from thinc.api import Model
 
 from ... import checks
 from ...errors import Errors
+from ...explain.weights import Block, Feature
 from ...features.doc_batch import DocBatch
 from ...models.architecture import SharedScores, TokenTerms, build
 from ...models.emissions import Emissions, check_emissions
 from ...models.linear_chain import ChainNode
 from .belief_propagation import BeliefPropagation
 from .decoding import TiedDecoding
-from .explanation import told_by_ties, weights_of_ties
 from .features import NAME, share
 from .layer import TiesLayer, check_templates
 from .method import Inference
@@ -74,12 +74,37 @@ class FactorGraphRole(ChainNode):
         return ChainNode()
 
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
+        """What each tie tells a token, as though that were a feature of the token: the messages of belief propagation, which come
+        near to what other methods find."""
         weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
-        return told_by_ties(model, scores, docs)
+        inference = self.structure.inference
+        speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
+        tokens, partners, kinds, told = speaker.told(TiedChains(speaker).prepare(scores))
+        of_rows = [f"{name}: {text}" for name, _, _, text, _ in _ties(model).attrs["known"]]
+        spelled = [", ".join(of_rows[row] for row in rows if row >= 0) for rows in scores.ties.rows.tolist()]
+        names = [
+            f"{spelled[kind]}: '{docs[0][other].text}' ({other})"
+            for kind, other in zip(kinds.tolist(), partners.tolist())
+        ]
+        return TokenTerms(names, tokens, told)
 
     def weight_blocks(self, model: Model, name: str) -> Any:
-        return [weights_of_ties(model)] if name == "tables" else None
+        """The tables of the features of ties."""
+        if name != "tables":
+            return None
+        known, mask = _ties(model).attrs["known"], self.weighed(model)["tables"]
+        row, *labels = np.nonzero(mask)
+        features = [
+            Feature(f"{template}: {text}", f"{template}: {text.partition('=')[0]}", None)
+            for template, _, _, text, _ in known
+        ]
+        templates = list(dict.fromkeys(feature.template for feature in features))
+        of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
+        counts, weights = np.array([count for *_, count in known], dtype=np.int64), model.get_param("tables")[mask]
+        named, label_of = (templates, of_rows[row]), model.attrs["label_of"]
+        weights = self.strength * weights
+        return [Block("ties", weights, tuple(labels), row, features.__getitem__, counts, named, label_of)]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """RAISES (ValueError): CRF364 if the tables are too large."""

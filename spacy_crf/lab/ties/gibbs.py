@@ -15,11 +15,12 @@ import numpy as np
 from ... import arrays, checks
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import States
+from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import gibbs as kernels
 from .belief_propagation import BeliefPropagation
 from .blocks import best_improved, neighbours, potentials
-from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference
+from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference, method
 from .scores import Problem, components, log_mean
 
 _AT_ONCE = 1 << 22  # random numbers
@@ -62,6 +63,7 @@ class Walk(NamedTuple):
         return drawn
 
 
+@method
 class Gibbs(Inference):
     """See above. What trains by such walks is `spacy_crf.SampledLikelihood.v1`.
 
@@ -74,29 +76,15 @@ class Gibbs(Inference):
     seed (int): Of marginals and best labellings.
     """
 
+    samples: int = setting(200, checks.count)
+    burn_in: int = setting(20, checks.count, least=0)
+    thinning: int = setting(5, checks.count, most=1000)
+    annealing: int = setting(50, checks.count, least=0)
+    step: str = setting("gibbs", checks.one_of, allowed=("gibbs", "metropolis"))
+    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
+
     answers = frozenset([MAXIMUM, SAMPLE, WALK])
     remedy = "More samples, or a longer burn_in, help."
-
-    def __init__(
-        self,
-        samples: int = 200,
-        burn_in: int = 20,
-        thinning: int = 5,
-        annealing: int = 50,
-        step: str = "gibbs",
-        seed: int = 0,
-    ):
-        owner = type(self).__name__
-        self.samples = checks.count(owner, "samples", samples)
-        self.burn_in = checks.count(owner, "burn_in", burn_in, least=0)
-        self.thinning = checks.count(owner, "thinning", thinning, most=1000)
-        self.annealing = checks.count(owner, "annealing", annealing, least=0)
-        self.step = checks.one_of(owner, "step", step, ("gibbs", "metropolis"))
-        self.seed = checks.count(owner, "seed", seed, least=0, most=checks.ANY)
-
-    def __repr__(self) -> str:
-        settings = f"samples={self.samples}, burn_in={self.burn_in}, thinning={self.thinning}"
-        return f"{type(self).__name__}({settings}, annealing={self.annealing}, step={self.step!r}, seed={self.seed})"
 
     def log_partition(self, problem: Problem) -> Floats:
         return self.importance(problem)[0]
@@ -115,7 +103,7 @@ class Gibbs(Inference):
             of_chains, begin = LinearChain().log_partition(chains).sum(), LinearChain().viterbi(chains).states
             if of_chains == -np.inf:
                 continue
-            free = part.without_ties(chains)
+            free = part.with_ties(np.zeros(0, dtype=np.int64))._replace(chains=chains)
             drawn = Walk.of(free, begin).go(np.ones(self.samples), np.random.default_rng([self.seed, 1]))
             weights = (part.score(drawn) - free.score(drawn))[:, 0]
             log_z[c] = of_chains + log_mean(weights)

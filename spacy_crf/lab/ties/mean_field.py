@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from ... import arrays, checks
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import States
+from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
-from .method import MAXIMUM, SAMPLE, Expected, Inference
+from .method import MAXIMUM, SAMPLE, Expected, Inference, method
 from .scores import Problem
 
 
+@method
 class MeanField(Inference):
     """See above.
 
@@ -29,16 +31,11 @@ class MeanField(Inference):
     tolerance (float): Chains have settled where the probability of no label of a tied token moves by more than this.
     """
 
+    iterations: int = setting(50, checks.count)
+    tolerance: float = setting(1e-4, checks.positive)
+
     answers = frozenset([MAXIMUM, SAMPLE])
     decodes_chains = True
-
-    def __init__(self, iterations: int = 50, tolerance: float = 1e-4):
-        owner = type(self).__name__
-        self.iterations = checks.count(owner, "iterations", iterations)
-        self.tolerance = checks.positive(owner, "tolerance", tolerance)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(iterations={self.iterations}, tolerance={self.tolerance})"
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
         added = self._settle(problem)

@@ -1,10 +1,12 @@
 """What answers questions about tied sentences: the base of the methods."""
 
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ...inference.structure import States
+from ...optimizers.objective import check_settings
 from ...types import ChainScores, Floats, Seed
 from .scores import Problem
 
@@ -20,6 +22,9 @@ class Expected(NamedTuple):
     tables: Floats  # [K, L, L] and to those
 
 
+method = dataclass(eq=False)  # of settings
+
+
 class Inference:
     """How questions about tied sequences are answered: base of the methods, which are registered."""
 
@@ -30,9 +35,12 @@ class Inference:
     told = False  # whether that has been said
     remedy: ClassVar[str] = "More iterations help."  # of what does not settle
 
+    def __post_init__(self) -> None:
+        check_settings(self)
+
     @property
     def name(self) -> str:
-        """Under which it is registered."""
+        """The registered name."""
         return f"spacy_crf.{type(self).__name__}.v1"
 
     def log_partition(self, problem: Problem) -> Floats:

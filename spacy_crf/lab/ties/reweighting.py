@@ -12,7 +12,6 @@ Maxima of scores are convex in them, and the log partition rises with emissions:
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...types import Floats
 from ..kernels import ties as kernels
@@ -27,72 +26,34 @@ class Bounded(NamedTuple):
 
     problem: Problem
     shares: Floats  # [E'] of its ties
-    inside: "Inside"
+    whole: Problem  # with the ties inside sentences
 
     @classmethod
-    def of(cls, problem: Problem) -> "Bounded":
-        starts = problem.chains.starts
-        ends = np.searchsorted(starts, [problem.source, problem.target], side="right") - 1
-        within = problem.inside
-        inside = Inside.of(problem, within)
-        emissions = problem.chains.emissions.copy()
-        for tokens, scores in ((inside.source, inside.of_source), (inside.target, inside.of_target)):
-            np.add.at(emissions, tokens, scores[inside.kind][:, problem.label_of])
-        of_ties = problem.of_ties[~within]
-        between = problem._replace(
-            chains=problem.chains._replace(emissions=emissions),
-            source=problem.source[~within],
-            target=problem.target[~within],
-            kind=problem.kind[~within],
-            bounds=np.searchsorted(of_ties, np.arange(len(problem.firsts) + 1)),
-        )
-        return cls(between, _shares(between, ends[:, ~within], len(starts) - 1), inside)
+    def of(cls, whole: Problem) -> "Bounded":
+        inside, emissions = whole.inside, whole.chains.emissions.copy()
+        for tokens, axis in ((whole.source, 2), (whole.target, 1)):
+            halves = whole.tables.max(axis=axis) / 2.0  # [K, L]
+            np.add.at(emissions, tokens[inside], halves[whole.kind[inside]][:, whole.label_of])
+        between = whole.with_ties(~inside)._replace(chains=whole.chains._replace(emissions=emissions))
+        return cls(between, _shares(between), whole)
 
     def expected(self, found: Expected) -> Expected:
-        """The derivative with respect to the tables of all ties."""
-        self.inside.add(found, self.problem.label_of)
+        """Add the derivative with respect to the tables of ties inside sentences."""
+        whole, (best_source, best_target) = self.whole, (self.whole.tables.argmax(axis=axis) for axis in (1, 2))
+        [inside], every = np.nonzero(whole.inside), np.arange(whole.n_labels)
+        of_source, of_target = (
+            whole.by_label(found.chains.emissions[ends[inside]]) / 2.0 for ends in (whole.source, whole.target)
+        )
+        for n, kind in enumerate(whole.kind[inside].tolist()):
+            found.tables[kind, every, best_target[kind]] += of_source[n]
+            found.tables[kind, best_source[kind], every] += of_target[n]
         return found
 
 
-class Inside(NamedTuple):
-    """Ties inside of sentences: score[i, j] <= of_source[i] + of_target[j]."""
-
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    of_source: Floats  # [K, L] half of the largest of each row
-    of_target: Floats  # [K, L] and of each column
-    best_target: NDArray[np.int64]  # [K, L] where these are
-    best_source: NDArray[np.int64]  # [K, L]
-
-    @classmethod
-    def of(cls, problem: Problem, within: NDArray[np.bool_]) -> "Inside":
-        tables = problem.tables
-        return cls(
-            problem.source[within],
-            problem.target[within],
-            problem.kind[within],
-            tables.max(axis=2) / 2.0,
-            tables.max(axis=1) / 2.0,
-            tables.argmax(axis=2),
-            tables.argmax(axis=1),
-        )
-
-    def add(self, found: Expected, label_of: NDArray[np.int64]) -> None:
-        labels = (label_of[:, np.newaxis] == np.arange(self.of_source.shape[1])).astype(np.float64)
-        every, marginals = np.arange(labels.shape[1]), found.chains.emissions
-        for u, v, kind in zip(self.source.tolist(), self.target.tolist(), self.kind.tolist()):
-            table = found.tables[kind]
-            table[every, self.best_target[kind]] += marginals[u] @ labels / 2.0
-            table[self.best_source[kind], every] += marginals[v] @ labels / 2.0
-
-
-def _shares(problem: Problem, ends: NDArray[np.int64], n_sequences: int) -> Floats:
-    """In which share of random forests each tie is: of at least so many, and until every tie is in one.
-
-    ends (int64[2, E]): Sequences.
-    """
-    shares = np.ones(ends.shape[1])
+def _shares(problem: Problem) -> Floats:
+    """In which share of random forests each tie is: of at least so many, and until every tie is in one."""
+    ends = np.searchsorted(problem.chains.starts, [problem.source, problem.target], side="right") - 1
+    shares, n_sequences = np.ones(ends.shape[1]), len(problem.component)
     for c in range(len(problem.firsts)):
         ties = slice(int(problem.bounds[c]), int(problem.bounds[c + 1]))
         n_ties = ties.stop - ties.start

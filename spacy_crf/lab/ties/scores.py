@@ -170,10 +170,11 @@ class Problem(NamedTuple):
         )
         return part, tokens
 
-    def without_ties(self, chains: ChainScores) -> "Problem":
-        """These chains, of the same sequences, with no ties."""
-        none, bounds = np.zeros(0, dtype=np.int64), np.zeros(len(self.firsts) + 1, dtype=np.int64)
-        return self._replace(chains=chains, source=none, target=none, kind=none, bounds=bounds)
+    def with_ties(self, kept: NDArray) -> "Problem":
+        """The same components with some of the ties, in their order (int64[E'] or bool[E])."""
+        bounds = np.searchsorted(self.of_ties[kept], np.arange(len(self.firsts) + 1))
+        source, target, kind = (array[kept] for array in (self.source, self.target, self.kind))
+        return self._replace(source=source, target=target, kind=kind, bounds=bounds)
 
     @property
     def of_tokens(self) -> NDArray[np.int64]:
