@@ -133,7 +133,7 @@ def initialize(
     clusters = _clusters(pipe, lists.clusters, goes_on=saved is not None)
     vectors = _vectors(pipe, lists.vectors, goes_on=saved is not None)
     _set_lists(pipe, gazetteers, clusters, vectors, nlp)
-    pipe.training.measure(get_examples())
+    pipe.training.measure(get_examples)
     if pipe.first_stage is not None and saved is None:
         _learn_first_stage(pipe, get_examples, nlp)
     is_counted = work is not None and work.count(pipe, had_labels)

@@ -194,15 +194,15 @@ class Training:
             for block in self.blocks(read()):
                 yield self.to_count([example.predicted for example in block], block, GoldReport())
 
-        self.measure(read())
+        self.measure(read)
         self._pipe.model.initialize(X=corpus, Y=(self._pipe.vocab, self._pipe.decoding.n_states))
 
-    def measure(self, examples: Iterable[Example]) -> None:
+    def measure(self, read: Callable[[], Iterable[Example]]) -> None:
         """Tell the model what it has to know of the annotation before features are counted: how long segments are."""
         if self._pipe.decoding.labelled == "segments":
             from .segment_supervision import measure
 
-            measure(self._pipe.model, self._pipe.labels, examples, Keys.of(self._pipe))
+            measure(self._pipe.model, self._pipe.labels, read(), Keys.of(self._pipe))
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
