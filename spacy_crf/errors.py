@@ -512,7 +512,9 @@ class Errors(metaclass=_Coded):
     )
     CRF803 = "The vectors of {source} can't be used as features: {reason}."
     CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
-    CRF853 = "X and y can't be used: {problem}. Give each sequence as many labels as tokens; labels are not empty strings."
+    CRF853 = (
+        "X and y can't be used: {problem}. Give each sequence as many labels as tokens; labels are not empty strings."
+    )
     CRF846 = "{owner}: no label is named {labels}. Labels: {known}."
     CRF847 = (
         "--span {given!r} is not a span. Write 3:5 for tokens 3 and 4, or 3:5:LABEL. The text has {n} tokens: {words}."

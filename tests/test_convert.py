@@ -502,7 +502,7 @@ def test_a_folder_is_not_converted_to_a_file(columns, tmp_path):
     columns("Ann B-PER\n")
     (tmp_path / "out.spacy").write_bytes(b"mine")
     code, output = run(tmp_path, tmp_path / "out.spacy")
-    assert code == 1 and "CRF716" in output and "Give a folder" in output
+    assert code == 1 and "CRF716" in output and "Name a folder" in output
     assert (tmp_path / "out.spacy").read_bytes() == b"mine"
 
 
