@@ -5,6 +5,8 @@ import pytest
 from numba import config
 from scipy.special import logsumexp
 from scipy.stats import chi2
+from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
+from spacy_crf.losses.sampled import SampledLikelihood
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
@@ -20,8 +22,6 @@ from spacy_crf.lab.ties.mean_field import MeanField
 from spacy_crf.lab.ties.scores import TiedScores, Ties
 from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
-from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
-from spacy_crf.losses.sampled import SampledLikelihood
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
 from .structures import assert_scores_close

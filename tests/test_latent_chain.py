@@ -14,8 +14,8 @@ from spacy_crf.cli import tune
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.lab import latent_chain
 from spacy_crf.lab.latent_chain import LatentChain
+from spacy_crf.lab.local_losses import Piecewise, PseudoLikelihood
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.losses.local import Piecewise, PseudoLikelihood
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.supervision import leave_out
 from spacy_crf.types import ChainScores, StateGraph

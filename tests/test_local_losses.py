@@ -8,9 +8,9 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.semi_markov import SemiMarkov
+from spacy_crf.inference.semi_markov import SemiMarkov, every_span
+from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, every_span
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
@@ -380,7 +380,7 @@ def test_long_batches_are_cut_into_parts(loss, monkeypatch):
     scores, clamp, weights = problem("partial", per_position=True)
     structure = Excluding((4, 5, 0), (5, 8, 1))
     whole = loss()(structure, scores, clamp, weights=weights)
-    monkeypatch.setattr("spacy_crf.losses.local._LARGEST_TABLE", 9)
+    monkeypatch.setattr("spacy_crf.lab.local_losses._LARGEST_TABLE", 9)
     parts = loss()(structure, scores, clamp, weights=weights)
     np.testing.assert_allclose(parts[0], whole[0])
     assert_scores_close(parts[1], whole[1], atol=1e-12)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from spacy_crf import arrays
+from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.types import GOES_ON
 
 from . import reference

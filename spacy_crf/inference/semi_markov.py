@@ -50,6 +50,15 @@ def add_spans(
     return together, np.searchsorted(keys, before), np.searchsorted(keys, added)
 
 
+def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
+    """All spans of 1 to K tokens within B sequences (int64[B + 1])."""
+    behind = np.repeat(starts[1:], np.diff(starts))
+    counts = np.minimum(longest, behind - np.arange(len(behind)))
+    first = np.append(0, np.cumsum(counts)).astype(np.int64)
+    lengths = 1 + np.arange(first[-1]) - np.repeat(first[:-1], counts)
+    return SpanList(first, lengths.astype(np.int32))
+
+
 def list_spans(
     scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[SegmentScores, NDArray[np.int64], NDArray[np.int64]]:

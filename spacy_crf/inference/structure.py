@@ -317,14 +317,14 @@ class Structure(Generic[Scores]):
         return self
 
     def own_terms(self, loss: Any) -> Optional[Callable]:
-        """Function that replaces the terms of a loss in `losses.local` for this structure, called with the loss first; None to
-        keep the terms.
+        """Function that replaces the terms of a loss in `lab.local_losses` for this structure, called with the loss first; None
+        to keep the terms.
         """
         return None
 
     def walk_samples(self, work: Work[Scores], n: int, *, seed: int, **walk: Any) -> States:
         """Labellings for training. The structure draws them, or, if it can only walk from one labelling to another, walks as the
-        settings of `losses.sampled.SampledLikelihood` say.
+        settings of `lab.local_losses.SampledLikelihood` say.
 
         n (int): How many labellings. seed (int)
         RETURNS (int32[n, T])

@@ -22,7 +22,6 @@ from ..arrays import Scores
 from ..inference.structure import Structure, Work
 from ..types import SOFT_LABELS, Clamp, Floats
 from .clamped import LabelledLoss, LogLikelihood, without_rounding
-from .local import per_sequence
 
 NO_STATE = -1  # where a run begins or ends a sequence
 
@@ -117,6 +116,11 @@ class SoftLabels(LabelledLoss):
         losses = np.zeros(len(weights))
         np.subtract(log_z, reached, out=losses, where=~impossible)
         return weights * without_rounding(losses, log_z, structure.exact), d_scores, impossible
+
+
+def per_sequence(terms: Floats, starts: NDArray[np.int64]) -> Floats:
+    """Sums of the terms of tokens (float64[T]) by sequence: float64[B]."""
+    return np.diff(np.append(0.0, np.cumsum(terms))[starts])
 
 
 # -------------------------------------------------------------------------------------------------- expected scores

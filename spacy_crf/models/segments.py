@@ -23,8 +23,7 @@ from ..features.gazetteers import Gazetteer
 from ..features.segment_templates import SegmentFeatureSet, segment_features
 from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
-from ..inference.semi_markov import StateSegments, add_spans
-from ..losses.local import every_span
+from ..inference.semi_markov import StateSegments, add_spans, every_span
 from ..models import sparse
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .emissions import Emissions

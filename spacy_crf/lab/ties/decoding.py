@@ -11,11 +11,10 @@ from ...errors import Errors, Warnings, announcements
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import Structure
 from ...losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from ...losses.local import BesagPseudoLikelihood, Piecewise
-from ...losses.sampled import SampledLikelihood
 from ...pipeline.decoding import Decoding, Distribution, States
 from ...schemes import Segments
 from ...types import ChainScores, Floats
+from ..local_losses import BesagPseudoLikelihood, Piecewise, SampledLikelihood
 from .belief_propagation import BeliefPropagation
 from .gibbs import Gibbs
 from .junction_tree import JunctionTree

@@ -11,8 +11,8 @@ from ... import arrays
 from ...errors import cant_train
 from ...inference.structure import Structure
 from ...losses.clamped import LogLikelihood
-from ...losses.local import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from ...types import ChainScores, Clamp, Floats
+from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from .blocks import tell_wide
 from .elimination import Elimination
 from .scores import TiedScores, are_inside, cut

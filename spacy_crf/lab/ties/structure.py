@@ -17,9 +17,8 @@ from ...errors import Errors
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import ScoresOrWork, States, Structure, Work
 from ...kernels import linear_chain as chain_kernels
-from ...losses.local import LocalLoss
-from ...losses.sampled import Walks
 from ...types import ChainScores, Clamp, Floats, Path
+from ..local_losses import LocalLoss, Walks
 from .belief_propagation import BeliefPropagation
 from .losses import own_terms
 from .mean_field import MeanField

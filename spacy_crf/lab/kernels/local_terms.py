@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import kernel
+from ...kernels import kernel
 
 
 @kernel
