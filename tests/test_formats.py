@@ -14,7 +14,7 @@ from spacy.tokens import DocBin
 from spacy.training import docs_to_json
 
 from spacy_crf.cli.formats import FORMATS, ReadSettings, Report, Source, read, sniff
-from spacy_crf.cli.formats.tags import SCHEMES
+from spacy_crf.cli.formats.columns import SCHEMES
 from spacy_crf.pipeline.corpora import doc_bin
 
 from .util import entities

@@ -34,7 +34,7 @@ from .formats.source import Item, read_lines
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, Annotated, check_spans, probability
 from .shared import PROBABILITIES, load_pipeline, our_pipes
-from .texts import STANDARD, item_of_line, read_items
+from .texts import STANDARD, items_of_line, read_items
 
 ERRORS = "errors.jsonl"
 TEXTS = 512  # of a batch; if one of them can't be annotated, each is annotated alone
@@ -436,8 +436,7 @@ def _items_of_lines(part: Part, errors: _Errors) -> Iterator[Item]:
     for place, line in lines(part):
         with errors.kept_of(place):
             [(_, text)] = read_lines([line], place)
-            if text := text.strip():
-                yield Item(place, _without_annotation(item_of_line(text, place), place))
+            yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
 
 
 def _items_of_rows(part: Part, texts: list[Any], errors: _Errors) -> Iterator[Item]:

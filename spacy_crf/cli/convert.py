@@ -14,7 +14,7 @@ from ..errors import Errors, counted
 from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .formats import FORMATS, ReadSettings, Report, Source, brat, read
-from .formats.tags import SCHEMES
+from .formats.columns import SCHEMES
 from .group import app
 from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code, progress_bar
 

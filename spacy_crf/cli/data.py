@@ -13,8 +13,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg
 
-from ..errors import Errors
-from .formats import FORMATS, ReadSettings, Report, brat
+from .formats import FORMATS, ReadSettings, Report
 from .group import app
 from .shared import CodeOption, JsonOption, LangOption, blank, brief_errors, import_code, print_table
 from .texts import read_docs
@@ -232,8 +231,9 @@ def data_cli(
     with brief_errors():
         import_code(code)
         nlp = blank(lang)
-        docs, report = _read_files(path, nlp)
-        dev_docs, dev_report = _read_files(dev, nlp) if dev else ([], Report())
+        settings, report, dev_report = ReadSettings(overlaps="longest", without_spans=True), Report(), Report()
+        docs = read_docs(path, nlp, settings, report=report)
+        dev_docs = read_docs(dev, nlp, settings, report=dev_report) if dev else []
         facts, dev_facts = describe(docs, nlp), describe(dev_docs, nlp) if dev else None
         common = overlap(docs, dev_docs) if dev else None
     if as_json:
@@ -248,17 +248,6 @@ def data_cli(
         _show_overlap(common)
     if facts.spans:
         _show_inconsistent(facts, top)
-
-
-def _read_files(path: Path, nlp: Language) -> tuple[list[Doc], Report]:
-    """Read the texts of a file or of all .spacy files in a folder. RAISES (ValueError): CRF708 if there are no texts."""
-    files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
-    report, docs = Report(), []
-    for file in files:
-        docs += read_docs(file, nlp, ReadSettings(overlaps="longest", without_spans=True), report=report)
-    if not docs:
-        raise ValueError(Errors.CRF708.format(path=path))
-    return docs, report
 
 
 def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[CorpusFacts] = None) -> None:

@@ -163,22 +163,20 @@ def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn
 
 
 @Language.factory(_SOFTENER)
-def make_softener(
-    nlp: Language,
-    name: str,
-    component: Optional[str],
-    spans_key: Optional[str],
-    labels: Optional[list[str]],
-    min_prob: float,
-):
-    return Softener(None if component is None else nlp.get_pipe(component), spans_key, labels, min_prob)
-
-
 class Softener:
     """Replaces each Doc by one with the teacher's probabilities and no other annotation."""
 
-    def __init__(self, pipe: Any, spans_key: Optional[str], labels: Optional[list[str]], min_prob: float):
-        self._pipe, self._spans_key, self._labels, self._min_prob = pipe, spans_key, labels, min_prob
+    def __init__(
+        self,
+        nlp: Language,
+        name: str,
+        component: Optional[str],
+        spans_key: Optional[str],
+        labels: Optional[list[str]],
+        min_prob: float,
+    ):
+        self._pipe = None if component is None else nlp.get_pipe(component)
+        self._spans_key, self._labels, self._min_prob = spans_key, labels, min_prob
 
     def __call__(self, doc: Doc) -> Doc:
         from ..pipeline.supervision import soft_scores

@@ -46,8 +46,7 @@ def show_cli(
     from ..pipeline.prediction import tell_probabilities
 
     with brief_errors():
-        if html is not None:
-            check_writable(html)
+        check_writable(html)
         nlp, docs = load_pipeline(model, code), []
         if html is not None:
             tell_probabilities(our_pipes(nlp, None, None))
@@ -118,8 +117,7 @@ def explain_cli(
     from ..pipeline.crf_textcat import CRFTextClassifier
 
     with brief_errors():
-        if html is not None:
-            check_writable(html, train)
+        check_writable(html, train)
         nlp, found = load_pipeline(model, code), []
         options: dict[str, Any] = {"effect": top} if effect else {}
         if train is not None:  # with the regularization in the config

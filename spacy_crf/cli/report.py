@@ -36,6 +36,7 @@ from .texts import read_examples, read_raw
 
 if TYPE_CHECKING:
     from ..pipeline.thresholds import Point
+    from ..report.cases import Case, Judged
 
 _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
@@ -57,50 +58,40 @@ def errors_cli(
     code: CodeOption = None,
 ) -> None:
     """Print scores and mistakes of a pipeline on annotated texts."""
-    from ..report.cases import KINDS, judge
+    from ..report.cases import KINDS, certainty, judge
 
     with brief_errors():
         if kind is not None:
             checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
         nlp = load_pipeline(model, code)
-        found = judge(nlp, our_pipes(nlp, component), read_examples(data, nlp))
+        data_of_pipes = {}
+        for judged in judge(nlp, our_pipes(nlp, component), read_examples(data, nlp)):
+            chosen = [
+                case
+                for case in judged.errors
+                if kind in (None, case.kind)
+                and (label is None or label in {mention.label for mention in (case.gold, case.found) if mention})
+            ]
+            chosen.sort(key=certainty, reverse=True)
+            if as_json:
+                data_of_pipes[judged.pipe.name] = _as_data(judged, chosen)
+            else:
+                _show_errors(judged, chosen, most)
         if as_json:
-            print(json.dumps({judged.pipe.name: _as_data(judged, kind, label) for judged in found}, ensure_ascii=False))
-            return
-        for judged in found:
-            _show_errors(judged, kind, label, most)
+            print(json.dumps(data_of_pipes, ensure_ascii=False))
 
 
-def _chosen_errors(judged, kind: Optional[str], label: Optional[str]) -> list:
-    """The mistakes of a kind and a label (None for all), the most certain first."""
-    from ..report.cases import certainty
-
-    chosen = [
-        case
-        for case in judged.errors
-        if kind in (None, case.kind)
-        and (label is None or label in {mention.label for mention in (case.gold, case.found) if mention})
-    ]
-    return sorted(chosen, key=certainty, reverse=True)
-
-
-def _show_errors(judged, kind: Optional[str], label: Optional[str], most: int) -> None:
+def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
     from ..report.cases import KINDS
     from ..report.figures import scores
 
-    columns = ("label", "annotated", "found", "precision", "recall", "F1", "95 %")
-    rows = [
-        (
-            row.label,
-            f"{row.n_gold:,}",
-            f"{row.n_found:,}",
-            *(f"{100 * share.value:.1f}" for share in (row.precision, row.recall, row.f)),
-            f"{100 * row.f.low:.1f}–{100 * row.f.high:.1f}",
-        )
-        for row in scores(judged)
-    ]
+    columns, rows = ("label", "annotated", "found", "precision", "recall", "F1", "95 %"), []
+    for row in scores(judged):
+        shares = (f"{100 * share.value:.1f}" for share in (row.precision, row.recall, row.f))
+        between = f"{100 * row.f.low:.1f}–{100 * row.f.high:.1f}"
+        rows.append((row.label, f"{row.n_gold:,}", f"{row.n_found:,}", *shares, between))
     print_table(judged.pipe.name, columns, rows, n_texts=1)
-    chosen, rows = _chosen_errors(judged, kind, label), []
+    rows = []
     for case in chosen[:most]:
         text = judged.texts[case.doc]
         rows.append((KINDS[case.kind], _said(text, case.gold), _said(text, case.found), _around(text, *case.places)))
@@ -126,29 +117,18 @@ def _said(text: str, mention) -> str:
     return f"{text[mention.start : mention.end]} ({mention.label}{probability})"
 
 
-def _as_data(judged, kind: Optional[str], label: Optional[str]) -> dict[str, Any]:
+def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
     from ..report.figures import scores
 
-    return {
-        "scores": {
-            row.label: {
-                "annotated": row.n_gold,
-                "found": row.n_found,
-                "right": row.n_right,
-                **{name: getattr(row, name)._asdict() for name in ("precision", "recall", "f")},
-            }
-            for row in scores(judged)
-        },
-        "errors": [
-            {
-                "text": case.doc,
-                "kind": case.kind,
-                "annotated": case.gold and case.gold._asdict(),
-                "found": case.found and case.found._asdict(),
-            }
-            for case in _chosen_errors(judged, kind, label)
-        ],
-    }
+    of_labels = {}
+    for row in scores(judged):
+        shares = {name: getattr(row, name)._asdict() for name in ("precision", "recall", "f")}
+        of_labels[row.label] = {"annotated": row.n_gold, "found": row.n_found, "right": row.n_right, **shares}
+    errors = []
+    for case in chosen:
+        sides = {"annotated": case.gold and case.gold._asdict(), "found": case.found and case.found._asdict()}
+        errors.append({"text": case.doc, "kind": case.kind, **sides})
+    return {"scores": of_labels, "errors": errors}
 
 
 @app.command("report")
@@ -224,8 +204,7 @@ def calibrate_cli(
     from ..report import charts
 
     with brief_errors():
-        if svg is not None:
-            check_writable(svg, data)
+        check_writable(svg, data)
         nlp = load_pipeline(model, code)
         if svg is not None and component is None:
             names = [pipe.name for pipe in our_pipes(nlp, None)]

@@ -41,10 +41,7 @@ ComponentOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LangOption = Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")]
 SvgOption = Annotated[Optional[Path], typer.Option("--svg", help="Write the chart to this file.")]
-WITH_OVERRIDES = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-}  # settings of a command that takes overrides
+WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # for a command that takes overrides
 
 
 def choice(name: str, values: Iterable[str]) -> type[Enum]:
@@ -155,13 +152,15 @@ def blank(lang: str) -> Language:
         raise ValueError(Errors.CRF020.format(owner="crf", name="--lang", value=repr(lang), must=must)) from error
 
 
-def check_writable(path: Path, *inputs: Optional[Path]) -> None:
+def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
     """Check, before the work is done, that its result can be written.
 
-    path (Path): The file to write. inputs (Path): Files that the command reads, which must not be overwritten.
+    path (Path): The file to write, or None. inputs (Path): Files that the command reads, which must not be overwritten.
     RAISES (OSError): If a folder has the name of the file, or a file that of its folder, or the folder is not writable.
     RAISES (ValueError): CRF730 if the file is one of the inputs.
     """
+    if path is None:
+        return
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     is_device = path.exists() and not path.is_file()

@@ -14,7 +14,7 @@ from spacy.training.corpus import walk_corpus
 from ..errors import Errors
 from .formats import ReadSettings, Report, brat, check_doc, read
 from .formats.annotation import tokenized
-from .formats.source import Source, parsed, read_lines, unreadable
+from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
@@ -22,7 +22,6 @@ _STEPS = 1000  # of a progress bar
 _OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
 _OPTION = re.compile(r"--[a-z]")  # of `convert`, in a message
 
-Item = dict[str, Any]  # has a "text"
 Progress = Callable[[int, int], Any]  # called with the number of bytes read, and of all bytes
 
 
@@ -31,11 +30,7 @@ class RawText(NamedTuple):
     doc: Optional[Doc]
 
 
-def _silent(done: int, total: int) -> None:
-    pass
-
-
-def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent) -> Iterator[RawText]:
+def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] = None) -> Iterator[RawText]:
     """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Texts without words are left out.
 
     nlp (Language): The pipeline whose tokenizer makes the Docs.
@@ -43,76 +38,70 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Progress = _silent)
     """
     sizes = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
     total, before = sum(size for _, size in sizes), 0
+
+    def add_progress(done: int, _: int = 0) -> None:
+        if progress is not None:
+            progress(before + done, total)
+
     for path, size in sizes:
         if path.suffix == ".spacy":
             for number, doc in enumerate(docs_of(path, nlp), start=1):
                 yield RawText(f"{path}, text {number}", doc)
         else:
-            for place, item in read_items(path, _behind(progress, before, total)):
-                if item["text"].strip():
-                    yield RawText(place, tokenized(item["text"], nlp, place))
+            for place, fields in read_items(path, add_progress):
+                if fields["text"].strip():
+                    yield RawText(place, tokenized(fields["text"], nlp, place))
         before += size
-        progress(before, total)
+        add_progress(0)
 
 
-def _behind(progress: Progress, before: int, total: int) -> Progress:
-    return lambda done, _: progress(before + done, total)
-
-
-def read_items(path: Path, progress: Progress = _silent) -> Iterator[tuple[str, Item]]:
+def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item]:
     """Read the texts of a file: JSON objects with a "text" and any other keys, or one text on each line.
 
     path (Path): "-" for the standard input.
-    RETURNS (Iterator[tuple[str, Item]]): Place and content of each text.
+    RETURNS (Iterator[Item]): Place and fields of each text.
     RAISES (ValueError): With the place, if a text can't be read.
     """
     if str(path) == STANDARD:
-        yield from _of_lines(_standard_input())
+        if sys.stdin.isatty():
+            print("Reading texts, one on each line, up to the end of the input (Ctrl-D)", file=sys.stderr)
+        for place, line in read_lines(sys.stdin.buffer, "the standard input"):
+            yield from items_of_line(line, place)
         return
     source, told = Source(path), 0
-    items = source.items() if source.is_json() else _of_lines(source.lines())
-    for place, value in items:
-        if source.position - told >= source.size // _STEPS:
+    is_json = source.is_json()
+    for place, value in source.items() if is_json else source.lines():
+        if progress is not None and source.position - told >= source.size // _STEPS:
             told = source.position
             progress(told, source.size)
-        yield place, _checked(value, place)
+        yield from [_item(value, place)] if is_json else items_of_line(value, place)
 
 
-def _standard_input() -> Iterator[tuple[str, str]]:
-    if sys.stdin.isatty():
-        print("Reading texts, one on each line, up to the end of the input (Ctrl-D)", file=sys.stderr)
-    return read_lines(sys.stdin.buffer, "the standard input")
+def items_of_line(line: str, place: str) -> list[Item]:
+    """The text of a line, or of the JSON object on it, unless the line is empty.
+
+    RAISES (ValueError): CRF701 or CRF709 if it is wrong JSON or has no text.
+    """
+    text = line.strip()
+    return [_item(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)] if text else []
 
 
-def _of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Item]]:
-    """The items of lines, each of which is a text or a JSON object."""
-    for place, line in lines:
-        text = line.strip()
-        if text:
-            yield place, item_of_line(text, place)
-
-
-def item_of_line(line: str, place: str) -> Item:
-    """The item of a line that is not empty. RAISES (ValueError): CRF701 or CRF709 if it is wrong JSON or has no text."""
-    return _checked(parsed(line, place) if _OBJECT.match(line) else {"text": line}, place)
-
-
-def _checked(value: Any, place: str) -> Item:
+def _item(value: Any, place: str) -> Item:
     if isinstance(value, str):
-        return {"text": value}
+        return Item(place, {"text": value})
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise ValueError(Errors.CRF709.format(place=place))
     try:
         value["text"].encode("utf8")
     except UnicodeEncodeError as error:  # JSON writes halves of characters
         raise unreadable(place, error) from error
-    return value
+    return Item(place, value)
 
 
 def read_docs(
     path: Path, nlp: Language, settings: Optional[ReadSettings] = None, *, report: Optional[Report] = None
 ) -> list[Doc]:
-    """Read the annotated Docs of a file.
+    """Read the annotated Docs of a file, or of all .spacy files below a folder.
 
     nlp (Language): The pipeline whose tokenizer makes Docs of texts.
     settings (ReadSettings): How to read the file; by default its contents tell.
@@ -120,13 +109,17 @@ def read_docs(
     RETURNS (List[Doc])
     RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
     """
-    settings = settings or ReadSettings()
+    settings, report = settings or ReadSettings(), report or Report()
+    files = sorted(path.rglob("*.spacy")) if path.is_dir() and not brat.is_collection(path) else [path]
     try:
-        return list(read(Source(path, settings.encoding), nlp, settings, report or Report()))
+        docs = [doc for file in files for doc in read(Source(file, settings.encoding), nlp, settings, report)]
     except ValueError as error:
         if _OPTION.search(str(error)) is None:
             raise
         raise ValueError(Errors.CRF879.format(error=error)) from None
+    if not docs:
+        raise ValueError(Errors.CRF708.format(path=path))
+    return docs
 
 
 def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Example]:

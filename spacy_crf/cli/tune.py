@@ -82,8 +82,7 @@ def tune_cli(
     starts with the weights of the one before."""
     with brief_errors(), progress_bar("training") as progress:
         import_code(code)
-        if output is not None:
-            check_writable(output)
+        check_writable(output)
         overrides = read_overrides(ctx.args)
         settings = read_config(config, overrides, interpolate=False)
         grid = []
@@ -295,8 +294,7 @@ def curve_cli(
 
     with brief_errors(), progress_bar("training") as progress:
         import_code(code)
-        if svg is not None:
-            check_writable(svg)
+        check_writable(svg)
         wanted = sorted({*_numbers(shares)})
         are_possible = wanted and wanted[0] > 0 and wanted[-1] <= 100
         must = "percentages of the training texts above 0 and up to 100, between commas"
@@ -334,10 +332,7 @@ def curve(
     """
     name = _path_of_texts(config)
     path, nlp = Path(dot_to_object(config.interpolate(), name) or ""), blank(config.interpolate()["nlp"]["lang"])
-    files = sorted(path.rglob("*.spacy")) if path.is_dir() else [path]
-    docs = [doc for file in files for doc in read_docs(file, nlp, ReadSettings(format="spacy", without_spans=True))]
-    if not docs:
-        raise ValueError(Errors.CRF708.format(path=path))
+    docs = read_docs(path, nlp, ReadSettings(format="spacy", without_spans=True))
     order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
     points = []
     for share in shares:

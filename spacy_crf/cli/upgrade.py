@@ -47,7 +47,7 @@ def upgrade_cli(
 
 
 def upgrade(old: Path, new: Path) -> list[tuple[str, str, str]]:
-    """Writes a copy of a config, or of a pipeline, whose config names what this version has.
+    """Write a copy of a config, or of a pipeline, whose config names what this version has.
 
     RETURNS (list[tuple[str, str, str]]): The sections that changed, each with the name before and the name after.
     RAISES (ValueError): CRF750 if the new path exists; CRF037 for a model that only version 0.13 reads.
@@ -78,13 +78,17 @@ def _upgraded(block: Block, section: str, changes: list[tuple[str, str, str]]) -
     return found
 
 
-def _features(templates: Callable[[int], list[str]], padding: bool) -> Callable[[Block], Block]:
-    """From a block of a preset to one with its templates."""
+def _features(templates: Optional[list[str]], padding: bool) -> Callable[[Block], Block]:
+    """From a block of a preset to one with its templates.
+
+    templates (list[str]): Those of the preset; by default those of its version 2, which have a window.
+    """
 
     def rewrite(block: Block) -> Block:
-        from ..features.presets import changed  # which loads numba
+        from ..features.presets import changed, ner_templates, pairs, tagger_templates  # which loads numba
 
-        whole = templates(block.get("window", 2))
+        make = tagger_templates if "tagger" in block["@misc"] else ner_templates
+        whole = make(block.get("window", 2), pairs(1)) if templates is None else templates
         return {
             "@misc": "spacy_crf.features.v1",
             "templates": changed(block["@misc"], whole, block.get("extra"), block.get("without")),
@@ -94,20 +98,6 @@ def _features(templates: Callable[[int], list[str]], padding: bool) -> Callable[
         }
 
     return rewrite
-
-
-def _of_entities(window: int) -> list[str]:
-    """The templates of ner_features.v2."""
-    from ..features.presets import ner_templates, pairs
-
-    return ner_templates(window, pairs(1))
-
-
-def _of_tags(window: int) -> list[str]:
-    """The templates of tagger_features.v2."""
-    from ..features.presets import pairs, tagger_templates
-
-    return tagger_templates(window, pairs(1))
 
 
 def _segment_features(block: Block) -> Block:
@@ -147,10 +137,10 @@ def _without_defaults(**settings: Any) -> Callable[[Block], Block]:
 
 _ENCODER = "spacy_crf.Tok2VecEmissions.v1"
 _REWRITTEN: dict[Optional[str], Callable[[Block], Block]] = {
-    "spacy_crf.ner_features.v1": _features(lambda window: _NER, padding=False),
-    "spacy_crf.ner_features.v2": _features(_of_entities, padding=False),
-    "spacy_crf.tagger_features.v1": _features(lambda window: _TAGGER, padding=True),
-    "spacy_crf.tagger_features.v2": _features(_of_tags, padding=True),
+    "spacy_crf.ner_features.v1": _features(_NER, padding=False),
+    "spacy_crf.ner_features.v2": _features(None, padding=False),
+    "spacy_crf.tagger_features.v1": _features(_TAGGER, padding=True),
+    "spacy_crf.tagger_features.v2": _features(None, padding=True),
     "spacy_crf.segment_features.v1": _segment_features,
     "spacy_crf.SparseSegments.v1": _sparse_segments,
     "spacy_crf.LinearChain.v1": _chain,

@@ -8,8 +8,8 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, counted
+from .columns import Row, find_scheme, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
-from .tags import Row, find_scheme, in_bio, in_groups, is_tag
 
 _WIDTH = 10
 _ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # of a word, of the words of a contraction, of an empty node

@@ -13,8 +13,8 @@ from spacy.tokens import Doc
 
 from ...errors import Errors, known_names
 from .annotation import Labels, TextLabels, parse_labels, tokenized
+from .columns import Row, is_tag, tagged_docs
 from .source import ReadSettings, Report, Source, unreadable
-from .tags import Row, is_tag, tagged_docs
 
 _SEPARATORS = "\t,;|"
 _HEAD = 50  # rows that show whether a table has tokens or texts
