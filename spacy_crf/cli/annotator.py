@@ -20,7 +20,6 @@ from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
 import spacy
 from spacy.language import Language
-from spacy.tokens import Doc
 from spacy.util import get_package_path
 
 from .. import __version__
@@ -360,13 +359,10 @@ class Annotator:
             likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
             doubtful = [span for span, prob in found if prob < options.min_prob]
             text = WRITERS[format_].render(Annotated(doc, fields, likely, doubtful))
-            yield Record(self._uncertainty(doc) if options.sort else 0.0, len(likely), len(doubtful), text)
-
-    def _uncertainty(self, doc: Doc) -> float:
-        """The expected share of tokens whose most probable tag is wrong: long texts do not come first for being long."""
-        if not len(doc):
-            return 0.0
-        return sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in self._pipes)
+            # The expected share of tokens whose most probable tag is wrong: long texts do not come first for being long
+            asked = self._pipes if options.sort and len(doc) else ()
+            uncertainty = sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in asked)
+            yield Record(uncertainty, len(likely), len(doubtful), text)
 
 
 class _Errors:

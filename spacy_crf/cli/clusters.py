@@ -141,7 +141,7 @@ def clusters_of_texts(
     """Make Brown clusters of the words of raw texts. A checkpoint beside the output lets the next call with the same arguments
     continue the work.
 
-    RAISES (ValueError): If the texts can't be read, or have too few words.
+    RAISES (ValueError): If the texts can't be read, or have too few words; CRF951 if the checkpoint is damaged.
     """
     from ..lab.brown import Brown, WordCounter
 
@@ -152,7 +152,16 @@ def clusters_of_texts(
     files = [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in zip(texts, stats)]
     what = json.dumps([settings, files])
     checkpoint, saved = _checkpoint(output), time.monotonic()
-    brown = _load_checkpoint(checkpoint, what)
+    brown: Optional[Brown] = None
+    if checkpoint.exists():
+        try:
+            brown = Brown.from_bytes(checkpoint.read_bytes(), what, str(checkpoint))
+        except ValueError as error:
+            raise ValueError(Errors.CRF951.format(path=checkpoint, reason=error)) from error
+        if brown is None:
+            msg.warn(f"Begun anew: {checkpoint} is about other texts or settings")
+        else:
+            msg.info(f"Goes on from {checkpoint}: {brown.done:,} of {len(brown.text.words):,} words")
     if brown is None:
         source, nlp = ", ".join(map(str, texts)), tokenizer(lang)
         counter = WordCounter(nlp.vocab.strings)
@@ -179,23 +188,6 @@ def clusters_of_texts(
 
 def _checkpoint(output: Path) -> Path:
     return output.with_name(f"{output.name}.checkpoint")
-
-
-def _load_checkpoint(checkpoint: Path, what: str) -> "Optional[Brown]":
-    """The work of a checkpoint; None if there is none for the same arguments. RAISES (ValueError): CRF951 if it is damaged."""
-    from ..lab.brown import Brown
-
-    if not checkpoint.exists():
-        return None
-    try:
-        brown = Brown.from_bytes(checkpoint.read_bytes(), what, str(checkpoint))
-    except ValueError as error:
-        raise ValueError(Errors.CRF951.format(path=checkpoint, reason=error)) from error
-    if brown is None:
-        msg.warn(f"Begun anew: {checkpoint} is about other texts or settings")
-    else:
-        msg.info(f"Goes on from {checkpoint}: {brown.done:,} of {len(brown.text.words):,} words")
-    return brown
 
 
 def tokenizer(lang: str) -> Language:

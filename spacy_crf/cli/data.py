@@ -245,9 +245,28 @@ def data_cli(
     _show_corpus(str(path), facts, report, dev_facts)
     if dev_facts and common:
         _show_corpus(str(dev), dev_facts, dev_report)
-        _show_overlap(common)
-    if facts.spans:
-        _show_inconsistent(facts, top)
+        msg.divider("train and dev")
+        for texts, what in (
+            (common.documents, "documents of dev are in train too: scores of them are memory"),
+            (common.only_in_dev, "labels are in dev only, and can't be found"),
+            (common.only_in_train, "labels are in train only, and are not scored"),
+        ):
+            if texts:
+                msg.warn(f"{len(texts):,} {what}: {_some(texts)}")
+        if not common.documents:
+            msg.good("No text of dev is in train")
+        rows = [(label, f"{share:.0%}") for label, share in common.unseen.items()]
+        if rows:
+            print_table("entities of dev", ("label", "not in train"), rows, n_texts=1)
+    if facts.inconsistent:
+        rows = []
+        for one in facts.inconsistent[:top]:
+            labels = ", ".join(f"{label} {n:,}" for label, n in one.labels.items())
+            rows.append((one.text, labels, f"{one.unlabelled:,}" if one.unlabelled else ""))
+        title = f"{len(facts.inconsistent):,} strings are annotated in several ways"
+        print_table(title, ("words", "as", "not annotated"), rows, n_texts=2)
+    elif facts.spans:
+        msg.good("No words are annotated in several ways")
 
 
 def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[CorpusFacts] = None) -> None:
@@ -309,34 +328,6 @@ def _warnings(facts: CorpusFacts) -> list[str]:
     )
     told = [f"{len(texts):,} {what}: {_some(texts)}" for texts, what in shown if texts]
     return told + [f"{n:,} {what}" for n, what in counted if n]
-
-
-def _show_overlap(common: Overlap) -> None:
-    msg.divider("train and dev")
-    for texts, what in (
-        (common.documents, "documents of dev are in train too: scores of them are memory"),
-        (common.only_in_dev, "labels are in dev only, and can't be found"),
-        (common.only_in_train, "labels are in train only, and are not scored"),
-    ):
-        if texts:
-            msg.warn(f"{len(texts):,} {what}: {_some(texts)}")
-    if not common.documents:
-        msg.good("No text of dev is in train")
-    rows = [(label, f"{share:.0%}") for label, share in common.unseen.items()]
-    if rows:
-        print_table("entities of dev", ("label", "not in train"), rows, n_texts=1)
-
-
-def _show_inconsistent(facts: CorpusFacts, top: int) -> None:
-    if not facts.inconsistent:
-        msg.good("No words are annotated in several ways")
-        return
-    rows: list[tuple[Any, ...]] = []
-    for one in facts.inconsistent[:top]:
-        labels = ", ".join(f"{label} {n:,}" for label, n in one.labels.items())
-        rows.append((one.text, labels, f"{one.unlabelled:,}" if one.unlabelled else ""))
-    title = f"{len(facts.inconsistent):,} strings are annotated in several ways"
-    print_table(title, ("words", "as", "not annotated"), rows, n_texts=2)
 
 
 def _some(texts: list[str]) -> str:

@@ -152,8 +152,14 @@ def make_config(
         _set(sections, f"components.{component}{section}", key, value)
     _set(sections, "nlp", "lang", f'"{lang}"')
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
-    if optimize == "accuracy":
-        head += f"# {_find_more(sections, component)}\n"
+    if optimize == "accuracy" and component == "crf_textcat":
+        raise ValueError(Errors.CRF768.format(component=component))
+    if optimize == "accuracy" and component == "crf_tagger":
+        _set(sections, "components.crf_tagger", "decode", '"posterior"')
+        head += "# Each token gets the tag that is likeliest there: more are right in the mean, and prediction takes longer.\n"
+    elif optimize == "accuracy":
+        _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
+        head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
     head += f"#\n#   {_command(name)}\n"
     return head + "".join(
         f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()
@@ -210,19 +216,6 @@ def _change_settings(lines: dict[str, str], old: dict[str, str], new: dict[str, 
     for key, line in new.items():
         if key not in old or (differs(key) and _value(lines.get(key, "")) == _value(old[key])):
             lines[key] = line
-
-
-def _find_more(sections: Sections, component: str) -> str:
-    """Let a component decode for accuracy. RETURNS (str): A description for the head of the file."""
-    if component == "crf_tagger":
-        _set(sections, "components.crf_tagger", "decode", '"posterior"')
-        return (
-            "Each token gets the tag that is likeliest there: more are right in the mean, and prediction takes longer."
-        )
-    if component == "crf_textcat":
-        raise ValueError(Errors.CRF768.format(component=component))
-    _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
-    return "Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer."
 
 
 def _set(sections: Sections, section: str, key: str, value: str) -> None:

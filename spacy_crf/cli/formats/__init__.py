@@ -2,6 +2,7 @@
 says whether a file has the format, and a function that reads Docs from such a file."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from spacy.language import Language
@@ -27,14 +28,20 @@ FORMATS = {
     "brat": Format("brat's standoff", brat.sniff, brat.read),
     "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
     "spacy2": Format("spaCy 2's JSON", spacy_files.sniff_json, spacy_files.read_json),
-    "tokens": Format("lists of words and tags", columns.sniff_lists, columns.read_lists),
+    "tokens": Format(
+        "lists of words and tags", columns.sniff_lists, partial(columns.read_sentences, columns.sentences_of_lists)
+    ),
     "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
     "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read),
     "texts": Format("annotated texts", texts.sniff, texts.read),
     "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
     "table": Format("a table with a header", table.sniff, table.read),
-    "words": Format("words with their tags behind them", columns.sniff_words, columns.read_words),
-    "conll": Format("columns", lambda source: True, columns.read_columns),
+    "words": Format(
+        "words with their tags behind them",
+        columns.sniff_words,
+        partial(columns.read_sentences, columns.sentences_of_words),
+    ),
+    "conll": Format("columns", lambda source: True, partial(columns.read_sentences, columns.sentences_of_columns)),
 }
 
 

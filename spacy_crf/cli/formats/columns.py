@@ -1,13 +1,13 @@
-"""Words with tags: one token on each line, words with their tags behind them (``Ann|B-PER ran|O``), and lists of both in JSON; the
-schemes of tags, and Docs made of sentences."""
+"""Sentences of words with tags: a token on each line, words with their tags behind them (``Ann|B-PER ran|O``), and lists of both
+in JSON; the schemes of tags, and Docs of such sentences."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple, Optional, TypeVar
 
 from spacy.language import Language
 from spacy.tokens import Doc
-from spacy.vocab import Vocab
 
 from ...errors import Errors, shown
 from .annotation import is_unicode, named
@@ -31,24 +31,34 @@ class Row(NamedTuple):
     tag: Optional[str] = None
 
 
-# Gives the rows of each sentence, and None at the end of each document
-Sentences = Callable[[], Iterator[Optional[list[Row]]]]
+# Yields the rows of each sentence, and None at the end of each document
+Sentences = Callable[[Source, ReadSettings, Report], Iterator[Optional[list[Row]]]]
 
 
 def is_tag(text: str) -> bool:
     return text in ("O", "-") or _TAG.fullmatch(text) is not None
 
 
-def tagged_docs(sentences: Sentences, vocab: Vocab, settings: ReadSettings, report: Report) -> Iterator[Doc]:
+def read_sentences(
+    sentences: Sentences, source: Source, nlp: Language, settings: ReadSettings, report: Report
+) -> Iterator[Doc]:
     """Make Docs of as many sentences as the settings say. Without a scheme in the settings, the sentences are read twice.
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme.
     """
-    scheme = settings.scheme or find_scheme(sentences())
-    report.scheme = scheme
-    for group in in_groups(sentences(), settings.n_sents):
-        report.has_spans |= group[0][0].ent is not None
-        yield _make_doc(group, vocab, scheme, has_sents=settings.n_sents != 1)
+    report.scheme = settings.scheme or find_scheme(sentences(source, settings, report))
+    for group in in_groups(sentences(source, settings, report), settings.n_sents):
+        rows = [row for sentence in group for row in sentence]
+        report.has_spans |= rows[0].ent is not None
+        ents = [tag for sentence in group for tag in in_bio(sentence, report.scheme)]
+        first = {0, *accumulate(map(len, group))}
+        yield Doc(
+            nlp.vocab,
+            words=[row.word for row in rows],
+            tags=[row.tag or "" for row in rows] if rows[0].tag is not None else None,
+            ents=ents if rows[0].ent is not None else None,
+            sent_starts=[n in first for n in range(len(rows))] if settings.n_sents != 1 else None,
+        )
 
 
 def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[list[T]]]:
@@ -63,21 +73,6 @@ def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[l
             waiting = []
     if waiting:
         yield waiting
-
-
-def _make_doc(sentences: list[list[Row]], vocab: Vocab, scheme: str, *, has_sents: bool) -> Doc:
-    rows = [row for sentence in sentences for row in sentence]
-    ents = [tag for sentence in sentences for tag in in_bio(sentence, scheme)]
-    first = {0}
-    for sentence in sentences:
-        first.add(max(first) + len(sentence))
-    return Doc(
-        vocab,
-        words=[row.word for row in rows],
-        tags=[row.tag or "" for row in rows] if rows[0].tag is not None else None,
-        ents=ents if rows[0].ent is not None else None,
-        sent_starts=[n in first for n in range(len(rows))] if has_sents else None,
-    )
 
 
 # --------------------------------------------------------------------------------------------------------- schemes
@@ -165,14 +160,19 @@ def _split(tag: str, scheme: str, place: str) -> tuple[str, str]:
 _DOCUMENT = "-DOCSTART-"  # begins a document
 
 
-def read_columns(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
+def sentences_of_columns(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
     """Read columns. The word is in the first column and the entity tag in the last, unless the settings name others. An empty
-    line ends a sentence, and the line ``-DOCSTART-`` begins a document."""
-    return tagged_docs(lambda: _sentences_of_columns(source, settings, report), nlp.vocab, settings, report)
+    line ends a sentence, and the line ``-DOCSTART-`` begins a document.
 
-
-def _sentences_of_columns(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
-    word, label, tag = (_number(settings, name) for name in ("word_column", "label_column", "tag_column"))
+    RAISES (ValueError): CRF868 for columns that are not numbers from 1 on.
+    """
+    numbers = []
+    for name in ("word_column", "label_column", "tag_column"):
+        value = getattr(settings, name)
+        if value is not None and not re.fullmatch("[1-9][0-9]{0,5}", value):
+            raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
+        numbers.append(None if value is None else int(value))
+    word, label, tag = numbers
     least, width = max(2, word or 0, label or 0, tag or 0), None
     rows: list[Row] = []
     for place, line in source.lines():
@@ -202,16 +202,6 @@ def _sentences_of_columns(source: Source, settings: ReadSettings, report: Report
         yield rows
 
 
-def _number(settings: ReadSettings, name: str) -> Optional[int]:
-    """The number of a column, from 1 on. RAISES (ValueError): CRF868 for other settings."""
-    value = getattr(settings, name)
-    if value is None:
-        return None
-    if not re.fullmatch("[1-9][0-9]{0,5}", value):
-        raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
-    return int(value)
-
-
 def sniff_words(source: Source) -> bool:
     if source.is_json():
         return False
@@ -221,12 +211,8 @@ def sniff_words(source: Source) -> bool:
     return bool(parts) and all("|" in part for part in lines[0].split()) and len(tagged) > 0.9 * len(parts)
 
 
-def read_words(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
+def sentences_of_words(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
     """Read ``word|tag``, or ``word|part of speech|tag``: a sentence on each line. The last part is the entity tag."""
-    return tagged_docs(lambda: _sentences_of_words(source), nlp.vocab, settings, report)
-
-
-def _sentences_of_words(source: Source) -> Iterator[Optional[list[Row]]]:
     width = None
     for place, line in source.lines():
         if line.startswith(_DOCUMENT):
@@ -253,12 +239,6 @@ def sniff_lists(source: Source) -> bool:
     return source.is_json() and any(_key(item, _WORDS) and _key(item, _ENTS) for item in source.head_items())
 
 
-def read_lists(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read a sentence from each item, such as ``{"tokens": […], "ner_tags": […]}``. Numbers as tags need the setting
-    ``tag_names``."""
-    return tagged_docs(lambda: _sentences_of_lists(source, settings), nlp.vocab, settings, report)
-
-
 def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
     """The first of some keys whose value is a list of strings or numbers."""
     lists = item.items() if isinstance(item, dict) else ()
@@ -266,14 +246,16 @@ def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
     return next((key for key in known if key in found), None)
 
 
-def _sentences_of_lists(source: Source, settings: ReadSettings) -> Iterator[list[Row]]:
+def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[list[Row]]:
+    """Read a sentence from each item, such as ``{"tokens": […], "ner_tags": […]}``. Numbers as tags need the setting
+    ``tag_names``."""
     for place, value in source.items():
         fields = value.items() if isinstance(value, dict) else ()
         item = {key: part for key, part in fields if key not in settings.ignore}
         words, ents, tags = (_key(item, known) for known in (_WORDS, _ENTS, _TAGS))
         if words is None or ents is None or not all(isinstance(word, str) for word in item[words]):
-            lists = 'list of words under "tokens", or none of tags under "ner_tags"'
-            raise unreadable(place, f"it has no {lists}: {shown(value)}")
+            missing = 'list of words under "tokens", or none of tags under "ner_tags"'
+            raise unreadable(place, f"it has no {missing}: {shown(value)}")
         if tags and not all(isinstance(tag, str) for tag in item[tags]):
             tags = None  # they are numbers without names, which `_check` reports
         _check(item, [key for key in (words, ents, tags) if key], place)

@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 
 from ...errors import Errors, known_names
 from .annotation import Labels, TextLabels, parse_labels, tokenized
-from .columns import Row, is_tag, tagged_docs
+from .columns import Row, is_tag, read_sentences
 from .source import ReadSettings, Report, Source, unreadable
 
 _SEPARATORS = "\t,;|"
@@ -61,7 +61,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     its number changes."""
     if _holds_texts(source, settings):
         return _labelled_docs(source, nlp, settings, report)
-    return tagged_docs(lambda: _sentences(source, settings, report), nlp.vocab, settings, report)
+    return read_sentences(_sentences, source, nlp, settings, report)
 
 
 def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: tuple[str, ...]) -> Header:
@@ -106,19 +106,15 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
             yield None
         number, document = new or number, new_document or document
         if not is_empty:
-            rows.append(_row(place, cells, header))
+            word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
+            for what, cell in (("word", word), ("tag", label)):
+                if cell is not None and not cell.strip():
+                    raise unreadable(place, f"the {what} is empty")
+                if cell is not None and "\n" in cell:
+                    raise unreadable(place, f"the {what} {cell[:40]!r} has several lines: look for a quote")
+            rows.append(Row(place, word or "", label.strip() if label is not None else None, tag))
     if rows:
         yield rows
-
-
-def _row(place: str, cells: list[str], header: Header) -> Row:
-    word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
-    for what, cell in (("word", word), ("tag", label)):
-        if cell is not None and not cell.strip():
-            raise unreadable(place, f"the {what} is empty")
-        if cell is not None and "\n" in cell:
-            raise unreadable(place, f"the {what} {cell[:40]!r} has several lines: look for a quote")
-    return Row(place, word or "", label.strip() if label is not None else None, tag)
 
 
 # ----------------------------------------------------------------------------------------------- texts and their labels
