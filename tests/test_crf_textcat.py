@@ -360,7 +360,7 @@ def test_settings_that_are_not_possible(config, code):
 
 def test_models_of_texts_are_not_for_tokens():
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS}
-    with pytest.raises(ValueError, match=r"CRF020.*ChainScores"):
+    with pytest.raises(ValueError, match=r"CRF020.*LinearChain"):
         spacy.blank("en").add_pipe("crf_ner", config={"model": {**MODELS["bag"], "emissions": emissions}})
 
 

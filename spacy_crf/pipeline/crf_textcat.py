@@ -2,12 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from inspect import Parameter, signature
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.language import Language
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
@@ -15,10 +14,7 @@ from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, cant_train, known_names
-from ..features.clusters import ClusterSource
 from ..features.doc_batch import SENT, DocBatch
-from ..features.gazetteers import GazetteerFile
-from ..features.word_vectors import VectorSource
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.annotation import GoldReport
@@ -226,33 +222,26 @@ class CRFTextClassifier(LearningPipe):
         self,
         get_examples: Callable[[], Iterable[Example]],
         *,
-        nlp: Optional[Language] = None,
-        labels: Optional[list[str]] = None,
-        gazetteers: Optional[dict[str, GazetteerFile]] = None,
-        clusters: Optional[ClusterSource] = None,
-        vectors: Optional[VectorSource] = None,
-        start_from: Optional[Union[str, Path]] = None,
-        corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
-        shards: Any = None,
         positive_label: Optional[str] = None,
+        **settings: Any,
     ) -> None:
         """See `LearningPipe.initialize`.
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         positive_label (str): Of two labels the one whose F1 is the score, as of spaCy's `textcat`.
-        RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is none of two.
+        RAISES (ValueError): CRF469 for fewer than two labels, CRF471 for a positive label that is none of two.
         """
-        # What spaCy checks [initialize.components.NAME] against are the parameters that stand here
-        files = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors}
-        before = self.cfg["positive_label"]
-        self.cfg["positive_label"] = positive_label
+        before, self.cfg["positive_label"] = self.cfg["positive_label"], positive_label
         try:
-            super().initialize(
-                get_examples, nlp=nlp, labels=labels, start_from=start_from, corpus=corpus, shards=shards, **files
-            )
+            super().initialize(get_examples, **settings)
         except BaseException:
             self.cfg["positive_label"] = before
             raise
+
+    # spaCy checks [initialize.components.NAME] against these parameters
+    _inherited = signature(LearningPipe.initialize)
+    _own = Parameter("positive_label", Parameter.KEYWORD_ONLY, default=None, annotation=Optional[str])
+    initialize.__signature__ = _inherited.replace(parameters=[*_inherited.parameters.values(), _own])
 
     def update(
         self,

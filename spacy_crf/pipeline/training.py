@@ -34,7 +34,7 @@ from .corpora import Tick, only_young_searched
 from .decoding import check_knows_states
 from .earlier_components import require_rest, require_vectors, with_vectors
 from .gradient_step import forget_gradients, step_by_gradient
-from .initialization import Lists, initialize
+from .initialization import Initialization
 from .labels import LabelPipe
 from .new_texts import Continuation, NewFeatures, add_labels
 from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout, takes_objective, view_for
@@ -578,9 +578,9 @@ class LearningPipe(SavingPipe):
             is as it was before.
         """
         with unchanged_by_errors(self), only_young_searched():
-            initialize(
-                self, get_examples, nlp, labels, Lists(gazetteers, clusters, vectors), start_from, corpus, shards
-            )
+            lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors}
+            source = {"start_from": start_from, "corpus": corpus, "shards": shards}
+            Initialization(self, get_examples, nlp, labels, **lists, **source).run()
 
     def update(
         self,

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -14,7 +14,6 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Warnings
-from ...models.node import AnnotatedDocs
 
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = NDArray[np.int64]
@@ -28,6 +27,7 @@ class GoldReport:
     def __init__(self) -> None:
         self._places: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
+        self._is_logged = False
 
     def add(self, problem: str, place: str) -> None:
         self._counts[problem] = self._counts.get(problem, 0) + 1
@@ -38,6 +38,12 @@ class GoldReport:
         """About one in ``doc.spans[key]``."""
         self.add(f"spans in doc.spans['{key}'] {problem}", place_of(span))
 
+    def log_once(self, name: str) -> None:
+        """Log the problems of the first of several readings of a corpus."""
+        if not self._is_logged:
+            self.log(name)
+            self._is_logged = True
+
     def log(self, name: str) -> None:
         for problem, count in self._counts.items():
             places = "; ".join(self._places[problem])
@@ -47,20 +53,6 @@ class GoldReport:
 def place_of(span: Span) -> str:
     """Names a span in a report."""
     return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"
-
-
-def reported_once(corpus: Callable, report: GoldReport, name: str) -> Callable:
-    """The corpus, whose problems are logged when it was read for the first time."""
-    told = False
-
-    def read() -> Iterator[AnnotatedDocs]:
-        nonlocal told
-        yield from corpus()
-        if not told:
-            report.log(name)
-            told = True
-
-    return read
 
 
 class Gold(NamedTuple):
