@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.pipeline.corpora import clock
-from spacy_crf.pipeline.prepared_corpus import InitialCorpus, PreparedBatch
+from spacy_crf.pipeline.prepared_corpus import PreparedBatch
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
@@ -138,7 +138,7 @@ def test_an_optimizer_of_its_own():
     nlp, sgd = make(optimizer={"@optimizers": "Adam.v1"})
     nlp.replace_pipe("crf_ner", "crf_ner", config={"optimizer": LBFGS})
     ner = initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
-    assert isinstance(ner.training.corpus, InitialCorpus)
+    assert ner.training.has_read_corpus
     for _ in range(10):
         nlp.update(ner_examples(nlp)[:1], sgd=sgd)
     examples = ner_examples(nlp)
@@ -156,7 +156,7 @@ def test_batches_are_the_data_of_others(settings, streamed):
     ner = initialize(nlp, lambda nlp: iter(ner_examples(nlp)))
     assert ner.training.corpus is None
     nlp.update(ner_examples(nlp)[:1], sgd=sgd)
-    assert not isinstance(ner.training.corpus, InitialCorpus)
+    assert not ner.training.has_read_corpus
 
 
 def test_a_loaded_component_has_read_nothing(caplog):
@@ -170,7 +170,7 @@ def test_a_loaded_component_has_read_nothing(caplog):
     examples = ner_examples(loaded)
     for n in range(2):
         loaded.update(examples[n : n + 1], sgd=sgd)
-    assert not isinstance(loaded.get_pipe("crf_ner").training.corpus, InitialCorpus)
+    assert not loaded.get_pipe("crf_ner").training.has_read_corpus
     [said] = [
         record.getMessage() for record in caplog.records if "goes on from what it has learned" in record.getMessage()
     ]

@@ -17,11 +17,11 @@ from ..errors import Errors, Warnings, cant_train, known_names
 from ..features.doc_batch import SENT, DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
-from .annotation.annotation import GoldReport
+from .annotation.annotation import GoldReport, Supervision
 from .annotation.cats import Cats
 from .decoding import Decoding
 from .labels import check_doc, only_docs
-from .supervision import Keys, Supervision
+from .supervision import Keys
 from .training import LearningPipe
 
 
@@ -48,9 +48,9 @@ class TextDecoding(Decoding):
     bounds = starts  # a text is a sequence
 
     def supervise(
-        self, gold: Any, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
+        self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
-        return Supervision(gold.clamp, gold.unset)
+        return gold
 
 
 class Prediction(NamedTuple):
@@ -229,7 +229,7 @@ class CRFTextClassifier(LearningPipe):
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         positive_label (str): Of two labels the one whose F1 is the score, as of spaCy's `textcat`.
-        RAISES (ValueError): CRF469 for fewer than two labels, CRF471 for a positive label that is none of two.
+        RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is none of two.
         """
         before, self.cfg["positive_label"] = self.cfg["positive_label"], positive_label
         try:

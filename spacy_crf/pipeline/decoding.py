@@ -21,8 +21,8 @@ from ..inference.structure import SpanStates, Structure
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import Floats
 from . import supervision
-from .annotation.annotation import Annotation, Gold, GoldReport
-from .supervision import Keys, Spelt, Supervision
+from .annotation.annotation import Annotation, GoldReport, Supervision
+from .supervision import Keys, Spelt
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
@@ -209,7 +209,7 @@ class Decoding:
         return DocBatch.of(docs).bounds
 
     def supervise(
-        self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
+        self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
         """What the gold annotation allows, with the alternatives and the incorrect spans."""
         wrong = NO_SEGMENTS

@@ -28,8 +28,8 @@ from .annotation.annotation import GoldReport
 from .earlier_components import EarlierAnnotation, annotators_that_learn, require_upstream
 from .gradient_step import forget_gradients
 from .labels import LabelPipe
-from .new_texts import NewFeatures, labels_of
-from .prepared_corpus import InitialCorpus, takes_objective, view_for
+from .new_texts import TextsMet, labels_of
+from .prepared_corpus import PreparedCorpus, takes_objective, view_for
 
 Read = Callable[[], Iterable[Example]]
 
@@ -165,7 +165,7 @@ class Initialization:
     def prepare_corpus(self) -> None:
         """Keep what training needs to know of the corpus: every step is about all of it."""
         announcements.info("%s: reading the features of the corpus that every step is about", self.pipe.name)
-        self.pipe.training.corpus = InitialCorpus(self.pipe, self.as_in_training(), view_for(self.optimizer))
+        self.pipe.training.corpus = PreparedCorpus(self.pipe, self.as_in_training(), view_for(self.optimizer))
 
     # ------------------------------------------------------------------------------------------------------ shards
 
@@ -273,7 +273,7 @@ class Initialization:
         if not count(pipe, self.read, self.nlp if work is None else None, self.had_labels):
             # At most labels, as `nlp.initialize()` without examples has them
             pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
-            pipe.training.new_features = NewFeatures()
+            pipe.training.new_features = TextsMet()
 
     def announce(self) -> None:
         """Log how much there is to learn, and how many words have clusters and vectors: words of another language have few."""
@@ -358,15 +358,17 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     """
     report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
     n_tags = len(pipe.tags())
-    annotate, unread = earlier_annotation(pipe, nlp), MissingAttributes(pipe)
+    annotate, unread, n_docs = earlier_annotation(pipe, nlp), _unread(pipe), 0
 
     def annotated() -> Iterator[AnnotatedDocs]:
-        nonlocal says_something, was_read
+        nonlocal says_something, was_read, n_docs
         was_read = True
         # Without labels there is nothing to count, but neural layers want to see a text
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             docs = [annotate(example) for example in examples]
-            unread.look_at(docs)
+            n_docs += len(docs)
+            for doc in docs if unread else ():
+                unread.difference_update(_found(doc, unread))
             batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
                 leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
@@ -381,7 +383,10 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     pipe.model.initialize(X=annotated, Y=(pipe.vocab, pipe.decoding.n_states))
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
-    unread.tell()
+    if unread and n_docs:
+        pipe.warn(
+            Warnings.CRFW885, attributes=", ".join(sorted(unread, key=lambda name: (":" in name, name))), n=n_docs
+        )
     return says_something or not was_read
 
 
@@ -436,36 +441,15 @@ def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
     return f"[{section}] path = {path} {why}"
 
 
-# Every Doc has these
-_ALWAYS = ("norm", "lang", "spacy")
+def _unread(pipe: LabelPipe) -> set[str]:
+    """Attributes of tokens and extensions (as "ext:NAME") that a component's templates read and that other components set."""
+    names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
+    # A getter, or a default, gives every Doc a value
+    extensions = {f"ext:{name}" for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
+    return {name for name in pipe.token_attributes if name not in ("norm", "lang", "spacy")} | extensions
 
 
-class MissingAttributes:
-    """What a component's templates read of the output of others, and no Doc had so far.
-
-    pipe (LabelPipe): The component.
-    """
-
-    def __init__(self, pipe: LabelPipe):
-        self._pipe = pipe
-        self._attributes = {name for name in pipe.token_attributes if name not in _ALWAYS}
-        names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
-        # A getter, or a default, gives every Doc a value
-        self._extensions = {name for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
-        self._n_docs = 0
-
-    def look_at(self, docs: list[Doc]) -> None:
-        """Ends as soon as everything was found."""
-        self._n_docs += len(docs)
-        for doc in docs:
-            if not self._attributes and not self._extensions:
-                return
-            self._attributes -= {name for name in self._attributes if doc.has_annotation(name.upper())}
-            if self._extensions:
-                self._extensions -= {key[1] for key in doc.user_data if key[0] == "._."}
-
-    def tell(self) -> None:
-        """Warns of what is left."""
-        names = sorted(self._attributes) + sorted(f"ext:{name}" for name in self._extensions)
-        if self._n_docs and names:
-            self._pipe.warn(Warnings.CRFW885, attributes=", ".join(names), n=self._n_docs)
+def _found(doc: Doc, attributes: set[str]) -> set[str]:
+    """Attributes that a Doc has."""
+    extensions = {f"ext:{key[1]}" for key in doc.user_data if key[0] == "._."}
+    return {name for name in attributes if name in extensions or (":" not in name and doc.has_annotation(name.upper()))}

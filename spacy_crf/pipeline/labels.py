@@ -9,7 +9,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from spacy.pipeline import TrainablePipe
 from spacy.tokens import Doc, Token
@@ -38,17 +38,12 @@ _MOST_TOKENS = 1 << 14
 _MOST_DOCS = 256
 
 
-class _Decodings(NamedTuple):
-    module: str  # imported when a component is made whose model gives such scores
-    name: str
-    example: str  # an architecture
-
-
-# By what has labels; nodes of models may bring others
+# By what has labels: where the class is that decodes, which is imported when a component is made, and architectures. Nodes of
+# models may bring others
 _DECODINGS = {
-    "tokens": _Decodings("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
-    "segments": _Decodings("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
-    "texts": _Decodings("crf_textcat", "TextDecoding", "spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
+    "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
+    "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
+    "texts": ("crf_textcat", "TextDecoding", "spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
 }
 
 
@@ -88,7 +83,7 @@ class LabelPipe(TrainablePipe):
         self.name = name
         owner = self.owner
         node = model.attrs.get("role") if isinstance(model, Model) else None
-        must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled].example}"
+        must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}"
         fits = getattr(node, "labelled", None) == self.labelled
         checks.expect(fits, owner, "model", getattr(model, "name", model), must)
         must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"

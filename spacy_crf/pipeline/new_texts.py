@@ -45,18 +45,6 @@ def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
     return labels - pipe.annotation.outside
 
 
-class NewFeatures:
-    """Adds features, and weights of features with labels, of texts that were not met before."""
-
-    def __init__(self) -> None:
-        self._texts = TextsMet()
-
-    def add(self, pipe: LabelPipe, examples: list[Example]) -> None:
-        new = self._texts.new_of(pipe, examples)
-        if new:
-            pipe.training.count(lambda: new)
-
-
 class TextsMet:
     """Tells texts, with their annotation, that were met from new ones."""
 
@@ -64,17 +52,15 @@ class TextsMet:
         self._met: set[int] = set()
 
     def new_of(self, pipe: LabelPipe, examples: Iterable[Example]) -> list[Example]:
-        """Those that it is asked about for the first time."""
-        return [example for example in examples if self._is_new(pipe, example)]
-
-    def _is_new(self, pipe: LabelPipe, example: Example) -> bool:
+        """The examples that were not met before. From now on they are."""
         read = [IDS[name.upper()] for name in pipe.token_attributes]
-        keys = supervision.Keys.of(pipe)
-        check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
-        if check in self._met:
-            return False
-        self._met.add(check)
-        return True
+        keys, new = supervision.Keys.of(pipe), []
+        for example in examples:
+            check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
+            if check not in self._met:
+                self._met.add(check)
+                new.append(example)
+        return new
 
 
 class Continuation:

@@ -37,24 +37,14 @@ def view_for(optimizer: Optimizer) -> str:
     return "sequences" if optimizer.wants_sequences else "objective"
 
 
-class StepsAbout:
-    """What steps are about."""
-
-    is_initial = False  # whether every step is about what `initialize` has read
-
-    def before_step(self, optimizer: "CRFOptimizer") -> None:
-        """Called before each step."""
-
-    def after_step(self, optimizer: "CRFOptimizer") -> None:
-        """Called after each step."""
-
-
-class PreparedCorpus(StepsAbout):
-    """The objective of a corpus, kept from step to step.
+class PreparedCorpus:
+    """The objective of a corpus, kept from step to step. If `initialize` has read it, every batch stands for all of it.
 
     examples (Iterable[Example]): Read once, block by block, and not kept.
     kind (str): Which of the model's views of a corpus: "objective" or "sequences".
     """
+
+    is_initial = True  # whether `initialize` has read it
 
     def __init__(self, pipe: LabelPipe, examples: Iterable[Example], kind: str):
         self._pipe = pipe
@@ -93,20 +83,19 @@ class PreparedCorpus(StepsAbout):
         return all(before is now for before, now in zip(self._knows, self._of_pipe()))
 
     def holds(self, examples: list[Example]) -> bool:
-        """Is this what a step with these examples is about?"""
-        raise NotImplementedError
+        """Whether a step with these examples is about this corpus.
 
-
-class InitialCorpus(PreparedCorpus):
-    """The corpus that the component was initialized with. Every batch stands for all of it."""
-
-    is_initial = True
-
-    def holds(self, examples: list[Example]) -> bool:
-        """RAISES (ValueError): CRF411 if the component has got other labels, features or rules since."""
+        RAISES (ValueError): CRF411 if the component has got other labels, features or rules since.
+        """
         if not self.fits_pipe:
             raise ValueError(Errors.CRF411.format(name=self._pipe.name))
         return True
+
+    def before_step(self, optimizer: "CRFOptimizer") -> None:
+        """Called before each step."""
+
+    def after_step(self, optimizer: "CRFOptimizer") -> None:
+        """Called after each step."""
 
 
 class PreparedBatch(PreparedCorpus):
@@ -114,6 +103,8 @@ class PreparedBatch(PreparedCorpus):
 
     `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
     """
+
+    is_initial = False
 
     def __init__(self, pipe: LabelPipe, examples: list[Example], kind: str):
         super().__init__(pipe, examples, kind)
@@ -125,7 +116,7 @@ class PreparedBatch(PreparedCorpus):
             self.objective.describe_token = self._describe
 
     def holds(self, examples: list[Example]) -> bool:
-        """Is this the same batch, in any order?"""
+        """Whether the examples are those of this batch, in any order."""
         places = {self._place.get(id(example.reference), -1) for example in examples}
         if len(examples) != len(self._references) or places != set(range(len(self._references))):
             return False

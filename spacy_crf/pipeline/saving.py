@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import GeneratorType
-from typing import Any, BinaryIO, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Optional, Union
 
 from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
@@ -28,12 +28,6 @@ FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 
 
-class Saved(NamedTuple):
-    settings: dict[str, Any]
-    model: dict[str, Any]  # what `thinc.Model.from_dict` takes
-    first_stage: Optional[bytes] = None  # a component of its own, packed
-
-
 def pack_into(
     file: BinaryIO, component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None
 ) -> None:
@@ -46,22 +40,22 @@ def pack_into(
     seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
 
-def unpack(data: bytes, source: str, component: str) -> Saved:
+def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:
     """Checks the whole of the data before any of it is used.
 
     source (str): Where the data comes from, for the messages.
+    RETURNS (tuple): The settings, what `thinc.Model.from_dict` takes, and a first stage, packed, or None.
     RAISES (ValueError): CRF501 to CRF504, CRF508.
     """
     content = unseal(FORMAT, data, source)
     try:
         content = unpacked(content)
-        model, found = unpacked(content["model"]), content["component"]
-        saved = Saved(dict(content["settings"]), model, content.get("first_stage"))
+        settings, model, found = dict(content["settings"]), unpacked(content["model"]), content["component"]
     except Exception as error:  # whatever msgpack raises
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
     if not isinstance(found, str) or found != component:
         raise ValueError(Errors.CRF504.format(source=source, saved=found, component=component))
-    return saved
+    return settings, model, content.get("first_stage")
 
 
 def reason_of(error: Exception) -> str:
@@ -158,18 +152,6 @@ def _unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
         raise
 
 
-def read(folder: Path) -> tuple[Path, bytes]:
-    """RETURNS (Path, bytes): The file and what it holds.
-
-    RAISES (ValueError): CRF701 if it can't be read.
-    """
-    file = folder / FILE_NAME
-    try:
-        return file, file.read_bytes()
-    except OSError as error:
-        raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
-
-
 class SavingPipe(LabelPipe):
     """A component that is saved, loaded, copied, and sent to other processes."""
 
@@ -237,36 +219,34 @@ class SavingPipe(LabelPipe):
         """
         if _WHOLE in exclude:
             return self
-        file, data = read(Path(path))
+        file = Path(path) / FILE_NAME
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
         self._load(data, str(file))
         return self
 
     def _load(self, data: bytes, source: str) -> None:
         with unpacking(data):
-            self._take_saved(unpack(data, source, type(self).__name__), source)
+            settings, model, first = unpack(data, source, type(self).__name__)
+            try:
+                with unchanged_by_errors(self):
+                    self._take_settings(settings)
+                    self._labels_changed()
+                    load_model(self.model, model, self.decoding.n_states)
+                    forget_gradients(self.model)  # they were of other weights
+                    stages = [None if stage is None else "a block" for stage in (first, self.first_stage)]
+                    if stages[0] != stages[1]:
+                        raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
+                    if first is not None:
+                        self.first_stage.load(first)
+                    self.expect_kernels(needed.PREDICTION)
+            except Exception as error:  # it may be anything, for anything may be in a file
+                reason = reason_of(error)
+                raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()
         self.training.go_on()
-
-    def _take_saved(self, saved: Saved, source: str) -> None:
-        try:
-            with unchanged_by_errors(self):
-                self._take_settings(saved.settings)
-                self._labels_changed()
-                load_model(self.model, saved.model, self.decoding.n_states)
-                forget_gradients(self.model)  # they were of other weights
-                self._load_first_stage(saved.first_stage)
-                self.expect_kernels(needed.PREDICTION)
-        except Exception as error:  # it may be anything, for anything may be in a file
-            reason = reason_of(error)
-            raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
-
-    def _load_first_stage(self, saved: Optional[bytes]) -> None:
-        """RAISES (ValueError): CRF510 if there is one on one side only."""
-        stages = [None if stage is None else "a block" for stage in (saved, self.first_stage)]
-        if stages[0] != stages[1]:
-            raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
-        if saved is not None:
-            self.first_stage.load(saved)
 
     def _take_settings(self, saved: dict[str, Any]) -> None:
         """Takes over what a saved component has learned; its other settings are those of the config.

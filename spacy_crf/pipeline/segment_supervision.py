@@ -18,28 +18,20 @@ from ..models.segments import certain_segments
 from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
-from .annotation.annotation import Gold, GoldReport
+from .annotation.annotation import GoldReport, Supervision
 from .supervision import Keys, aligned_spans, likely_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 
 
 class Texts(NamedTuple):
-    """What is read of some examples."""
+    """Some examples, and what segments are in them."""
 
     examples: list[Example]
     starts: NDArray[np.int64]  # [B + 1] of their sequences
     labels: tuple[str, ...]
     longest: NDArray[np.int32]  # [S] tokens of the longest segment of each state: longer spans are cut up
     report: GoldReport
-
-
-class Alternatives(NamedTuple):
-    """What an annotation with alternatives allows."""
-
-    clamp: SegmentClamp
-    excluded: Segments  # that the clamp allows, and the annotation does not
-    named: Segments  # the alternatives that have a label
 
 
 def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], keys: Keys) -> None:
@@ -61,11 +53,13 @@ def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], ke
     model.attrs["longest"] = longest
 
 
-def allow_alternatives(gold: Gold, texts: Texts, key: str) -> Alternatives:
+def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[SegmentClamp, Segments, Segments]:
     """Where the annotation is missing the spans in ``reference.spans[key]`` are all that is allowed, elsewhere they are allowed
     beside it. Tokens are labelled by alternatives, and annotated segments, one after the other.
 
-    gold (Gold): What the annotation says.
+    gold (Supervision): What the annotation says.
+    RETURNS (SegmentClamp, Segments, Segments): What is allowed, segments that the clamp allows and the annotation does not, and
+        the alternatives that have a label.
     """
     clamp, missing = gold.clamp, gold.unset.copy()
     n_tokens = len(missing)
@@ -94,7 +88,7 @@ def allow_alternatives(gold: Gold, texts: Texts, key: str) -> Alternatives:
         np.where(told, ~crossed[:-1], clamp.must_begin),
     )
     excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
-    return Alternatives(clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0))
+    return clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0)
 
 
 def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:

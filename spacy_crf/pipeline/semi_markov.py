@@ -14,10 +14,10 @@ from ..models.segments import certain_segments
 from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
 from . import segment_supervision
-from .annotation.annotation import GoldReport
+from .annotation.annotation import GoldReport, Supervision
 from .decoding import Decoding, States
 from .segment_supervision import Texts
-from .supervision import Gold, Keys, Spelt, Supervision
+from .supervision import Keys, Spelt
 
 if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
@@ -79,7 +79,7 @@ class SegmentDecoding(Decoding):
     # ---------------------------------------------------------------------------------------------------- training
 
     def supervise(
-        self, gold: Gold, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
+        self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
         self._report_long(self._split(gold.clamp, starts), examples, report)
         clamp, wrong, named = gold.clamp, NO_SEGMENTS, NO_SEGMENTS

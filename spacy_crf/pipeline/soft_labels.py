@@ -6,7 +6,7 @@ it is none. Of all distributions over labellings with these probabilities the on
 ends where another begins, which ones these are does not depend on each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -19,9 +19,9 @@ from ..arrays import ends, ranges, states_of
 from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTransitions
 from ..schemes import Segments
 from ..types import Floats
-from .annotation.annotation import GoldReport, same_words
+from .annotation.annotation import GoldReport, Supervision, same_words
 from .labels import LabelPipe
-from .supervision import Spelt, Supervision, soft_scores
+from .supervision import Spelt, soft_scores
 
 _ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of the scores as they were written
 
@@ -53,9 +53,15 @@ def supervise(
     key = pipe.loss.spans_key
     if not any(key in example.reference.spans for example in examples):
         return known
-    told = _Told(pipe, examples, report)
-    spans, is_soft = _read(told, starts)
-    spans, is_soft = _fit(spans, is_soft & known.unset, told)
+    spans, is_soft = _read(pipe, examples, starts, report)
+
+    def add(tokens: list[int], problem: str) -> None:
+        """Report a problem with some tokens."""
+        words = [token for example in examples for token in example.predicted] if tokens else []
+        for at in tokens:
+            report.add(problem, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
+
+    spans, is_soft = _fit(pipe, spans, is_soft & known.unset, add)
     spelt = pipe.decoding.spell_spans(Segments(*spans[:3]))
     labelling, by_token = _label(spans, spelt, is_soft, starts, pipe)
     states_of(known.clamp)[is_soft] = by_token[is_soft]
@@ -66,34 +72,17 @@ def supervise(
     return known._replace(soft=labelling, unset=known.unset & ~is_soft, alternatives=alternatives)
 
 
-class _Told(NamedTuple):
-    """Some texts, and who is told of what is wrong with them."""
-
-    pipe: LabelPipe
-    examples: list[Example]
-    report: GoldReport
-
-    @property
-    def key(self) -> str:
-        return self.pipe.loss.spans_key
-
-    def add(self, tokens: list[int], what: str) -> None:
-        """Reports something about some tokens."""
-        words = [token for example in self.examples for token in example.predicted] if tokens else []
-        for at in tokens:
-            self.report.add(what, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
-
-
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _read(told: _Told, starts: NDArray[np.int64]) -> tuple[SoftSpans, NDArray[np.bool_]]:
+def _read(
+    pipe: LabelPipe, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+) -> tuple[SoftSpans, NDArray[np.bool_]]:
     """The spans, and of which tokens they, or their absence, say something (bool[T]).
 
     RAISES (ValueError): CRF825 to CRF846 for spans that can't be soft labels of the component.
     """
-    pipe, examples, report = told
-    key, rows = told.key, []
+    key, rows = pipe.loss.spans_key, []
     is_soft = np.zeros(int(starts[-1]), dtype=bool)
     shift = 0
     for example in examples:
@@ -137,11 +126,15 @@ def _touched(example: Example, span: Span) -> list[int]:
     return [t.i for t in example.predicted if t.idx < text.stop and t.idx + len(t) > text.start]
 
 
-def _fit(spans: SoftSpans, is_soft: NDArray[np.bool_], told: _Told) -> tuple[SoftSpans, NDArray[np.bool_]]:
+def _fit(
+    pipe: LabelPipe, spans: SoftSpans, is_soft: NDArray[np.bool_], add: Callable[[list[int], str], None]
+) -> tuple[SoftSpans, NDArray[np.bool_]]:
     """The spans that there may be, with those of single tokens outside of all, in the order of their first tokens; and the
-    tokens that they tell of."""
-    n_tokens, key = len(is_soft), told.key
-    tokens_alone = told.pipe.annotation.spans_are_tokens
+    tokens that they tell of.
+
+    add (Callable): Reports a problem with some tokens.
+    """
+    n_tokens, key, tokens_alone = len(is_soft), pipe.loss.spans_key, pipe.annotation.spans_are_tokens
     if tokens_alone:
         length = spans.end - spans.begin
         at = ranges(spans.begin, spans.end)
@@ -150,7 +143,7 @@ def _fit(spans: SoftSpans, is_soft: NDArray[np.bool_], told: _Told) -> tuple[Sof
     fits = n_open[spans.begin] == n_open[spans.end]
     if not tokens_alone:
         what = f"spans in doc.spans['{key}'] touch tokens that are annotated, or of which nothing is known, and say nothing"
-        told.add(spans.begin[~fits].tolist(), what)
+        add(spans.begin[~fits].tolist(), what)
     spans = spans.only(fits)
     covered = spans.covers(n_tokens)
     if tokens_alone:  # every token has a label
@@ -158,7 +151,7 @@ def _fit(spans: SoftSpans, is_soft: NDArray[np.bool_], told: _Told) -> tuple[Sof
         weight = spans.weight / np.where(covered > _ROUNDING, covered, 1.0)[spans.begin]
         return spans._replace(weight=weight).only(np.argsort(spans.begin, kind="stable")), is_soft
     what = f"tokens have spans in doc.spans['{key}'] whose scores add up to more than 1, and were scaled down"
-    told.add(np.flatnonzero(covered > 1.0 + _TOLERANCE).tolist(), what)
+    add(np.flatnonzero(covered > 1.0 + _TOLERANCE).tolist(), what)
     scale = np.array([covered[b:e].max() for b, e in zip(spans.begin.tolist(), spans.end.tolist())])
     spans = spans._replace(weight=spans.weight / np.maximum(1.0, scale))
     outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)

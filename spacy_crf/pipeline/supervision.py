@@ -4,7 +4,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,9 @@ from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import read_attributes
 from ..inference.linear_chain import LinearChain
-from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
+from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
-from .annotation.annotation import Annotation, Gold, GoldReport, place_of, same_words
-
-if TYPE_CHECKING:
-    from ..losses.soft import SoftLabelling
+from .annotation.annotation import Annotation, GoldReport, Supervision, place_of, same_words
 
 WEIGHT = "crf_weight"  # the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
@@ -39,18 +36,6 @@ class Keys(NamedTuple):
         return cls(*map(pipe.cfg.get, KEYS), pipe.loss.spans_key)
 
 
-class Supervision(NamedTuple):
-    """What is known of the labelling of a batch of Docs."""
-
-    clamp: Any  # what the annotation allows
-    unset: NDArray[np.bool_]  # [T] tokens of which nothing is said
-    wrong: Segments = NO_SEGMENTS  # spans that no labelling has, beside what the clamp leaves out
-    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
-    # Spans that the annotation allows beside others, where the model looks at spans
-    alternatives: Segments = NO_SEGMENTS
-    soft: Optional["SoftLabelling"] = None  # of a teacher
-
-
 class Spelt(NamedTuple):
     """How spans are spelt: the states of the pieces that each is made of."""
 
@@ -60,7 +45,7 @@ class Spelt(NamedTuple):
 
 
 def allow_alternatives(
-    gold: Gold, annotation: Annotation, examples: list[Example], key: str, report: GoldReport
+    gold: Supervision, annotation: Annotation, examples: list[Example], key: str, report: GoldReport
 ) -> None:
     """Allows the tags of the spans in ``reference.spans[key]``: where the annotation is missing they are all that is allowed,
     elsewhere they are allowed beside it."""
@@ -86,7 +71,12 @@ def refuse_contradictions(examples: list[Example], key: str, annotation: Annotat
 
 
 def forbid_incorrect(
-    gold: Gold, annotation: Annotation, examples: list[Example], key: str, report: GoldReport, starts: NDArray[np.int64]
+    gold: Supervision,
+    annotation: Annotation,
+    examples: list[Example],
+    key: str,
+    report: GoldReport,
+    starts: NDArray[np.int64],
 ) -> Segments:
     """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
     this label, as in spaCy's `ner`; with "O", that the tokens are outside. Takes from the clamp the tags that say so by

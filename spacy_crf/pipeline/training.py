@@ -29,17 +29,17 @@ from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
-from .annotation.annotation import GoldReport
+from .annotation.annotation import GoldReport, Supervision
 from .corpora import Tick, only_young_searched
 from .decoding import check_knows_states
 from .earlier_components import require_rest, require_vectors, with_vectors
 from .gradient_step import forget_gradients, step_by_gradient
 from .initialization import Initialization
 from .labels import LabelPipe
-from .new_texts import Continuation, NewFeatures, add_labels
-from .prepared_corpus import PreparedBatch, PreparedCorpus, StepsAbout, takes_objective, view_for
+from .new_texts import Continuation, TextsMet, add_labels
+from .prepared_corpus import PreparedBatch, PreparedCorpus, takes_objective, view_for
 from .saving import SavingPipe, unchanged_by_errors
-from .supervision import Keys, Supervision
+from .supervision import Keys
 
 # Tokens of a block where the model does not say how many fit into memory
 _BLOCK_TOKENS = 1 << 16
@@ -61,11 +61,11 @@ class Training:
 
     def __init__(self, pipe: LabelPipe):
         self._pipe, optimizer = pipe, pipe.optimizer
-        self.corpus: Optional[StepsAbout] = None
+        self.corpus: Optional[PreparedCorpus] = None
         # None where the weights come from this training
         self.continuation: Optional[Continuation] = None
-        # Whose features are still to be added; None where `initialize` counted all there are
-        self.new_features: Optional[NewFeatures] = None
+        # Texts whose features were added; None where `initialize` counted all there are
+        self.new_features: Optional[TextsMet] = None
         self.prunes = False  # whether zero weights are left out when the model is saved
         self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._last_docs: list[Doc] = []  # of the batch whose gradient came last
@@ -316,7 +316,9 @@ class Training:
             self.continuation.begin(self._pipe)
         add_labels(self._pipe, examples)
         if self.new_features is not None and self._pipe.feature_stores:
-            self.new_features.add(self._pipe, examples)
+            new = self.new_features.new_of(self._pipe, examples)
+            if new:
+                self.count(lambda: new)
         if self.continuation is not None:
             self.continuation.meet(self._pipe, examples)
 
@@ -483,13 +485,13 @@ class Training:
 
     def expect_new_features(self) -> None:
         """The component has got a label: features of later texts are still to be added."""
-        self.new_features = self.new_features or NewFeatures()
+        self.new_features = self.new_features or TextsMet()
 
     def go_on(self) -> None:
         """From here on the weights stand for what training has met."""
         if not self.has_read_corpus:
             self.corpus = None
-        self.new_features = NewFeatures()
+        self.new_features = TextsMet()
         wake(self._pipe.model, holds_out=False)  # a correction is to be learned, whatever its words
         self._pipe.told.discard(_GOES_ON)
         counts = self._pipe.is_initialized and self._pipe.is_linear

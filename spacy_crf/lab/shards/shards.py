@@ -32,7 +32,7 @@ from ...errors import Errors, announcements
 from ...inference.threads import default_threads
 from ...models.merged import SEEDS, Ties, Variables, keys_of
 from ...models.weights import Weights, checksum
-from ...pipeline.prepared_corpus import StepsAbout, takes_objective, view_for
+from ...pipeline.prepared_corpus import PreparedCorpus, takes_objective, view_for
 from ...types import Floats
 from ...whole_files import FileFormat, room_for, seal_into, unseal
 from ..workers.executors import Executor, Processes, Ray, Staff
@@ -318,14 +318,12 @@ class ShardedObjective(Variables):
         return value, self.gathered(gradient)
 
 
-class ShardedCorpus(StepsAbout):
-    """The corpus that the component was initialized with, in shards: see `pipeline.prepared_corpus.InitialCorpus`."""
-
-    is_initial = True
+class ShardedCorpus(PreparedCorpus):
+    """The corpus that the component was initialized with, in shards."""
 
     def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list[Any]):
         self._pipe, self._training, self.n_tokens, self.kind = pipe, training, n_tokens, training.kind
-        self._knows = pipe.sparse_features
+        self._knows = self._of_pipe()
         self._saved_at: Optional[int] = None
         if self.kind == "sequences":
             signature, n_sequences = found
@@ -334,16 +332,6 @@ class ShardedCorpus(StepsAbout):
             return
         _, *ties = mapped.read(training.shards.path / VARIABLES)
         self.objective = ShardedObjective(pipe.model, Ties(*ties), training.evaluate, tuple(found))
-
-    @property
-    def fits_pipe(self) -> bool:
-        return self._pipe.sparse_features is self._knows
-
-    def holds(self, examples: list[Example]) -> bool:
-        """RAISES (ValueError): CRF411 if the component has got other labels or features since."""
-        if not self.fits_pipe:
-            raise ValueError(Errors.CRF411.format(name=self._pipe.name))
-        return True
 
     def before_step(self, optimizer: Any) -> None:
         """Goes on from the checkpoint, if the optimizer has not begun yet and there is one."""

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,10 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Warnings
+from ...schemes import NO_SEGMENTS, NO_STEPS, Segments
+
+if TYPE_CHECKING:
+    from ...losses.soft import SoftLabelling
 
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = NDArray[np.int64]
@@ -55,11 +59,19 @@ def place_of(span: Span) -> str:
     return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"
 
 
-class Gold(NamedTuple):
-    """What the gold annotation says. The arrays are changed in place by what is said beside it."""
+class Supervision(NamedTuple):
+    """What annotation says of the labelling of a batch of Docs. The first two arrays are changed in place by what is said beside
+    the gold annotation."""
 
-    clamp: Any  # what is allowed; of chains in the tags in which annotation is read (see `Scheme.spell`)
+    clamp: (
+        Any  # what is allowed; `Annotation.gold` gives it in the tags in which annotation is read, see `Scheme.spell`
+    )
     unset: NDArray[np.bool_]  # [T] tokens without annotation
+    wrong: Segments = NO_SEGMENTS  # spans that no labelling has, beside what the clamp leaves out
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
+    # Spans that the annotation allows beside others, where the model looks at spans
+    alternatives: Segments = NO_SEGMENTS
+    soft: Optional["SoftLabelling"] = None  # of a teacher
 
 
 class Mention(NamedTuple):

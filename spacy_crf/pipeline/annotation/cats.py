@@ -12,7 +12,7 @@ from ...errors import Errors
 from ...inference.structure import SpanStates
 from ...schemes import NO_STEPS, TransitionMask
 from ...types import Clamp
-from .annotation import Annotation, Gold, GoldReport, Starts
+from .annotation import Annotation, GoldReport, Starts, Supervision
 
 
 class Cats(Annotation):
@@ -44,7 +44,7 @@ class Cats(Annotation):
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         return set(doc.cats)
 
-    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Gold:
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         """RAISES (ValueError): CRF465 for several labels of a text, CRF466 for values that are neither 0 nor 1."""
         allowed = np.ones((len(examples), len(self.labels)), dtype=bool)
         for of_text, example in zip(allowed, examples):
@@ -62,7 +62,7 @@ class Cats(Annotation):
                 of_text[wrong] = False
             elif wrong:
                 report.add("texts have 0 for every label, and count as not annotated", f"'{doc.text[:40]}'")
-        return Gold(allowed, allowed.all(axis=1))
+        return Supervision(allowed, allowed.all(axis=1))
 
     def label_of(self, doc: Doc) -> "str | None":
         """The label that a text is annotated with, None for none."""

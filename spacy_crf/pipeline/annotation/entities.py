@@ -18,7 +18,7 @@ from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
 from ...types import Clamp
-from .annotation import Annotation, Gold, GoldReport, Mention, Starts, Tags, probability_of, same_words
+from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..parts import Parts
@@ -131,7 +131,7 @@ class Entities(Annotation):
         """Whether the gold annotation has this span, or a part of it says the same."""
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
-    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Gold:
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         """What the gold annotation says of the tokens of the predicted Docs."""
         annotation = [_aligned_entities(example, report) for example in examples]
         iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
@@ -154,7 +154,7 @@ class Entities(Annotation):
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
                 iob = _without_entity_at(iob, int(token))
-        return Gold(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
+        return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
 
     def fingerprint(self, docs: list[Doc]) -> int:
         """Changes with what is annotated."""
@@ -281,7 +281,7 @@ def _entities(annotation: NDArray[np.uint64]) -> Segments:
 
 
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
-    """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
+    """Supervision ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
     predicted, reference = example.predicted, example.reference
     if same_words(predicted, reference):
         annotation = reference.to_array(_ENTITY).reshape(len(reference), 2)

@@ -18,7 +18,7 @@ from ...inference.structure import SpanStates
 from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
 from ...types import Clamp
 from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
-from .annotation import Annotation, Gold, GoldReport, Mention, Starts, Tags, probability_of, same_words
+from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
     from ..prediction import Prediction
@@ -131,7 +131,7 @@ class TokenTags(Annotation):
     def is_gold(self, span: Span) -> bool:
         return any(self._get(token) == span.label_ for token in span)
 
-    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Gold:
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         values = [self._aligned_values(example, report) for example in examples]
         values = np.concatenate(values) if values else np.zeros(0, dtype=np.uint64)
         label = self.label_indices(values)
@@ -142,7 +142,7 @@ class TokenTags(Annotation):
                 allowed[values == value, self.labels.index(wrong)] = False
             elif wrong:
                 report.add("negated labels are not of the component, or all that it has", f"'{self.neg_prefix}{wrong}'")
-        return Gold(allowed, label < 0)
+        return Supervision(allowed, label < 0)
 
     def fingerprint(self, docs: list[Doc]) -> int:
         return zlib.crc32(read_attributes(docs, self._ids) if self._ids else self._values(docs))
@@ -226,7 +226,7 @@ class TokenTags(Annotation):
         return np.array([add(text) if text else 0 for text in texts], dtype=np.uint64)
 
     def _aligned_values(self, example: Example, report: GoldReport) -> NDArray[np.uint64]:
-        """Gold values at the tokens of the predicted Doc: uint64[T], 0 where they are missing."""
+        """Supervision values at the tokens of the predicted Doc: uint64[T], 0 where they are missing."""
         predicted, values = example.predicted, self._values([example.reference])
         if same_words(predicted, example.reference):
             return values
