@@ -5,14 +5,13 @@ import pytest
 from numba import config
 from scipy.special import logsumexp
 from scipy.stats import chi2
-from spacy_crf.losses.local import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
-from spacy_crf.losses.sampled import SampledLikelihood
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.lab.kernels import elimination
 from spacy_crf.lab.kernels import junction_tree as junction_tree_kernels
 from spacy_crf.lab.kernels import trees as tree_kernels
+from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, SampledLikelihood
 from spacy_crf.lab.ties import belief_propagation, blocks, losses, sequences
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.gibbs import Gibbs

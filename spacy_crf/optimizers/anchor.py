@@ -1,15 +1,15 @@
-"""Going on from weights that stand for data that is no longer there.
+"""Continuing training from weights that stand for data that is no longer there.
 
-Near the weights w0 that it came with, the loss of what a model has learned from is about ``Σ hold · (w − w0)²``: the more often a
-feature was met, the more it costs to change its weights. What there is to minimize is this and the loss of the N sequences that
-came since. Optimizers that solve for a batch of n of them minimize
+Near the first weights w0 of a model the loss of its earlier data is about ``Σ hold · (w − w0)²``: the more often training met a
+feature, the more it costs to change its weights. The objective is this cost and the loss of N new sequences. Optimizers that
+solve for a batch of n sequences minimize
 
     loss of the batch + Σ n/N · hold · (w − w0)² + Σ ((1 − n/N) · hold + others) · (w − w1)²
 
-from where the weights are, w1; the last term stands for the other sequences and vanishes where the batch has all. Batch after
-batch they come to the minimum of the whole (Bertsekas 2011, "Incremental proximal methods"). They see it as a function of the
-distance from its centre (`Anchored`), so that their l1 and l2 are about that too. Rules that learn from one sequence after
-the other, and thinc's optimizers, take their steps and are drawn back to w0 after each of them, or a few: a proximal step.
+from the present weights w1; the last term stands for the other sequences and vanishes if the batch has all. Batch after batch
+they come to the minimum of the whole (Bertsekas 2011, "Incremental proximal methods"). They see a function of the distance from
+its centre (`Anchored`), so their l1 and l2 apply to this distance. Rules that learn from one sequence after the other, and
+thinc's optimizers, take their steps and are drawn back to w0 after each of them, or a few: a proximal step.
 """
 
 import zlib
@@ -19,30 +19,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..types import Floats
-from .objective import Objective
+from .objective import Objective, renew
 
-# What one meeting adds to what a move costs. A model of news that went on with 50 addresses kept 0.80 to 0.82 of F = 0.82 with
-# 0.03 to 0.1, whatever l2; with 0.003 it lost five points.
+# Cost of a move for each time that training met a feature. A model of news that was trained further with 50 addresses kept 0.80
+# to 0.82 of F = 0.82 with 0.03 to 0.1, whatever l2; with 0.003 it lost five points.
 STRENGTH = 0.1
-# What it counts of that for weights that came later: of new labels, or of features that were not seen with their label before.
-# They were not asked for then. Counted in full, fifty addresses were learned to F 0.58 in place of 0.80.
+# Share of this cost for later weights: of new labels, or of features that were not seen with their label before, which the
+# earlier data did not need. At the full cost, training with fifty addresses reached F 0.58 in place of 0.80.
 LATER = 0.01
 
 
 class Anchor(NamedTuple):
-    """Where a model goes on from."""
+    """Weights from which a model continues, and the cost of leaving them."""
 
     begin: Floats  # [n] w0
-    hold: Floats  # [n] what (w - w0)² costs, beside the loss of all that came since
+    hold: Floats  # [n] cost of (w - w0)², beside the loss of all new sequences
     now: Floats  # [n] w1
-    others: Floats  # [n] what (w - w1)² costs for texts that came since, and that the next step is not about
-    n_since: int  # sequences that came since
-    share: float  # of them, that the next step is about
+    others: Floats  # [n] cost of (w - w1)² for the new sequences outside of the next step
+    n_since: int  # new sequences
+    share: float  # share of them in the next step
 
     @classmethod
     def of(cls, frame: Any, begin: tuple[Any, Floats], before: Any, since: Any, batch: Any) -> "Anchor":
-        """frame: Which weights there are. begin (tuple): Which there were, and w0. before, since, batch: What was met (see
-        `models.weights.Evidence`); no batch if the next step is about all that came since.
+        """Anchor of a model.
+
+        frame (Weights): Layout of the weights. begin (tuple): The earlier layout, and w0.
+        before, since, batch (Evidence): Of the earlier data, of all new data, and of the next step; None if it has all new data.
+        RETURNS (Anchor)
         """
         was, known = begin
         places, now = frame.places(was), frame.weights()
@@ -61,7 +64,7 @@ class Anchor(NamedTuple):
 
     @property
     def strength(self) -> Floats:
-        """RETURNS (float64[n]): What the squared distance from the centre costs a solver, beside its l2."""
+        """RETURNS (float64[n]): Cost of the squared distance from the centre for a solver, beside its l2."""
         return self.hold + self.others
 
     @property
@@ -73,13 +76,13 @@ class Anchor(NamedTuple):
         return self.now + to_begin * (self.begin - self.now)
 
     def cost(self, weights: Floats, n_sequences: int) -> float:
-        """What weights (float64[n]) cost beside the loss of so many sequences."""
+        """Cost of weights (float64[n]) beside the loss of a number of sequences."""
         return float(self.hold @ (weights - self.begin) ** 2) * n_sequences / max(1, self.n_since)
 
     def drawn(self, weights: Floats, rates: Any, n_sequences: int) -> Floats:
-        """Weights (float64[n]) after a proximal step for so many sequences.
+        """Weights (float64[n]) after a proximal step for a number of sequences.
 
-        rates (float or float64[n]): How far a unit of the derivative of a sequence moved them.
+        rates (float or float64[n]): Distance by which a unit of the derivative of a sequence moved them.
         """
         cost = 2.0 * rates * self.hold * (n_sequences / max(1, self.n_since))
         return self.begin + (weights - self.begin) / (1.0 + cost)
@@ -94,7 +97,7 @@ class Anchored:
     def __init__(self, objective: Objective, anchor: Anchor):
         self._objective = objective
         self._start, self._strength = anchor.centre, anchor.strength
-        # As the model has it, and what that stands for
+        # Weights as the model has them, and the distance for which they stand
         self._assigned = objective.weights(), anchor.now - anchor.centre
         check = zlib.crc32(np.ascontiguousarray(self._strength), zlib.crc32(np.ascontiguousarray(self._start)))
         self.signature: Hashable = (objective.signature, check)
@@ -104,11 +107,10 @@ class Anchored:
         return self._objective.n_impossible
 
     def renew(self) -> bool:
-        renew = getattr(self._objective, "renew", None)
-        return renew is not None and renew()
+        return renew(self._objective)
 
     def weights(self) -> Floats:
-        """RETURNS (float64[n]): The distance, without what the model rounds."""
+        """RETURNS (float64[n]): The distance, without the rounding of the model."""
         weights, (assigned, distance) = self._objective.weights(), self._assigned
         return distance.copy() if np.array_equal(weights, assigned) else weights - self._start
 

@@ -19,7 +19,7 @@ from ..progress import Bar
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import RayPoint, strong_wolfe
-from .objective import CRFOptimizer, Objective, setting, with_settings
+from .objective import CRFOptimizer, Objective, renew, setting, with_settings
 
 logger = logging.getLogger("spacy.spacy_crf")
 SILENCE = 10.0  # seconds between log messages of long steps; in a terminal there is a bar
@@ -82,12 +82,6 @@ def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
     return value if value == "auto" else checks.count(owner, name, value)
 
 
-def renew(objective: Objective) -> bool:
-    """Whether the objective may be another function than in the step before."""
-    own = getattr(objective, "renew", None)
-    return own is not None and own()
-
-
 @with_settings
 class BatchOptimizer(CRFOptimizer):
     """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
@@ -143,7 +137,10 @@ class BatchOptimizer(CRFOptimizer):
 
     def _step(self, objective: Objective, run: BatchRun, key: str) -> None:
         """Run the iterations of a step, with a progress bar in a terminal."""
-        n_iterations = self._iterations(objective, run)
+        n_iterations = self.iterations_per_step
+        if n_iterations == "auto":
+            wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
+            n_iterations = min(max(FEWEST, wanted), MOST) if run.is_near_minimum else EARLY
         with Bar(f"{key}: {type(self).__name__}", "iterations", n_iterations) as self._bar:
             for done in range(1, n_iterations + 1):
                 self._iterate(objective, run, key)
@@ -158,15 +155,6 @@ class BatchOptimizer(CRFOptimizer):
         if run.stop_reason is None or abs(after - before) > self.delta * max(abs(after), PRECISION):
             run.values, run.stop_reason = deque([after], maxlen=self.period + 1), None
             self._judge(objective, run, key)
-
-    def _iterations(self, objective: Objective, run: BatchRun) -> int:
-        """Number of iterations in a step."""
-        if self.iterations_per_step != "auto":
-            return self.iterations_per_step
-        if not run.is_near_minimum:
-            return EARLY
-        wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
-        return min(max(FEWEST, wanted), MOST)
 
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
         at = super().resume(objective, data, key=key)

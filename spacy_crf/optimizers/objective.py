@@ -84,6 +84,12 @@ class SequenceObjective(Protocol):
         ...
 
 
+def renew(objective: Objective) -> bool:
+    """Whether the objective may be another function than in the step before."""
+    own = getattr(objective, "renew", None)
+    return own is not None and own()
+
+
 with_settings = dataclass(kw_only=True, eq=False, repr=False)
 
 

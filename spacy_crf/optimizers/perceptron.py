@@ -18,7 +18,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 class AveragedPerceptron(Averaged):
     """The averaged structured perceptron (Collins 2002, figure 1 and section 2.2). With the loss MaxMargin or label costs the
-    best labelling is looked for with its costs.
+    search for the best labelling includes its costs.
 
     The averages are in `optimizer.averages`, which `spacy train` evaluates and saves; the weights themselves are those after
     the last sequence.
@@ -27,7 +27,7 @@ class AveragedPerceptron(Averaged):
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences.
 
-    Nothing depends on how far an update moves a weight, here 1, but for a model that goes on: its weights have a unit already.
+    An update moves a weight by 1, or in a model that continues from earlier training by the scale of its weights.
     """
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
@@ -45,9 +45,8 @@ class BatchPerceptron(OnlineOptimizer):
     """The perceptron that answers a whole pass with the same weights, and then adds the mean of the updates of all sequences that
     it got wrong.
 
-    It is no voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets all of them answer.
-    There is none here: the path that is best by the sum of their scores is the one that their average finds in a single answer,
-    and that is `AveragedPerceptron` (Collins 2002 averages for the same reason).
+    It is not the voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets all of them
+    vote: the best path by the sum of their scores is the one that their average finds, see `AveragedPerceptron`.
 
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
     seed (int): For the order of the sequences, on which nothing depends here but the rounding.
@@ -69,7 +68,7 @@ class BatchPerceptron(OnlineOptimizer):
 
 
 class VotedPerceptron(BatchPerceptron):
-    """What `spacy_crf.BatchPerceptron.v1` was called in version 0.1.0, for configs that have the name."""
+    """Former name of `spacy_crf.BatchPerceptron.v1`, from version 0.1.0, for configs that have it."""
 
     def __post_init__(self) -> None:
         logger.warning(Warnings.CRFW131)
@@ -100,7 +99,7 @@ class PassiveAggressive(Averaged):
     error_sensitive: bool = setting(True, checks.flag)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        moved = moves[moves != 0.0]  # each by the step's length, as derivatives of features are one
+        moved = moves[moves != 0.0]  # by the step's length, as derivatives of features are 1
         return float(np.sqrt(np.mean(moved**2))) if len(moved) else 0.0
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
@@ -127,12 +126,12 @@ class AROW(OnlineOptimizer):
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)
-        if objective.anchor is not None:  # what training met before has made weights sure
+        if objective.anchor is not None:  # weights are as sure as the earlier training made them
             slots, anchor = objective.corpus.slot_of_weight, objective.anchor
             variance[slots] = 1.0 / (1.0 / self.variance + 2.0 * anchor.hold)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        return 0.0  # the variance holds what was met before
+        return 0.0  # the variance holds the weights
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         return self.apply(kernels.AROW, pass_, run, self.gamma, memory=run.arrays["variance"])

@@ -18,7 +18,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 @with_settings
 class Regularized(OnlineOptimizer):
-    """Base of both."""
+    """Base of the optimizers in this file: l1, l2, and the number of sequences to which they belong."""
 
     losses: ClassVar = (ClampedLoss,)
 
@@ -94,14 +94,14 @@ class SGD(Regularized):
         return run.numbers["scale"] * run.slots
 
     def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
-        """The rate with the lowest objective after one pass over a sample: doubled while that helps, then halved.
+        """Find the rate with the lowest objective after one pass over a sample: doubled while that helps, then halved.
 
-        RAISES (ValueError): CRF213 where each of them lets the weights grow beyond all bounds.
+        RAISES (ValueError): CRF213 if the weights grow beyond all bounds with each of the rates.
         """
         corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
         pass_ = pass_._replace(order=sample)
-        share = len(sample) / run.numbers["sequences"]  # which may be of more than this part of a corpus
+        share = len(sample) / run.numbers["sequences"]  # of the corpus, which may have more sequences than this part
 
         def objective(position: OnlineRun) -> float:
             loss, _ = self.apply(kernels.NOTHING, pass_, position)
@@ -131,7 +131,7 @@ class SGD(Regularized):
                 lower += 1
             if lower >= self.calibration_candidates and factor < 1.0:
                 break
-            if factor > 1.0 and (after > best or after == np.inf):  # too far: go on below the first rate
+            if factor > 1.0 and (after > best or after == np.inf):  # too far: continue below the first rate
                 eta, factor = self.calibration_eta, 1.0 / self.calibration_rate
             elif factor < 1.0 and after > best and lower > 0:
                 break
@@ -165,7 +165,7 @@ class AdaGrad(Regularized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rate = self.learn_rate  # which schedules of thinc's could set
+        self.rate = self.learn_rate  # as schedules of thinc set it
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)
