@@ -1,8 +1,8 @@
-"""A linear chain in the form of scikit-learn's estimators, for those who come from sklearn-crfsuite: lists of feature dicts in,
-lists of labels out, without spaCy's pipelines. Table, objective and optimizers are those of the components."""
+"""A linear chain as an estimator of scikit-learn, for users of sklearn-crfsuite: from lists of feature dicts to lists of labels,
+without spaCy's pipelines. Table, objective and optimizers are those of the components."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -26,13 +26,12 @@ from .models.linear_chain import LinearChain
 from .models.node import AnnotatedDocs, Sizes
 from .models.objective import TiedObjective
 from .models.sparse import prune
-from .msgpack_stream import unpacked
 from .optimizers.batch import Progress
 from .optimizers.lbfgs import LBFGS
 from .pipeline.saving import load_model, reason_of
 from .schemes import TransitionMask
 from .types import ChainScores
-from .whole_files import FileFormat, seal, unpacking, unseal, write_whole
+from .whole_files import FileFormat, seal, unpacked, unpacking, unseal, write_whole
 
 try:
     from sklearn.base import BaseEstimator
@@ -42,8 +41,8 @@ except ImportError as error:
     raise ImportError(Errors.CRF781.format(what="spacy_crf.sklearn", reason=error, **needed)) from error
 
 _FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
-_BLOCK = 512  # sequences that are read together
-_SOURCE, _ITEMS = "items", "crf_items"  # what templates call the attributes of tokens, and where a Doc has them
+_BLOCK = 512  # sequences to read together
+_SOURCE, _ITEMS = "items", "crf_items"  # names of the attributes of tokens in templates, and in doc.user_data
 _VOCAB = Vocab()
 Rows = Sequence[Any]  # of a sequence: for each token a dict, or a list of strings
 
@@ -58,14 +57,14 @@ class CRF(BaseEstimator):
     c1 (float): Weight of the sum of all |w|. Above 0 most weights become exactly 0.
     c2 (float): Weight of the sum of all w².
     max_iterations (int): None for no limit.
-    all_possible_states (bool): Give each attribute a weight for every label, not only for those it was seen with.
+    all_possible_states (bool): Give each attribute a weight for every label, not only for labels seen with it.
     all_possible_transitions (bool): Give every pair of labels a weight, not only those seen.
     min_freq (float): Attributes seen less often with a label, and pairs of labels seen less often, have no weight.
-    num_memories (int): Past moves from which the curvature is inferred.
+    num_memories (int): Past steps from which L-BFGS infers the curvature.
     epsilon (float): Stop when |gradient| / max(1, |w|) is no larger.
     period (int), delta (float): Stop when so many iterations improved the objective by no more than this part of its value.
-    max_linesearch (int): Most evaluations of one line search.
-    verbose (bool): Log how far training is.
+    max_linesearch (int): Most evaluations in a line search.
+    verbose (bool): Log the progress of training.
     """
 
     # scikit-learn reads the parameters of an estimator from this signature: they can't be fewer
@@ -106,18 +105,27 @@ class CRF(BaseEstimator):
 
         X (Iterable[List[dict]]): For each sequence the features of its tokens.
         y (Iterable[List[str]]): For each sequence the labels of its tokens.
-        RAISES (ValueError): CRF020 for a parameter; CRF131, CRF111 or CRF853 for data that can't be used, with its place.
+        RAISES (ValueError): CRF020 for a parameter; CRF131, CRF111 or CRF853 for data that can't be used.
         """
         optimizer, key = self._optimizer(), type(self).__name__
         X, y = list(X), list(y)
         classes = _classes(X, y)
         source = _ItemsOfDocs()
-        corpus = _Corpus(source.docs(X), y, classes)
+        docs, state = source.docs(X), {label: n for n, label in enumerate(classes)}
+        states = [np.array([state[label] for label in labels], dtype=np.int64) for labels in y]
+
+        def blocks() -> Iterator[AnnotatedDocs]:
+            for begin in range(0, len(docs), _BLOCK):
+                some = DocBatch(docs[begin : begin + _BLOCK])
+                gold = np.concatenate(states[begin : begin + _BLOCK])
+                allowed = gold[:, np.newaxis] == np.arange(len(classes))
+                yield AnnotatedDocs(some, allowed, some.sequence_starts(), np.zeros(len(gold), dtype=bool))
+
         model = self._new_model(source, len(classes))
-        model.initialize(X=corpus.blocks, Y=Sizes(_VOCAB, len(classes)))
+        model.initialize(X=blocks, Y=Sizes(_VOCAB, len(classes)))
         model.attrs["observed"][-2:] = 0  # CRFsuite has no weights of first and last labels
-        _cut(model, corpus, checks.number(key, "min_freq", self.min_freq))
-        objective = TiedObjective(model, LogLikelihood(), corpus.blocks())
+        _drop_rare(model, blocks, checks.number(key, "min_freq", self.min_freq))
+        objective = TiedObjective(model, LogLikelihood(), blocks())
         with _heard(self.verbose):
             while optimizer.stop_reason(key) is None:
                 self.objective_ = optimizer.step(objective, key=key)
@@ -165,7 +173,7 @@ class CRF(BaseEstimator):
         return _as_array(self._labels(list(X)))
 
     def predict_single(self, xseq: Rows) -> list[str]:
-        """Those of one sequence."""
+        """The most probable labels of one sequence."""
         return next(self._labels([xseq]))
 
     def predict_marginals(self, X: Iterable[Rows]) -> NDArray[np.object_]:
@@ -173,11 +181,11 @@ class CRF(BaseEstimator):
         return _as_array(self._marginals(list(X)))
 
     def predict_marginals_single(self, xseq: Rows) -> list[dict[str, float]]:
-        """Those of one sequence."""
+        """The probabilities of the labels of one sequence."""
         return next(self._marginals([xseq]))
 
     def score(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> float:
-        """The share of tokens that get their label. RAISES (ValueError): CRF853 if X and y are not of one length."""
+        """The share of right labels. RAISES (ValueError): CRF853 if X and y differ in their lengths."""
         X, y = list(X), list(y)
         _check_lengths(X, y)
         right = [
@@ -198,7 +206,7 @@ class CRF(BaseEstimator):
             yield from (rows[begin:end] for begin, end in pairwise(bounds))
 
     def _scores(self, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
-        """Block by block, and where in a block each sequence begins and ends: some may be empty."""
+        """The scores of each block, with the bounds of its sequences, some of which may be empty."""
         model = self._fitted
         for begin in range(0, len(X), _BLOCK):
             docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
@@ -223,13 +231,13 @@ class CRF(BaseEstimator):
 
     @property
     def attributes_(self) -> list[str]:
-        """Those that have any weight but 0."""
+        """Attributes with any weight but 0."""
         index = self._features.states.index
         return [index.spelled.strings[part] for part in index.spelled.parts]  # a single one each
 
     @property
     def state_features_(self) -> dict[tuple[str, str], float]:
-        """Weights of an attribute and a label, without those that are 0."""
+        """Weights of attributes and labels that are not 0."""
         table, weights = self._features.states, self._fitted.layers[0].get_param("states")
         attributes, classes = self.attributes_, self.classes_
         pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist(), weights.tolist())
@@ -237,7 +245,7 @@ class CRF(BaseEstimator):
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
-        """Weights of a label and the one behind it, without those that are 0."""
+        """Weights of a label and the next one that are not 0."""
         weights = self._fitted.get_param("transitions")
         return {(self.classes_[i], self.classes_[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
 
@@ -249,9 +257,9 @@ class CRF(BaseEstimator):
 
     @classmethod
     def load(cls, path: Union[str, Path]) -> "CRF":
-        """What `save` wrote.
+        """Read a file of `save`.
 
-        RAISES (ValueError): CRF501 to CRF508 for a file that is no such thing, or damaged.
+        RAISES (ValueError): CRF501, CRF502 or CRF508 for another or a damaged file.
         """
         crf = cls()
         crf._unpack(Path(path).read_bytes(), str(path))
@@ -279,7 +287,7 @@ class CRF(BaseEstimator):
         self.__dict__.update(learned, _model=model)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickles and copies: bytes in place of the model."""
+        """The state for pickles and copies, with bytes in place of the model."""
         state = dict(super().__getstate__())
         if "_model" in state:
             state["_model"] = self._packed()
@@ -296,13 +304,15 @@ class CRF(BaseEstimator):
 
 
 class _ItemsOfDocs(ItemReader):
-    """Feature dicts are read once, and lie with Docs of as many tokens, which stand for the sequences."""
+    """Reads feature dicts once, and attaches them to Docs of as many tokens, which stand for the sequences."""
 
     def __init__(self) -> None:
         self._list = ItemList("X")
 
     def docs(self, X: list[Rows], first: int = 0) -> list[Doc]:
-        """first (int): Number of the first sequence, for messages.
+        """Make a Doc for each sequence.
+
+        first (int): Number of the first sequence, for messages.
 
         RAISES (ValueError): CRF131 or CRF111.
         """
@@ -332,26 +342,8 @@ class _ItemsOfDocs(ItemReader):
         )
 
 
-class _Corpus:
-    """Docs with the labels of their tokens."""
-
-    def __init__(self, docs: list[Doc], y: list[Sequence[str]], classes: list[str]):
-        self._docs = docs
-        number = {label: n for n, label in enumerate(classes)}
-        self._states = np.array([number[label] for labels in y for label in labels], dtype=np.int64)
-        self._bounds = [*accumulate(map(len, docs), initial=0)]
-        self._n_states = len(classes)
-
-    def blocks(self) -> Iterator[AnnotatedDocs]:
-        for begin in range(0, len(self._docs), _BLOCK):
-            docs = DocBatch(self._docs[begin : begin + _BLOCK])
-            states = self._states[self._bounds[begin] : self._bounds[begin + len(docs)]]
-            allowed = states[:, np.newaxis] == np.arange(self._n_states)
-            yield AnnotatedDocs(docs, allowed, docs.sequence_starts(), np.zeros(len(states), dtype=bool))
-
-
 def _classes(X: list[Rows], y: list[Sequence[str]]) -> list[str]:
-    """The labels, in the order in which they come. RAISES (ValueError): CRF853 for what are no labels of these sequences."""
+    """The labels, in the order of their occurrence. RAISES (ValueError): CRF853 for labels that do not fit the sequences."""
     _check_lengths(X, y)
     for number, labels in enumerate(y):
         for label in labels:
@@ -373,15 +365,15 @@ def _check_lengths(X: list[Rows], y: list[Sequence[str]]) -> None:
             raise ValueError(Errors.CRF853.format(problem=problem))
 
 
-def _cut(model: Model, corpus: _Corpus, min_freq: float) -> None:
-    """Takes the weights away of what is met less often: an attribute (its values are added up) and a label, or two labels."""
+def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_freq: float) -> None:
+    """Remove the weights of rare pairs: of an attribute (its values are summed) and a label, or of two labels."""
     if not min_freq:
         return
     [emissions] = model.layers
     features = emissions.attrs["features"]
     met, observed = np.zeros(features.states.n_weights), model.attrs["observed"]
     steps = np.zeros(observed[:-2].shape)
-    for block in corpus.blocks():
+    for block in blocks():
         gold = block.allowed.astype(np.float64)
         features.states.scatter(features.look_up(block.docs).features["states"], gold, met)
         inside = np.ones(len(gold), dtype=bool)
@@ -395,7 +387,7 @@ def _cut(model: Model, corpus: _Corpus, min_freq: float) -> None:
 
 
 def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:
-    """One object for each sequence, also where all are equally long."""
+    """One object for each sequence, also if all have the same length."""
     sequences = list(sequences)
     array = np.empty(len(sequences), dtype=object)
     array[:] = sequences
@@ -404,7 +396,7 @@ def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:
 
 @contextmanager
 def _heard(is_heard: bool) -> Iterator[None]:
-    """Whether users read how far training is, as those of `spacy train` do."""
+    """Show or hide the progress of training, which `spacy train` shows."""
     level = announcements.level
     announcements.setLevel(level if is_heard else logging.WARNING)
     try:

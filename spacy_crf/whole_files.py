@@ -1,6 +1,8 @@
-"""Files that are whole or none: behind a header with a checksum, written beside the old one before they take its place."""
+"""Saved files: msgpack in parts, sealed behind a header with a checksum, and written beside the old file before they replace
+it."""
 
 import errno
+import gc
 import io
 import os
 import re
@@ -14,22 +16,26 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, NamedTuple, Optional, Union
+
+from srsly.msgpack import Packer, unpackb
 
 from .errors import Errors
 
 HEADER = struct.Struct("<IIQ")  # format version, CRC-32 of the rest, its length
-_PIECE = 1 << 15  # bytes that are compressed at once
-# How often the bytes of a file what is unpacked may have; what is written shrinks to half of that at most, by blocks of nothing
+_PIECE = 1 << 15  # bytes to compress at once
+# Unpacked content may take so many times the bytes of its file. Empty blocks pad files that shrink to less than two such parts
 _MOST_TIMES, _EMPTY_BLOCK = 50, b"\0\0\0\xff\xff"
 _ALWAYS_ROOM = 1 << 24  # bytes, also for the smallest file
-_FED = 1 << 10  # bytes that are decompressed at once
+_FED = 1 << 10  # bytes to decompress at once
+_FEW = 64  # items of a list that is packed item by item
+_LARGE = 1 << 15  # bytes of a part of its own
 _UNFINISHED = re.compile(r"\.(.+)-[0-9a-f]{32}")
 _BEGAN = time.time()
 
 
 class FileFormat(NamedTuple):
-    """What a file is, for messages, the bytes it begins with, and the version that this package writes and reads."""
+    """The name of a kind of files for messages, the bytes they begin with, and the version that is written and read."""
 
     what: str
     magic: bytes
@@ -43,9 +49,9 @@ def seal(form: FileFormat, content: bytes) -> bytes:
 
 
 def seal_into(file: BinaryIO, form: FileFormat, parts: Iterable[bytes]) -> None:
-    """Writes the content that has some parts, one of which after the other is in memory.
+    """Write content part by part, so that one part is in memory at a time.
 
-    file (BinaryIO): It can seek.
+    file (BinaryIO): A file that can seek.
     """
     begin, check, length = file.tell(), 0, 0
     file.write(form.magic + HEADER.pack(form.version, check, length))
@@ -56,8 +62,8 @@ def seal_into(file: BinaryIO, form: FileFormat, parts: Iterable[bytes]) -> None:
 
 
 def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """A zlib stream. More than half of a model are hashes and what is compressed already; of the rest a seventh is saved. Other
-    strategies than runs took thrice the time for 7 % more, and leaving out what does not shrink saved 9 ms of 49 for 8 MB."""
+    """A zlib stream. More than half of a model is hashes and compressed data; the rest shrinks by a seventh. Other strategies
+    than runs took three times as long for 7 % more, and leaving out what does not shrink saved 9 ms of 49 for 8 MB."""
     compress = zlib.compressobj(1, strategy=zlib.Z_RLE)
     for piece in _pieces(parts):
         block = compress.compress(piece) + compress.flush(zlib.Z_FULL_FLUSH)
@@ -67,7 +73,7 @@ def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pieces(parts: Iterable[bytes]) -> Iterator[memoryview]:
-    """Small parts together, large ones in several pieces."""
+    """Join small parts, and cut large ones into pieces."""
     small = b""
     for part in parts:
         if len(small) + len(part) < _PIECE:
@@ -82,9 +88,9 @@ def _pieces(parts: Iterable[bytes]) -> Iterator[memoryview]:
 
 
 def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
-    """Checks the whole of the data before any of it is used.
+    """Check sealed data, and unpack its content.
 
-    source (str): Where the data comes from, for the messages.
+    source (str): Origin of the data, for messages.
     RAISES (ValueError): CRF501, CRF502 or CRF508.
     """
     start = len(form.magic) + HEADER.size
@@ -108,13 +114,13 @@ def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
 
 
 class UnpackLimit:
-    """How many bytes what is unpacked of a file may still take, so that a small file can't fill the memory."""
+    """The bytes that unpacked content of a file may still take, so that a small file can't fill the memory."""
 
     def __init__(self, size: int):
         self._most = self._left = max(_MOST_TIMES * size, _ALWAYS_ROOM)
 
     def take(self, n_bytes: int) -> None:
-        """RAISES (ValueError): CRF511 if there are not so many."""
+        """RAISES (ValueError): CRF511 if fewer are left."""
         self._left -= n_bytes
         if self._left < 0:
             raise ValueError(Errors.CRF511.format(most=self._most, times=_MOST_TIMES))
@@ -125,7 +131,7 @@ _room: ContextVar[Optional[UnpackLimit]] = ContextVar("room", default=None)
 
 @contextmanager
 def unpacking(data: bytes) -> Iterator[None]:
-    """What is unpacked inside comes from this data, and shares its room; or that of the file in which the data is."""
+    """Within this context, unpacked content shares the room of this data, or of the file that contains it."""
     token = _room.set(_room.get() or UnpackLimit(len(data) if isinstance(data, (bytes, bytearray)) else 0))
     try:
         yield
@@ -134,12 +140,12 @@ def unpacking(data: bytes) -> Iterator[None]:
 
 
 def current_room() -> Optional[UnpackLimit]:
-    """That of the file which is being unpacked; None where nothing bounds it."""
+    """The room of the file that is being unpacked; None without a limit."""
     return _room.get()
 
 
 def inflated(data: bytes) -> bytearray:
-    """What `zlib.decompress` gives, as long as there is room for it.
+    """`zlib.decompress`, as long as there is room.
 
     RAISES (ValueError): CRF511 otherwise. RAISES (zlib.error): If the data is damaged.
     """
@@ -154,12 +160,72 @@ def inflated(data: bytes) -> bytearray:
     return content
 
 
+# ----------------------------------------------------------------------------------------------------------- msgpack
+
+
+def packed(value: Any) -> Iterator[bytes]:
+    """The bytes of `srsly.msgpack_dumps` in parts: of a large model there is no more than a copy of one array at a time."""
+    packer = Packer(use_bin_type=True)  # one, since making it asks all installed packages how they encode
+
+    def parts(value: Any) -> Iterator[bytes]:
+        if isinstance(value, dict):
+            yield packer.pack_map_header(len(value))
+            for key, of_key in value.items():
+                yield packer.pack(key)
+                yield from parts(of_key)
+        elif isinstance(value, (list, tuple)) and len(value) <= _FEW:  # longer lists have small items
+            yield packer.pack_array_header(len(value))
+            for item in value:
+                yield from parts(item)
+        elif isinstance(value, bytes) and len(value) >= _LARGE:
+            yield from packed_bytes([value])
+        else:
+            yield packer.pack(value)
+
+    return parts(value)
+
+
+def packed_bytes(parts: list[bytes]) -> list[bytes]:
+    """The bytes of `srsly.msgpack_dumps` for bytes of many parts."""
+    return [b"\xc6" + sum(map(len, parts)).to_bytes(4, "big"), *parts]
+
+
+def unpacked(data: bytes) -> Any:
+    """`srsly.msgpack_loads`, as long as there is room for lists, tables and texts: a byte may stand for one.
+
+    RAISES (ValueError): CRF511 if there is no more room; whatever msgpack raises.
+    """
+    room, hooks = current_room(), {}
+    if room is not None:
+        # Lists and tables count half of what CPython takes for them and for short texts, since gazetteers of many short words are
+        # seventy times as large as their file
+        def of_list(items: list) -> list:
+            room.take(15 + 28 * len(items))
+            return items
+
+        def of_table(table: dict) -> dict:
+            room.take(100 + 50 * len(table))
+            return table
+
+        hooks = {"list_hook": of_list, "object_hook": of_table}
+    was_on = gc.isenabled()
+    gc.disable()  # it would look through the growing lists again and again
+    try:
+        return unpackb(data, raw=False, **hooks)
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of the old one when all is in it, so that there is always a whole one. What is no
-    file, such as a pipe or a device, gets it as it comes.
+    """Open a file to write that replaces the old one when it is complete, so that there is always a whole one. Pipes and devices
+    are written directly.
 
-    RAISES (OSError): With the name of the file, whatever can't be written.
+    RAISES (OSError): With the name of the file.
     """
     path = Path(os.path.realpath(path))  # a link stays one
     if path.exists() and not path.is_file():
@@ -178,8 +244,8 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """Where to write what is to take the place of a file or a folder. Nothing is left there in the end, nor what was left by
-    earlier processes that were killed."""
+    """A path beside a file or a folder, to write its replacement. In the end nothing is left there, nor what earlier processes
+    left that were killed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(unfinished_name(path.name))
     for left in _left_behind(path.parent).pop(path.name, []):
@@ -192,8 +258,8 @@ def beside(path: Path) -> Iterator[Path]:
 
 @lru_cache(maxsize=256)
 def _left_behind(folder: Path) -> dict[str, list[Path]]:
-    """What was being written in a folder before this process began, by what it was to become: who wrote it is most probably dead,
-    while whoever writes later may be alive."""
+    """Unfinished files in a folder that are older than this process, by the name of the finished file. Their writers are most
+    probably dead, while writers of newer files may be alive."""
     found: dict[str, list[Path]] = {}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -221,7 +287,7 @@ def _remove(path: Path) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether there is no room on the disk."""
+    """Whether the disk is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -238,7 +304,7 @@ def room_for(path: Path) -> Iterator[None]:
 
 @contextmanager
 def named_in_errors(path: Union[str, Path]) -> Iterator[None]:
-    """The system does not say which file it is that it can't write to: a full disk is told of an open file."""
+    """Add the path to errors of the system, which do not name an open file (on a full disk, for example)."""
     try:
         yield
     except OSError as error:
@@ -248,6 +314,6 @@ def named_in_errors(path: Union[str, Path]) -> Iterator[None]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file as `whole` does."""
+    """Write a file as `whole` does."""
     with whole(path) as file:
         file.write(data)

@@ -25,11 +25,11 @@ from .reference_pages import tomllib
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "progress", "checks", "types", "schemes", "arrays", "whole_files", "config_escapes", "removed"),
+    ("errors", "progress", "checks", "types", "schemes", "arrays", "removed"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),
-    ("msgpack_stream",),
+    ("whole_files",),
     ("features", "optimizers"),
     ("models",),
     ("pipeline",),

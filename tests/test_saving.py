@@ -15,7 +15,7 @@ import srsly
 from spacy.tokens import Doc
 from spacy.util import registry
 
-from spacy_crf import msgpack_stream, whole_files
+from spacy_crf import whole_files
 from spacy_crf.cli.shared import save_pipeline
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.pipeline import saving
@@ -192,9 +192,9 @@ def test_parts_are_sealed_as_a_whole_is(sizes):
 def test_parts_are_packed_as_a_whole_is(n):
     values = {str(number): number for number in range(n)}, ["a"] * n, b"b" * n, "c" * n, np.arange(float(n)), None
     for value in (*values, values, {"all": [values, {}, (), -1.5, True]}):
-        assert b"".join(msgpack_stream.packed(value)) == srsly.msgpack_dumps(value)
+        assert b"".join(whole_files.packed(value)) == srsly.msgpack_dumps(value)
     parts = [b"b" * (n + 65536), b"c"]
-    assert b"".join(msgpack_stream.packed_bytes(parts)) == srsly.msgpack_dumps(b"".join(parts))
+    assert b"".join(whole_files.packed_bytes(parts)) == srsly.msgpack_dumps(b"".join(parts))
 
 
 @pytest.mark.issue(19)
@@ -282,7 +282,7 @@ def test_what_is_written_can_be_read(content):
     data = whole_files.seal(saving.FORMAT, content)
     with whole_files.unpacking(data):
         assert whole_files.unseal(saving.FORMAT, data, "data") == content
-        assert content[0] == 0 or msgpack_stream.unpacked(content) == srsly.msgpack_loads(content)
+        assert content[0] == 0 or whole_files.unpacked(content) == srsly.msgpack_loads(content)
 
 
 def test_a_failed_load_changes_nothing(trained):

@@ -29,9 +29,8 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..errors import Errors, announcements, shown
 from ..kernels.hashing import ABSENT
-from ..msgpack_stream import unpacked
 from ..types import Floats
-from ..whole_files import FileFormat, seal, unpacking, unseal, write_whole
+from ..whole_files import FileFormat, seal, unpacked, unpacking, unseal, write_whole
 from .feature_index import byte_planes, find_sorted, of_byte_planes
 from .word_vectors import table_of
 

@@ -18,8 +18,7 @@ from spacy.tokens import Doc
 from ..errors import Errors
 from ..features.clusters import WordClusters, with_zeros
 from ..features.feature_index import CountingTable
-from ..msgpack_stream import unpacked
-from ..whole_files import FileFormat, seal, unpacking, unseal
+from ..whole_files import FileFormat, seal, unpacked, unpacking, unseal
 from .kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
 
 _LOGS = 1 << 16  # numbers whose n log n is looked up

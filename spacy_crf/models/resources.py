@@ -16,7 +16,7 @@ from ..features.document import Labeller
 from ..features.gazetteers import Gazetteer
 from ..features.token_columns import MOST_WORDS
 from ..features.word_vectors import WordVectors
-from ..msgpack_stream import packed, unpacked
+from ..whole_files import packed, unpacked
 from .node import check_equal
 
 # Lists met so far in the model that is being saved or loaded; None outside of `shared_lists`

@@ -15,7 +15,7 @@ from thinc.api import Model, NumpyOps
 
 from .. import checks
 from ..arrays import ranges
-from ..config_escapes import is_written
+from ..checks import is_written
 from ..errors import Errors, announcements
 from ..features.clusters import Clusters
 from ..features.extractor import IndexBuilder

@@ -19,8 +19,8 @@ from thinc.types import FloatsXd
 from .. import checks
 from ..errors import Errors
 from ..losses.clamped import ClampedLoss
-from ..msgpack_stream import packed
 from ..types import ChainCorpus, Floats
+from ..whole_files import packed
 
 
 class Objective(Protocol):

@@ -18,7 +18,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
 from .. import checks
-from ..config_escapes import is_written
+from ..checks import is_written
 from ..errors import Errors, Warnings, cant_train, shown
 from ..features.doc_batch import DocBatch, read_attributes
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss

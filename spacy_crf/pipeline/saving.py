@@ -18,8 +18,7 @@ from ..errors import Errors, announcements
 from ..kernels import needed
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
-from ..msgpack_stream import packed, packed_bytes, unpacked
-from ..whole_files import FileFormat, seal_into, unpacking, unseal, whole
+from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
 from .gradient_step import forget_gradients, parameters
 from .labels import LabelPipe
 
