@@ -14,6 +14,7 @@ from spacy.util import registry
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels import online as kernels
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
+from spacy_crf.lab.kernels.dual import make_table
 from spacy_crf.losses.clamped import MaxMargin
 from spacy_crf.optimizers.online import CorpusPass
 from spacy_crf.optimizers.sgd import SGD
@@ -119,7 +120,7 @@ def primal_at(sequences, weights):
 
 def theta_of(pipe, corpus, room, theta, b):
     """The scores of a distribution of exponentiated gradients."""
-    parts = np.split(theta, kernels.make_table(corpus, room).rows[b])[1:-1]
+    parts = np.split(theta, make_table(corpus, room).rows[b])[1:-1]
     nodes, chain = parts[:2]
     if corpus.segments is None:
         return ChainScores(nodes, chain[:-2], chain[-2], chain[-1])

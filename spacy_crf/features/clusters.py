@@ -142,7 +142,7 @@ class Clusters:
 
     @cached_property
     def values(self) -> dict[str, NDArray[np.uint64]]:
-        """Of each attribute the value by cluster, and last the value of unknown words: uint64[C + 1]."""
+        """The values of each attribute: by cluster, and last the value of unknown words: uint64[C + 1]."""
         return {
             name: np.array([*(hash_string(path[:width]) for path in self.paths), ABSENT], dtype=np.uint64)
             for name, width in WIDTHS.items()

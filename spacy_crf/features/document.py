@@ -1,7 +1,7 @@
-"""What the rest of a Doc shows of a word: attributes of tokens.
+"""Attributes of tokens that the rest of the Doc decides.
 
-``doc:`` attributes compare the forms of a word. A word whose case says nothing where it stands may stand elsewhere in the same
-text where it does. Where a sentence begins, case says nothing: such tokens are evidence only where a word has no others. A word
+``doc:`` attributes compare the forms of a word. Where a sentence begins, the case of a word means nothing, and
+elsewhere in the text it does: tokens that begin a sentence count only where the word has no others. A word
 that a Doc has once has no value.
 
 ``stage:`` attributes show which label a token would have if a first labelling of its Doc were consistent, for the templates of a

@@ -327,7 +327,7 @@ class FeatureCounter:
 class FixedIndex:
     """Rows that are not counted: they are there from the beginning, and all of them stay.
 
-    keys (uint64[N]): What tells this index from another one.
+    keys (uint64[N]): Equal for equal indexes.
     """
 
     def __init__(self, n_rows: int, keys: NDArray[np.uint64]):

@@ -150,7 +150,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
     """Read a list of phrases: a text file with one phrase a line, or JSONL with one string or one object a line, whose
     phrase is under ``pattern`` (as in spaCy's EntityRuler) or ``text``, and whose ``label`` may be left out.
 
-    RAISES (ValueError): CRF701 with the file, the line and what is wrong.
+    RAISES (ValueError): CRF701 with the file, the line and the reason.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -169,7 +169,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
     if not entries:
         logger.warning(Warnings.CRFW130.format(name=name, path=path))
 
-    # A tokenizer cuts what stands between blanks on its own; long lists repeat most of their words.
+    # A tokenizer cuts each chunk between blanks by itself; long lists repeat most of their words.
     @cache
     def words_of(chunk: str) -> tuple[str, ...]:
         return tuple(token.text for token in tokenizer(chunk))
@@ -178,7 +178,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
 
 
 def _entry(line: str) -> tuple[str, str]:
-    """RAISES (ValueError): With what is wrong."""
+    """The text and the label of a line of JSON. RAISES (ValueError): With the reason."""
     item = json.loads(line)
     if not isinstance(item, dict):
         item = {"text": item}

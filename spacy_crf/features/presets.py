@@ -8,7 +8,7 @@ from .extractor import FeatureSet
 from .lexemes import Padding
 from .templates import WIDEST_OFFSET, parse_template
 
-# ``functions`` are Any below: confection compares what a type says with a block that it has not called yet, and refuses it.
+# ``functions`` are Any below: confection would check the type against a block that it has not called yet, and refuse it.
 
 # Found by `tests.benchmarks.feature_search`, on training data alone. N-grams of characters gain 0.4 F1 in the mean (1.6 on
 # wnut17), words with zeros for digits and flags that say nothing where they are false 0.1 each, two and three words in a row 1.0

@@ -44,7 +44,7 @@ _SPANS_AT_ONCE = 1 << 18
 _CACHED_SPANS = 1 << 20
 
 
-class _ListedSpans(NamedTuple):
+class ListedSpans(NamedTuple):
     """Spans whose features are read, by their first token and then by their length."""
 
     docs: list[Doc]
@@ -139,24 +139,20 @@ class CompiledSegments:
         values = read_columns(columns.lexemes, columns.table.columns, columns.values, self._places)
         return kernels.SpanTokens(values, columns.positions, closing)
 
-    def hash(
-        self, docs: list[Doc], columns: TokenColumns, begin: NDArray[np.int64], length: NDArray[np.int32]
-    ) -> tuple[NDArray[np.uint64], SpanItems]:
-        """Hash all templates of spans at some spans.
-
-        begin (int64[N]), length (int32[N]): The spans, by their first token and then by their length.
-        RETURNS (uint64[N, M], SpanItems): Features of plain templates, and of templates with items.
-        """
-        spans = self._spans(docs, columns, self.read(columns), begin, length)
-        return kernels.hash_spans(spans.tokens, self._plain, begin, length, spans.whole), self._items(spans)
-
-    def _spans(self, docs, columns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray) -> _ListedSpans:
+    def listed(
+        self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray
+    ) -> ListedSpans:
+        """The spans that begin there (int64[N]) and have this length (int32[N]). tokens (SpanTokens): From `read`."""
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
         for column in self._whole_columns:
             whole[:, column] = kernels.hash_whole(tokens.values[column], tokens.positions[begin], length)
-        return _ListedSpans(docs, columns, tokens, begin, length, whole)
+        return ListedSpans(docs, columns, tokens, begin, length, whole)
 
-    def _items(self, spans: _ListedSpans) -> SpanItems:
+    def hash(self, spans: ListedSpans) -> NDArray[np.uint64]:
+        """The features of plain templates at spans: uint64[N, M]."""
+        return kernels.hash_spans(spans.tokens, self._plain, spans.begin, spans.length, spans.whole)
+
+    def items(self, spans: ListedSpans) -> SpanItems:
         """The features of templates with items at spans."""
         found: list[tuple[NDArray, ...]] = [_NO_ITEMS]
         values: list[tuple[SpanItems, NDArray[np.int64]]] = []  # and which of them are in a feature
@@ -178,7 +174,7 @@ class CompiledSegments:
 
     # ---------------------------------------------------------------------------------------- values of whole spans
 
-    def _find(self, part: SegmentPart, spans: _ListedSpans) -> SpanItems:
+    def _find(self, part: SegmentPart, spans: ListedSpans) -> SpanItems:
         """The values that a part with items finds."""
         if part.kind == "fn":
             return self._call(part.name, spans)
@@ -191,7 +187,7 @@ class CompiledSegments:
         span = self._find_matches(part.name, spans)
         return SpanItems.labelled(span, np.zeros(len(span), dtype=np.int32), ["yes"], np.ones(len(span)))
 
-    def _find_near(self, name: str, spans: _ListedSpans) -> SpanItems:
+    def _find_near(self, name: str, spans: ListedSpans) -> SpanItems:
         phrases, cache, column = self.phrases[name], self._similar, self._columns.index(self._phrase_column[name])
         keys, words = spans.whole[:, column], spans.tokens.values[column]
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -223,7 +219,7 @@ class CompiledSegments:
         some = values > 0
         return SpanItems.labelled(np.concatenate([span, span])[some], kind[some], names, values[some])
 
-    def _find_matches(self, name: str, spans: _ListedSpans) -> NDArray[np.int64]:
+    def _find_matches(self, name: str, spans: ListedSpans) -> NDArray[np.int64]:
         docs = spans.docs
         matcher = self._matchers.get(name)
         if matcher is None or (docs and matcher.vocab is not docs[0].vocab):
@@ -238,7 +234,7 @@ class CompiledSegments:
         base = np.int64(1 << 32)
         return np.flatnonzero(np.isin(spans.begin * base + spans.length, first * base + width))
 
-    def _call(self, name: str, spans: _ListedSpans) -> SpanItems:
+    def _call(self, name: str, spans: ListedSpans) -> SpanItems:
         """The items that a function gives for spans. RAISES (ValueError): CRF111 for values that are none."""
         function, doc_starts = self.feature_set.functions[name], spans.columns.doc_starts
         at, texts, numbers = [], [], []
@@ -295,14 +291,14 @@ class CompiledSegments:
         n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
         for first in range(0, n_tokens, at_once):
             begin, length = kernels.all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
-            spans = self._spans(docs, columns, tokens, begin, length)
+            spans = self.listed(docs, columns, tokens, begin, length)
             if not self._reads_wholes:
-                hashes = kernels.hash_spans(tokens, self._plain, begin, length, spans.whole)
+                hashes = self.hash(spans)
                 rows = index.rows(hashes.ravel())
                 [known] = np.nonzero(rows >= 0)
                 span = known // max(1, hashes.shape[1])
                 yield begin[span], length[span], rows[known], np.ones(len(known), dtype=np.float32)
-            items = self._items(spans)
+            items = self.items(spans)
             rows = index.rows(items.hash)
             span = items.span[rows >= 0]
             yield begin[span], length[span], rows[rows >= 0], items.value[rows >= 0]
@@ -362,7 +358,8 @@ class SpanIndexBuilder(FeatureCounter):
         begin (int64[N]), length (int32[N]): The spans.
         RETURNS (TokenFeatures): Their rows among all features met so far, span by span.
         """
-        hashes, items = self._compiled.hash(docs, columns, begin, length)
+        listed = self._compiled.listed(docs, columns, self._compiled.read(columns), begin, length)
+        hashes, items = self._compiled.hash(listed), self._compiled.items(listed)
         width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
         at, at_item, names = self._table.add(hashes.ravel()), self._table.add(items.hash), items.names()
         of_items = [names[n] for n in at_item.tolist()]

@@ -114,7 +114,8 @@ class KindBuilder:
             widths = self._compiled.widths[templates]
             for width in np.unique(widths)[::-1]:
                 windows = _Windows(self._compiled, np.array(templates)[widths <= width], int(width))
-                if windows.n_kinds(positions) <= _FEW * len(positions[0]):
+                _, keys = windows.read(positions)
+                if len(np.unique(keys)) <= _FEW * len(positions[0]):
                     chosen.append(windows)
                     break
         return chosen
@@ -156,14 +157,11 @@ class _Windows:
 
     def add(self, positions: _Positions) -> NDArray[np.int32]:
         """RETURNS (int32[N]): The kind of the window that begins at each position."""
-        values, keys = self._read(positions)
+        values, keys = self.read(positions)
         self._values.append(values[self._table.add(keys)])
         return self._table.rows(keys)
 
-    def n_kinds(self, positions: _Positions) -> int:
-        return len(np.unique(self._read(positions)[1]))
-
-    def _read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The values in each window, and one key for all of them. Nothing is read behind the positions around a sequence."""
         columns, room = positions[0][:, self._columns], positions[1]
         values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)

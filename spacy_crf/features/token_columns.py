@@ -1,4 +1,4 @@
-"""What templates read from Docs: columns of 64-bit values, one row per token.
+"""The columns that templates read from Docs: 64-bit values, one row per token.
 
 Attributes of the lexeme are in a table of their own (``lexemes``), by which gazetteers find their phrases. Attributes of the
 token are read with ``Doc.to_array``; the items of custom extensions and registered functions (``items``) are computed per Doc.
@@ -32,7 +32,7 @@ TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 
-# Attributes whose name is all there is to say; others name a gazetteer, an extension or a function
+# Attributes without an argument; others name a gazetteer, an extension or a function
 PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES}
 
 
@@ -97,7 +97,7 @@ class ColumnReader:
         self.max_words = MOST_WORDS  # in the table, and items of each source, before it is started anew
         self._item_names = {name: ItemHashes(name) for name in item_sources}
         self.names: Optional[dict[int, str]] = None
-        self.first_stage: Optional[Labeller] = None  # what labels Docs that bring no labelling of their own
+        self.first_stage: Optional[Labeller] = None  # labels Docs that bring no labelling of their own
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         n_of_stage = sum(name in STAGE_ATTRIBUTES for name in document_attributes)
         self._of_document = document_attributes[: len(document_attributes) - n_of_stage]

@@ -48,12 +48,6 @@ class FloretSettings(NamedTuple):
     bow: str
     eow: str
 
-    @property
-    def are_possible(self) -> bool:
-        numbers, marks = self[:4], self[4:]
-        possible = [*map(type, self)] == [int] * len(numbers) + [str] * len(marks)
-        return possible and 0 <= self.minn <= self.maxn < 1 << 31 and 1 <= self.hash_count <= 4 and self.hash_seed >= 0
-
 
 class WordVectors:
     """A table of vectors, to look words up in; immutable.
@@ -155,7 +149,16 @@ class WordVectors:
         whole = isinstance(width, int) and width > 0 and len(table) and len(table) % width == 0
         whole = whole and bool(np.isfinite(table).all()) and data["key"] in KEYS and len(keys) == len(rows)
         whole = whole and (scale is None or 0 < scale < np.inf) and bool((keys[1:] > keys[:-1]).all())
-        whole = whole and (parts is None or FloretSettings(*parts).are_possible) and 0 < data["length"] < np.inf
+        whole = whole and 0 < data["length"] < np.inf
+        if parts is not None:
+            parts = FloretSettings(*parts)
+            whole = whole and [*map(type, parts)] == [int, int, int, int, str, str]
+            whole = (
+                whole
+                and 0 <= parts.minn <= parts.maxn < 1 << 31
+                and 1 <= parts.hash_count <= 4
+                and parts.hash_seed >= 0
+            )
         if not whole or not -1 < rows.min(initial=0) <= rows.max(initial=0) < len(table) // width:
             found = f"of {len(table)} numbers, {len(keys)} words and {len(rows)} rows"
             raise ValueError(Errors.CRF509.format(what="the table of vectors", found=found, expected="a whole one"))
@@ -163,7 +166,7 @@ class WordVectors:
             table.reshape(-1, width),
             keys.astype(np.uint64),
             rows.astype(np.int32),
-            parts=None if parts is None else FloretSettings(*parts),
+            parts=parts,
             **{name: data[name] for name in ("key", "source", "length", "scale")},
         )
 

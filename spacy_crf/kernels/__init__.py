@@ -30,9 +30,9 @@ _NAMED_TUPLE = re.compile(r"^class \w+\(NamedTuple\):\n(?:[ ]+.*\n|\n)+", re.MUL
 
 
 def kernel(function=None, *, seconds=0, **options):
-    """Declares a function that numba compiles when it is first called, and keeps.
+    """Declare a function that numba compiles when it is first called, and keeps.
 
-    seconds (int): About how long that takes, where it takes so long that it has to be said.
+    seconds (int): About how long that takes, if it takes so long that users should know.
     options: More of those of `numba.njit`. (There is no way in from C, which would be a twentieth of all that is compiled.)
     """
     if function is None:
@@ -45,13 +45,13 @@ def kernel(function=None, *, seconds=0, **options):
         return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
 
 
-# Helpers are called by kernels only: no way in for Python. What a helper calls is compiled again as a part of it, and then
-# as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
+# Helpers are called by kernels only: no way in for Python. Functions that a helper calls are compiled again as a part of it,
+# and then as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
 helper = partial(kernel, no_cpython_wrapper=True)
 
 
 def cache_folder(path: str) -> Path:
-    """Where what is compiled of a file is kept."""
+    """The folder where numba keeps the compiled functions of a file."""
     return _home() / _digest(Path(path))
 
 
@@ -71,7 +71,7 @@ def _probe():
 
 @cache
 def _digest(path: Path) -> str:
-    """The digest of a file, of what it imports from this package, and of what that imports; of this file, and of named tuples."""
+    """The digest of a file and all files of this package that it imports, directly or not; of this file; and of named tuples."""
     sources, left = {Path(__file__)}, [path]
     while left:
         path = left.pop()
@@ -112,7 +112,7 @@ def _source(path: Path) -> str:
 
 @contextmanager
 def _cache_in(folder: Path):
-    """While a function is declared: numba asks where it is to be kept at no other time."""
+    """Make numba keep a function in a folder: it asks for the folder while the function is declared, and at no other time."""
     before = {name: getattr(numba.config, name, "") for name in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")}
     numba.config.CACHE_DIR, numba.config.CACHE_LOCATOR_CLASSES = str(folder), ""
     try:

@@ -1,4 +1,4 @@
-"""Says that kernels are being compiled while they are: a first training must not look like a program that hangs.
+"""Announces that kernels are being compiled: a first training must not look like a program that hangs.
 
 numba reports each function that it compiles, and none that it finds in its cache: nobody who calls a kernel has to ask.
 """

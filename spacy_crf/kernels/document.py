@@ -1,5 +1,5 @@
-"""What the rest of a Doc shows of a word: its other forms, which differ from it in case only; and the labels that the word, or an
-entity, has elsewhere by a first labelling."""
+"""Attributes of a word by the rest of its Doc: its other forms, which differ from it in case only; and the labels that the word,
+or an entity, has elsewhere by a first labelling."""
 
 from typing import NamedTuple
 

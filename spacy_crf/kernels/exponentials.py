@@ -15,7 +15,7 @@ from . import helper
 from .llvm_code import with_loops
 from .tiles import INT, VECTOR, WHOLE
 
-LEAST = -700.0  # exp is told of no number below it
+LEAST = -700.0  # the smallest argument of exp
 _INVERSE = 1.0 / math.log(2.0)
 # log(2) in two parts: a whole number times the first one is exact
 _UPPER, _LOWER = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")

@@ -46,7 +46,7 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
     order = np.argsort((lengths.max() - lengths) * len(words) + begins)
     for m in order:
         begin, last, of_label = begins[m], begins[m] + lengths[m] - 1, values[found[m]]
-        # What stands already is as long at least: it would lie inside, or cover an end
+        # A phrase that is there already is at least as long: this one lies inside it, or overlaps an end
         if covered[begin] != ABSENT or covered[last] != ABSENT:
             continue
         if begin == last:

@@ -30,9 +30,9 @@ For the tags of BILUO:
           I-*              . . . .
 
 In front come the targets of the block that are not sources too, then those that are, then its other sources: so both are
-contiguous. R, C and ``offset`` are multiples of LANES; what rounding adds is in the block and not an arc. Where all this
-would not pay, the block is the whole matrix (R = C, S rounded up), there are no arcs, and the order is that of the states.
-In the linear domain the rows of blocks are filled up with 0 to whole vectors: C+ and R+ columns.
+contiguous. R, C and ``offset`` are multiples of LANES; rows and columns added by rounding are in the block and have no arcs.
+Where all this would not pay, the block is the whole matrix (R = C, S rounded up), there are no arcs, and the order is that of the
+states. In the linear domain the rows of blocks are filled up with 0 to whole vectors: C+ and R+ columns.
 """
 
 from typing import NamedTuple
@@ -115,7 +115,7 @@ def scale(emissions, order, scaled, shift, spread):
                 scaled[t, j] = emissions[t, j]
         for j in range(emissions.shape[1], scaled.shape[1]):
             scaled[t, j] = -np.inf
-    # A loop of its own: vectors of what was just stored number by number would have to wait for it
+    # A loop of its own: vectors would have to wait for numbers that were stored one by one just before
     for t in range(emissions.shape[0]):
         largest, smallest = extremes(scaled, t)
         if largest == -np.inf:
@@ -148,7 +148,7 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
 def normalise(rows, t, factors):
     """Multiply a row by another one, and divide it by its sum.
 
-    RETURNS (float64): The sum; 0 if nothing is left, -1 if what is left is too small to be trusted.
+    RETURNS (float64): The sum; 0 if nothing is left, -1 if positive entries are too small to be trusted.
     """
     width = rows.shape[1]
     total = 0.0
@@ -319,7 +319,7 @@ def viterbi(scores, layout, block, arcs, states, totals):
     """Most probable path of each sequence; the lowest state wins a tie.
 
     scores (ChainArrays), layout (BlockLayout)
-    block (float64[1 or n, R, C]), arcs (float64[A]): The transitions in the order of the layout, -inf in what rounding has added.
+    block (float64[1 or n, R, C]), arcs (float64[A]): The transitions in the order of the layout, -inf where rounding added some.
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.
 

@@ -267,7 +267,7 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
                 continue
             before, after = _largest(left, t - 1), _largest(suffixes, t)
             exponent = before + after + top - log_z[b]
-            # What vanishes in the products is less than 1e-130 · e^exponent
+            # The sum of all products that vanish is less than 1e-130 · e^exponent
             if -np.inf < exponent < SPREAD / 3.0:
                 exp_row(left, t - 1, before, room, 0, -SPREAD)
                 exp_row(suffixes, t, after, room, 1, -SPREAD)

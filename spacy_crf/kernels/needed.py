@@ -1,5 +1,5 @@
 """Which kernels training and prediction call, by structure, as the shipped configs have it: with the default features of tokens,
-trained by L-BFGS. Whoever waits is told how many are left. One that is compiled for numbers of two widths is there twice."""
+trained by L-BFGS. A progress bar shows how many are left. A kernel that is compiled for numbers of two widths is there twice."""
 
 from collections import Counter
 

@@ -13,7 +13,7 @@ from numba.np import linalg
 def number_at_random() -> None:
     """Give machine code names that no other process gives to different code.
 
-    numba tells functions of the same name and arguments apart by a number, and counts from 1 in every process. A process that
+    numba distinguishes functions of the same name and arguments by a number, and counts from 1 in every process. A process that
     loads kernels which two others compiled may find two inner functions with one number. The linker takes one for the other:
     `np.sort` of one kernel is then `np.argsort` of the other, and sorts nothing (numba issue 10486). From now on this process,
     and those forked from it, use 64 random bits of the operating system as numbers, for other packages too.
@@ -46,8 +46,8 @@ def _found() -> None:
 class PausedCollector(event.Listener):
     """Turns Python's garbage collector off while a kernel is compiled, if it was on.
 
-    What numba makes for a kernel lives until the kernel is done. The collector went through it, and through all that spaCy has
-    loaded, again and again, and took a seventh of the time.
+    The objects that numba makes for a kernel live until it is compiled. The collector went through them, and through
+    all that spaCy has loaded, again and again, and took a seventh of the time.
     """
 
     def __init__(self) -> None:

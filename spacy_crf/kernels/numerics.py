@@ -80,7 +80,7 @@ def best_end(rows, t, last):
 
 @helper(forceinline=True)
 def best_before(rows, t, transitions, k, j):
-    """Of the states at t the one from which state j is best reached, the lowest of equals."""
+    """The state at t from which state j is best reached, the lowest of equals."""
     score = -np.inf
     for i in range(rows.shape[1]):
         score = max(score, rows[t, i] + transitions[k, i, j])
@@ -92,10 +92,10 @@ def best_before(rows, t, transitions, k, j):
 
 @helper
 def merge(lists, rows, extra, scores, chosen, ranks):
-    """The n best sums of a number in one of M lists and what that list adds; among equals that of the earlier list.
+    """The n best sums of a number in one of M lists and an amount for that list; among equals the sum of the earlier list.
 
     lists (float64[R, n]): Falling, and rows (int64[M]): which of them.
-    extra (float64[M]): What each adds.
+    extra (float64[M]): The amounts.
     scores (float64[n]), chosen, ranks (int32[n]): Receive the sums, which of the M lists they come from, and the place there.
     RETURNS (int): How many there are.
     """

@@ -9,7 +9,7 @@ from . import kernel
 def run_automata(events, doc_starts, following, scores, last, offsets, totals):
     """Score that each automaton gives to each document.
 
-    events (int32[T]): What happens at each token.
+    events (int32[T]): The event at each token.
     doc_starts (int64[D + 1]): Where the documents start.
     following (int32[Q, E]), scores (float64[Q, E]), last (float64[Q]): The automata, one below the other; states count from
         the first of their automaton.

@@ -9,7 +9,7 @@ from . import helper, kernel
 from .hashing import ABSENT, sift
 from .numerics import NO_FEATURE, mix
 
-# What a part of a template reads from the span of the tokens b to e - 1
+# Kinds of parts of templates, by the value that they read from a span of the tokens b to e - 1
 LENGTH, WHOLE, FIRST, LAST = 0, 1, 2, 3
 
 
@@ -55,7 +55,7 @@ def hash_whole(column, begin, length):
 
 
 class SpanTokens(NamedTuple):
-    """What templates of spans read of T tokens."""
+    """The columns that templates of spans read of T tokens."""
 
     values: NDArray[np.uint64]  # [C, P] at all positions, see `hashing.place`
     positions: NDArray[np.int64]  # [T] of the tokens
@@ -79,7 +79,7 @@ def hash_spans(tokens, templates, begin, length, wholes):
     begin (int64[N]), length (int32[N]): The spans.
     wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
     """
-    # Each array is taken out of its tuple once: to count who holds it took ten times as long as all else
+    # Each array is taken out of its tuple once: counting references to it took ten times as long as all else
     values, positions, _ = tokens
     seeds, part_starts, kinds, columns, offsets = templates
     hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
@@ -347,7 +347,7 @@ def best_jaccard(words, rows, begin, length, postings, best):
 
 @kernel
 def jaccard(words, starts, lengths, other_words, other_starts, others, similarity):
-    """Jaccard similarity of sets of words: what both have, of what one of them has.
+    """Jaccard similarity of sets of words: the size of the intersection by that of the union.
 
     words (uint64[W]), starts (int64[P]), lengths (int32[P]): The words of one side of each pair.
     other_words (uint64[V]), other_starts (int64[N + 1]), others (int32[P]): Those of the other side.

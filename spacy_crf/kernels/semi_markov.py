@@ -210,7 +210,7 @@ def _put(window, slot, rows, at, log_scale, scores, t, reference):
 def _move(window, slot, row, exponents, unbroken, reference):
     """Move the references that are too far away from a row which `_put` has written.
 
-    row (float64[S]), exponents (float64[S]): The row, and what is added to its logarithm.
+    row (float64[S]), exponents (float64[S]): The row, and the numbers added to its logarithm.
     unbroken (bool[S]): Whether a shorter segment is allowed wherever a longer one is.
     RETURNS (bool): False where something would be lost.
     """
@@ -475,7 +475,7 @@ def viterbi(log_potentials, states, totals):
     states (int32[n]): Receives the path, -1 where the sequence has none.
     totals (float64[B]): Receives the score of the path.
 
-    Backpointers are not kept: along the best path, and only there, the way back asks once more what was best.
+    Backpointers are not kept: the way back repeats the search along the best path, and only there.
     """
     opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = log_potentials
     size, longest = lengths.shape[1], lengths.shape[0]
@@ -645,7 +645,7 @@ def path_expectations(states, weights, out):
 
 @kernel
 def add_segments(begin, end, derivative, out):
-    """Add the derivative with respect to the scores of segments (float64[N, S]) to those of what they are sums of, but tokens.
+    """Add the derivative with respect to the scores of segments (float64[N, S]) to those of their terms, except tokens.
 
     begin, end (int64[N]): The segments.
     """

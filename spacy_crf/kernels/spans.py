@@ -97,7 +97,7 @@ def _advance(posterior, continues, t, first_state, states, before):
     for n in range(states.shape[0]):
         j = first_state + n
         states[n] = 0.0
-        if marginals[t, j] == 0.0:  # what is left of sums that were rounded; the next step divides by it
+        if marginals[t, j] == 0.0:  # the sums were rounded, and the next step divides by it
             continue
         for m in range(states.shape[0]):
             i = first_state + m

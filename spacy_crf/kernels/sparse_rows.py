@@ -4,7 +4,7 @@ Feature f has weights only for some columns (tags, or pairs of tags). Before a p
 a row with few columns keeps them as they are, a row with many gets one slot for every column, so that the sum over a
 token's features is mostly additions of whole rows.
 
-The columns of the slots also say where a row ends, so that the first slot of a row is enough to read the row: the first
+The columns of the slots also mark where a row ends, so that the first slot of a row is enough to read the row: the first
 slot of a row of all columns has column C, the last one of another row has column -1 - c.
 
 Threads share a gradient by its slots, not by the tokens: each goes through all tokens and adds to its own part. Every sum
@@ -82,7 +82,7 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
 def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
     """scores[t, c] += weight[f, c] for pairs of a token t (int32[N]) and a feature f (int32[N]), otherwise as ``add_scores``."""
     n_columns = scores.shape[1]
-    for n in range(len(tokens)):  # no rows of arrays here: to count who holds them took as long as all else
+    for n in range(len(tokens)):  # no rows of arrays here: counting references to them took as long as all else
         t, at, stop = tokens[n], slot_starts[rows[n]], slot_starts[rows[n] + 1]
         if stop - at == n_columns:
             for c in range(n_columns):

@@ -37,7 +37,7 @@ def _add_up_by_loops(width, n, left, a, a_step, right, b, b_step, sums, s):
 def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
     """sums[s[i] + j] += sum_k left[a[i] + k · a_step] · right[b + k · b_step + j], of arrays taken as flat, for each i.
 
-    width (int): What j is below, a multiple of WHOLE. n (int): What k is below. a, s (tuple[int, ...]): For each row of a tile.
+    width (int): Upper bound of j, a multiple of WHOLE. n (int): Upper bound of k. a, s (tuple[int, ...]): For each row of a tile.
     """
     height = len(a)
 

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import announcements, cant_train
-from ..kernels import online
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
 from ..optimizers.objective import SequenceObjective, setting, with_settings
 from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
 from ..types import GOES_ON, ChainCorpus
-from .kernels.dual import Ascent, ascend
+from .kernels.dual import Ascent, ascend, make_table
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -72,7 +71,7 @@ class DualOptimizer(OnlineOptimizer):
                 centre[corpus.slot_of_weight] = objective.anchor.centre
                 strength[corpus.slot_of_weight] += objective.anchor.strength
             run.slots[corpus.learned] = centre[corpus.learned]
-            rows = online.make_table(corpus, pass_.room).rows
+            rows = make_table(corpus, pass_.room).rows
             run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
             run.arrays.update(centre=centre, strength=strength)
             run.numbers = {"signature": signature, "first": True}
@@ -108,7 +107,7 @@ class DualOptimizer(OnlineOptimizer):
     def ascend(self, pass_: CorpusPass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
         """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
         *room, _ = pass_.room
-        table = online.make_table(pass_.corpus, pass_.room)
+        table = make_table(pass_.corpus, pass_.room)
         uses, dual, strength = (run.arrays[name] for name in ("uses", "dual", "strength"))
         theta, rates = run.arrays.get("theta", uses[:0]), run.arrays.get("rates", dual[:0])
         given = pass_.order, learns, pass_.costs, run.slots, strength

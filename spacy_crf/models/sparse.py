@@ -401,8 +401,8 @@ class SparseNode(Node):
 
     def check(self, model: Model, n_states: int) -> None:
         features = self.features(model)
-        features.check_indexes(model)
         features.check_lists()
+        features.check_indexes(model)
         check_equal("states of the features", features.n_states, n_states)
         for name, width in features.widths(n_states).items():
             check_equal(f"columns of {name}", features.tables[name].n_columns, width)

@@ -26,4 +26,3 @@ from .rules import charge_all as charge_all
 from .rules import walk as walk
 from .work import PassBuffers as PassBuffers
 from .work import make_room as make_room
-from .work import make_table as make_table

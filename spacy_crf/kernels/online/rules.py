@@ -1,4 +1,4 @@
-"""Rules that say how the weights move, and the walk over the sequences. The gradient of a sequence's loss is ``amounts`` at
+"""Rules by which the weights move, and the walk over the sequences. The gradient of a sequence's loss is ``amounts`` at
 ``slots``; ``seen`` sequences came before it.
 """
 
@@ -29,7 +29,7 @@ class RuleRun(NamedTuple):
     rule: int
     settings: tuple[float, float, float, float]  # of the rule
     seen: float  # how many sequences came before
-    # [2] the scale of the weights, w = scale · weights, and what any weight could have been charged; 1 and 0 but for SGD
+    # [2] the scale of the weights, w = scale · weights, and the largest possible charge of a weight; 1 and 0 but for SGD
     scaling: Floats
     memory: (
         Floats  # [M] or [0] a number of the rule for each slot: drift, variance, q or the latest step, see the rules
@@ -214,7 +214,7 @@ def _charge(weight, due, paid, slot):
 
 @kernel
 def charge_all(learned, weights, scale, due, paid):
-    """Charge every weight what is due, the used and the unused."""
+    """Charge every weight, used or not, the penalty that is due."""
     for slot in range(len(weights)):
         if learned[slot]:
             weights[slot] = _charge(weights[slot] * scale, due, paid, slot) / scale

@@ -84,7 +84,7 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
     add_scores(states, begin, end, size, weights, 1.0, np.bool_(False), nodes)
     for kind in range(5):
         a, c = rows_of_kind(starts, kind, begin, end)
-        # The first is added to what states gave, the last to what spans gave: so these two are not scaled yet.
+        # The first is added to the scores of states, the last to those of spans, which are therefore not scaled yet.
         is_second, is_scaled = kind == 0 or kind == 4, kind != 3
         add_scores(uses.features, a, c, size, weights, scale if is_scaled else 1.0, is_second, scores[kind])
     for k in range(uses.longest):

@@ -45,7 +45,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
         return 0.0, False
     _score(corpus, work, pairs, chains, segments, turn)
     value = reached = 0.0
-    for step in range(2):  # what the annotation allows, then everything
+    for step in range(2):  # labellings that the annotation allows, then all
         is_free = step == 1
         if not is_free and corpus.is_known[b]:
             reached = _score_annotation(corpus, work, chains, segments, b)
@@ -143,7 +143,7 @@ def _forbid(nodes, kept, clamp):
 
 @helper
 def _add_costs(nodes, gold, clamp, begin, end, costs):
-    """Where the annotation leaves several states, a wrong one costs what the cheapest of the mistakes costs."""
+    """Add the costs of wrong states. Where the annotation leaves several states, a wrong one costs as much as the cheapest."""
     for t in range(begin, end):
         for j in range(len(costs)):
             if gold[t] >= 0:

@@ -26,9 +26,9 @@ class Workspace(NamedTuple):
     d_steps: Floats
     matrix: Floats  # [P, P]
     gradient: Floats  # [M] sums while they are collected, otherwise 0
-    slots: NDArray[np.int64]  # what was collected: the gradient at these slots
+    slots: NDArray[np.int64]  # with amounts: the gradient of the sequence at these slots
     amounts: Floats
-    bounds: NDArray[np.int64]  # [2] 0 and n: where the only sequence starts, as kernels of batches are told
+    bounds: NDArray[np.int64]  # [2] 0 and n: the starts of a batch of one sequence
     total: Floats  # [1] its score or log partition
     amount: Floats  # [1] its weight
     path: NDArray[np.int32]  # [n] the best labelling
@@ -71,18 +71,6 @@ class SegmentBuffers(NamedTuple):
     opening: Floats  # [n, S]
     closing: Floats  # [n, S]
     reach: NDArray[np.int32]  # [n, S] first token that a segment ending here may begin with
-
-
-class ScoreTable(NamedTuple):
-    """All scores of a corpus as one table [R, S], sequence by sequence: those of its tokens, then transitions, firsts and lasts;
-    of segments also begins, ends, listed spans and lengths."""
-
-    rows: NDArray[np.int64]  # [B, kinds + 1] first row of each kind, and the end
-    scores: tuple[Floats, ...]  # the work space of each kind
-    derivatives: tuple[Floats, ...]
-    direction: Floats  # [longest, S] room for a sequence's own, as are the others
-    ascent: Floats
-    room: Floats
 
 
 class PassBuffers(NamedTuple):
@@ -134,23 +122,6 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     else:
         segments = _make_segment_room(corpus.segments, corpus.starts, size)
     return PassBuffers(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
-
-
-def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
-    """The rows of all sequences of a corpus, beside its work space."""
-    work, segments = room.work, room.segments
-    scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
-    n_tokens = np.diff(corpus.starts)
-    heights = [n_tokens, np.full(len(n_tokens), corpus.n_states + 2)]
-    if segments is not None:
-        scores += segments.begins, segments.ends, segments.spans, segments.lengths
-        derivatives += segments.d_begins, segments.d_ends, segments.d_spans, segments.d_lengths
-        n_spans = np.diff(segments.uses.listed_starts[corpus.starts])
-        heights += [n_tokens, n_tokens, n_spans, np.full(len(n_tokens), segments.uses.longest)]
-    ends = np.cumsum(np.transpose(heights)).reshape(len(n_tokens), len(heights))
-    rows = np.column_stack([np.append(0, ends[:-1, -1]), ends])
-    longest = int((rows[:, -1] - rows[:, 0]).max(initial=0))
-    return ScoreTable(rows, scores, derivatives, *np.zeros((3, longest, corpus.n_states)))
 
 
 def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentBuffers:

@@ -10,8 +10,37 @@ from ...kernels import helper, kernel
 from ...kernels.online.blocks import clear, collect
 from ...kernels.online.segments import cover, running_sums
 from ...kernels.online.sequence import Turn, differentiate, expect, use_annotation
-from ...kernels.online.work import ChainBuffers, PairBuffers, ScoreTable, SegmentBuffers, Workspace
+from ...kernels.online.work import ChainBuffers, PairBuffers, PassBuffers, SegmentBuffers, Workspace
 from ...types import ChainCorpus, Floats
+
+
+class ScoreTable(NamedTuple):
+    """All scores of a corpus as one table [R, S], sequence by sequence: of its tokens, then transitions, firsts and lasts; of
+    segments also begins, ends, listed spans and lengths."""
+
+    rows: NDArray[np.int64]  # [B, kinds + 1] first row of each kind, and the end
+    scores: tuple[Floats, ...]  # the work space of each kind
+    derivatives: tuple[Floats, ...]
+    direction: Floats  # [longest, S] room for the rows of a sequence, like the next two
+    ascent: Floats
+    room: Floats
+
+
+def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
+    """The rows of all sequences of a corpus, beside its work space."""
+    work, segments = room.work, room.segments
+    scores, derivatives = (work.nodes, work.chain), (work.d_nodes, work.d_chain)
+    n_tokens = np.diff(corpus.starts)
+    heights = [n_tokens, np.full(len(n_tokens), corpus.n_states + 2)]
+    if segments is not None:
+        scores += segments.begins, segments.ends, segments.spans, segments.lengths
+        derivatives += segments.d_begins, segments.d_ends, segments.d_spans, segments.d_lengths
+        n_spans = np.diff(segments.uses.listed_starts[corpus.starts])
+        heights += [n_tokens, n_tokens, n_spans, np.full(len(n_tokens), segments.uses.longest)]
+    ends = np.cumsum(np.transpose(heights)).reshape(len(n_tokens), len(heights))
+    rows = np.column_stack([np.append(0, ends[:-1, -1]), ends])
+    longest = int((rows[:, -1] - rows[:, 0]).max(initial=0))
+    return ScoreTable(rows, scores, derivatives, *np.zeros((3, longest, corpus.n_states)))
 
 
 class Ascent(NamedTuple):

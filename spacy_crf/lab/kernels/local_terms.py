@@ -1,4 +1,4 @@
-"""What losses over single tokens and segments need to know of all labellings."""
+"""Sums over all labellings for losses over single tokens and segments."""
 
 import numpy as np
 
