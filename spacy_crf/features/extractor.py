@@ -32,7 +32,35 @@ _OWNER = "spacy_crf.features.v1"
 FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives them"  # for messages
 
 
-class FeatureSet:
+class AttributesRead:
+    """The attributes that the templates of a set read."""
+
+    def attributes(self) -> list[str]:
+        """All of them, each once."""
+        raise NotImplementedError
+
+    @property
+    def reads_clusters(self) -> bool:
+        """Whether the templates read clusters of words."""
+        return not WIDTHS.keys().isdisjoint(self.attributes())
+
+    @property
+    def token_attributes(self) -> list[str]:
+        """Attributes that the templates read and earlier components may write."""
+        return [attribute for attribute in self.attributes() if attribute in TOKEN_ATTRIBUTES]
+
+    @property
+    def extensions(self) -> list[str]:
+        """Custom extensions that the templates read."""
+        return [attribute[4:] for attribute in self.attributes() if attribute.startswith("ext:")]
+
+    @property
+    def reads_stage(self) -> bool:
+        """Whether the templates read the labels of a first stage."""
+        return not set(STAGE_ATTRIBUTES).isdisjoint(self.attributes())
+
+
+class FeatureSet(AttributesRead):
     """The features that a config names (``spacy_crf.features.v1``).
 
     templates: Features of tags, in the template language.
@@ -80,12 +108,7 @@ class FeatureSet:
     @property
     def gazetteers(self) -> list[str]:
         """Names of the gazetteers that the templates read."""
-        return [attribute[3:] for attribute in self._attributes() if attribute.startswith("in:")]
-
-    @property
-    def reads_clusters(self) -> bool:
-        """Whether the templates read clusters of words."""
-        return not WIDTHS.keys().isdisjoint(self._attributes())
+        return [attribute[3:] for attribute in self.attributes() if attribute.startswith("in:")]
 
     @property
     def vector_offsets(self) -> list[int]:
@@ -96,21 +119,6 @@ class FeatureSet:
     def counted(self) -> list[Template]:
         """The templates of states whose features are counted: all but those that read vectors."""
         return [template for template in self.templates if not _is_vector(template)]
-
-    @property
-    def token_attributes(self) -> list[str]:
-        """Attributes that the templates read and earlier components may write."""
-        return [attribute for attribute in self._attributes() if attribute in TOKEN_ATTRIBUTES]
-
-    @property
-    def extensions(self) -> list[str]:
-        """Custom extensions that the templates read."""
-        return [attribute[4:] for attribute in self._attributes() if attribute.startswith("ext:")]
-
-    @property
-    def reads_stage(self) -> bool:
-        """Whether the templates read the labels of a first stage."""
-        return not set(STAGE_ATTRIBUTES).isdisjoint(self._attributes())
 
     def with_stage(self, templates: list[str]) -> "FeatureSet":
         """A copy with more templates, each once. RAISES (ValueError): CRF101 or CRF102."""
@@ -135,7 +143,7 @@ class FeatureSet:
             raise ValueError(Errors.CRF107)
         return changed
 
-    def _attributes(self) -> list[str]:
+    def attributes(self) -> list[str]:
         parts = (part for template in self.templates + self.transitions for part in template.parts)
         return list(dict.fromkeys(part.attribute for part in parts))
 
@@ -149,7 +157,7 @@ class FeatureSet:
 
         RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters, CRF800 for missing vectors.
         """
-        attributes = self._attributes()
+        attributes = self.attributes()
         for template in self.templates + self.transitions:
             for attribute, _ in template.parts:
                 if attribute in WIDTHS and clusters is None:

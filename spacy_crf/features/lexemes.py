@@ -238,7 +238,17 @@ class LexemeTable:
                     affix = slice(length) if length > 0 else slice(length, None)
                     self.names.update(zip(of_length, map(itemgetter(affix), texts)))
         vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
-        self._append(rows, vectors)
+        size = self.size + len(rows)
+        if size > len(self.columns):
+            self.columns, self.vectors = (_grown(array, self.size, size) for array in (self.columns, self.vectors))
+        self.columns[self.size : size] = rows[:, self._kept]
+        if self._fresh is not None:
+            of_words = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
+            first, others, of_others = self._fresh
+            self._fresh = (first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
+        elif vectors is not None:
+            self.vectors[self.size : size] = vectors
+        self.size = size
         self._index.insert(np.array(orths, dtype=np.uint64))
 
     def _folded(self, words: list[str], hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -258,19 +268,6 @@ class LexemeTable:
         if self.names is not None:
             self.names[hashed] = text
         return hashed
-
-    def _append(self, rows: NDArray[np.uint64], vectors: Optional[NDArray[np.float32]]) -> None:
-        size = self.size + len(rows)
-        if size > len(self.columns):
-            self.columns, self.vectors = (_grown(array, self.size, size) for array in (self.columns, self.vectors))
-        self.columns[self.size : size] = rows[:, self._kept]
-        if self._fresh is not None:
-            of_words = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
-            first, others, of_others = self._fresh
-            self._fresh = (first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
-        elif vectors is not None:
-            self.vectors[self.size : size] = vectors
-        self.size = size
 
 
 def _grown(array: NDArray, used: int, size: int) -> NDArray:

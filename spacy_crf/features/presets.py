@@ -96,7 +96,7 @@ def ner_features(
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     owner = "spacy_crf.ner_features.v3"
-    reach = _words_around(owner, window)
+    reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
     templates = changed(owner, ner_templates(reach, [*pairs(reach), *_triples(reach)]), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
 
@@ -112,7 +112,7 @@ def tagger_features(
     """Words, alone and in a row, affixes, shapes and character n-grams around the token, for one tag per token
     (``spacy_crf.tagger_features.v3``). Parameters as of `spacy_crf.ner_features.v3`."""
     owner = "spacy_crf.tagger_features.v3"
-    reach = _words_around(owner, window)
+    reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
     words_in_a_row = [*pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
     templates = changed(owner, tagger_templates(reach, words_in_a_row), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
@@ -142,10 +142,6 @@ def text_features(
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     return FeatureSet(changed("spacy_crf.text_features.v1", _TEXT_TEMPLATES, extra, without), None, padding, functions)
-
-
-def _words_around(owner: str, window: Any) -> int:
-    return checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
 
 
 def changed(

@@ -27,7 +27,7 @@ from .. import checks
 from ..errors import Errors, known_names, shown
 from .clusters import Clusters
 from .document import STAGE_ATTRIBUTES
-from .extractor import FUNCTIONS, FeatureSet, check_attribute
+from .extractor import FUNCTIONS, AttributesRead, FeatureSet, check_attribute
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions
 from .lexemes import NGRAMS
@@ -111,7 +111,7 @@ _JOINED = (
 )
 
 
-class SegmentFeatureSet:
+class SegmentFeatureSet(AttributesRead):
     """The settings of segment features in a config (``spacy_crf.segment_features.v2``).
 
     templates: Features of segments, in the template language.
@@ -159,7 +159,7 @@ class SegmentFeatureSet:
         read.update({f"{WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in WHOLE})
         if self.named(PHRASES):
             read.update({f"{attr.lower()}[0]": None for attr in SPELLINGS})
-        self._attributes = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
+        self._of_tokens = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
 
     def _placed(self, kinds: set[str]) -> list[Template]:
         """The templates that read single tokens, as `CompiledTemplates` compiles them."""
@@ -186,27 +186,10 @@ class SegmentFeatureSet:
     @property
     def gazetteers(self) -> list[str]:
         """Names of the gazetteers that the templates read."""
-        return list(dict.fromkeys([*self.named(PHRASES), *self._attributes.gazetteers]))
+        return list(dict.fromkeys([*self.named(PHRASES), *self._of_tokens.gazetteers]))
 
-    @property
-    def reads_clusters(self) -> bool:
-        """Whether the templates read clusters of words."""
-        return self._attributes.reads_clusters
-
-    @property
-    def token_attributes(self) -> list[str]:
-        """Token attributes that the templates read."""
-        return self._attributes.token_attributes
-
-    @property
-    def extensions(self) -> list[str]:
-        """Custom extensions that the templates read."""
-        return self._attributes.extensions
-
-    @property
-    def reads_stage(self) -> bool:
-        """Whether the templates read the labels of a first stage."""
-        return self._attributes.reads_stage
+    def attributes(self) -> list[str]:
+        return self._of_tokens.attributes()
 
     def with_stage(self, templates: list[str]) -> "SegmentFeatureSet":
         """A copy with more templates."""
@@ -228,7 +211,7 @@ class SegmentFeatureSet:
             for kind, name, _ in template.parts:
                 if kind in PHRASES:
                     require_named(template, name, "in", gazetteers)
-        return self._attributes.reader(gazetteers, clusters)
+        return self._of_tokens.reader(gazetteers, clusters)
 
 
 def _pattern_list(name: str, pattern: Any) -> list[Pattern]:

@@ -21,6 +21,8 @@ from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex, by_token
 from .token_columns import TokenColumns
 
+# All columns at all positions of a batch, those around each sequence too: uint64[N, C]; how many positions follow each: int64[N]
+_Positions = tuple[NDArray[np.uint64], NDArray[np.int64]]
 # Windows share kinds if there are no more than this share of kinds among the windows of the first batch
 _FEW = 0.25
 
@@ -54,7 +56,9 @@ class KindBuilder:
 
     def add(self, columns: TokenColumns) -> CorpusTokens:
         """The features of a batch of tokens."""
-        positions = _all_positions(columns, self._compiled.reader.reach)
+        lengths = np.diff(columns.starts) + 2 * self._compiled.reader.reach
+        values = np.hstack([columns.table.columns[columns.lexemes], columns.values])
+        positions = values, np.repeat(np.cumsum(lengths), lengths) - 1 - np.arange(len(values))
         if self._windows is None:
             self._windows = self._choose(positions)
             rest = np.ones(len(self._compiled.templates), dtype=bool)
@@ -99,7 +103,7 @@ class KindBuilder:
         renumbered = [numbers[kinds] if n == number else others for n, others in enumerate(batch.kinds)]
         return batch._replace(kinds=renumbered, items=items)
 
-    def _choose(self, positions: "_Positions") -> list["_Windows"]:
+    def _choose(self, positions: _Positions) -> list["_Windows"]:
         """Decides which windows to share, by those of the first batch."""
         chosen = []
         [single] = np.nonzero(self._compiled.widths == 1)
@@ -119,17 +123,6 @@ class KindBuilder:
                     chosen.append(windows)
                     break
         return chosen
-
-
-_Positions = tuple[NDArray[np.uint64], NDArray[np.int64]]
-
-
-def _all_positions(columns: TokenColumns, reach: int) -> _Positions:
-    """RETURNS (uint64[N, C], int64[N]): All columns at all positions of a batch, those around each sequence too; and how many
-    positions follow each."""
-    lengths = np.diff(columns.starts) + 2 * reach
-    values = np.hstack([columns.table.columns[columns.lexemes], columns.values])
-    return values, np.repeat(np.cumsum(lengths), lengths) - 1 - np.arange(len(values))
 
 
 class _Windows:

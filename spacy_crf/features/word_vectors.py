@@ -171,6 +171,14 @@ class WordVectors:
         )
 
 
+def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64]]:
+    """RETURNS (float32[R, D], uint64[N], int64[N]): All rows; the hashes of the words that have one, and their rows."""
+    data = vectors.data.get() if hasattr(vectors.data, "get") else vectors.data
+    keys = np.fromiter(vectors.key2row, dtype=np.uint64, count=len(vectors.key2row))
+    rows = np.fromiter(vectors.key2row.values(), dtype=np.int64, count=len(keys))
+    return np.ascontiguousarray(data, dtype=np.float32), keys[rows >= 0], rows[rows >= 0]
+
+
 def make_vectors(given: Vectors, dims: Optional[int], length: float, source: str) -> WordVectors:
     """The table that a model keeps of the vectors of a pipeline.
 
@@ -180,38 +188,14 @@ def make_vectors(given: Vectors, dims: Optional[int], length: float, source: str
     source (str): Where the vectors come from, for messages.
     RAISES (ValueError): CRF803 if the vectors can't be used, or have fewer numbers than `dims`.
     """
-    key, data, keys, rows = _read(given, source)
-    if dims is not None and dims > data.shape[1]:
-        reason = f"{data.shape[1]} numbers can't be reduced to {dims}"
-        raise ValueError(Errors.CRF803.format(source=source, reason=reason))
-    check = zlib.crc32(repr((dims, length, key)).encode("utf8"))
-    for array in (data, keys, rows):
-        check = zlib.crc32(np.ascontiguousarray(array), check)
-    is_floret = given.mode == Mode.floret
-    parts = FloretSettings(*(getattr(given, name) for name in FloretSettings._fields)) if is_floret else None
-    if dims is not None and dims < data.shape[1]:
-        used = slice(None) if is_floret else np.unique(rows)
-        data = _reduced(data, data[used], dims)
-    return WordVectors(data, keys, rows, parts=parts, key=key, source=check, length=length)
-
-
-def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64]]:
-    """RETURNS (float32[R, D], uint64[N], int64[N]): All rows; the hashes of the words that have one, and their rows."""
-    data = vectors.data.get() if hasattr(vectors.data, "get") else vectors.data
-    keys = np.fromiter(vectors.key2row, dtype=np.uint64, count=len(vectors.key2row))
-    rows = np.fromiter(vectors.key2row.values(), dtype=np.int64, count=len(keys))
-    return np.ascontiguousarray(data, dtype=np.float32), keys[rows >= 0], rows[rows >= 0]
-
-
-def _read(given: Vectors, source: str) -> tuple[str, NDArray[np.float32], NDArray[np.uint64], NDArray[np.int32]]:
-    """The attribute, the rows, and the sorted keys with their rows. RAISES (ValueError): CRF803."""
     if not isinstance(given, Vectors):
         raise ValueError(Errors.CRF803.format(source=source, reason=f"they are of the class {type(given).__name__}"))
     key = next(name for name, number in IDS.items() if number == given.attr).lower()
     data, keys, rows = table_of(given)
     order = np.argsort(keys)
     keys, rows = keys[order], rows[order].astype(np.int32)
-    used = data if given.mode == Mode.floret else data[rows]
+    is_floret, width = given.mode == Mode.floret, data.shape[1]
+    used = data if is_floret else data[rows]
     reason = None
     if key not in KEYS:
         reason = f"they are looked up by {key}, which is no attribute of words"
@@ -221,9 +205,17 @@ def _read(given: Vectors, source: str) -> tuple[str, NDArray[np.float32], NDArra
         reason = "some are no finite numbers"
     elif not used.any():
         reason = "all of them are zero"
+    elif dims is not None and dims > width:
+        reason = f"{width} numbers can't be reduced to {dims}"
     if reason is not None:
         raise ValueError(Errors.CRF803.format(source=source, reason=reason))
-    return key, data, keys, rows
+    check = zlib.crc32(repr((dims, length, key)).encode("utf8"))
+    for array in (data, keys, rows):
+        check = zlib.crc32(np.ascontiguousarray(array), check)
+    parts = FloretSettings(*(getattr(given, name) for name in FloretSettings._fields)) if is_floret else None
+    if dims is not None and dims < width:
+        data = _reduced(data, data if is_floret else data[np.unique(rows)], dims)
+    return WordVectors(data, keys, rows, parts=parts, key=key, source=check, length=length)
 
 
 def _reduced(data: NDArray[np.float32], used: NDArray[np.float32], dims: int) -> NDArray[np.float32]:
