@@ -21,7 +21,7 @@ from spacy_crf.cli.migrate import check_model, features_block, make_pipeline, re
 from spacy_crf.migrate.checking import compare, read_columns
 from spacy_crf.migrate.crfpp import compile_template, crfpp_features, read_crfpp
 from spacy_crf.migrate.foreign import as_octets, as_text
-from spacy_crf.migrate.patterns import for_config, from_config
+from spacy_crf.migrate.functions import for_config, from_config
 from spacy_crf.migrate.wapiti import Expression, compile_pattern, read_wapiti, wapiti_features
 
 pytestmark = pytest.mark.issue(15)

@@ -220,7 +220,7 @@ def test_the_ratio_is_that_of_the_two_labellings(nlp):
 
 
 def test_mistakes_are_explained(judged):
-    from spacy_crf.report.why import reasons
+    from spacy_crf.report.cases import reasons
 
     (number,) = (n for n, case in enumerate(judged.errors) if case.kind == "label")
     case = judged.errors[number]
@@ -236,7 +236,7 @@ def test_mistakes_are_explained(judged):
 @pytest.mark.issue(15)
 def test_only_what_has_no_rival_is_left_unexplained(nlp, monkeypatch):
     """Any ValueError passed for that, also spaCy's about an installation that is out of date."""
-    from spacy_crf.report.why import reasons
+    from spacy_crf.report.cases import reasons
 
     ner = nlp.get_pipe("crf_ner")
     doc = Doc(nlp.vocab, words=["Bob", "left", "Ann", "Lee"], sent_starts=[True, False, False, True])
@@ -431,7 +431,7 @@ def test_taggers():
 
 
 def test_rules(nlp, examples):
-    from spacy_crf.report.why import rule_effects
+    from spacy_crf.report.cases import rule_effects
 
     (judged,) = judge(nlp, [nlp.get_pipe("crf_ner")], examples)
     (effect,) = rule_effects(judged)

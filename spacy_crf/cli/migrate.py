@@ -182,7 +182,7 @@ def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
 def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> dict[str, dict[str, Any]]:
     """Blocks of functions for a config: one makes features of labels, another features of pairs of labels if there are lines for
     it."""
-    from ..migrate.patterns import for_config
+    from ..migrate.functions import for_config
     from ..migrate.pipeline import PAIRS, SOURCE
 
     source, argument, _, _ = _SYNTAX[program]

@@ -11,7 +11,6 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import Errors
-from ..features.doc_batch import DocBatch
 from ..features.items import named_numbers
 from ..types import Floats
 from .foreign import ForeignModel, Weighted
@@ -99,7 +98,8 @@ def compare(
         rows = list(functions[SOURCE](doc))
         of_pairs = list(functions[PAIRS](doc)) if PAIRS in functions else None
         theirs = rival(doc, rows)
-        [ours] = _labels(tagger, [doc])
+        found = tagger.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
+        ours = [tagger.labels[tag] for tag in found.tags]
         n_sequences, n_tokens = n_sequences + 1, n_tokens + len(doc)
         wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
         if wrong:
@@ -107,14 +107,6 @@ def compare(
             largest, different = max(largest, gap), different + wrong
             ties += wrong if gap < TIE else 0
     return Comparison(n_sequences, n_tokens, different, ties, largest)
-
-
-def _labels(tagger: Any, docs: list[Doc]) -> Iterator[list[str]]:
-    """The labels that a component finds, whatever annotation the Docs have."""
-    prediction = tagger.predict([doc if not doc.has_annotation("SENT_START") else doc.copy() for doc in docs])
-    labels = tagger.labels
-    for begin, end in pairwise(DocBatch(docs).bounds.tolist()):
-        yield [labels[tag] for tag in prediction.tags[begin:end]]
 
 
 def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
@@ -130,20 +122,16 @@ def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[
             fields = [field.strip() for field in fields]
             if not any(fields):
                 if rows:
-                    yield _doc(nlp, rows, columns)
+                    values = [*zip(*rows)]
+                    doc = Doc(nlp.vocab, words=values[columns.index("orth") if "orth" in columns else 0])
+                    set_columns(doc, columns, values)
+                    yield doc
                 rows = []
             elif len(fields) < len(columns):
                 place = f"Line {number} of {path}"
                 raise ValueError(Errors.CRF703.format(place=place, got=len(fields), expected=len(columns)))
             else:
                 rows.append(fields)
-
-
-def _doc(nlp: Language, rows: list[list[str]], columns: Sequence[str]) -> Doc:
-    values = [*zip(*rows)]
-    doc = Doc(nlp.vocab, words=values[columns.index("orth") if "orth" in columns else 0])
-    set_columns(doc, columns, values)
-    return doc
 
 
 def _module(name: str, program: str, package: str) -> Any:

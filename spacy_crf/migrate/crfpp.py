@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 from .foreign import ForeignModel, Octets, as_text
-from .patterns import Blocks, Pattern, PatternSource, Place, assemble, compile_form, template_lines
+from .functions import Pattern, PatternPlace, PatternSource, assemble, compile_form, template_lines
 
 _KIND = "a model of CRF++"
 _MACRO = re.compile(r"%x\[(-?\d{1,9}),(\d{1,9})\]")
@@ -24,11 +24,11 @@ _HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *\r?")
 def compile_template(line: str) -> Pattern:
     """Compile a line of a file of templates. RAISES (ValueError): CRF856 if it is not a template."""
 
-    def place(match: "re.Match[str]") -> Place:
+    def place(match: "re.Match[str]") -> PatternPlace:
         row, column = int(match[1]), int(match[2])
         if abs(row) > _FARTHEST:
             raise ValueError(Errors.CRF856.format(template=line, reason=f"rows are at most {_FARTHEST} away"))
-        return Place(column, row)
+        return PatternPlace(column, row)
 
     pattern = compile_form(line, _MACRO, place, "%x[row,column]")
     if line[:1] not in ("U", "B"):
@@ -79,9 +79,7 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
             parts.append([])
     parts = [part for part in parts if part]
     if len(parts) != 5:
-        octets.refuse(
-            "the parts", f"there are {len(parts)} between empty lines, and 5 are needed: it is cut off, or no model"
-        )
+        octets.refuse("the parts", f"there are {len(parts)} between empty lines, and 5 are needed: the file is cut off")
     head = {}
     for number, line in parts[0]:
         match = _HEAD.fullmatch(line)
@@ -91,10 +89,7 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     missing = {"version", "cost-factor", "maxid", "xsize"} - head.keys()
     if missing:
         octets.refuse("the header", f"{', '.join(sorted(missing))} is missing")
-    cost, n_weights = (
-        _number(octets, "the header", head["cost-factor"]),
-        int(_number(octets, "the header", head["maxid"])),
-    )
+    cost, n_weights = (_number(octets, "the header", head[name]) for name in ("cost-factor", "maxid"))
     names, ids = [], []
     for number, line in parts[3]:
         first, _, name = line.rstrip(b"\r").partition(b" ")
@@ -103,7 +98,8 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
         ids.append(int(first))
         names.append(as_text(name))
     if len(parts[4]) != n_weights:
-        octets.refuse(f"line {parts[4][0][0]}", f"{len(parts[4])} weights follow, and the header announces {n_weights}")
+        reason = f"{len(parts[4])} weights follow, and the header announces {n_weights:.0f}"
+        octets.refuse(f"line {parts[4][0][0]}", reason)
     weights = np.array([_number(octets, f"line {number}", line) for number, line in parts[4]])
     labels, templates = ([as_text(line.rstrip(b"\r")) for _, line in part] for part in parts[1:3])
     return _model(octets, labels, templates, names, np.array(ids, dtype=np.int64), cost * weights)
@@ -191,6 +187,6 @@ def _model(
         octets.refuse("the features", f"one has weights up to number {ends.max()}, and there are {len(weights)}")
     patterns = [(template, compile_template(template)) for template in templates]
     constants = {template for template, pattern in patterns if pattern.is_constant and template.startswith("B")}
-    blocks = Blocks(np.where(is_pair, -1, ids), np.where(is_pair, ids, -1))
+    blocks = (np.where(is_pair, -1, ids), np.where(is_pair, ids, -1))
     [there] = np.nonzero(weights)
     return assemble("crfpp", labels, names, blocks, there, weights[there], templates, constants)

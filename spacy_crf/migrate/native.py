@@ -16,10 +16,8 @@ from ..features.lexemes import Padding
 from ..features.templates import WIDEST_OFFSET, Template, TemplatePart, parse_template
 from . import crfpp, wapiti
 from .foreign import ForeignModel, Weighted
-from .patterns import Pattern
+from .functions import TEXTS, Pattern
 
-# Attributes whose values are strings both in columns and in templates
-_TEXTS = ("orth", "lower", "norm", "shape", "prefix", "suffix", "tag", "pos", "lemma", "dep", "ent_type")
 _MOST_WAYS = 4  # to make a name, on average over at least 100 names
 
 _Compile = Callable[[str], Pattern]
@@ -130,7 +128,7 @@ def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
             return "it changes or tests words"
         if abs(offset) > WIDEST_OFFSET:
             return f"it reads a word that is farther away than {WIDEST_OFFSET}"
-        if columns[column] not in _TEXTS:
+        if columns[column] not in TEXTS:
             return f"column {columns[column]} is no text in templates"
     return None
 

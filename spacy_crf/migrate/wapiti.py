@@ -8,7 +8,7 @@ import numpy as np
 
 from ..errors import Errors
 from .foreign import ForeignModel, Octets, as_octets, as_text
-from .patterns import Blocks, Pattern, PatternSource, Place, assemble, compile_form, template_lines
+from .functions import Pattern, PatternPlace, PatternSource, assemble, compile_form, template_lines
 
 _KIND = "a model of Wapiti"
 _COMMAND = re.compile(r'%([xtmXTM])\[(@?)([+-]?\d{1,9}),(\d{1,9})(?:,"((?:[^"\\]|\\.)*)")?\]')
@@ -171,7 +171,7 @@ def compile_pattern(line: str) -> Pattern:
     return Pattern(form[:1].lower() + form[1:], places)
 
 
-def _place(line: str, match: "re.Match[str]") -> Place:
+def _place(line: str, match: "re.Match[str]") -> PatternPlace:
     command, absolute, offset, column, expression = match.groups()
     if (command.lower() == "x") != (expression is None):
         raise ValueError(Errors.CRF856.format(template=line, reason="%t and %m have an expression, %x has none"))
@@ -183,11 +183,11 @@ def _place(line: str, match: "re.Match[str]") -> Place:
     if abs(position) > _MOST_PATTERNS_AWAY:
         raise ValueError(Errors.CRF856.format(template=line, reason=f"offsets are at most {_MOST_PATTERNS_AWAY}"))
     if not absolute:
-        return Place(int(column), position, "token", change)
+        return PatternPlace(int(column), position, "token", change)
     return (
-        Place(int(column), position, "end", change)
+        PatternPlace(int(column), position, "end", change)
         if position < 0
-        else Place(int(column), position - 1, "start", change)
+        else PatternPlace(int(column), position - 1, "start", change)
     )
 
 
@@ -286,9 +286,7 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
     of_labels, of_pairs = (np.array([name[:1] in kinds for name in names], dtype=bool) for kinds in ("u*", "b*"))
     size = len(labels)
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
-    blocks = Blocks(
-        np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1)
-    )
+    blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
     ids, weights = [], []
     while not lines.is_at_end:
         first, _, value = lines.line().partition(b"=")

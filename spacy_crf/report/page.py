@@ -18,7 +18,7 @@ from .. import __version__
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.scorers import calibration
 from . import charts
-from .cases import KINDS, Case, Judged, certainty
+from .cases import KINDS, MOST_TEXTS, Case, Judged, Reason, certainty, reasons, rule_effects
 from .figures import (
     LEVEL,
     Group,
@@ -32,7 +32,6 @@ from .figures import (
     scores,
 )
 from .suspects import Suspect, judged_by, ranked
-from .why import MOST_TEXTS, Reason, reasons, rule_effects
 
 AROUND = 90  # characters of the text on each side of a mistake
 MOST_ERRORS = 5000
