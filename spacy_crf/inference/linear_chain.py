@@ -1,6 +1,6 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,27 +25,29 @@ class LinearChain(Structure[ChainScores]):
     chunk_tokens = 8192
     work = ChainWork
 
-    def forward(self, work: ChainWork) -> tuple[Floats, "_ChainForward"]:
+    def forward(self, work: ChainWork) -> tuple[Floats, tuple]:
+        # Passed on: the pass in the linear domain, log partitions, and the passes of sequences in log space
         linear = scaling.forward(work)
         log_z = linear.log_z.copy()
         logs = {b: _log_forward(work, b, log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
-        return log_z, _ChainForward(linear, log_z, logs)
+        return log_z, (linear, log_z, logs)
 
-    def backward(self, work: ChainWork, kept: "_ChainForward", weights: Floats, out: ChainScores) -> None:
+    def backward(self, work: ChainWork, kept: tuple, weights: Floats, out: ChainScores) -> None:
         if not work.n_tokens:  # whose transitions may be no matrices
             return
         exponentials = work.exponentials
-        layout, (scaled, alpha, linear_log_z) = exponentials.layout, kept.linear
-        out.first[:], out.last[:] = scaling.backward(work, kept.linear, weights, out.emissions)
+        linear, log_z, logs = kept
+        layout, (scaled, alpha, linear_log_z) = exponentials.layout, linear
+        out.first[:], out.last[:] = scaling.backward(work, linear, weights, out.emissions)
         d_block, d_arcs = np.zeros_like(exponentials.block), np.zeros_like(exponentials.arcs)
         kernels.transition_expectations(scaled, layout, alpha, d_block, d_arcs)
         d_block *= exponentials.block
         d_arcs *= exponentials.arcs
         layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))
         for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
-            if b not in kept.logs:  # the pass backward gave up first
-                kept.logs[b] = _log_forward(work, b, kept.log_z)
-            _log_backward(work, b, kept.logs[b], kept.log_z, weights, out)
+            if b not in logs:  # only the backward pass refused the linear domain
+                logs[b] = _log_forward(work, b, log_z)
+            _log_backward(work, b, logs[b], log_z, weights, out)
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
         if work.per_position:
@@ -168,12 +170,6 @@ def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
     out.first[:] = out.emissions[opening].sum(axis=0)
     out.last[:] = out.emissions[closing].sum(axis=0)
     return out
-
-
-class _ChainForward(NamedTuple):
-    linear: scaling.ForwardPass
-    log_z: Floats  # [B]
-    logs: dict[int, "LogPass"]  # sequences in log space
 
 
 def _log_forward(work: ChainWork, b: int, log_z: Floats) -> "LogPass":

@@ -59,6 +59,11 @@ def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
     return SpanList(first, lengths.astype(np.int32))
 
 
+def begins_of(listed: SpanList) -> NDArray[np.int64]:
+    """First token of each listed span. RETURNS (int64[N])"""
+    return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
+
+
 def list_spans(
     scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> tuple[SegmentScores, NDArray[np.int64], NDArray[np.int64]]:
@@ -77,7 +82,7 @@ def list_spans(
 class SegmentWork(Work[SegmentScores]):
     """Scores of chains of segments, prepared for the kernels."""
 
-    masked = False  # whether anything is forbidden at some token; `log_potentials` tells
+    masked = False  # whether anything is forbidden at some token, once `log_potentials` is known
 
     @property
     def listed(self) -> SpanList:
@@ -141,27 +146,29 @@ class SemiMarkov(Structure[SegmentScores]):
             arrays.refuse_listed(listed, checked.starts, len(checked.lengths))
         return checked._replace(listed=listed)
 
-    def forward(self, work: SegmentWork) -> tuple[Floats, "_SegmentForward"]:
-        linear, whole = _linear_forward(work), work.chunk(0, work.n_sequences)
+    def forward(self, work: SegmentWork) -> tuple[Floats, tuple]:
+        # Passed on: the pass in the linear domain (or None), log partitions, and passes in log space by their first sequence
+        linear = _linear_forward(work)
         if linear is None:
             log_z = np.empty(work.n_sequences)
-            return log_z, _SegmentForward(None, log_z, {0: log_space.forward(work, whole, log_z)})
+            done = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
+            return log_z, (None, log_z, {0: done})
         log_z = linear.log_z.copy()
         log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
         chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
         logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
-        return log_z, _SegmentForward(linear, log_z, logs)
+        return log_z, (linear, log_z, logs)
 
-    def backward(self, work: SegmentWork, kept: "_SegmentForward", weights: Floats, out: SegmentScores) -> None:
-        rows = work.rows(out)
-        if kept.linear is not None:
-            kernels.expectations(kept.linear.potentials, kept.linear.prefixes, weights, kept.linear.log_z, rows)
+    def backward(self, work: SegmentWork, kept: tuple, weights: Floats, out: SegmentScores) -> None:
+        rows, (linear, log_z, logs) = work.rows(out), kept
+        if linear is not None:
+            kernels.expectations(linear.potentials, linear.prefixes, weights, linear.log_z, rows)
             rows.transitions[:] *= work.exponentials.transitions
-            for b in np.flatnonzero(np.isnan(kept.linear.log_z)).tolist():
-                if b not in kept.logs:  # the pass backward gave up first
-                    kept.logs[b] = log_space.forward(work, work.chunk(b, b + 1), kept.log_z)
-        for done in kept.logs.values():
-            log_space.backward(done, kept.log_z, weights, out)
+            for b in np.flatnonzero(np.isnan(linear.log_z)).tolist():
+                if b not in logs:  # only the backward pass refused the linear domain
+                    logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
+        for done in logs.values():
+            log_space.backward(done, log_z, weights, out)
         _sum_up(work, out)
 
     def best(self, work: SegmentWork) -> Path:
@@ -270,7 +277,7 @@ class SemiMarkov(Structure[SegmentScores]):
         min_prob (float): The least probability that exactly these tokens are a segment of this state.
         RETURNS (StateSegments, float64[N]): The segments and their probabilities.
         """
-        # one part in a million more, so that a bound such as 1.0 is not missed by rounding
+        # One part in a million less, so that rounding does not miss a bound such as 1.0
         min_log_prob = np.log(min_prob) - 1e-6 if min_prob > 0 else -np.inf
         log_z = np.empty(work.n_sequences)
         entered, _ = log_space.prefixes(work, log_z)
@@ -327,15 +334,11 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
         float(first_shift[0] + last_shift[0]),
         (allowed[1:] <= allowed[:-1]).all(axis=0),
         float(max(spread.max(initial=0.0), first_spread[0], last_spread[0])),
-        _largest(lengths),
+        kernels.largest(lengths.ravel()),
     )
 
 
 _shared = LatestResults(_exponentials, most=4)
-
-
-def _largest(scores: Floats) -> float:
-    return kernels.largest(scores.ravel())
 
 
 class _LinearPass(NamedTuple):
@@ -346,36 +349,21 @@ class _LinearPass(NamedTuple):
     log_z: Floats  # [B] less the shift of the ends; NaN for sequences that need log space
 
 
-class _SegmentForward(NamedTuple):
-    linear: Optional[_LinearPass]  # None if all sequences are in log space
-    log_z: Floats  # [B]
-    logs: dict[int, log_space.LogPass]  # by their first sequence
-
-
 def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
     """Forward pass in the linear domain; None where that domain refuses the scores."""
     log_potentials, exponentials = work.log_potentials, work.exponentials
     if work.masked or exponentials.spread > SPREAD:
         return None
-    if exponentials.extra + _largest(log_potentials.spans) > kernels.EXTRA:
+    if exponentials.extra + kernels.largest(log_potentials.spans.ravel()) > kernels.EXTRA:
         return None
-    potentials = kernels.ScaledSegmentPotentials(
-        log_potentials.opening,
-        log_potentials.closing,
-        exponentials.lengths,
-        np.exp(log_potentials.spans),
-        exponentials.transitions,
-        exponentials.transposed,
-        exponentials.first,
-        exponentials.last,
-        exponentials.shift,
-        exponentials.unbroken,
-        log_potentials.span_of,
-        log_potentials.starts,
-    )
+    of_tokens = log_potentials.opening, log_potentials.closing
+    of_segments = exponentials.lengths, np.exp(log_potentials.spans)
+    of_steps = exponentials.transitions, exponentials.transposed
+    of_ends = exponentials.first, exponentials.last, exponentials.shift, exponentials.unbroken
+    where = log_potentials.span_of, log_potentials.starts
+    potentials = kernels.ScaledSegmentPotentials(*of_tokens, *of_segments, *of_steps, *of_ends, *where)
     rows, scales = np.empty((2, *log_potentials.opening.shape)), np.empty((2, work.n_tokens))
-    done = _LinearPass(
-        potentials, kernels.SegmentForwardRows(rows[0], scales[0], rows[1], scales[1]), np.empty(work.n_sequences)
-    )
+    prefixes = kernels.SegmentForwardRows(rows[0], scales[0], rows[1], scales[1])
+    done = _LinearPass(potentials, prefixes, np.empty(work.n_sequences))
     kernels.forward(*done)
     return done

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .. import arrays, checks
 from ..arrays import Scores, ends, per_position
-from ..inference.semi_markov import every_span
+from ..inference.semi_markov import begins_of, every_span
 from ..inference.structure import States, Structure, Work
 from ..losses.clamped import LabelledLoss
 from ..losses.soft import per_sequence
@@ -40,11 +40,12 @@ class AnnotatedBatch(NamedTuple):
 def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Terms of `PseudoLikelihood`."""
     starts, n_tokens = work.starts, work.n_tokens
-    spans = _every_span(structure, work)
-    pieces, steps = structure.segment_marginals(work, spans.listed)
-    allowed = _allowed(spans, starts, annotation)
+    listed = every_span(starts, len(structure.lengths(work)))
+    begin = begins_of(listed)
+    pieces, steps = structure.segment_marginals(work, listed)
+    allowed = _allowed(listed, starts, annotation)
     probability = np.zeros(n_tokens)
-    cover_probability(pieces, allowed, spans.listed.starts, probability)
+    cover_probability(pieces, allowed, listed.starts, probability)
     impossible = any_token(probability <= 0.0, starts)
     opens, _ = ends(starts, n_tokens)
     factors = token_factors(annotation, impossible, starts) * (annotation.clamp.may_begin | opens)
@@ -53,8 +54,8 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     # The derivative of log p(the piece at token t is in A) is the expectation of 1[in A] / p over labellings, less 1: an allowed
     # piece is rewarded with 1 / p for each of its tokens that has a term.
     d_pieces, d_steps = np.zeros_like(pieces), np.zeros_like(steps)
-    marginal_gradient(pieces, steps, allowed, factors / safe, spans.listed.starts, starts, d_pieces, d_steps)
-    d_scores = structure.segments_derivative(work, spans.begin, spans.end, d_pieces)
+    marginal_gradient(pieces, steps, allowed, factors / safe, listed.starts, starts, d_pieces, d_steps)
+    d_scores = structure.segments_derivative(work, begin, begin + listed.lengths, d_pieces)
     d_transitions = d_steps if per_position(work.scores) else d_steps.sum(axis=0)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
 
@@ -98,35 +99,29 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Terms of `Piecewise`."""
     scores, starts, states = work.scores, work.starts, annotation.clamp.states
-    spans = _every_span(structure, work)
-    of_spans = structure.score_segments(work, spans.begin, spans.end)
-    allowed = _allowed(spans, starts, annotation)
+    listed = every_span(starts, len(structure.lengths(work)))
+    begin = begins_of(listed)
+    end = begin + listed.lengths
+    of_spans = structure.score_segments(work, begin, end)
+    allowed = _allowed(listed, starts, annotation)
     some = np.flatnonzero(allowed.any(axis=1))
     before = _sum_before(scores, states)
-    log_z, shares = _sum_pieces(scores, spans.begin, spans.end, of_spans, before.all)
+    log_z, shares = _sum_pieces(scores, begin, end, of_spans, before.all)
     of_some = np.where(allowed[some], of_spans[some], -np.inf)
-    clamped_log_z, clamped_shares = _sum_pieces(scores, spans.begin[some], spans.end[some], of_some, before.allowed)
+    clamped_log_z, clamped_shares = _sum_pieces(scores, begin[some], end[some], of_some, before.allowed)
     impossible = any_token(clamped_log_z == -np.inf, starts)
     factors = token_factors(annotation, impossible, starts)
     counted = factors > 0.0
     terms = np.zeros(len(factors))
     terms[counted] = factors[counted] * (log_z[counted] - clamped_log_z[counted])
-    d_pieces = factors[spans.end - 1, np.newaxis] * shares
-    d_clamped = factors[spans.end[some] - 1, np.newaxis] * clamped_shares
-    d_before = _by_first_token(d_pieces, spans.begin, len(states))
-    d_allowed = _by_first_token(d_clamped, spans.begin[some], len(states))
+    d_pieces = factors[end - 1, np.newaxis] * shares
+    d_clamped = factors[end[some] - 1, np.newaxis] * clamped_shares
+    d_before = _by_first_token(d_pieces, begin, len(states))
+    d_allowed = _by_first_token(d_clamped, begin[some], len(states))
     d_transitions = _derive_before(before, d_before, d_allowed, per_position(scores))
     d_pieces[some] -= d_clamped
-    d_scores = structure.segments_derivative(work, spans.begin, spans.end, d_pieces)
+    d_scores = structure.segments_derivative(work, begin, end, d_pieces)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
-
-
-class _EverySpan(NamedTuple):
-    """All spans of 1 to K tokens, by their first token and then by their length."""
-
-    begin: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    listed: SpanList
 
 
 class _Before(NamedTuple):
@@ -140,25 +135,20 @@ class _Before(NamedTuple):
     opens: NDArray[np.bool_]  # [T]
 
 
-def _every_span(structure: Structure, work: Work) -> _EverySpan:
-    listed = every_span(work.starts, len(structure.lengths(work)))
-    begin = np.repeat(np.arange(work.n_tokens), np.diff(listed.starts))
-    return _EverySpan(begin, begin + listed.lengths, listed)
-
-
-def _allowed(spans: _EverySpan, starts: NDArray[np.int64], annotation: AnnotatedBatch) -> NDArray[np.bool_]:
+def _allowed(listed: SpanList, starts: NDArray[np.int64], annotation: AnnotatedBatch) -> NDArray[np.bool_]:
     """Which segments the annotation allows: bool[N, S]."""
     clamp = annotation.clamp
     opens, _ = ends(starts, len(clamp.states))
-    may = np.append(clamp.may_begin | opens, True)
+    may, begins = np.append(clamp.may_begin | opens, True), begins_of(listed)
+    ends_of = begins + listed.lengths
     # Counted up to each token
     forbidden = np.cumsum(np.vstack([np.zeros_like(clamp.states[:1]), ~clamp.states]), axis=0, dtype=np.int32)
     must = np.append(0, np.cumsum(clamp.must_begin))
-    fits = may[spans.begin] & may[spans.end] & (must[spans.end] == must[spans.begin + 1])
-    allowed = (forbidden[spans.end] == forbidden[spans.begin]) & fits[:, np.newaxis]
+    fits = may[begins] & may[ends_of] & (must[ends_of] == must[begins + 1])
+    allowed = (forbidden[ends_of] == forbidden[begins]) & fits[:, np.newaxis]
     begin, end, label = annotation.wrong
-    listed = end - begin <= np.diff(spans.listed.starts)[begin]
-    allowed[(spans.listed.starts[begin] + end - begin - 1)[listed], 1 + label[listed]] = False
+    short = end - begin <= np.diff(listed.starts)[begin]
+    allowed[(listed.starts[begin] + end - begin - 1)[short], 1 + label[short]] = False
     return allowed
 
 

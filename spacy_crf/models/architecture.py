@@ -268,7 +268,11 @@ def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any)
 
 
 def without_stage(model: Model) -> StructureModel:
-    """An untrained model with the same settings, without the templates that read the labels of a first stage."""
+    """An untrained model with the same settings, without the templates that read the labels of a first stage.
+
+    model (Model): Of a structure.
+    RETURNS (StructureModel)
+    """
     layers = {name: model.get_ref(name).copy() for name in model.ref_names}
     for layer in layers.values():
         layer.ops = NumpyOps()
@@ -280,6 +284,11 @@ def without_stage(model: Model) -> StructureModel:
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    """Scores of Docs.
+
+    docs (list[Doc]): B sequences with T tokens.
+    RETURNS (Scores, Callable): Potentials, and the function that takes their derivatives.
+    """
     node: Architecture = model.attrs["role"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
     weights = {name: model.get_param(name) for name in node.params}
@@ -297,6 +306,10 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
+    """Initialize a model, or add what a corpus shows beyond the present features and states.
+
+    X (Batches), Y (Sizes): None to initialize the layers alone.
+    """
     node: Architecture = model.attrs["role"]
     if X is None or Y is None:
         for layer in model.layers:

@@ -54,6 +54,7 @@ class PackedClamp:
 
     @classmethod
     def from_stored(cls, stored: list[Any]) -> "PackedClamp":
+        """A clamp from the data that `stored` gives."""
         clamp = cls.__new__(cls)
         is_of_segments, clamp.octets, shapes = stored
         clamp._type, clamp._shapes = SegmentClamp if is_of_segments else None, [*map(tuple, shapes)]
@@ -315,6 +316,7 @@ class DenseCorpus:
         self.starts: list[NDArray[np.int64]] = []
 
     def add(self, docs: DocBatch) -> None:
+        """Compute the vectors of the next batch."""
         ops = self.layer.ops
         self.vectors.append(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))))
         self.starts.append(docs.sequence_starts())
@@ -329,6 +331,7 @@ class DenseCorpus:
         yield from (*self.vectors, *self.starts)
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "DensePass":
+        """One pass over the corpus, with weights by name."""
         return DensePass(self, weights)
 
 

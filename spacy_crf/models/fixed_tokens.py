@@ -105,6 +105,7 @@ class FixedTokens:
 
     @classmethod
     def from_stored(cls, stored: list[Any], table: Table) -> "FixedTokens":
+        """Features from the data that `stored` gives."""
         tokens, (windows, blocks) = cls.__new__(cls), stored
         tokens.table = table
         tokens.windows = [WindowTable(Sight(*sight), dict(slots), *rest) for sight, slots, *rest in windows]

@@ -170,6 +170,7 @@ class CorpusObjective(Weights):
         return (*self.layout, check)
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """Loss of the corpus at weights (float64[n]). RETURNS (float, float64[n]): The loss and its gradient."""
         of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
@@ -231,5 +232,6 @@ class TiedObjective(Variables, CorpusObjective):
         self.merge_states()
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        """Loss of the corpus at variables (float64[m]). RETURNS (float, float64[m]): The loss and its gradient."""
         value, gradient = super().evaluate(self.spread(weights))
         return value, self.gathered(gradient)

@@ -68,6 +68,7 @@ class PoolNode(Node):
         check_weights(model, {"shares": (len(model.layers),)})
 
     def total(self, outputs: Sequence[Any], shares: Floats) -> Any:
+        """Weighted sum of the scores of the members, with shares (float64[M])."""
         return self._of.weighted_sum(outputs, shares)
 
     def derivatives(self, d_pool: Any, outputs: Sequence[Any]) -> Floats:
@@ -148,7 +149,9 @@ def pooled_loss(
     """Loss of each member, and for held-out texts the negative log probability (see `ClampedLoss`), which determines the shares:
     other losses may be least where all scores are 0.
 
-    soft: Soft labels, for a loss that takes them.
+    structure (Structure), scores (Pooled), clamp, weights (float64[B]): See `ClampedLoss`. soft: Soft labels, if the loss takes
+    any.
+    RETURNS (float64[B], Pooled, bool[B]): Losses, derivatives of their sum, and which sequences are impossible.
     """
     of_pool = loss if soft else LogLikelihood()
     weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out

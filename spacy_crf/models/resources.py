@@ -34,7 +34,7 @@ def shared_lists() -> Iterator[None]:
 
 
 def write(each: Any) -> Any:
-    """Data of a list for `read`, or its number if an earlier node has the list."""
+    """Data of a list for `read`, or its number if an earlier node has the list. RETURNS (dict or int)"""
     met = _met.get()
     if met is None:
         return each.to_dict()

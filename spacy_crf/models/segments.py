@@ -23,7 +23,7 @@ from ..features.gazetteers import Gazetteer
 from ..features.segment_templates import SegmentFeatureSet, segment_features
 from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
-from ..inference.semi_markov import StateSegments, add_spans, every_span
+from ..inference.semi_markov import StateSegments, add_spans, begins_of, every_span
 from ..models import sparse
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .emissions import Emissions
@@ -232,11 +232,6 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
         changes[begin[some]] += shares[some]
         changes[begin[some] + length] -= shares[some]
     return changes[:-1].cumsum(axis=0)
-
-
-def begins_of(listed: SpanList) -> NDArray[np.int64]:
-    """First token of each listed span. RETURNS (int64[N])"""
-    return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
 
 
 def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:

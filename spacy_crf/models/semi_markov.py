@@ -14,14 +14,14 @@ from thinc.types import Floats2d
 from .. import checks
 from ..arrays import per_position
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
-from ..inference.semi_markov import list_spans
+from ..inference.semi_markov import begins_of, list_spans
 from ..types import SegmentClamp, SegmentScores
 from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
 from .neural import scored_tokens
 from .node import check_array, check_equal, gives
 from .pool import put_together
-from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, begins_of, part_of_spans, total_of_spans
+from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, part_of_spans, total_of_spans
 
 _MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables
 LongestSegment = Union[None, int, float, dict[str, int]]

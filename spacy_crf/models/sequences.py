@@ -35,14 +35,14 @@ class _Batch(NamedTuple):
 
 
 class SequencesObjective(Weights):
-    """What an online optimizer asks for: the corpus with its features looked up, and where each weight is.
+    """Objective for online optimizers: the corpus with its features looked up, and the layout of the weights.
 
     model (Model): Of a structure, on SparseEmissions.
     loss (ClampedLoss): What is minimised.
     corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
     """
 
-    # Where a model goes on from what it has learned, see `optimizers.anchor.Anchor`
+    # Set if the model continues from earlier training, see `optimizers.anchor.Anchor`
     anchor: Any = None
     mixed: Any = None
     # Names the sequence that begins at a token, for humans
@@ -62,6 +62,7 @@ class SequencesObjective(Weights):
         self.n_sequences = len(self.corpus.starts) - 1
 
     def describe(self, sequence: int) -> str:
+        """Name of a sequence by its number, for messages."""
         if self.describe_token is None:
             return f"sequence {sequence}"
         return self.describe_token(int(self.corpus.starts[sequence]))
@@ -74,7 +75,7 @@ class SequencesObjective(Weights):
             found.update((kind, (kinds[kind].table, some)) for kind, some in of_layer.features.items())
             listed = of_layer.listed
         if listed is not None:
-            # Spans that are excluded are listed for that alone, most of them without a feature
+            # Excluded spans are listed too, most of them without a feature
             wrong = batch.excluded
             listed, own, numbers = add_spans(listed, wrong.start, wrong.end, int(batch.starts[-1]))
             excluded = np.zeros((len(listed.lengths), self.n_states), dtype=bool)
@@ -137,8 +138,7 @@ class SequencesObjective(Weights):
     def _segments(
         self, batches: list[_Batch], uses: dict[str, SlotUses], gold: NDArray[np.int32], starts: NDArray[np.int64]
     ) -> tuple[SegmentUses, NDArray[np.bool_]]:
-        """What there is of segments, and of which tokens the annotation leaves no doubt (bool[T]): where a segment begins, and
-        which state it has."""
+        """Segments of the corpus, and tokens whose annotation is certain (bool[T]): where a segment begins, and its state."""
         clamp = SegmentClamp(*(np.concatenate(arrays) for arrays in zip(*(batch.clamp for batch in batches))))
         excluded = np.concatenate([batch.excluded for batch in batches])
         begins = clamp.must_begin.copy()
@@ -160,7 +160,7 @@ class SequencesObjective(Weights):
 
 
 def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
-    """What tells one corpus from another."""
+    """Arrays that distinguish a corpus from others."""
     yield from (corpus.starts, corpus.gold, corpus.weights, corpus.clamp, corpus.states.slots, corpus.states.bounds)
     if corpus.segments is not None:
         _, path, may_begin, must_begin, features, listed_starts, listed_lengths, _, excluded = corpus.segments
@@ -169,14 +169,19 @@ def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
 
 
 def _spread(features: TokenFeatures, at: NDArray[np.int64], n: int) -> TokenFeatures:
-    """Features of spans as those of n spans, among which they have these numbers."""
+    """Features of spans as features of n spans, among which the spans have the numbers `at`."""
     counts = np.zeros(n, dtype=np.int64)
     counts[at] = np.diff(features.starts)
     return features._replace(starts=np.append(0, np.cumsum(counts)))
 
 
 def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, start: int) -> SlotUses:
-    """What the features of each token, or span, use of a vector of slots, where they have those from number ``start`` on."""
+    """Slots that the features of each token, or span, use.
+
+    features (TokenFeatures): Features of T tokens or spans. layout (SlotLayout): Slots of their table.
+    n_columns (int): Columns of the table. start (int): Number of its first slot among all slots.
+    RETURNS (SlotUses)
+    """
     n_tokens = len(features.starts) - 1
     # The features of each token, those whose row is whole first
     widths = np.diff(layout.starts)[features.rows]
@@ -200,6 +205,7 @@ def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, star
 
 
 def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
+    """Uses of slots of several batches, one behind the other. RETURNS (SlotUses)"""
     slots, columns, values, bounds = zip(*parts)
     if any(map(len, values)):
         ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
@@ -208,7 +214,7 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
 
 
 def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
-    """What the same tokens use of two tables of as many columns, of which the second has values."""
+    """Uses of the slots of two tables by the same tokens; features of the second table have values. RETURNS (SlotUses)"""
     values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
     bounds = one.bounds + other.bounds
     # A token's rows of both, then its single slots of both
@@ -223,12 +229,13 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
 
 
 def count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:
-    """How many slots the tokens before each token use: int64[T + 1]."""
+    """Number of slots that the tokens before each token use: int64[T + 1]."""
     sizes = np.diff(uses.bounds)
     sizes[0::2] *= n_columns
     return np.append(0, np.cumsum(sizes))[0::2]
 
 
 def join_starts(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Starts of several batches (int64[B + 1] each) as those of one. RETURNS (int64[n + 1])"""
     lengths = [np.diff(part) for part in parts]
     return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

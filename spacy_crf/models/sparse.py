@@ -205,6 +205,7 @@ class SparseFeatures(ListedFeatures):
         return {name: table.slots(weights[name]) for name, table in self.tables.items()}
 
     def look_up(self, docs: list[Doc]) -> FoundFeatures:
+        """Features of a batch of Docs. RETURNS (FoundFeatures)"""
         columns = self.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns) if self.has_spans else ({}, None)
         if self.unit is None:
@@ -282,6 +283,7 @@ class SparseFeatures(ListedFeatures):
         return copied
 
     def to_dict(self) -> dict[str, Any]:
+        """Data to save, for msgpack."""
         return {
             "templates": self.feature_set.spelled(),
             **super().to_dict(),
@@ -367,6 +369,7 @@ class SparseNode(Node):
         self.meaning = meaning
 
     def features(self, model: Model) -> SparseFeatures:
+        """The features of the node."""
         return model.attrs[self.attr]
 
     def resize(self, model: Model, n_states: int) -> None:
@@ -410,6 +413,11 @@ class SparseNode(Node):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    """Scores of Docs.
+
+    docs (list[Doc]): A batch with T tokens.
+    RETURNS (Any, Callable): Output of the features, and the function that takes its derivative.
+    """
     features: SparseFeatures = model.attrs[model.attrs["role"].attr]
     weights = {name: model.get_param(name) for name in features.tables}
     if not is_train:

@@ -47,6 +47,7 @@ class Sight(NamedTuple):
 
     @classmethod
     def of(cls, offsets: NDArray[np.int64]) -> "Sight":
+        """The run of tokens for templates at some offsets (int64[O])."""
         if not len(offsets):
             return cls(0, 0)
         return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
@@ -339,6 +340,7 @@ class Table:
         return [self.index.keys, self.pair_starts, self.pair_columns]
 
     def to_dict(self) -> dict[str, Any]:
+        """Data to save, for msgpack."""
         widths = np.diff(self.pair_starts)
         return {
             "index": self.index.to_dict(),

@@ -65,6 +65,7 @@ class OfTexts:
         return None
 
     def rows(self, docs: DocBatch) -> UnitRows:
+        """The units of Docs that have scores."""
         return UnitRows.of(self.unit, docs.sequence_starts(), docs.bounds)
 
     def starts(self, docs: DocBatch) -> NDArray[np.int64]:

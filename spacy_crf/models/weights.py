@@ -197,6 +197,7 @@ class Weights:
         return np.concatenate([block.met(evidence) for block in self._blocks])
 
     def weights(self) -> Floats:
+        """The weights of the model: float64[n]."""
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray[np.float32]]:
@@ -205,6 +206,7 @@ class Weights:
         return {(block.model.id, block.name): block.model.ops.asarray(array) for block, array in laid_out}
 
     def assign(self, weights: Floats) -> None:
+        """Write weights (float64[n]) to the model."""
         for block, array in self._laid_out(weights.astype(np.float32)):
             block.model.set_param(block.name, block.model.ops.asarray(array))
 

@@ -27,6 +27,7 @@ class VectorWeights(NamedTuple):
 
     @classmethod
     def of(cls, table: Table, weights: NDArray) -> "VectorWeights":
+        """Weights (float[W]) of a table as matrices."""
         index: VectorIndex = table.index
         return cls(index.offsets, table.dense(weights).reshape(len(index.offsets), index.width, table.n_columns))
 
@@ -63,6 +64,7 @@ class VectorCounter:
         self._counts = np.zeros(len(offsets), dtype=np.int64)
 
     def add(self, columns: TokenColumns) -> None:
+        """Count the words of a batch."""
         has_vector = columns.table.vectors.any(axis=1)
         for place, offset in enumerate(self._offsets):
             self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
@@ -109,6 +111,7 @@ class CorpusVectors:
         del self._batches
 
     def zeros(self) -> Floats:
+        """A zero for each score of each word: float64[U, O, C]."""
         return np.zeros((len(self.words), self._sight.width, self._weights.n_columns))
 
     def score(self, weights: Floats, *, threads: int = 1) -> Floats:
