@@ -19,7 +19,7 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.kernels.hashing import ABSENT
 from spacy_crf.lab.ties import templates
-from spacy_crf.lab.ties.features import TieFeatureSet, TieReader
+from spacy_crf.lab.ties.features import TieFeatureSet, TieValues, tie_reader
 from spacy_crf.lab.ties.groups import ATTRIBUTES, RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
@@ -766,7 +766,7 @@ def test_features_of_ties():
     docs = DocBatch([make_doc(nlp.vocab, ["Ann x", "y Ann", *["z"] * 4, "Ann Ann"])])
     template = RepeatedWords(features=["bias", "sent_distance", "shape[0]|other_is_title", "suffix5[0]"])
     pairs = template.find(docs)
-    read = TieReader(TieFeatureSet({"ties": template}), {}, with_names=True).read(docs)
+    read = TieValues(tie_reader(TieFeatureSet({"ties": template}), {}, with_names=True), docs)
     values = read.of(template, pairs)
     assert values[:, 0].tolist() == [0, 0, 0] and values[:, 1].tolist() == [1, 5, 0]
     assert len(np.unique(values[:, 2])) == 1
@@ -783,7 +783,7 @@ def test_features_of_ties_that_ask_gazetteers():
     template = RepeatedWords(features=["in:people", "in:people[0]", "other_in:people", "in:people|bias"])
     pairs = template.find(docs)
     assert sorted(zip(*map(np.ndarray.tolist, pairs))) == [(0, 3), (1, 7), (4, 6)]
-    read = TieReader(TieFeatureSet({"ties": template}), {"people": people}, with_names=True).read(docs)
+    read = TieValues(tie_reader(TieFeatureSet({"ties": template}), {"people": people}, with_names=True), docs)
     found = {}
     for example, row in enumerate(read.of(template, pairs).tolist()):
         says = [read.spell(template, n, pairs, example) if v != ABSENT else None for n, v in enumerate(row)]

@@ -1,6 +1,6 @@
-"""What may stand in a rule's table: each function takes the value of an argument as it is written, and gives it as rules want it.
+"""Readers of the arguments in a rule's table: each function takes the value that the user wrote and returns the value for rules.
 
-RAISES (Refused): With what would be right.
+RAISES (Refused): With what the value must be.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, Union
 
 
 class Refused(Exception):
-    """What a reader of arguments wants instead."""
+    """A value is not possible; the text says what it must be."""
 
 
 def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:

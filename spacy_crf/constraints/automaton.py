@@ -23,7 +23,7 @@ _FIRST_LABEL = 2
 
 
 class SpanTags:
-    """What the tags of a component say about spans.
+    """The spans that tags of a component spell.
 
     labels (list[str]): The labels.
     label_of (int64[S]): Label of each tag, -1 for tags outside of all spans.
@@ -130,7 +130,7 @@ def make_automaton(n_states: int, n_events: int) -> Automaton:
 
 
 def per_sentence(automaton: Automaton) -> Automaton:
-    """The same automaton, ended and started anew at each break."""
+    """An automaton that ends and starts anew at each break."""
     following, scores = automaton.next.copy(), automaton.scores.copy()
     following[:, BREAK] = np.where(automaton.last > -np.inf, 0, -1)
     scores[:, BREAK] = np.where(automaton.last > -np.inf, automaton.last, 0.0)
@@ -138,8 +138,8 @@ def per_sentence(automaton: Automaton) -> Automaton:
 
 
 def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
-    """What an automaton says of an event in whatever state, and the rest of it: that never rewards anything, so it can be
-    left out as long as nothing breaks it.
+    """Split an automaton into the scores that it gives to events in whatever state, and the rest, which never rewards anything
+    and can be left out as long as nothing breaks it.
 
     RETURNS (float64[E], Automaton): -inf for events that it never allows.
     """
@@ -212,7 +212,7 @@ def minimised(automaton: Automaton) -> Automaton:
 
 
 def _trimmed(automaton: Automaton) -> Automaton:
-    """Without the states from which no end is allowed; a start that is one of them stays, and allows nothing."""
+    """The automaton without states from which no end is allowed; a start that is one of them stays, and allows nothing."""
     source, event = np.nonzero(automaton.next >= 0)
     target = automaton.next[source, event]
     useful = _reachable(target, source, automaton.last > -np.inf)

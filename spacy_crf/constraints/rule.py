@@ -36,7 +36,7 @@ class WordKinds(NamedTuple):
 
 
 class PatternMatches(dict):
-    """What patterns and functions find in a batch of documents: a Match, or the allowed tags (bool[T, S]), by place of the rule.
+    """Finds of patterns and functions in a batch of documents: a Match, or the allowed tags (bool[T, S]), by place of the rule.
 
     words (WordKinds): In place of a Match, for rules whose patterns look at single words.
     """
@@ -64,7 +64,7 @@ class PatternMatches(dict):
         return PatternMatches(found, self.words)
 
     def at(self, tokens: Union[slice, NDArray[np.int64]]) -> "PatternMatches":
-        """What is found at some of the tokens."""
+        """The finds at some of the tokens."""
         words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])
         cut = {
             place: Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
@@ -143,7 +143,7 @@ class Rule:
     # A kind of rule overrides what applies to it.
 
     def check(self) -> Optional[str]:
-        """What is wrong about the arguments together, None if nothing is."""
+        """Find a fault of the arguments together. RETURNS (Optional[str]): The fault, None if there is none."""
         return None
 
     def names(self) -> Iterable[str]:

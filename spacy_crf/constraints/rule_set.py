@@ -132,7 +132,7 @@ class RuleSet:
 
     @cached_property
     def of_segments_too(self) -> "RuleSet":
-        """The same rules for labellings that are sets of spans."""
+        """These rules for labellings that are sets of spans."""
         if self.of_segments:
             return self
         return segment_rules(self.constraints, list(self.tags.labels), make_programs=self._make_programs)
@@ -310,7 +310,7 @@ class RuleSet:
     # ---------------------------------------------------------------------------------------------------------- paths
 
     def totals(self, states: NDArray[np.int32], starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> Floats:
-        """What each automaton takes off the labelling of each document: float64[D, N], -inf where it forbids the labelling.
+        """Scores (at most 0) that automata give to the labelling of each document: float64[D, N], -inf where one forbids it.
 
         states (int32[T]): The path; -1 for none, which counts as ``O``.
         starts (int64[B + 1]): Where sequences start.
@@ -388,7 +388,7 @@ class RuleSet:
 
 
 class _Masks(NamedTuple):
-    """What rules without a memory add to the scores of every batch; None for nothing."""
+    """Scores that rules without a memory add in every batch; None for none."""
 
     matched: Optional[NDArray[np.bool_]]  # which kinds of words there were
     transitions: Optional[Floats]  # [S, S]

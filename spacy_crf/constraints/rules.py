@@ -80,6 +80,12 @@ class _OnPattern(Rule):
             return "give it a 'pattern' or 'phrases', one of them"
         return None
 
+    def _at_edges(self, tags, wrong, edges, always, steps):
+        """Tags of the label that are edges of spans at wrong tokens: those that always are, or at the edge of a sequence, or
+        beside another tag (steps)."""
+        emissions = wrong[:, None] & self._tags(tags) & (always | edges[:, None])
+        return Violations(emissions=emissions, steps=steps if steps[1].any() else None)
+
 
 class _OnTokens(_OnPattern):
     """Base of the rules about each matched token, or each other token, by itself."""
@@ -118,10 +124,9 @@ class StartsWith(_OnPattern):
     kind, segment_scores = "starts_with", "begins"
 
     def violations(self, tags, found, opening, closing):
-        wrong, label = ~found.begins, self._tags(tags)
-        always = label & ~tags.continues.any(axis=0)  # tags that begin a span wherever they stand
-        pairs = (label & ~always)[None, :] & ~tags.continues
-        return _at_edges(wrong, opening, label, always, (wrong & ~opening, pairs))
+        always = ~tags.continues.any(axis=0)  # tags that begin a span wherever they stand
+        pairs = (self._tags(tags) & ~always)[None, :] & ~tags.continues
+        return self._at_edges(tags, ~found.begins, opening, always, (~found.begins & ~opening, pairs))
 
 
 class EndsWith(_OnPattern):
@@ -130,17 +135,10 @@ class EndsWith(_OnPattern):
     kind, segment_scores = "ends_with", "ends"
 
     def violations(self, tags, found, opening, closing):
-        wrong, label = ~found.ends, self._tags(tags)
-        always = label & ~tags.continues.any(axis=1)  # tags that end a span wherever they stand
-        pairs = (label & ~always)[:, None] & ~tags.continues
-        behind_wrong = np.append(False, wrong)[: len(wrong)]
-        return _at_edges(wrong, closing, label, always, (behind_wrong & ~opening, pairs))
-
-
-def _at_edges(wrong, edges, label, always, steps) -> Violations:
-    """Tags of the label that are edges of spans at wrong tokens, at the edge of a sequence or beside another tag."""
-    emissions = wrong[:, None] & (always | (label & edges[:, None]))
-    return Violations(emissions=emissions, steps=steps if steps[1].any() else None)
+        always = ~tags.continues.any(axis=1)  # tags that end a span wherever they stand
+        pairs = (self._tags(tags) & ~always)[:, None] & ~tags.continues
+        behind_wrong = np.append(False, ~found.ends)[: len(found.ends)]
+        return self._at_edges(tags, ~found.ends, closing, always, (behind_wrong & ~opening, pairs))
 
 
 class Custom(Rule):

@@ -134,12 +134,12 @@ class Constraints:
         return [rule.table for rule in self.rules]
 
     def replaced(self, tables: list[Table]) -> "Constraints":
-        """The same settings with other rules."""
+        """These settings with other rules."""
         rules = [read_rule(table, place) for place, table in enumerate(tables)]
         return replace(self, rules=rules, missing=None)
 
     def only(self, wanted: Callable[[Rule], bool]) -> "Constraints":
-        """The same settings with some of the rules, which keep their places."""
+        """These settings with some of the rules, which keep their places."""
         return replace(self, rules=[rule for rule in self.rules if wanted(rule)])
 
     def require_file(self) -> None:

@@ -33,7 +33,7 @@ from .rule_set import RuleSet
 
 
 class Excluded(NamedTuple):
-    """What no labelling that the annotation allows has, and no clamp says."""
+    """Spans and steps that the annotation rules out, where no clamp can express that."""
 
     wrong: Segments = NO_SEGMENTS  # spans, by their first token; none crosses the start of a sequence
     steps: NDArray[np.int64] = NO_STEPS  # steps between tags, see `Scheme.spell`
@@ -262,7 +262,7 @@ class RuledStructure:
         raise NotImplementedError
 
     def _copied_in(self, bounds: NDArray[np.int64]) -> Optional[Excluded]:
-        """What is excluded in a document for which tags are copied, which differ from document to document."""
+        """Spans and steps ruled out in a document that needs copies of tags; None if it needs none."""
         return None
 
     # What they share
@@ -278,7 +278,7 @@ class RuledStructure:
         return scores
 
     def around(self, scores: Any, clamp: Any) -> Any:
-        """The same: each group keeps its annotation."""
+        """The scores as they are: each group keeps its annotation."""
         return scores
 
     def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
@@ -305,7 +305,7 @@ class RuledStructure:
         return self._ask(question, group, part, arrays.cut_clamp(clamp, group.tokens), weights[group.sequences])
 
     def _ask(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """The same with what belongs to the group."""
+        """Answer a question about a group, from the scores, clamp and weights of its sequences."""
         annotated = None if group.copies is not None else arrays.cut_clamp(self._clamp, group.tokens)
         if not group.automata:
             return _asked(self.without_rules, question, scores, annotated, clamp, weights)
@@ -397,7 +397,7 @@ def _lifted(
     rules: list[Rule],
     impossible: Callable[[Sequence[Rule]], NDArray[np.int64]],
 ) -> list[Lifted]:
-    """Of documents that keep some rules together: which of the other rules, in their order, they can't keep beside these.
+    """Find which further rules, in their order, documents can't keep beside the rules that they keep together.
 
     impossible (Callable): From rules to the documents that can't keep all of them.
     """

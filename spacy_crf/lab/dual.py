@@ -48,7 +48,7 @@ class DualOptimizer(OnlineOptimizer):
         self._last_said = time.monotonic()
 
     def duality_gap(self, key: str) -> float:
-        """How far the objective of a component was above the minimum after its last step, at most."""
+        """Upper bound for the distance of a component's objective from its minimum after the last step."""
         primal, dual = self._last[key]
         return primal - dual
 
@@ -78,7 +78,7 @@ class DualOptimizer(OnlineOptimizer):
             self.start_distributions(corpus, rows, run)
 
     def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
-        """What else the rule remembers of each sequence.
+        """Make what else the rule remembers about each sequence.
 
         rows (int64[B, kinds + 1]): Of the scores, see `ScoreTable`.
         """

@@ -8,6 +8,7 @@ sequences of `LinearChain`; labels do not share a scale, so that none is lost in
 From top to bottom: the scores, the structure that sums them up, how a component reads its states, the model.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -78,7 +79,7 @@ class HiddenWork(NamedTuple):
         return len(self.scores.labels)
 
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
-        """What some texts (bool[B]) score under a label."""
+        """Chains of some texts (bool[B]) under a label."""
         scores = self.scores
         size = scores.states.shape[1]
         shared = scores.units.shape[1] == size
@@ -124,11 +125,13 @@ class HiddenChains(Structure[HiddenScores]):
 
     def label_scores(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
         """Log of the sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
-        work = self.prepare(scores, clamp)
+        return self._by_label(self.prepare(scores, clamp), lambda chains: _CHAIN.forward(chains)[0])
+
+    def _by_label(self, work: HiddenWork, score: Callable[[ChainWork], Floats]) -> Floats:
+        """Scores of the chains below each label, with that of the label: float64[B, Y], -inf for labels that are not allowed."""
         found = np.full(work.scores.labels.shape, -np.inf)
         for part in work.parts():
-            log_z, _ = _CHAIN.forward(part.work)
-            found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + log_z
+            found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + score(part.work)
         return found
 
     def log_partition(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
@@ -161,7 +164,7 @@ class HiddenChains(Structure[HiddenScores]):
     def viterbi(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Path:
         """The label of each text that has the best states below it, and what both score."""
         work = self.prepare(scores, clamp)
-        best = self._best(work)
+        best = self._by_label(work, lambda chains: _CHAIN.best(chains).scores)
         labels = np.where(best.max(axis=1) > -np.inf, best.argmax(axis=1), -1)
         return Path(labels.astype(np.int32), best.max(axis=1))
 
@@ -179,13 +182,6 @@ class HiddenChains(Structure[HiddenScores]):
             _add(total, part, d_chain)
         return best, total
 
-    def _best(self, work: HiddenWork) -> Floats:
-        """What the best states below each label score with it: float64[B, Y]."""
-        found = np.full(work.scores.labels.shape, -np.inf)
-        for part in work.parts():
-            found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + _CHAIN.best(part.work).scores
-        return found
-
     def states_below(self, scores: Any, labels: States) -> Floats:
         """Probability of each hidden state at each unit, where each text has the given label (int32[B]): float64[U, H]."""
         work = self.prepare(scores)
@@ -196,8 +192,7 @@ class HiddenChains(Structure[HiddenScores]):
         return found
 
     def left_out(self, scores: Any) -> Floats:
-        """What each label scores (see `label_scores`) in the text of each unit without the features of that unit:
-        float64[U, Y]."""
+        """Scores of each label (see `label_scores`) in the text of each unit without the features of that unit: float64[U, Y]."""
         work = self.prepare(scores)
         text_of = np.repeat(np.arange(len(work.scores.starts) - 1), np.diff(work.scores.starts))
         found = self.label_scores(work)[text_of]
@@ -309,7 +304,7 @@ class HiddenRole(OfTexts, Architecture):
         return dict.fromkeys(self.params, np.True_)
 
     def weighed(self, model: Model) -> SharedScores:
-        """With one hidden state all but the scores of labels say how long a text is, and nothing else."""
+        """Which parameters have weights: with one hidden state the scores of labels alone, as the others measure text length."""
         shapes = self.shapes(model, model.get_dim("nO"))
         return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.params}
 

@@ -31,14 +31,6 @@ from ...types import Floats
 _MORE = 1e-9  # by which a labelling has to be better than another one
 
 
-class Chains(NamedTuple):
-    emissions: Floats  # [T, S]
-    transitions: Floats  # [1 or T, S, S]
-    first: Floats  # [S]
-    last: Floats  # [S]
-    starts: NDArray[np.int64]  # [B + 1]
-
-
 class Neighbours(NamedTuple):
     """The other ends of the ties of each token t are ``ends[bounds[t]:bounds[t + 1]]``."""
 
@@ -178,7 +170,7 @@ def _exponentials(transitions, power, exps):
 def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
     """Draws all sequences again and again.
 
-    chains (Chains), neighbours (Neighbours)
+    chains (ChainArrays), neighbours (Neighbours)
     powers (float64[N]): Of the probabilities, for each time.
     is_told (bool): Whether sequences are told what the ties to others say, or propose without.
     uniforms (float64[N, T + B]): Random numbers of the tokens and of the sequences.

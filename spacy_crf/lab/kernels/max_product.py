@@ -13,7 +13,7 @@ from .gibbs import best_path, own_scores
 def max_marginals(chains, label_of, rows, out):
     """The best score of all labellings of its sequence in which a token has a label.
 
-    chains (gibbs.Chains), label_of (int64[S])
+    chains (ChainArrays), label_of (int64[S])
     rows (int64[R]): Tokens, in order. out (float64[R, L]): Receives the scores.
     """
     emissions, transitions, _, _, starts = chains

@@ -47,27 +47,20 @@ class Lattice:
         prices (float64[n, E]): Added to the score of the event.
         RETURNS (float64[rows, S] or None): None if the computation needs too much memory.
         """
-        log_potentials = self._with_prices(prices)
-        if log_potentials is None:
-            return None
-        worth = np.empty_like(self.worth)
-        kernels.find_worth(log_potentials, np.empty_like(worth), worth)
-        return worth
-
-    def _with_prices(self, prices: Floats) -> Optional[LogPotentials]:
-        possible, size = self.possible_events, self.worth.shape[1]
+        possible, folded, worth = self.possible_events, self._folded, np.empty_like(self.worth)
         if (possible.sum(axis=0) <= 1).all():
-            return self._folded._replace(opening=self._folded.opening + prices[:, possible.argmax(axis=0)])
-        if len(prices) * size**2 > _MOST_TRANSITIONS:
+            priced = folded._replace(opening=folded.opening + prices[:, possible.argmax(axis=0)])
+        elif len(prices) * worth.shape[1] ** 2 > _MOST_TRANSITIONS:
             return None
-        transitions = self._folded.transitions + np.take(
-            prices, self.events, axis=1
-        )  # what happens depends on the tag before
-        return self._folded._replace(transitions=transitions, first=self._folded.first + prices[0, self.events[-1]])
+        else:  # the event depends on the tag before
+            transitions = folded.transitions + np.take(prices, self.events, axis=1)
+            priced = folded._replace(transitions=transitions, first=folded.first + prices[0, self.events[-1]])
+        kernels.find_worth(priced, np.empty_like(worth), worth)
+        return worth
 
     @property
     def longest_step(self) -> int:
-        """How many rows a step may span."""
+        """The most rows that a step spans."""
         return ROWS * len(self._folded.lengths)
 
     @cached_property

@@ -41,7 +41,7 @@ class LatticeAutomaton:
         self.is_hard = bool((following < 0).any() or (self.last == -np.inf).any())
 
     def kinds(self, steps: LatticeSteps) -> NDArray[np.int32]:
-        """What each step is: int32[N]."""
+        """Kind of each step: int32[N]."""
         return self.kind_of[steps.event]
 
     def states(self) -> NDArray[np.bool_]:
@@ -103,7 +103,7 @@ class TextAutomaton:
             self._is_near[self._begins + offset] = True
 
     def kinds(self, steps: LatticeSteps) -> NDArray[np.int32]:
-        """What each step is: int32[N]. It says, too, of which labels this automaton knows: those of the steps."""
+        """Kind of each step: int32[N]. From here on the automaton has states for the labels of these steps."""
         time, n_labels = steps.time[steps.source], len(self._tags.labels)
         token, behind = np.divmod(time, ROWS)
         label = steps.event - self._tags.begins(0)
@@ -142,7 +142,7 @@ class TextAutomaton:
         prices[~self._is_begin[: len(prices)], _BEGINS:] = np.inf
 
     def pay(self, table: Floats, prices: Floats) -> None:
-        """As `LatticeAutomaton.pay`."""
+        """Add the prices of kinds to those of events, see `LatticeAutomaton.pay`."""
         near, begins = np.flatnonzero(self._is_near[: len(table)]), self._tags.begins(0) + self._labels
         inside = np.arange(table.shape[1]) >= self._tags.inside(0)
         of_events = np.where(inside, prices[near, _GOES_ON, np.newaxis], prices[near, _OTHER, np.newaxis])
@@ -151,11 +151,11 @@ class TextAutomaton:
         table[near] += of_events
 
     def states(self) -> NDArray[np.bool_]:
-        """As `LatticeAutomaton.states`; but it is about places, see `rows`."""
+        """No states: the automaton reads places, see `rows`."""
         return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
 
     def rows(self) -> NDArray[np.int64]:
-        """Of the lattice, in which it has a say."""
+        """Rows of the lattice that the automaton reads: int64[N]."""
         return ROWS * np.flatnonzero(self._is_near[:-1])
 
 

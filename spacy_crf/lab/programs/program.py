@@ -45,11 +45,11 @@ _BOUND = 4e-9  # of each token and move, for bounds beside a part
 
 class Solution(NamedTuple):
     path: Optional[NDArray[np.int32]]  # tags, or a path of segments; None if no labelling was found
-    finished: bool  # whether it is the best one for sure, or there is none
+    finished: bool  # whether it is proven to be the best one, or that there is none
 
 
 class Program:
-    """One document and its automata. It can be asked again, to go on.
+    """The search for one document and its automata. Asked again, it goes on.
 
     lattice (Lattice): That of the document.
     automata (Sequence[LatticeAutomaton]): Automata, and texts that have one label.
@@ -64,7 +64,7 @@ class Program:
         self._prices: Optional[list[Floats]] = None
 
     def solve(self, budget: Budget) -> Solution:
-        """The best labelling, or what is known of it when the time is up."""
+        """The best labelling, or the best one that was found when the budget is spent."""
         lattice, in_vain = self._lattice, 0
         if lattice.best == -np.inf:
             return Solution(None, True)
@@ -79,7 +79,8 @@ class Program:
             budget.spend(part.seconds)
             found, complete = part.climb(self._floor, budget)
             if found is not None:
-                self._floor, self._path, in_vain = found.score, lattice.path(skipped, part.steps, found.taken), 0
+                self._floor, taken = found
+                self._path, in_vain = lattice.path(skipped, part.steps, taken), 0
             if self._path is None:
                 for margin in (4.0 * self._margin, np.inf):
                     self._margin, self._few = margin, 4 * self._few
@@ -203,7 +204,9 @@ class Program:
         missing = self._relevant(worth > least) & ~kept
         if _n_steps(missing | kept) > _ALL and 4.0 * lattice.seconds < budget.left:
             priced = part.upper_bounds(lattice)
-            budget.spend(part.seconds_of_bounds(lattice))
+            moves = sum(automaton.following.size for automaton in self._lattice_automata if automaton.pays)
+            moves += len(self._lattice_automata) * len(lattice.possible_events)
+            budget.spend(_SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * moves)
             if priced is not None:
                 missing &= priced > least
                 worth, self._prices = priced, part.everywhere
@@ -213,13 +216,11 @@ class Program:
         return missing
 
 
-class _BoundedLabelling(NamedTuple):
-    score: float
-    taken: NDArray[np.int32]  # the steps
-
-
 class _Part:
-    """A part of the lattice, and the automata in it."""
+    """The kept nodes of a lattice, the automata that read them, and the prices that the automata pay.
+
+    prices (Optional[list[float64[n, C]]]): Prices of the part before, by automaton.
+    """
 
     def __init__(
         self, steps: LatticeSteps, automata: Sequence[LatticeAutomaton], rests: bool, prices: Optional[list[Floats]]
@@ -231,21 +232,20 @@ class _Part:
         self._prices = np.zeros(len(self._slots.kind))
         order = np.argsort([not automaton.is_hard for automaton in automata], kind="stable")
         dual_decomposition.first_prices(steps, kinds, self._slots, order, self._prices)
-        if prices is not None:
-            self._go_on(prices)
-
-    def _go_on(self, prices: list[Floats]) -> None:
-        """Takes the prices of another part."""
         slots = self._slots
         tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
-        for a, (automaton, before) in enumerate(zip(self._lattice_automata, prices)):
+        for a, (automaton, before) in enumerate(zip(automata, prices or [])):
             if len(before) and before.shape[1] == automaton.following.shape[1]:
                 own = np.flatnonzero((slots.automaton == a) & (tokens < len(before)))
                 known = before[tokens[own], slots.kind[own]]
                 self._prices[own[known < np.inf]] = known[known < np.inf]
 
-    def climb(self, floor: float, budget: Budget) -> tuple[Optional[_BoundedLabelling], bool]:
-        """The best labelling, if it is better than one that is known, and whether it is so for sure."""
+    def climb(self, floor: float, budget: Budget) -> tuple[Optional[tuple[float, NDArray[np.int32]]], bool]:
+        """The best labelling, if it is better than a known one.
+
+        floor (float): Score of the known labelling.
+        RETURNS (Tuple[float, int32[M]] or None, bool): Its score and its steps; and whether the answer is proven.
+        """
         steps, automata, slots = self.steps, self._automata, self._slots
         n_places = len(steps.time)
         rest, suffixes = np.empty(n_places), np.empty(int(slots.bounds[-1]))
@@ -284,30 +284,23 @@ class _Part:
             width = int(min(4 * width, left / max(searching, 1e-6) * width))
         dual_decomposition.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
         self._of_labellings = rest[0]
-        return _BoundedLabelling(values[1], path[0, : length[0]].copy()) if length[0] else None, complete
+        return (float(values[1]), path[0, : length[0]].copy()) if length[0] else None, complete
 
     @cached_property
     def _iteration(self) -> float:
-        """Seconds of an iteration of an ascent."""
+        """Estimated seconds of an iteration of an ascent."""
         slots, states = self._slots, np.diff(self._automata.states)
         read = np.diff(slots.rows) + np.bincount(slots.automaton, minlength=len(states))  # [A]
         return _STEP * len(self.steps.source) + _SLOT * len(slots.of_step) + _MOVE * float(states @ read)
 
     @property
     def seconds(self) -> float:
-        """That it takes to make."""
+        """Estimated seconds to make this part."""
         n_steps = len(self.steps.source) + len(self._slots.of_step)
         return _SETUP + _MADE * (1 + len(self._lattice_automata)) * n_steps
 
-    def seconds_of_bounds(self, lattice: Lattice) -> float:
-        """That `upper_bounds` takes."""
-        moves = sum(automaton.following.size for automaton in self._lattice_automata if automaton.pays)
-        events = len(self._lattice_automata) * len(lattice.possible_events)
-        return _SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * (moves + events)
-
     def upper_bounds(self, lattice: Lattice) -> Optional[Floats]:
-        """What a labelling with each node is worth at most, under the prices: float64[rows, S]; None if that takes too much
-        memory.
+        """Upper bounds, under the prices, for labellings with each node: float64[rows, S]; None if they take too much memory.
 
         What may happen to automata beside this part of the lattice has prices too: what makes a labelling no better than
         those of this part, where an automaton does not gain as much by it."""
@@ -357,7 +350,7 @@ class _Part:
 def _keep_best(
     kept: NDArray[np.bool_], worth: Floats, rows: NDArray[np.int64], states: NDArray[np.bool_], n: int
 ) -> None:
-    """Keeps the n best nodes of some rows and states."""
+    """Keep the n best nodes of some rows and states."""
     [states] = np.nonzero(states)
     if not len(rows) or not len(states):
         return

@@ -1,5 +1,5 @@
-"""How the search of `constraints.decoding` finds a labelling under automata: by a best-first search, where few prefixes suffice;
-through the graph of all their states, where that is small; else by a program (`program`)."""
+"""Best labellings under automata, for the search in `constraints.decoding`: by a best-first search, where few prefixes suffice;
+through the graph of all states of the automata, where it is small; else by a program (`program`)."""
 
 from collections.abc import Sequence
 from functools import cached_property

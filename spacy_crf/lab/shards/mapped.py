@@ -47,7 +47,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def read(path: Path) -> Any:
-    """What `write` was given, whose arrays stay in the file until they are changed. RAISES (ValueError): CRF472."""
+    """Read a value that `write` wrote. Its arrays stay in the file until they are changed. RAISES (ValueError): CRF472."""
     return File(path).value
 
 

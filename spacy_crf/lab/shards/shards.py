@@ -100,7 +100,7 @@ class Shards:
     def begin(
         self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
     ) -> "ShardedTraining":
-        """What the component is initialized and trained with.
+        """Begin to initialize and train a component.
 
         goes_on (bool): Whether it begins with what it has learned before.
         RAISES (ValueError): CRF474 if it can't be trained on shards, CRF472 if the folder holds other shards, CRF736 if another
@@ -205,7 +205,7 @@ class ShardedTraining:
         return [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
 
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
-        """What every step is about, once all shards are prepared."""
+        """The corpus of every step, once all shards are prepared."""
         if _FROZEN not in self._manifest.done:
             frozen = self.shards.path / FROZEN
             with room_for(frozen):
@@ -221,7 +221,7 @@ class ShardedTraining:
 
     @property
     def _kind_done(self) -> str:
-        """What is done last before training begins."""
+        """The entry of the manifest for the last work before training."""
         return "laid out" if self.kind == "sequences" else "prepared"
 
     def _lay_out(self, pipe: "CRFPipe") -> list[Any]:
@@ -253,11 +253,11 @@ class ShardedTraining:
         return self._run([ShardTask(verb, number, number + 1) for number in range(self.shards.n)], told)
 
     def evaluate(self, weights: Floats) -> LossTerms:
-        """What all shards say together, at weights that stand for variables (float64[n])."""
+        """The terms of all shards together, at weights that stand for variables (float64[n])."""
         return self._sum("evaluate", weights)
 
     def learn(self, verb: str, lesson: Lesson) -> Any:
-        """What online rules have their workers do, see `MixedEpochs`."""
+        """Have workers do a lesson of online rules, see `MixedEpochs`."""
         if verb == "walk":
             return self._sum(verb, lesson)
         number = int(np.argmax(np.array(lesson.shares) > 0.0))
@@ -360,7 +360,7 @@ class ShardedCorpus(PreparedCorpus):
 
 
 def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
-    """What shards depend on."""
+    """All that shards depend on, for the head of the manifest."""
     config = nlp.config.interpolate()
     initialize = {**config["initialize"], "components": dict(config["initialize"].get("components", {}))}
     own = dict(initialize["components"].get(pipe.name, {}))
@@ -396,7 +396,7 @@ def _stamp(path: Path) -> list[Any]:
 
 
 def _pickled(pipe: "CRFPipe") -> bytes:
-    """As workers get it. RAISES (ValueError): CRF473 if that can't be done."""
+    """The component as workers get it. RAISES (ValueError): CRF473 if it can't be pickled."""
     try:
         return pickle.dumps(pipe)
     except Exception as error:  # whatever functions and extensions raise

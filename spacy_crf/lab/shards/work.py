@@ -185,7 +185,7 @@ class ShardWork:
         return self._folder / name.format(number)
 
     def _file(self, path: Path) -> mapped.File:
-        """Of a shard. RAISES (ValueError): CRF472 if it is of another training."""
+        """Map the file of a shard. RAISES (ValueError): CRF472 if it belongs to another training."""
         file = mapped.File(path)
         if file.value[0] != self._job.digest:
             raise ValueError(Errors.CRF472.format(path=path, reason="it is a shard of another training"))

@@ -52,7 +52,7 @@ class _Places(NamedTuple):
 
 
 class _Messages:
-    """What passes along ties.
+    """Messages along ties.
 
     problem (Problem): Whose they are. sent (Sent): By which they are made.
     told (float64[E, 2, ...]): What each end of each tie is told.
@@ -64,7 +64,7 @@ class _Messages:
         self._emissions = problem.chains.emissions.copy()
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
-        """What some chains (bool[B]) say of their places (int64[N]), given all messages: a row for each."""
+        """Beliefs of some chains (bool[B]) about their places (int64[N]), given all messages: a row for each place."""
         raise NotImplementedError
 
     def sweep(self, *told: Any) -> None:
@@ -124,7 +124,7 @@ class _Sums(_Messages):
         return self.by_label(_marginals(*self._chains(asked, there)))
 
     def by_label(self, marginals: Floats) -> Floats:
-        """Of states, as those of labels: float64[N, P]."""
+        """Probabilities of states (float64[N, S]) as probabilities of labels: float64[N, P]."""
         sums = np.zeros((len(marginals), self.told.shape[2]))
         kernels.by_label(marginals, self.problem.label_of, sums)
         return sums
@@ -232,7 +232,7 @@ class BeliefPropagation(Inference):
         return LinearChain().expectations(self.as_chains(problem))[1].emissions
 
     def best(self, problem: Problem) -> States:
-        """By max-product, sequence by sequence: first the one that a component begins with, then those tied to it, and so on."""
+        """The best labelling by max-product, decided from the first sequence of a component on to those tied to it, and so on."""
         apart = LinearChain().viterbi(problem.chains).states
         if not self.iterations:
             return apart
@@ -250,7 +250,7 @@ class BeliefPropagation(Inference):
         return self._settle(_Sums(problem, shares)).arrive()
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
-        """What each end of each tie is told in the end.
+        """The last message into each end of each tie.
 
         work (TiedWork): The scores.
         RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and what they add to
@@ -270,7 +270,7 @@ class BeliefPropagation(Inference):
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
 
     def information(self, problem: Problem) -> Floats:
-        """How much the labels at the two ends of each tie say of each other: float64[E].
+        """Mutual information of the labels at the two ends of each tie: float64[E].
 
         I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
         """
@@ -333,7 +333,7 @@ def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
 
 
 def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
-    """Of the states of some tokens (int64[N], rising) alone: without the transitions it is a third quicker."""
+    """Marginals at some tokens (int64[N], rising): without those of transitions it is a third quicker."""
     work = LinearChain().prepare(chains)
     if not work.per_position:
         marginals, log_z = scaling.marginals(work, rows)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ...errors import Warnings, announcements
 from ...inference.structure import States
+from ...kernels.linear_chain import ChainArrays
 from ...types import ChainScores
 from ..kernels import gibbs as kernels
 from .elimination import Elimination
@@ -17,15 +18,16 @@ _MORE = 1e-9  # by which a labelling has to be better than another one
 _told_wide: set[str] = set()
 
 
-def potentials(chains: ChainScores) -> kernels.Chains:
+def potentials(chains: ChainScores) -> ChainArrays:
+    """Scores of chains as kernels take them."""
     transitions = np.asarray(chains.transitions, dtype=np.float64)
     transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
     contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
-    return kernels.Chains(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
+    return ChainArrays(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
 
 
 def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]:
-    """What is at the other ends of ties, and the order (int64[2 E]) in which sources and then targets are the ends at hand."""
+    """The other ends of the ties of each token, and the order (int64[2 E]) of the near ends among sources and then targets."""
     tokens, ends = np.append(problem.source, problem.target), np.append(problem.target, problem.source)
     # To a target the source says table[source, target], to a source the target says table[target, source] of the turned ones
     kinds = np.append(problem.kind + len(problem.tables), problem.kind)
@@ -60,7 +62,9 @@ def best_improved(problem: Problem, found: list[States]) -> States:
                     last[n] = told
                     if (n, told) not in solved:
                         solved[n, told] = SENTENCES.best(part)
-                    changed |= block.improve(part, solved[n, told], states)
+                    [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, told]]))
+                    if best > now + _MORE:
+                        states[block.tokens], changed = solved[n, told], True
     best = problem.score(better).argmax(axis=0)[problem.of_tokens]
     return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
 
@@ -74,20 +78,12 @@ class _Block(NamedTuple):
     ties: NDArray[np.int64]  # [N] places of these ties in `Neighbours`
 
     def given(self, neighbours: kernels.Neighbours, states: States) -> Problem:
-        """With what the labels of other sequences add to its emissions."""
+        """The sequence, with the scores that ties to the labels of other sequences add to its emissions."""
         _, ends, kinds, tables, label_of = neighbours
         chains = self.part.chains
         emissions = chains.emissions.copy()
         np.add.at(emissions, self.tied, tables[kinds[self.ties], label_of[states[ends[self.ties]]]][:, label_of])
         return self.part._replace(chains=chains._replace(emissions=emissions))
-
-    def improve(self, part: Problem, best: States, states: States) -> bool:
-        """Gives it a labelling (int32[t]). RETURNS (bool): Whether that is better than what it had."""
-        [[now], [better]] = part.score(np.stack([states[self.tokens], best]))
-        if better <= now + _MORE:
-            return False
-        states[self.tokens] = best
-        return True
 
 
 def _blocks(

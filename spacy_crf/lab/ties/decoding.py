@@ -1,4 +1,4 @@
-"""What ties between tokens add to a component: labellings, probabilities, and what goes together."""
+"""How components decode models with ties between tokens: labellings, probabilities, and which losses fit which inference."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -38,7 +38,7 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
 
 
 class DecodedTies(NamedTuple):
-    """What joins the tokens of a component beyond its chains, for rules and probabilities."""
+    """Answers about the ties of a component, for rules and probabilities."""
 
     decoding: "TiedDecoding"
 
@@ -99,10 +99,13 @@ class DecodedTies(NamedTuple):
 
 
 class TiedDecoding(Decoding):
-    """Of chains with ties. Labellings and marginals are those of the graph, and so are the n best and samples where the inference
-    answers them. Probabilities of spans are those of chains each of which knows what the ties say to it. Rules without a memory
-    hold in the graph; a junction tree is exact under the others too where its tables have room for their automata; all else is of
-    these chains."""
+    """Decodes chains with ties.
+
+    Labellings and marginals are those of the graph, and so are the n best and samples if the inference answers these questions.
+    Probabilities of spans are those of chains each of which knows what the ties say to it. Rules without a memory hold in the
+    graph. Under other rules a junction tree is exact where its tables have room for their automata; other answers are those of
+    these chains.
+    """
 
     structure: TiedChains
 
@@ -121,7 +124,9 @@ class TiedDecoding(Decoding):
         return self.model.attrs["role"].in_training
 
     def check_fit(self, pipe: Any) -> None:
-        asked, inference = _question(type(pipe.loss)), self.in_training.inference
+        kinds, inference = type(pipe.loss).__mro__, self.in_training.inference
+        # What the loss asks of a graph; None for losses that look at something else
+        asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
         answers = [_NOTHING, *sorted(inference.answers)]
         if asked not in answers:
             losses = [loss.__name__ for question in answers for loss in _LOSSES.get(question, ())]
@@ -187,10 +192,8 @@ class TiedDistribution(Distribution):
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
         self._require(N_BEST, "the n best labellings")
-        found, log_z = (
-            self.structure.n_best_of_all(self.joined.scores, n, clamp=self.joined.clamp),
-            self._log_partition().sum(),
-        )
+        found = self.structure.n_best_of_all(self.joined.scores, n, clamp=self.joined.clamp)
+        log_z = self._log_partition().sum()
         return [(min(1.0, float(np.exp(score - log_z))), self._tags(states)) for score, states in found]
 
     def sample(self, n: int, seed: int) -> States:
@@ -206,7 +209,7 @@ class TiedDistribution(Distribution):
         return self.decoding.distribution(scores, clamp, None)._replace(kept=self.kept)
 
     def _require(self, question: str, what: str) -> None:
-        """RAISES (ValueError): CRF366 for what the inference does not answer."""
+        """RAISES (ValueError): CRF366 for a question that the inference does not answer."""
         if question not in self.structure.answers:
             inference, name = self.structure.inference, self.decoding.annotation.name
             fitting = ", ".join(that_answer(question)) or "nothing"
@@ -214,20 +217,11 @@ class TiedDistribution(Distribution):
 
 
 class RuledDistribution(TiedDistribution):
-    """The same under the automata of rules, whose states probabilities of spans know."""
+    """The distribution under the automata of rules, whose states probabilities of spans know."""
 
     span_probabilities, likely_spans = Distribution.span_probabilities, Distribution.likely_spans
 
 
 def that_answer(question: Optional[str]) -> list[str]:
-    """The registered names of the ways to answer a question."""
+    """The registered names of the methods that answer a question."""
     return sorted(each().name for each in METHODS if question in each.answers)
-
-
-def _question(loss: type) -> Optional[str]:
-    """Which question a loss asks of a graph; None for losses that look at something else."""
-    for kind in loss.__mro__:
-        for question, losses in _LOSSES.items():
-            if kind in losses:
-                return question
-    return None

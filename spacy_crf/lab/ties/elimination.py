@@ -15,7 +15,7 @@ them there are quicker ways: see `sequences`.
 import heapq
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +33,8 @@ from .sequences import chosen_of, cutsets, decide, sum_up
 from .trees import Trees
 
 
-class Clique(NamedTuple):
-    """A variable that is eliminated, with the neighbours that it has left."""
-
-    variable: int
-    rest: tuple[int, ...]  # the neighbours, those that are eliminated later first
-    table: Floats  # [neighbours..., states]
-    message: Floats  # [neighbours...]
-
-
 class Eliminated(NamedTuple):
-    """What is left of a component."""
+    """A component whose tokens are all eliminated."""
 
     graph: kernels.Graph
     tree: kernels.Tree
@@ -136,27 +127,35 @@ class Elimination(Inference):
         return states
 
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
-        """It needs no walk."""
+        """Draw labellings: an exact method needs no walk."""
         return self.draw(problem, len(states), int(random.integers(1 << 31)))
 
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
-        """Best first: each labelling of the variables that were eliminated last is worth as much as the best way to go on, which
-        the tables say."""
+        """Best first: a labelling of the variables that were eliminated last is worth as much as the best way to go on, which the
+        tables contain."""
         found = self._eliminate(self._fitting(problem), maximum=True)
-        best, order, ranked = found.total, _cliques(found)[::-1], []
+        graph, tree, sizes = found.graph, found.tree, np.diff(found.graph.bounds)
+        variables, place, starts, rest = tree.order
+        last, ranked = len(variables) - 1, []
         numbers = itertools.count()  # of equals, the one that was found first
-        heap: list[tuple] = [(-best, next(numbers), 0, None)] if best > -np.inf else []
+        # Cost, number, and states: of all variables but one, the last eliminated first, and of that one
+        heap: list[tuple] = [(-found.total, next(numbers), (), ())] if found.total > -np.inf else []
         while heap and len(ranked) < n:
-            cost, _, depth, path = heapq.heappop(heap)
-            if depth == len(order):
-                ranked.append((-cost, _read(found.graph, order, path)))
+            cost, _, before, latest = heapq.heappop(heap)
+            chosen = before + latest
+            k = last - len(chosen)
+            if k < 0:
+                states = np.empty(len(variables), dtype=np.int32)
+                states[variables[::-1]] = graph.states[graph.bounds[variables[::-1]] + np.array(chosen, dtype=np.int64)]
+                ranked.append((-cost, states))
                 continue
-            clique = order[depth]
-            known = _assigned(order, path, clique.rest)
-            row, whole = clique.table[known], clique.message[known]
-            for state, score in enumerate(row.tolist()):
+            row = 0
+            for other in rest[starts[k] : starts[k + 1]].tolist():
+                row = row * int(sizes[other]) + chosen[last - int(place[other])]
+            at, whole = tree.tables[k] + row * sizes[variables[k]], float(found.messages[tree.messages[k] + row])
+            for state, score in enumerate(found.tables[at : at + sizes[variables[k]]].tolist()):
                 if score > -np.inf:
-                    heapq.heappush(heap, (cost + float(whole) - score, next(numbers), depth + 1, (state, path)))
+                    heapq.heappush(heap, (cost + whole - score, next(numbers), chosen, (state,)))
         return ranked
 
     def _eliminate(self, part: Problem, *, maximum: bool = False, kept: bool = True) -> Eliminated:
@@ -184,16 +183,16 @@ class Elimination(Inference):
             yield c, self._fitting(part), tokens
 
     def _fitting(self, part: Problem) -> Problem:
-        """What of a component is asked about: all of it."""
+        """The part of a component that is eliminated: all of it, but for subclasses that leave out ties."""
         return part
 
     def sums_up(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of which of some components (int64[N]) log partitions are within reach: bool[N]."""
+        """Whether log partitions of some components (int64[N]) are within reach: bool[N]."""
         asked = np.isin(np.arange(len(problem.firsts)), components)
         return self._within_reach(problem, components, [c for c, *_ in chosen_of(problem, asked)])
 
     def decides(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Of which of some components (int64[N]) the best labelling is within reach: bool[N]."""
+        """Whether best labellings of some components (int64[N]) are within reach: bool[N]."""
         asked = np.isin(np.arange(len(problem.firsts)), components)
         return self._within_reach(problem, components, [cutset.component for cutset in cutsets(problem, asked)])
 
@@ -214,7 +213,7 @@ class Elimination(Inference):
 
 
 def _order(graph: kernels.Graph, most: int) -> tuple[elimination.Order, float]:
-    """In which tokens are eliminated, and how large the largest table is, or the first one that is too large."""
+    """The order of elimination, and the size of the largest table, or of the first one that is too large."""
     return elimination.order(graph.source, graph.target, np.diff(graph.bounds), most)
 
 
@@ -267,32 +266,3 @@ def _derive(problem: Problem, found: Eliminated, weight: float, d_tables: Floats
     d_chains.first[:] = d_chains.emissions[opens].sum(axis=0)
     d_chains.last[:] = d_chains.emissions[closes].sum(axis=0)
     return d_chains
-
-
-def _cliques(found: Eliminated) -> list[Clique]:
-    """As they were eliminated."""
-    (variables, _, starts, rest), sizes, cliques = found.tree.order, np.diff(found.graph.bounds), []
-    for n, variable in enumerate(variables.tolist()):
-        others = rest[starts[n] : starts[n + 1]]
-        table = found.tables[found.tree.tables[n] : found.tree.tables[n + 1]].reshape((*sizes[others], sizes[variable]))
-        message = found.messages[found.tree.messages[n] : found.tree.messages[n + 1]].reshape(tuple(sizes[others]))
-        cliques.append(Clique(variable, tuple(others.tolist()), table, message))
-    return cliques
-
-
-def _read(graph: kernels.Graph, order: list[Clique], path: Any) -> States:
-    states = np.empty(len(order), dtype=np.int32)
-    for clique in reversed(order):
-        state, path = path
-        states[clique.variable] = graph.states[graph.bounds[clique.variable] + state]
-    return states
-
-
-def _assigned(order: list[Clique], path: Any, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The states of some variables that have one."""
-    states = []
-    while path is not None:
-        state, path = path
-        states.append(state)
-    known = {clique.variable: state for clique, state in zip(order, reversed(states))}
-    return tuple(known[variable] for variable in wanted)

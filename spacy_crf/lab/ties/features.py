@@ -1,6 +1,6 @@
-"""Features of ties. `TieFeatureSet` and `TieReader`: what is said of a pair of tokens, as a whole or of one of them, by which
-tables weigh the pair of their labels. `SharedFeatures`: what stands around the tokens that a token is tied to, as features of
-its own (Sutton & McCallum 2004), in a chain that stays one."""
+"""Features of ties. `TieFeatureSet` and `TieValues`: features of a pair of tokens, as a whole or of one of them, by which tables
+weigh the pair of their labels. `SharedFeatures`: features of the tokens that a token is tied to, as features of its own (Sutton &
+McCallum 2004), in a chain without ties."""
 
 from itertools import pairwise
 from typing import Any, Optional
@@ -25,7 +25,7 @@ _ENDS = {1: "one", 2: "both"}  # of a tie, that stand in a gazetteer
 
 
 class TieFeatureSet(FeatureSet):
-    """What templates of ties read of tokens.
+    """The attributes that templates of ties read of tokens.
 
     templates (Dict[str, TieTemplate]): By name.
     """
@@ -43,52 +43,57 @@ class TieFeatureSet(FeatureSet):
         return list(dict.fromkeys([*super().token_attributes, *of_templates]))
 
 
-class TieReader:
-    """Reads them of Docs.
+def tie_reader(
+    features: FeatureSet, gazetteers: dict[str, Gazetteer], *, with_names: bool = False, max_words: int = MOST_WORDS
+) -> CompiledTemplates:
+    """Compile features of ties for reading Docs, see `TieValues`.
 
-    features (TieFeatureSet): What is read.
-    gazetteers (Dict[str, Gazetteer]): Those that it names.
+    features (TieFeatureSet): The features.
+    gazetteers (Dict[str, Gazetteer]): The gazetteers that they name.
     with_names (bool): Whether values can be spelt.
-    max_words (int): Of which is kept what was read.
+    max_words (int): Words whose attributes are kept.
     """
-
-    def __init__(
-        self,
-        features: FeatureSet,
-        gazetteers: dict[str, Gazetteer],
-        *,
-        with_names: bool = False,
-        max_words: int = MOST_WORDS,
-    ):
-        reader = features.reader(gazetteers)
-        reader.max_words = max_words
-        reader.keep_names(with_names)
-        self._compiled = CompiledTemplates(features.counted, reader)
-
-    def read(self, docs: DocBatch) -> "TieValues":
-        return TieValues(self._compiled, docs)
+    reader = features.reader(gazetteers)
+    reader.max_words = max_words
+    reader.keep_names(with_names)
+    return CompiledTemplates(features.counted, reader)
 
 
 class TieValues:
-    """What features say of the pairs of tokens of a batch. The tokens are read when a feature asks for them."""
+    """Values of features for pairs of tokens of a batch. The tokens are read when a feature asks for them.
+
+    compiled (CompiledTemplates): From `tie_reader`.
+    docs (DocBatch): The batch.
+    """
 
     def __init__(self, compiled: CompiledTemplates, docs: DocBatch):
         self._compiled, self._docs = compiled, docs
         self._columns: Optional[TokenColumns] = None
 
     def of(self, template: TieTemplate, pairs: TokenPairs) -> NDArray[np.uint64]:
-        """What each feature of a template says of each pair: uint64[E, M], hashes of several parts; ABSENT if nothing."""
+        """Value of each feature of a template for each pair: uint64[E, M], hashes of several parts; ABSENT if it has none."""
         found = np.empty((len(pairs.source), len(template.parts)), dtype=np.uint64)
         for number, parts in enumerate(template.parts):
             values = [self._of_part(part, pairs) for part in parts]
-            says_nothing = np.any([each == ABSENT for each in values], axis=0)
-            found[:, number] = np.where(says_nothing, ABSENT, values[0] if len(values) == 1 else _mixed(values))
+            mixed = values[0]
+            if len(values) > 1:
+                mixed = np.full(len(pairs.source), 0x9E3779B97F4A7C15, dtype=np.uint64)
+                for value in values:
+                    mixed = (mixed ^ value) * np.uint64(0xBF58476D1CE4E5B9)
+                    mixed ^= mixed >> np.uint64(29)
+            is_absent = np.any([value == ABSENT for value in values], axis=0)
+            found[:, number] = np.where(is_absent, ABSENT, mixed)
         return found
 
     def spell(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
-        """What humans read of a feature: as this pair has it."""
-        pair = TokenPairs(*(tokens[example : example + 1] for tokens in pairs))
-        shown = [self._spell_part(part, pair) for part in template.parts[feature] if part.name != BIAS]
+        """A feature as humans read it, with its value for one pair."""
+        pair, shown = TokenPairs(*(tokens[example : example + 1] for tokens in pairs)), []
+        for part in template.parts[feature]:
+            value: Any = self._of_part(part, pair)
+            if part.side is not None:
+                shown += self._compiled.reader.spell(part.name, value, self._docs[0].vocab)
+            elif part.name != BIAS:
+                shown.append(str(int(value[0])) if part.name == DISTANCE else _ENDS[int(value[0])])
         return template.features[feature] + ("=" + "|".join(shown) if shown else "")
 
     def _of_part(self, part: TiePart, pairs: TokenPairs) -> NDArray[np.uint64]:
@@ -97,7 +102,9 @@ class TieValues:
         if part.name == BIAS:
             return np.zeros(len(pairs.source), dtype=np.uint64)
         if part.name == DISTANCE:
-            return _distances(self._docs, pairs)
+            sentence = np.searchsorted(self._docs.sequence_starts(), np.stack(pairs), side="right")
+            distance = np.searchsorted(_DISTANCES, abs(sentence[1] - sentence[0]), side="right") - 1
+            return _DISTANCES[distance].astype(np.uint64)
         ends = np.sum([self._of_tokens(part.name, tokens) != ABSENT for tokens in pairs], axis=0, dtype=np.uint64)
         return np.where(ends > 0, ends, ABSENT)
 
@@ -105,27 +112,6 @@ class TieValues:
         if self._columns is None:
             self._columns = self._compiled.reader.read(self._docs)
         return self._compiled.part_values(self._columns, TemplatePart(attribute, 0), tokens)
-
-    def _spell_part(self, part: TiePart, pair: TokenPairs) -> str:
-        value: Any = self._of_part(part, pair)
-        if part.side is None:
-            return str(int(value[0])) if part.name == DISTANCE else _ENDS[int(value[0])]
-        [spelled] = self._compiled.reader.spell(part.name, value, self._docs[0].vocab)
-        return spelled
-
-
-def _distances(docs: DocBatch, pairs: TokenPairs) -> NDArray[np.uint64]:
-    """How many sentences lie between, about: uint64[E]."""
-    sentences = np.searchsorted(docs.sequence_starts(), np.stack(pairs), side="right")
-    return _DISTANCES[np.searchsorted(_DISTANCES, abs(sentences[1] - sentences[0]), side="right") - 1].astype(np.uint64)
-
-
-def _mixed(values: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    hashed = np.full(len(values[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
-    for value in values:
-        hashed = (hashed ^ value) * np.uint64(0xBF58476D1CE4E5B9)
-        hashed ^= hashed >> np.uint64(29)
-    return hashed
 
 
 NAME = "share_features"  # of the source, as fn:share_features[0]
@@ -171,8 +157,15 @@ class SharedFeatures(ItemReader):
         tokens, hashes = tokens[order], hashes[order]
         is_new = np.append(True, (np.diff(tokens) > 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
         if names is not None:
-            for number, of_template in enumerate(found):
-                self._name(compiled, number, of_template, columns, ends[1], names, docs)
+            vocab = docs[0].vocab if docs else None
+            for template, of_template in zip(compiled.templates, found):
+                distinct, first = np.unique(of_template, return_index=True)
+                values = [
+                    compiled.reader.spell(part.attribute, compiled.part_values(columns, part, ends[1][first]), vocab)
+                    for part in template.parts
+                ]
+                for hashed, *of_parts in zip(distinct.tolist(), *values):
+                    names[hashed] = f"{template}={'|'.join(of_parts)}"
         counts = np.bincount(tokens[is_new], minlength=len(docs.words))
         starts = np.append(0, np.cumsum(counts)).astype(np.int64)
         return Items(hashes[is_new], np.ones(int(is_new.sum()), dtype=np.float32), starts)
@@ -185,19 +178,6 @@ class SharedFeatures(ItemReader):
             reader.keep_names(with_names)
             compiled = self._compiled = CompiledTemplates(self._features.counted, reader)
         return compiled
-
-    @staticmethod
-    def _name(compiled: CompiledTemplates, number: int, of_template: NDArray[np.uint64], columns: Any,
-              tokens: NDArray[np.int64], names: dict[int, str], docs: DocBatch) -> None:  # fmt: skip
-        """Spells what a template finds."""
-        distinct, first = np.unique(of_template, return_index=True)
-        template, vocab = compiled.templates[number], docs[0].vocab if docs else None
-        values = [
-            compiled.reader.spell(part.attribute, compiled.part_values(columns, part, tokens[first]), vocab)
-            for part in template.parts
-        ]
-        for hashed, *of_parts in zip(distinct.tolist(), *values):
-            names[hashed] = f"{template}={'|'.join(of_parts)}"
 
 
 def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) -> list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from ... import arrays, checks
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import States
+from ...kernels.linear_chain import ChainArrays
 from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import gibbs as kernels
@@ -36,7 +37,7 @@ class Walk(NamedTuple):
     """One through the labellings of a single component."""
 
     problem: Problem
-    chains: kernels.Chains
+    chains: ChainArrays
     neighbours: kernels.Neighbours
     states: States  # where it is, follows
 
@@ -156,7 +157,7 @@ class Gibbs(Inference):
         return states
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        """Of all chains with further scores of labels those where each label of a tied token is as probable as it was often."""
+        """Chains fitted by further scores of labels, so that labels of tied tokens are as probable as they were often drawn."""
         chains, emissions = problem.chains, problem.chains.emissions.copy()
         tied = np.unique([problem.source, problem.target])
         of_chains = problem.by_label(LinearChain().marginals(chains)[tied])

@@ -232,7 +232,7 @@ def spans_of(owner: str, doc: Doc, key: str) -> list[Span]:
 
 
 def _runs(usable: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many usable tokens of its sentence follow one another from each token on: int64[T]."""
+    """Lengths of the runs of usable tokens, within sentences, from each token on: int64[T]."""
     stops = ~usable
     n_tokens = len(usable)
     ends = np.where(stops, np.arange(n_tokens), n_tokens)
@@ -242,7 +242,7 @@ def _runs(usable: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.in
 
 
 def _hashes_of_runs(words: NDArray[np.uint64], longest: int) -> list[NDArray[np.uint64]]:
-    """Of the 1, 2 … words from each token on: uint64[T] each, of those that go beyond the end anything."""
+    """Hashes of the 1, 2 … words from each token on: uint64[T] each; beyond the end they mean nothing."""
     found, last = [], np.full(len(words), _MIX)
     for n in range(longest):
         following = np.append(words[n:], np.zeros(n, dtype=np.uint64))[: len(words)]

@@ -10,11 +10,12 @@ from thinc.api import Model, NumpyOps
 
 from ... import checks
 from ...features.doc_batch import DocBatch
+from ...features.extractor import CompiledTemplates
 from ...kernels.hashing import ABSENT
 from ...models.node import Batches, Node, Sizes, check_equal, unset
 from ...models.resources import ListedFeatures
 from ...types import Floats
-from .features import TieFeatureSet, TieReader, TieValues
+from .features import TieFeatureSet, TieValues, tie_reader
 from .scores import Ties
 from .templates import TieTemplate, TokenPairs
 
@@ -22,13 +23,13 @@ Key = tuple[str, int, int]  # name of a template, number of its feature, and the
 
 
 class TieFeatures(ListedFeatures):
-    """What features of ties read of tokens."""
+    """The features of ties and their gazetteers, as the component manages those of its other features."""
 
     asks_functions = False
 
     def __init__(self, templates: dict[str, TieTemplate]):
         super().__init__(TieFeatureSet(templates))
-        self._reader: Optional[TieReader] = None
+        self._reader: Optional[CompiledTemplates] = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
@@ -40,9 +41,9 @@ class TieFeatures(ListedFeatures):
         """They have none of their own."""
 
     @property
-    def reader(self) -> TieReader:
+    def reader(self) -> CompiledTemplates:
         if self._reader is None:
-            self._reader = TieReader(self.feature_set, self.gazetteers, max_words=self.max_words)
+            self._reader = tie_reader(self.feature_set, self.gazetteers, max_words=self.max_words)
         return self._reader
 
 
@@ -118,7 +119,7 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     docs, found = DocBatch.of(docs), []
     if int(docs.bounds[-1]):
         features = model.attrs["features"]
-        for name, pairs, values in _look_up(model, features.reader.read(docs), docs):
+        for name, pairs, values in _look_up(model, TieValues(features.reader, docs), docs):
             rows = _rows(name, values, model.attrs["role"].numbers(model))
             some = (rows >= 0).any(axis=1)
             if some.any():
@@ -162,12 +163,12 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         return
     known = [list(entry) for entry in model.attrs["known"]]
     numbers, features = dict(model.attrs["role"].numbers(model)), model.attrs["features"]
-    reader = TieReader(features.feature_set, features.gazetteers, with_names=True)
+    reader = tie_reader(features.feature_set, features.gazetteers, with_names=True)
     for batch in X():
         docs = DocBatch.of(batch.docs)
         if not int(docs.bounds[-1]):
             continue
-        of_batch = reader.read(docs)
+        of_batch = TieValues(reader, docs)
         for name, pairs, values in _look_up(model, of_batch, docs):
             template: TieTemplate = model.attrs["templates"][name]
             for feature, column in enumerate(values.T):

@@ -15,7 +15,7 @@ from ...types import ChainScores, Clamp, Floats
 from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from .blocks import tell_wide
 from .elimination import Elimination
-from .scores import TiedScores, are_inside, cut
+from .scores import Halves, TiedScores, are_inside
 
 
 class Told(NamedTuple):
@@ -46,7 +46,7 @@ class Told(NamedTuple):
         return scores.chains._replace(emissions=emissions)
 
     def derivative(self, d_chains: ChainScores) -> TiedScores:
-        """With respect to all scores, from that with respect to the chains."""
+        """The derivative with respect to all scores, from the one with respect to the chains."""
         scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
         by_label = d_chains.emissions @ (label_of[:, np.newaxis] == np.arange(self.tables.shape[1]))
         d_kinds = np.zeros(self.tables.shape)
@@ -90,7 +90,7 @@ def _labels(clamp: Clamp, label_of: NDArray[np.int64], n_labels: int) -> NDArray
 
 
 def _log_sum(tables: Floats) -> tuple[Floats, Floats]:
-    """Of each of some tables (float64[E, L, L]), and the derivative: 0 where nothing is possible."""
+    """Log sums of tables (float64[E, L, L]), and the derivatives: 0 where nothing is possible."""
     largest = tables.max(axis=(1, 2), initial=-np.inf, keepdims=True)
     exps = np.exp(tables - np.where(largest > -np.inf, largest, 0.0))
     sums = exps.sum(axis=(1, 2), keepdims=True)
@@ -173,7 +173,7 @@ def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     ties, starts = scores.ties, np.asarray(scores.starts)
     inside = are_inside(starts, ties.source, ties.target)
     if inside.any():
-        halves = cut(scores._replace(ties=ties.some(inside)), None)
+        halves = Halves(scores._replace(ties=ties.some(inside)), None)
         fits = SENTENCES.sums_up(halves.tied, np.arange(len(halves.tied.firsts)))
         tell_wide(halves.tied.of_ties, fits, "SentenceLikelihood")
         wide = halves.tied_sequences[~fits]

@@ -62,7 +62,7 @@ class MeanField(Inference):
         return LinearChain().sample(self.as_chains(problem), n, seed=seed)
 
     def _settle(self, problem: Problem) -> Floats:
-        """What the ties add to the emissions in the end: float64[T, S]."""
+        """The scores that ties add to emissions once chains have settled: float64[T, S]."""
         of_labels = problem.by_label(LinearChain().marginals(problem.chains))
         rounds = _rounds(problem)
         moves = np.ones(len(problem.firsts), dtype=bool)
@@ -93,7 +93,7 @@ def _starts(starts: NDArray[np.int64], some: NDArray[np.bool_]) -> NDArray[np.in
 
 
 def _told(problem: Problem, of_labels: Floats) -> Floats:
-    """What ties add to the emissions of both their ends, as their partners expect it: float64[T, S]."""
+    """The scores that ties add to the emissions of both their ends, as their partners expect them: float64[T, S]."""
     told, tables = np.zeros_like(of_labels), problem.tables[problem.kind]
     np.add.at(told, problem.source, np.einsum("eij,ej->ei", tables, of_labels[problem.target]))
     np.add.at(told, problem.target, np.einsum("eij,ei->ej", tables, of_labels[problem.source]))

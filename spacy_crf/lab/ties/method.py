@@ -1,4 +1,4 @@
-"""What answers questions about tied sentences: the base of the methods."""
+"""Base of the methods that answer questions about tied sentences."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -15,7 +15,7 @@ WALK = "walk"  # samples that go on from labellings, for training
 
 
 class Expected(NamedTuple):
-    """What a method says of a problem."""
+    """Log partitions and derivatives, as a method finds them."""
 
     log_z: Floats  # [C]
     chains: ChainScores  # the derivative with respect to them
@@ -26,7 +26,7 @@ method = dataclass(eq=False)  # of settings
 
 
 class Inference:
-    """How questions about tied sequences are answered: base of the methods, which are registered."""
+    """Base of the registered methods, which answer questions about tied sequences."""
 
     exact: bool = False
     answers: frozenset[str]  # of the questions above, those that it is good for: log partitions for training
@@ -44,7 +44,7 @@ class Inference:
         return f"spacy_crf.{type(self).__name__}.v1"
 
     def log_partition(self, problem: Problem) -> Floats:
-        """Of each component: float64[C]."""
+        """Log partition of each component: float64[C]."""
         return self.expectations(problem, np.zeros(len(problem.firsts))).log_z
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:

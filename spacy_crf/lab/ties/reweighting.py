@@ -51,7 +51,7 @@ class Bounded(NamedTuple):
 
 
 def _shares(problem: Problem) -> Floats:
-    """In which share of random forests each tie is: of at least so many, and until every tie is in one."""
+    """The share of random forests that have each tie: of at least `_FORESTS`, and until every tie is in one."""
     ends = np.searchsorted(problem.chains.starts, [problem.source, problem.target], side="right") - 1
     shares, n_sequences = np.ones(ends.shape[1]), len(problem.component)
     for c in range(len(problem.firsts)):

@@ -20,16 +20,16 @@ from ...inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanSta
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, StateGraph
 from .elimination import Elimination
-from .scores import Halves, TiedScores, cut
+from .scores import Halves, TiedScores
 from .structure import TiedChains, TiedWork
 
 
 class RuledWork(TiedWork):
-    """Without what no labelling reaches."""
+    """Checked scores without states that no labelling reaches."""
 
     @cached_property
     def halves(self) -> Halves:
-        return cut(_reachable(self.scores, self.clamp), None)
+        return Halves(_reachable(self.scores, self.clamp), None)
 
 
 class RuledTies(TiedChains):
@@ -187,7 +187,7 @@ class TiedSearch:
 
 
 def under(inference: Elimination, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
-    """What answers for a joined document under some automata, None if their tables are too large."""
+    """Exact inference for a joined document under some automata, None if its tables are too large."""
     graph = rules.graph(automata)
     structure = None if graph is None else RuledTies(inference, graph.graph)
     return structure if structure is not None and structure.fits(of_doc.scores, of_doc.clamp) else None

@@ -28,7 +28,7 @@ class Ties(NamedTuple):
         return cls(*np.zeros((3, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
 
     def among(self, kept: NDArray[np.int64], n_tokens: int) -> "Ties":
-        """Those whose ends are both kept (int64[T']), of so many tokens, by their places there."""
+        """Ties whose ends are both kept (int64[T'], of so many tokens), by their places among the kept tokens."""
         place = np.full(n_tokens, -1, dtype=np.int32)
         place[kept] = np.arange(len(kept))
         source, target = place[self.source], place[self.target]
@@ -82,7 +82,7 @@ class TiedScores(NamedTuple):
 
     @property
     def chains(self) -> ChainScores:
-        """The same without ties."""
+        """The scores of the chains, without ties."""
         return ChainScores(*self[:4], self.starts)
 
 
@@ -171,7 +171,7 @@ class Problem(NamedTuple):
         return part, tokens
 
     def with_ties(self, kept: NDArray) -> "Problem":
-        """The same components with some of the ties, in their order (int64[E'] or bool[E])."""
+        """This problem with some of the ties, in their order (int64[E'] or bool[E])."""
         bounds = np.searchsorted(self.of_ties[kept], np.arange(len(self.firsts) + 1))
         source, target, kind = (array[kept] for array in (self.source, self.target, self.kind))
         return self._replace(source=source, target=target, kind=kind, bounds=bounds)
@@ -186,7 +186,7 @@ class Problem(NamedTuple):
         return np.bincount(self.of_tokens, states < 0, minlength=len(self.firsts)) > 0
 
     def score(self, states: NDArray[np.int32]) -> Floats:
-        """Of labellings (int32[N, T]): float64[N, C]."""
+        """Scores of labellings (int32[N, T]): float64[N, C]."""
         chains, n_tokens = self.chains, states.shape[1]
         opens, closes = arrays.ends(chains.starts, n_tokens)
         of_tokens = chains.emissions[np.arange(n_tokens), states]
@@ -243,86 +243,68 @@ def components(problem: Problem) -> Iterator[tuple[Problem, NDArray[np.int64]]]:
 
 
 def log_mean(logarithms: Floats) -> float:
-    """Of the mean of numbers."""
+    """Logarithm of the mean of numbers, given their logarithms."""
     largest = float(logarithms.max())
     return largest + float(np.log(np.exp(logarithms - largest).mean()))
 
 
 class Halves:
-    """A batch, cut in two: what no tie touches is free. Sequences and tokens are those of the batch.
+    """A batch cut in two: sequences that ties touch, and sequences that no tie touches, which are free. Sequences and tokens are
+    numbered as in the batch.
 
-    chains (ChainScores): Of the batch.
-    is_tied (bool[B]): Which of the sequences are.
-    tied (Problem): These; None if there are none.
-    tied_tokens (int64[T']): Their tokens.
+    tied (Problem): The tied sequences; None if there are none.
     """
 
-    def __init__(
-        self,
-        chains: ChainScores,
-        clamp: Optional[Clamp],
-        is_tied: NDArray[np.bool_],
-        tied: Optional[Problem],
-        tied_tokens: NDArray[np.int64],
-    ):
-        self.tied = tied
-        self.tied_sequences = np.flatnonzero(is_tied)
-        self.tied_tokens = tied_tokens
-        self.free_sequences = np.flatnonzero(~is_tied)
-        self._batch = chains, clamp, is_tied
+    def __init__(self, scores: TiedScores, clamp: Optional[Clamp]):
+        starts, ties, is_tied = scores.starts, scores.ties, np.zeros(len(scores.starts) - 1, dtype=bool)
+        ends = np.stack([ties.source, ties.target]).astype(np.int64)
+        of_ends = np.repeat(np.arange(len(is_tied)), np.diff(starts))[ends]
+        is_tied[of_ends] = True
+        self._batch, self._clamp, self._is_tied = scores.chains, clamp, is_tied
+        self.tied_sequences, self.free_sequences = np.flatnonzero(is_tied), np.flatnonzero(~is_tied)
+        self.tied: Optional[Problem] = None
+        self.tied_tokens = np.zeros(0, dtype=np.int64)
+        if not len(ties.source):
+            return
+        chains, self.tied_tokens = cut_chains(scores.chains, is_tied)
+        if clamp is not None:
+            chains = chains._replace(emissions=np.where(clamp[self.tied_tokens], chains.emissions, -np.inf))
+        component = np.empty(len(chains.starts) - 1, dtype=np.int64)
+        number = np.cumsum(is_tied) - 1
+        n = kernels.connect(*number[of_ends], component)
+        if len(self.tied_tokens) < len(scores.emissions):
+            place = np.empty(len(scores.emissions), dtype=np.int64)
+            place[self.tied_tokens] = np.arange(len(self.tied_tokens))
+            ends = place[ends]
+        of_ties, kind = component[number[of_ends[0]]], ties.kind.astype(np.int64)
+        if not _are_sorted(of_ties, *ends):
+            order = np.lexsort((*ends[::-1], of_ties))
+            of_ties, ends, kind = of_ties[order], np.take(ends, order, axis=1), kind[order]
+        self.tied = Problem(
+            chains=chains,
+            component=component,
+            firsts=np.unique(component, return_index=True)[1],
+            source=ends[0],
+            target=ends[1],
+            kind=kind,
+            bounds=np.searchsorted(of_ties, np.arange(n + 1)),
+            tables=ties.sums(scores.tables),
+            label_of=np.asarray(scores.label_of),
+        )
 
-    # What is free is copied where it is asked for: prediction does without
+    # Free sequences are copied when they are asked for: prediction does without
 
     @cached_property
     def free(self) -> ChainScores:
-        chains, _, is_tied = self._batch
-        return chains if self.tied is None else cut_chains(chains, ~is_tied)[0]
+        return self._batch if self.tied is None else cut_chains(self._batch, ~self._is_tied)[0]
 
     @cached_property
     def free_tokens(self) -> NDArray[np.int64]:
-        chains, _, is_tied = self._batch
-        return np.flatnonzero(np.repeat(~is_tied, np.diff(chains.starts)))
+        return np.flatnonzero(np.repeat(~self._is_tied, np.diff(self._batch.starts)))
 
     @property
     def free_clamp(self) -> Optional[Clamp]:
-        clamp = self._batch[1]
-        return clamp if self.tied is None else arrays.cut_clamp(clamp, self.free_tokens)
-
-
-def cut(scores: TiedScores, clamp: Optional[Clamp]) -> Halves:
-    """The sequences that ties touch, and those that none does."""
-    starts, ties, is_tied = scores.starts, scores.ties, np.zeros(len(scores.starts) - 1, dtype=bool)
-    if not len(ties.source):
-        return Halves(scores.chains, clamp, is_tied, None, np.zeros(0, dtype=np.int64))
-    ends = np.stack([ties.source, ties.target]).astype(np.int64)
-    of_ends = np.repeat(np.arange(len(is_tied)), np.diff(starts))[ends]
-    is_tied[of_ends] = True
-    chains, tokens = cut_chains(scores.chains, is_tied)
-    if clamp is not None:
-        chains = chains._replace(emissions=np.where(clamp[tokens], chains.emissions, -np.inf))
-    component = np.empty(len(chains.starts) - 1, dtype=np.int64)
-    number = np.cumsum(is_tied) - 1
-    n = kernels.connect(*number[of_ends], component)
-    if len(tokens) < len(scores.emissions):
-        place = np.empty(len(scores.emissions), dtype=np.int64)
-        place[tokens] = np.arange(len(tokens))
-        ends = place[ends]
-    of_ties, kind = component[number[of_ends[0]]], ties.kind.astype(np.int64)
-    if not _are_sorted(of_ties, *ends):
-        order = np.lexsort((*ends[::-1], of_ties))
-        of_ties, ends, kind = of_ties[order], np.take(ends, order, axis=1), kind[order]
-    problem = Problem(
-        chains=chains,
-        component=component,
-        firsts=np.unique(component, return_index=True)[1],
-        source=ends[0],
-        target=ends[1],
-        kind=kind,
-        bounds=np.searchsorted(of_ties, np.arange(n + 1)),
-        tables=ties.sums(scores.tables),
-        label_of=np.asarray(scores.label_of),
-    )
-    return Halves(scores.chains, clamp, is_tied, problem, tokens)
+        return self._clamp if self.tied is None else arrays.cut_clamp(self._clamp, self.free_tokens)
 
 
 def are_inside(starts: NDArray[np.int64], source: NDArray, target: NDArray) -> NDArray[np.bool_]:

@@ -29,7 +29,7 @@ _LARGEST = 1 << 22  # numbers of the emissions of a batch of chains
 
 
 def _single_sequences(problem: Problem, asked: NDArray[np.bool_]) -> Iterator[tuple[int, slice, slice]]:
-    """Those of some components (bool[C]) that are a single sequence, with their tokens and ties."""
+    """Components (of bool[C]) that are a single sequence, with their tokens and ties."""
     n_sequences = np.bincount(problem.component, minlength=len(problem.firsts))
     for c in np.flatnonzero(asked & (n_sequences == 1)).tolist():
         b = int(problem.firsts[c])

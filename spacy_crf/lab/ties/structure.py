@@ -23,7 +23,7 @@ from .belief_propagation import BeliefPropagation
 from .losses import own_terms
 from .mean_field import MeanField
 from .method import Inference
-from .scores import Halves, Problem, TiedScores, cut
+from .scores import Halves, Problem, TiedScores
 
 # What bounds log partitions that are not known exactly
 _LOWER = MeanField(iterations=200, tolerance=1e-6)
@@ -35,7 +35,7 @@ class TiedWork(Work[TiedScores]):
 
     @cached_property
     def halves(self) -> Halves:
-        return cut(self.scores, self.clamp)
+        return Halves(self.scores, self.clamp)
 
     @property
     def problem(self) -> Problem:
@@ -53,7 +53,7 @@ class TiedWork(Work[TiedScores]):
 
     @cached_property
     def first_of(self) -> NDArray[np.int64]:
-        """For each sequence the one that has its value: int64[B]."""
+        """The sequence that has the value of each sequence: int64[B]."""
         first, halves = np.arange(self.n_sequences), self.halves
         if halves.tied is not None:
             first[halves.tied_sequences] = halves.tied_sequences[halves.tied.firsts][halves.tied.component]
@@ -110,12 +110,10 @@ class TiedChains(Structure[TiedScores]):
 
     def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
-        halves = work.halves
-        if halves.tied is None:
-            return self.chain.log_partition(halves.free, clamp=halves.free_clamp)
-        log_z = work.spread(self.inference.log_partition(halves.tied))
-        if len(halves.free_sequences):
-            log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
+        halves, log_z = work.halves, np.zeros(work.n_sequences)
+        if halves.tied is not None:
+            log_z = work.spread(self.inference.log_partition(halves.tied))
+        log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
         return log_z
 
     def expectations(
@@ -243,14 +241,6 @@ class TiedChains(Structure[TiedScores]):
             states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, [seed, 1])
         return states
 
-    def walk_on(self, work: TiedWork, states: States, times: int, random: np.random.Generator) -> States:
-        """Labellings (int32[n, T]) that go on from others: so many steps where there are ties, while the rest is as it is."""
-        states, halves = np.array(states, dtype=np.int32), work.halves
-        if halves.tied is not None:
-            tied = halves.tied_tokens
-            states[:, tied] = self.inference.walk_on(halves.tied, states[:, tied], times, random)
-        return states
-
     def walk_samples(
         self,
         work: TiedWork,
@@ -263,7 +253,7 @@ class TiedChains(Structure[TiedScores]):
         begin: Optional[States],
         annotation: Clamp,
     ) -> States:
-        """Walks, where there are ties.
+        """Samples of labellings: ends of walks where there are ties.
 
         begin (int32[1, T]): The labelling where they begin; None for one that is drawn without ties.
         annotation (bool[T, S]): By which they are known again, where they go on from when they were last asked for.
@@ -271,26 +261,26 @@ class TiedChains(Structure[TiedScores]):
         states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)
         if not work.is_tied:
             return states
+        states, tied = np.array(states, dtype=np.int32), work.halves.tied_tokens
         if begin is not None:
-            tied = work.halves.tied_tokens
             states[:, tied] = begin[:, tied]
         keys = _keys(work, annotation) if persistent else []
         for tokens, key in keys:
             if key in walks.kept:
                 states[:, tokens] = walks.kept[key]
-        drawn = self.walk_on(work, states, steps, walks.random)
-        walks.kept.update({key: drawn[:, tokens].copy() for tokens, key in keys})
-        return drawn
+        states[:, tied] = self.inference.walk_on(work.problem, states[:, tied], steps, walks.random)
+        walks.kept.update({key: states[:, tokens].copy() for tokens, key in keys})
+        return states
 
     def answered_by(self, inference: Inference) -> "TiedChains":
-        """The same questions, answered by another method."""
+        """A structure that another method answers for."""
         return TiedChains(inference)
 
     def own_terms(self, loss: LocalLoss) -> Callable:
         return own_terms(loss)
 
     def bounds(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
-        """What the log partition of all sequences together lies between."""
+        """Lower and upper bound of the log partition of all sequences together."""
         work = self.prepare(scores, clamp)
         halves = work.halves
         free = float(self.chain.log_partition(halves.free, clamp=halves.free_clamp).sum())

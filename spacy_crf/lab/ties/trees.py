@@ -98,7 +98,7 @@ class Trees(NamedTuple):
         return sums
 
     def _by_state(self, believed: Floats, own: Floats, states: Floats) -> Floats:
-        """What is believed of labels, shared by their states."""
+        """Beliefs about labels as beliefs about their states."""
         if self.is_plain:
             return believed
         label_of = self.problem.label_of
