@@ -188,7 +188,7 @@ def test_first_sentences_fit_into_the_list_of_commands(monkeypatch):
 def test_every_command_is_found():
     """Whatever file it is in: the group knows them by a table, and imports one when it is asked for."""
     files = Path(group.__file__).parent.glob("*.py")
-    declared = re.findall(r'^@app\.command\(\s*"([^"]+)"', "".join(map(Path.read_text, files)), re.MULTILINE)
+    declared = re.findall(r'^@command\(\s*"([^"]+)"', "".join(map(Path.read_text, files)), re.MULTILINE)
     listed = commands_listed()
     assert sorted(declared) == sorted(line.split()[0] for line in listed.strip().splitlines())
     for name in declared:

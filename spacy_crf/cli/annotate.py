@@ -13,8 +13,7 @@ from wasabi import msg
 from ..errors import Errors
 from ..whole_files import named_in_errors
 from .formats.writers import WRITERS
-from .group import app
-from .shared import CodeOption, ModelArgument, brief_errors, check_writable, choice
+from .shared import CodeOption, ModelArgument, check_writable, choice, command
 from .texts import STANDARD
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ ExecutorName = choice("ExecutorName", ("processes", "ray"))
 _SECONDS = 60.0  # between two lines of progress, where there is no terminal
 
 
-@app.command("annotate")
+@command("annotate")
 def annotate_cli(
     model: ModelArgument,
     input_path: Annotated[
@@ -77,7 +76,7 @@ def annotate_cli(
     wanted = format_.value if format_ else default, sort is not None, min_prob, component, strict
     options = AnnotateOptions(model, str(code) if code else None, output_path, *wanted)
     given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
-    with brief_errors(), _progress_bar() as progress:
+    with _progress_bar() as progress:
         if workers is None:
             for option in (option for option, value in given.items() if value):
                 raise ValueError(Errors.CRF788.format(option=option, other="--workers"))

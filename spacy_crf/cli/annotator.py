@@ -127,15 +127,15 @@ def annotate_archive(
 
 
 def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) -> Totals:
-    """Annotate the texts of a file in this process, and write them to one file. Until that is done, the finished parts are in a
-    folder beside it.
+    """Annotate the texts of a file in this process, which has imported the code, and write them to one file. Until that is done,
+    the finished parts are in a folder beside it.
 
     source (Path): Any file of texts, "-" for the standard input.
     RAISES (ValueError): With the place, if a text can't be annotated; CRF710 if nobody knows the certainty that is asked for;
         CRF784 if there are no texts; CRF786 if the folder has the parts of something else.
     """
     output, path = Path(options.target), Path(f"{options.target}.part")
-    folder, annotator = WorkFolder(str(path)), Annotator(options._replace(target=str(path)))
+    folder, annotator = WorkFolder(str(path)), Annotator(options._replace(target=str(path), code=None))
     try:
         with folder.alone():
             manifest = Manifest(folder, _head(options) | {"file": str(source), "batch": TEXTS})
@@ -154,14 +154,14 @@ def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) ->
 
 
 def annotate_stream(options: AnnotateOptions, source: Path, file: BinaryIO) -> None:
-    """Annotate the texts of a file to an open one: each text when it is done, unless they are to be sorted."""
+    """Annotate the texts of a file, as `annotate_file`, to an open one: text by text, unless they are to be sorted."""
     if options.sort:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "sorted"
             annotate_file(options._replace(target=str(path)), source, lambda *_: None)
             file.write(path.read_bytes())
         return
-    annotator = Annotator(options)
+    annotator = Annotator(options._replace(code=None))
     texts = (record.text for record in annotator.records(unannotated(source, annotator.nlp)))
     WRITERS[options.format].join(texts, file, annotator.nlp.vocab)
     file.flush()

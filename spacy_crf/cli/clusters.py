@@ -18,15 +18,13 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
-from .group import app
 from .shared import (
     CodeOption,
     LangOption,
     blank,
-    brief_errors,
     check_writable,
     choice,
-    import_code,
+    command,
     load_pipeline,
     save_pipeline,
 )
@@ -44,7 +42,7 @@ SAVE_SECONDS = 60.0
 Progress = Callable[[str, int, int], None]
 
 
-@app.command("clusters")
+@command("clusters")
 def clusters_cli(
     files: Annotated[
         list[Path], typer.Argument(metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
@@ -65,8 +63,7 @@ def clusters_cli(
     from ..features.clusters import write_clusters
 
     *texts, output = files
-    with brief_errors(), progress_bars() as progress:
-        import_code(code)
+    with progress_bars() as progress:
         check_writable(output, *texts)
         if method is not None:
             checks.one_of(CLUSTERS, "--method", method, ("brown", "kmeans"))
@@ -200,7 +197,7 @@ def tokenizer(lang: str) -> Language:
 METHODS = ("cbow", "skipgram")
 
 
-@app.command("vectors")
+@command("vectors")
 def vectors_cli(
     files: Annotated[
         list[Path], typer.Argument(metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
@@ -219,15 +216,13 @@ def vectors_cli(
     """Learn vectors of words and their parts from raw texts. floret learns them; the output is a pipeline without components,
     whose path is the setting vectors in [initialize]."""
     *texts, output = files
-    with brief_errors():
-        import_code(code)
-        checks.expect(texts, VECTORS, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
-        checks.expect(output not in texts, VECTORS, "OUTPUT", str(output), "another path than those of the texts")
-        check_writable(output / "config.cfg")
-        settings = {"dims": dims, "rows": rows, "shortest": shortest, "longest": longest, "epochs": epochs}
-        settings |= {"method": getattr(method, "value", method), "min_count": min_count, "threads": threads}
-        nlp = vectors_of_texts(texts, **settings, lang=lang, verbose=sys.stderr.isatty())
-        save_pipeline(nlp, output)
+    checks.expect(texts, VECTORS, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
+    checks.expect(output not in texts, VECTORS, "OUTPUT", str(output), "another path than those of the texts")
+    check_writable(output / "config.cfg")
+    settings = {"dims": dims, "rows": rows, "shortest": shortest, "longest": longest, "epochs": epochs}
+    settings |= {"method": getattr(method, "value", method), "min_count": min_count, "threads": threads}
+    nlp = vectors_of_texts(texts, **settings, lang=lang, verbose=sys.stderr.isatty())
+    save_pipeline(nlp, output)
     msg.good(f"{len(nlp.vocab.vectors):,} vectors of {dims} numbers: {output}")
     msg.info(f'[initialize] vectors = "{output}"')
 

@@ -15,8 +15,7 @@ from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .formats import FORMATS, ReadSettings, Report, Source, brat, read
 from .formats.columns import SCHEMES
-from .group import app
-from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code, progress_bar
+from .shared import CodeOption, LangOption, blank, check_writable, choice, command, progress_bar
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
@@ -28,7 +27,7 @@ SchemeName = choice("SchemeName", SCHEMES)
 Overlaps = choice("Overlaps", ("longest", "error"))
 
 
-@app.command("convert")
+@command("convert")
 def convert_cli(
     input_path: Annotated[Path, typer.Argument(help="A file, or a folder of files.", exists=True)],
     output_path: Annotated[Path, typer.Argument(help="The .spacy file, or a folder for them.")],
@@ -77,23 +76,21 @@ def convert_cli(
     annotation, and of overlapping spans the longest is kept. Unknown annotation is an error, unless --ignore names it; a file
     without any annotation is an error too.
     """
-    with brief_errors():
-        import_code(code)
-        settings = ReadSettings(
-            format=format_ and format_.value,
-            encoding=encoding,
-            word_column=word_column,
-            label_column=label_column,
-            tag_column=tag_column,
-            scheme=scheme and scheme.value,
-            n_sents=n_sents,
-            tag_names=[name.strip() for name in tag_names.split(",") if name.strip()],
-            ignore=ignore or (),
-            overlaps=overlaps.value,
-            without_spans=without_spans,
-            predictions=predictions,
-        )
-        convert(input_path, output_path, lang, settings)
+    settings = ReadSettings(
+        format=format_ and format_.value,
+        encoding=encoding,
+        word_column=word_column,
+        label_column=label_column,
+        tag_column=tag_column,
+        scheme=scheme and scheme.value,
+        n_sents=n_sents,
+        tag_names=[name.strip() for name in tag_names.split(",") if name.strip()],
+        ignore=ignore or (),
+        overlaps=overlaps.value,
+        without_spans=without_spans,
+        predictions=predictions,
+    )
+    convert(input_path, output_path, lang, settings)
 
 
 def convert(input_path: Path, output_path: Path, lang: str, settings: ReadSettings) -> None:

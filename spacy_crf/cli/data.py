@@ -14,8 +14,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from .formats import FORMATS, ReadSettings, Report
-from .group import app
-from .shared import CodeOption, JsonOption, LangOption, blank, brief_errors, import_code, print_table
+from .shared import CodeOption, JsonOption, LangOption, blank, command, print_table
 from .texts import read_docs
 
 Words = tuple[str, ...]
@@ -213,7 +212,7 @@ def _short(text: str, most: Optional[int] = 60) -> str:
 # ---------------------------------------------------------------------------------------------------------- command
 
 
-@app.command("data")
+@command("data")
 def data_cli(
     path: Annotated[
         Path, typer.Argument(help="Annotated texts: .spacy, a folder, or a file that `convert` reads.", exists=True)
@@ -228,14 +227,12 @@ def data_cli(
 ) -> None:
     """Look at annotated texts: what is there, and what looks wrong. Prints labels and lengths of spans, misaligned spans,
     repeated texts, overlap of train and dev, and words annotated in several ways."""
-    with brief_errors():
-        import_code(code)
-        nlp = blank(lang)
-        settings, report, dev_report = ReadSettings(overlaps="longest", without_spans=True), Report(), Report()
-        docs = read_docs(path, nlp, settings, report=report)
-        dev_docs = read_docs(dev, nlp, settings, report=dev_report) if dev else []
-        facts, dev_facts = describe(docs, nlp), describe(dev_docs, nlp) if dev else None
-        common = overlap(docs, dev_docs) if dev else None
+    nlp = blank(lang)
+    settings, report, dev_report = ReadSettings(overlaps="longest", without_spans=True), Report(), Report()
+    docs = read_docs(path, nlp, settings, report=report)
+    dev_docs = read_docs(dev, nlp, settings, report=dev_report) if dev else []
+    facts, dev_facts = describe(docs, nlp), describe(dev_docs, nlp) if dev else None
+    common = overlap(docs, dev_docs) if dev else None
     if as_json:
         found = {"train": asdict(facts) | {"unread": asdict(report)}}
         if dev_facts and common:

@@ -14,8 +14,7 @@ from .. import checks
 from ..errors import Errors, no_component
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
-from .group import app
-from .shared import CodeOption, brief_errors, check_writable, load_pipeline, progress_bar
+from .shared import CodeOption, check_writable, command, load_pipeline, progress_bar
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
@@ -41,7 +40,7 @@ class Teacher(NamedTuple):
         return f"probabilities of {source}" if self.component else source
 
 
-@app.command("distil")
+@command("distil")
 def distil_cli(
     teacher: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
     texts: Annotated[Path, typer.Argument(help="Raw texts: .jsonl, .spacy, or lines; - for the standard input.")],
@@ -63,9 +62,9 @@ def distil_cli(
     A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does;
     where there are none, the entities that are found count as certain.
     """
-    with brief_errors(), progress_bar("annotating") as progress:
+    with progress_bar("annotating") as progress:
         check_writable(output, texts)
-        found = find_teacher(load_pipeline(teacher, code), component, spans_key)
+        found = find_teacher(load_pipeline(teacher), component, spans_key)
         wanted = None if labels is None else [label.strip() for label in labels.split(",")]
         msg.info(f"Soft labels: {found}")
         docs, n_spans = DocBin(), 0

@@ -15,14 +15,13 @@ from wasabi import msg, table
 from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .formats.annotation import check_length
-from .group import app
 from .shared import (
     CodeOption,
     ComponentOption,
     JsonOption,
     ModelArgument,
-    brief_errors,
     check_writable,
+    command,
     doc_before,
     load_pipeline,
     our_pipes,
@@ -31,7 +30,7 @@ from .shared import (
 from .texts import STANDARD, read_examples, read_items
 
 
-@app.command("show")
+@command("show")
 def show_cli(
     model: ModelArgument,
     texts: Annotated[
@@ -45,20 +44,19 @@ def show_cli(
     from ..explain.displacy_marks import render
     from ..pipeline.prediction import tell_probabilities
 
-    with brief_errors():
-        check_writable(html)
-        nlp, docs = load_pipeline(model, code), []
-        if html is not None:
-            tell_probabilities(our_pipes(nlp, None, None))
-        for doc in nlp.pipe(texts or _standard_texts(nlp)):
-            docs.append(doc)
-            print(f"\n{doc.text}")
-            print(indent(table(_found_in(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
-        if not docs:
-            raise ValueError(Errors.CRF718)
-        if html is not None:
-            write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
-            msg.good(f"Marked texts in {html}")
+    check_writable(html)
+    nlp, docs = load_pipeline(model), []
+    if html is not None:
+        tell_probabilities(our_pipes(nlp, None, None))
+    for doc in nlp.pipe(texts or _standard_texts(nlp)):
+        docs.append(doc)
+        print(f"\n{doc.text}")
+        print(indent(table(_found_in(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
+    if not docs:
+        raise ValueError(Errors.CRF718)
+    if html is not None:
+        write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
+        msg.good(f"Marked texts in {html}")
 
 
 def _standard_texts(nlp: Language) -> Iterator[str]:
@@ -82,7 +80,7 @@ _EXPLAINED = "of spacy_crf to explain (--span asks about spans and tokens, --lab
 _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
 
 
-@app.command("explain")
+@command("explain")
 def explain_cli(
     model: ModelArgument,
     text: Annotated[str, typer.Argument(help="A text.")],
@@ -116,31 +114,30 @@ def explain_cli(
     from ..explain.explanation import page
     from ..pipeline.crf_textcat import CRFTextClassifier
 
-    with brief_errors():
-        check_writable(html, train)
-        nlp, found = load_pipeline(model, code), []
-        options: dict[str, Any] = {"effect": top} if effect else {}
-        if train is not None:  # with the regularization in the config
-            optimizer = nlp.config["training"]["optimizer"] or {}
-            options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
-            options["corpus"] = list(read_examples(train, nlp))
+    check_writable(html, train)
+    nlp, found = load_pipeline(model), []
+    options: dict[str, Any] = {"effect": top} if effect else {}
+    if train is not None:  # with the regularization in the config
+        optimizer = nlp.config["training"]["optimizer"] or {}
+        options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
+        options["corpus"] = list(read_examples(train, nlp))
 
-        def is_asked(pipe: Any) -> bool:
-            return (span if isinstance(pipe, CRFTextClassifier) else label) is None
+    def is_asked(pipe: Any) -> bool:
+        return (span if isinstance(pipe, CRFTextClassifier) else label) is None
 
-        for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
-            doc = doc_before(nlp, pipe, text)
-            asked: list[Any] = [label]
-            if not isinstance(pipe, CRFTextClassifier) and span is not None:
-                asked = [_parse_span(span, doc)]
-            elif not isinstance(pipe, CRFTextClassifier):
-                best = pipe.n_best(doc, 1)
-                asked = list(best[0][1]) if best and best[0][1] else [None]  # without spans, the whole labelling
-            found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
-        if html is not None:
-            write_whole(html, page(found, top).encode("utf8"))
-            msg.good(f"{len(found)} explanations in {html}")
-            return
+    for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
+        doc = doc_before(nlp, pipe, text)
+        asked: list[Any] = [label]
+        if not isinstance(pipe, CRFTextClassifier) and span is not None:
+            asked = [_parse_span(span, doc)]
+        elif not isinstance(pipe, CRFTextClassifier):
+            best = pipe.n_best(doc, 1)
+            asked = list(best[0][1]) if best and best[0][1] else [None]  # without spans, the whole labelling
+        found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
+    if html is not None:
+        write_whole(html, page(found, top).encode("utf8"))
+        msg.good(f"{len(found)} explanations in {html}")
+        return
     if as_json:
         print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))
         return
@@ -162,7 +159,7 @@ def _parse_span(given: str, doc: Doc) -> Span:
 _WIDEST = 24  # most tags of a printed matrix
 
 
-@app.command("inspect")
+@command("inspect")
 def inspect_cli(
     model: ModelArgument,
     label: Annotated[Optional[str], typer.Option("--label", "-l", help="Only this label or tag.")] = None,
@@ -174,9 +171,8 @@ def inspect_cli(
     """Print what the components of a pipeline have learned."""
     from ..explain.weights import overview
 
-    with brief_errors():
-        pipes = our_pipes(load_pipeline(model, code), component, "of spacy_crf", of_tokens=False)
-        found = [overview(pipe, label, top) for pipe in pipes]
+    pipes = our_pipes(load_pipeline(model), component, "of spacy_crf", of_tokens=False)
+    found = [overview(pipe, label, top) for pipe in pipes]
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
@@ -244,7 +240,7 @@ _UNDER_A_BEAM = (
 )
 
 
-@app.command("rules")
+@command("rules")
 def rules_cli(
     model: ModelArgument,
     text: Annotated[Optional[str], typer.Argument(help="Show what each rule changes in this text.")] = None,
@@ -255,25 +251,24 @@ def rules_cli(
     from ..explain.comparison import effects
 
     columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")
-    with brief_errors():
-        nlp = load_pipeline(model, code)
-        for pipe in our_pipes(nlp, component, "of spacy_crf with rules", lambda pipe: pipe.rules() is not None):
-            rows = []
-            for rule, how, known in pipe.rules().all.enforcement():
-                arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
-                written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-                rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
-            print_table(pipe.name, columns, rows, n_texts=len(columns))
-            if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
-                msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
-            if text is None:
-                continue
-            before, changes = effects(pipe, doc_before(nlp, pipe, text))
-            msg.text(f"without rules: {_written(before)}")
-            for rule, spans, price in changes:
-                msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
-            if not changes:
-                msg.text("no rule changes anything")
+    nlp = load_pipeline(model)
+    for pipe in our_pipes(nlp, component, "of spacy_crf with rules", lambda pipe: pipe.rules() is not None):
+        rows = []
+        for rule, how, known in pipe.rules().all.enforcement():
+            arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
+            written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
+        print_table(pipe.name, columns, rows, n_texts=len(columns))
+        if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
+            msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
+        if text is None:
+            continue
+        before, changes = effects(pipe, doc_before(nlp, pipe, text))
+        msg.text(f"without rules: {_written(before)}")
+        for rule, spans, price in changes:
+            msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
+        if not changes:
+            msg.text("no rule changes anything")
 
 
 def _written(spans: Iterable[Span]) -> str:

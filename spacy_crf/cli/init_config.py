@@ -11,8 +11,7 @@ from wasabi import msg
 
 from ..errors import Errors, known_names
 from ..whole_files import write_whole
-from .group import app
-from .shared import CodeOption, LangOption, blank, brief_errors, check_writable, choice, import_code
+from .shared import CodeOption, LangOption, blank, check_writable, choice, command
 
 _PACKAGE = Path(__file__).parents[1]
 # Within an installed package; beside the package in a clone
@@ -81,7 +80,7 @@ OptimizeName = choice("OptimizeName", OPTIMIZE)
 FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
 
 
-@app.command("init-config")
+@command("init-config")
 def init_config_cli(
     component: Annotated[
         Optional[ComponentName], typer.Option("--component", "-c", help="The component of the pipeline.")
@@ -108,28 +107,26 @@ def init_config_cli(
     an encoder alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation. `--optimize accuracy`
     decides entities by their probability, and tags token by token.
     """
-    with brief_errors():
-        import_code(code)
-        blank(lang)
-        options = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
-        given = [option for option, value in options.items() if value is not None]
-        if given != ["--file"] and (component is None or file is not None):
-            raise ValueError(Errors.CRF745.format(given=" and ".join(given) or "nothing"))
-        name = "config.cfg" if output == "-" else output
-        if file is not None:
-            text = copy_config(file.value, lang=lang, name=name)
-        else:
-            how = {"optimize": (optimize or OptimizeName.efficiency).value, "lang": lang, "name": name}
-            text = make_config(component.value, (recipe or RecipeName.fast).value, **how)
-        if output == "-":
-            sys.stdout.write(text)
-            return
-        path = Path(output)
-        check_writable(path)
-        if path.exists() and not force:
-            raise ValueError(Errors.CRF750.format(path=path, advice="--force replaces it"))
-        write_whole(path, text.encode("utf8"))
-        msg.good(f"Config in {path}. Next: {_command(name)}")
+    blank(lang)
+    options = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
+    given = [option for option, value in options.items() if value is not None]
+    if given != ["--file"] and (component is None or file is not None):
+        raise ValueError(Errors.CRF745.format(given=" and ".join(given) or "nothing"))
+    name = "config.cfg" if output == "-" else output
+    if file is not None:
+        text = copy_config(file.value, lang=lang, name=name)
+    else:
+        how = {"optimize": (optimize or OptimizeName.efficiency).value, "lang": lang, "name": name}
+        text = make_config(component.value, (recipe or RecipeName.fast).value, **how)
+    if output == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(output)
+    check_writable(path)
+    if path.exists() and not force:
+        raise ValueError(Errors.CRF750.format(path=path, advice="--force replaces it"))
+    write_whole(path, text.encode("utf8"))
+    msg.good(f"Config in {path}. Next: {_command(name)}")
 
 
 def make_config(

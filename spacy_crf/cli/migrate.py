@@ -12,14 +12,12 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, counted
 from ..whole_files import write_whole
-from .group import app
 from .shared import (
     CodeOption,
     LangOption,
     ModelArgument,
-    brief_errors,
     check_writable,
-    import_code,
+    command,
     load_pipeline,
     save_pipeline,
 )
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 
 
-@app.command("import")
+@command("import")
 def import_cli(
     file: Annotated[Path, typer.Argument(help="The model.", exists=True, dir_okay=False)],
     program: Annotated[str, typer.Option("--from", help=f"The program that trained it: {', '.join(PROGRAMS)}.")],
@@ -63,37 +61,35 @@ def import_cli(
     Its component crf_tagger gives each token the same label as the other program. From a file of templates (crfpp) or patterns
     (wapiti), the command makes the features of a config: --output is the file for that block.
     """
-    with brief_errors():
-        import_code(code)
-        names = [name.strip() for name in columns.split(",")] if columns else []
-        data = file.read_bytes()
-        has_lines = data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
-        if program in _SYNTAX and has_lines:  # templates or patterns, and no model
-            check_writable(output, file)
-            write_whole(output, features_block(data.decode("utf8"), program, names).to_str().encode("utf8"))
-            msg.good(f"Features in {output}")
-            return
-        check_writable(output / "meta.json")
-        model = read_model(data, str(file), program)
-        native = None if replay or program not in _SYNTAX else find_native(model, names)
-        nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute, native=native)
-        msg.good(
-            f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
-        )
-        if native is not None:
-            n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
-            if n_native:
-                msg.info(f"{counted(n_native, 'native template')}")
-            for line, reason in native.replayed:
-                msg.info(f"Replayed: {line}: {reason}")
-        comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
-        save_pipeline(nlp, output)
-        msg.good(f"Pipeline in {output}")
-        if features is not None:
-            from ..migrate.functions import write_registration
+    names = [name.strip() for name in columns.split(",")] if columns else []
+    data = file.read_bytes()
+    has_lines = data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
+    if program in _SYNTAX and has_lines:  # templates or patterns, and no model
+        check_writable(output, file)
+        write_whole(output, features_block(data.decode("utf8"), program, names).to_str().encode("utf8"))
+        msg.good(f"Features in {output}")
+        return
+    check_writable(output / "meta.json")
+    model = read_model(data, str(file), program)
+    native = None if replay or program not in _SYNTAX else find_native(model, names)
+    nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute, native=native)
+    msg.good(
+        f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
+    )
+    if native is not None:
+        n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
+        if n_native:
+            msg.info(f"{counted(n_native, 'native template')}")
+        for line, reason in native.replayed:
+            msg.info(f"Replayed: {line}: {reason}")
+    comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
+    save_pipeline(nlp, output)
+    msg.good(f"Pipeline in {output}")
+    if features is not None:
+        from ..migrate.functions import write_registration
 
-            registered = write_registration(output, features, names)
-            msg.info(f"{features} makes its features: give --code {registered} to commands that load the pipeline")
+        registered = write_registration(output, features, names)
+        msg.info(f"{features} makes its features: give --code {registered} to commands that load the pipeline")
     if comparison is None:
         return
     counts = f"{comparison.sequences:,} sequences, {comparison.tokens:,} tokens"
@@ -226,7 +222,7 @@ def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, co
     return compare(nlp, model, read_columns(data, nlp, columns), rival, functions)
 
 
-@app.command("export")
+@command("export")
 def export_cli(
     model: ModelArgument,
     output: Annotated[Path, typer.Argument(help="The file to write.")],
@@ -240,12 +236,11 @@ def export_cli(
 
     Features keep their names (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
     """
-    with brief_errors():
-        checks.one_of("crf export", "--to", program, ("crfsuite",))
-        check_writable(output)
-        from ..migrate.crfsuite import write_crfsuite
-        from ..migrate.pipeline import weights_of
+    checks.one_of("crf export", "--to", program, ("crfsuite",))
+    check_writable(output)
+    from ..migrate.crfsuite import write_crfsuite
+    from ..migrate.pipeline import weights_of
 
-        weights = weights_of(load_pipeline(model, code), component)
-        write_crfsuite(weights, output)
-        msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")
+    weights = weights_of(load_pipeline(model), component)
+    write_crfsuite(weights, output)
+    msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")

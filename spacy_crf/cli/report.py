@@ -16,7 +16,6 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
-from .group import app
 from .shared import (
     CodeOption,
     ComponentOption,
@@ -24,8 +23,8 @@ from .shared import (
     JsonOption,
     ModelArgument,
     SvgOption,
-    brief_errors,
     check_writable,
+    command,
     load_pipeline,
     our_pipes,
     print_table,
@@ -42,7 +41,7 @@ _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
 
 
-@app.command("errors")
+@command("errors")
 def errors_cli(
     model: ModelArgument,
     data: DataArgument,
@@ -60,25 +59,24 @@ def errors_cli(
     """Print scores and mistakes of a pipeline on annotated texts."""
     from ..report.cases import KINDS, certainty, judge
 
-    with brief_errors():
-        if kind is not None:
-            checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
-        nlp = load_pipeline(model, code)
-        data_of_pipes = {}
-        for judged in judge(nlp, our_pipes(nlp, component), read_examples(data, nlp)):
-            chosen = [
-                case
-                for case in judged.errors
-                if kind in (None, case.kind)
-                and (label is None or label in {mention.label for mention in (case.gold, case.found) if mention})
-            ]
-            chosen.sort(key=certainty, reverse=True)
-            if as_json:
-                data_of_pipes[judged.pipe.name] = _as_data(judged, chosen)
-            else:
-                _show_errors(judged, chosen, most)
+    if kind is not None:
+        checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
+    nlp = load_pipeline(model)
+    data_of_pipes = {}
+    for judged in judge(nlp, our_pipes(nlp, component), read_examples(data, nlp)):
+        chosen = [
+            case
+            for case in judged.errors
+            if kind in (None, case.kind)
+            and (label is None or label in {mention.label for mention in (case.gold, case.found) if mention})
+        ]
+        chosen.sort(key=certainty, reverse=True)
         if as_json:
-            print(json.dumps(data_of_pipes, ensure_ascii=False))
+            data_of_pipes[judged.pipe.name] = _as_data(judged, chosen)
+        else:
+            _show_errors(judged, chosen, most)
+    if as_json:
+        print(json.dumps(data_of_pipes, ensure_ascii=False))
 
 
 def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
@@ -131,7 +129,7 @@ def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
     return {"scores": of_labels, "errors": errors}
 
 
-@app.command("report")
+@command("report")
 def report_cli(
     model: ModelArgument,
     data: DataArgument,
@@ -155,12 +153,12 @@ def report_cli(
     from ..report.page import Subject, render
     from ..report.suspects import cross_validated
 
-    with brief_errors(), progress_bar("reading and predicting") as progress:
+    with progress_bar("reading and predicting") as progress:
         check_writable(output, data, train, curve)
         if folds and train is None:
             raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
         points = [] if curve is None else read_curve(curve)
-        nlp = load_pipeline(model, code)
+        nlp = load_pipeline(model)
         pipes = our_pipes(nlp, component)
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
@@ -192,7 +190,7 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
     return points
 
 
-@app.command("calibrate")
+@command("calibrate")
 def calibrate_cli(
     model: ModelArgument,
     data: DataArgument,
@@ -203,19 +201,18 @@ def calibrate_cli(
     """Compare the probabilities of spans with how many are right."""
     from ..report import charts
 
-    with brief_errors():
-        check_writable(svg, data)
-        nlp = load_pipeline(model, code)
-        if svg is not None and component is None:
-            names = [pipe.name for pipe in our_pipes(nlp, None)]
-            if len(names) > 1:  # a chart shows one
-                raise ValueError(Errors.CRF746.format(components=", ".join(names)))
-        found = calibrate(nlp, data, component=component)
-        if svg is not None:
-            [(name, scores)] = found.items()
-            rows = [row for row in scores["calibration"] or () if row["spans"]]
-            points = [(row["probability"], row["right"], row["spans"]) for row in rows]
-            write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
+    check_writable(svg, data)
+    nlp = load_pipeline(model)
+    if svg is not None and component is None:
+        names = [pipe.name for pipe in our_pipes(nlp, None)]
+        if len(names) > 1:  # a chart shows one
+            raise ValueError(Errors.CRF746.format(components=", ".join(names)))
+    found = calibrate(nlp, data, component=component)
+    if svg is not None:
+        [(name, scores)] = found.items()
+        rows = [row for row in scores["calibration"] or () if row["spans"]]
+        points = [(row["probability"], row["right"], row["spans"]) for row in rows]
+        write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
     for name, scores in found.items():
         _show_calibration(name, scores)
         if not nlp.get_pipe(name).decoding.structure.exact:
@@ -258,7 +255,7 @@ def _show_calibration(name: str, scores: dict[str, Any]) -> None:
     msg.info(f"expected calibration error {scores['calibration_error']:.4f}, Brier score {scores['brier']:.4f}")
 
 
-@app.command("threshold")
+@command("threshold")
 def threshold_cli(
     model: ModelArgument,
     data: DataArgument,
@@ -279,21 +276,20 @@ def threshold_cli(
     as decode = "spans" finds them, and the setting."""
     from ..pipeline.thresholds import best, use
 
-    with brief_errors():
-        checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
-        nlp = load_pipeline(model, code)
-        if output is not None:
-            check_writable(output / "meta.json")
-        found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
-        for name, points in found.items():
-            chosen = points[-1] if per_label else best(points, beta, expected=expected)
-            _show_thresholds(name, points, chosen, beta, annotated=not expected)
-            use(nlp, nlp.get_pipe(name), chosen.min_prob)
-            settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
-            print(settings.to_str(interpolate=False).strip())
-        if output is not None:
-            save_pipeline(nlp, output)
-            msg.good(f"Saved with it to {output}")
+    checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
+    nlp = load_pipeline(model)
+    if output is not None:
+        check_writable(output / "meta.json")
+    found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
+    for name, points in found.items():
+        chosen = points[-1] if per_label else best(points, beta, expected=expected)
+        _show_thresholds(name, points, chosen, beta, annotated=not expected)
+        use(nlp, nlp.get_pipe(name), chosen.min_prob)
+        settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
+        print(settings.to_str(interpolate=False).strip())
+    if output is not None:
+        save_pipeline(nlp, output)
+        msg.good(f"Saved with it to {output}")
 
 
 def threshold(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from importlib.util import spec_from_file_location
 from itertools import takewhile
 from pathlib import Path
@@ -23,6 +23,7 @@ from wasabi import msg
 
 from ..errors import Errors, announcements, no_component, shown
 from ..whole_files import beside, is_full, named_in_errors
+from .group import app
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
@@ -47,6 +48,22 @@ WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # f
 def choice(name: str, values: Iterable[str]) -> type[Enum]:
     """The type of an option that takes one of some values."""
     return Enum(name, {value: value for value in values})
+
+
+def command(name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command. Before it runs, the file of its option --code is imported, if it has the parameter
+    `code`. Its errors are printed by `brief_errors`."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(**arguments: Any) -> None:
+            with brief_errors():
+                import_code(arguments.get("code"))
+                function(**arguments)
+
+        return app.command(name, **settings)(run)
+
+    return register
 
 
 @contextmanager

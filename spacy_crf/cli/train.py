@@ -19,7 +19,6 @@ from wasabi import msg
 
 from ..errors import no_component
 from ..pipeline.corpora import doc_bin
-from .group import app
 from .init_config import FOLDER, ComponentName
 from .shared import (
     WITH_OVERRIDES,
@@ -27,9 +26,8 @@ from .shared import (
     ComponentOption,
     ConfigArgument,
     ModelArgument,
-    brief_errors,
     check_writable,
-    import_code,
+    command,
     load_pipeline,
     our_pipes,
     print_table,
@@ -45,7 +43,7 @@ _CLOCK = {"@batchers": "spacy_crf.clock.v1"}
 _LOCAL = "local"  # as an address: start a cluster on this machine
 
 
-@app.command("train", context_settings=WITH_OVERRIDES)
+@command("train", context_settings=WITH_OVERRIDES)
 def train_cli(
     ctx: typer.Context,
     config: ConfigArgument,
@@ -71,8 +69,7 @@ def train_cli(
     continues when it is given again."""
     from spacy.cli.train import train
 
-    with brief_errors(), TemporaryDirectory() as folder:
-        import_code(code)
+    with TemporaryDirectory() as folder:
         folder_of_shards = path or (Path("shards") if output is None else output / "shards")
         settings: dict[str, Any] = {"n": shards, "workers": workers, "path": str(folder_of_shards)}
         if ray is not None:
@@ -117,7 +114,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
 Scores = dict[str, Optional[float]]
 
 
-@app.command("update")
+@command("update")
 def update_cli(
     model: ModelArgument,
     data: Annotated[
@@ -133,11 +130,10 @@ def update_cli(
 ) -> None:
     """Train a pipeline further on new texts, without the old ones. New labels and features are added; old weights change as
     little as the new texts allow. Prints the scores before and after."""
-    with brief_errors():
-        nlp = load_pipeline(model, code)
-        check_writable(output / "meta.json")
-        changes = update(nlp, data, dev=dev, component=component, l2=l2)
-        save_pipeline(nlp, output)
+    nlp = load_pipeline(model)
+    check_writable(output / "meta.json")
+    changes = update(nlp, data, dev=dev, component=component, l2=l2)
+    save_pipeline(nlp, output)
     for title, (before, after) in changes.items():
         rows = []
         for name in {**after, **before}:
@@ -196,7 +192,7 @@ _COMPILED_TEXTS = [
 ]
 
 
-@app.command("compile")
+@command("compile")
 def compile_cli(
     components: Annotated[
         Optional[list[ComponentName]], typer.Argument(help="The components; by default all of ours.")
@@ -208,23 +204,22 @@ def compile_cli(
     from ..kernels import cache_folder
     from ..kernels.announcing import announcer
 
-    with brief_errors():
-        for component in [chosen.value for chosen in components or ComponentName]:
-            before, started = announcer.compiled, time.perf_counter()
-            with TemporaryDirectory() as folder, quietly():
-                path = Path(folder, "texts.spacy")
-                nlp = spacy.blank("en")
-                doc_bin(_annotated(nlp, text.split()) for text in _COMPILED_TEXTS).to_disk(path)
-                paths = {"paths.train": str(path), "paths.dev": str(path)}
-                nlp = init_nlp(load_config(FOLDER / f"{component}.cfg", overrides=paths))
-                train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
-                list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
-            compiled, seconds = announcer.compiled - before, time.perf_counter() - started
-            if compiled:
-                msg.good(f"{component}: {compiled} kernels compiled in {seconds:.0f} s")
-            else:
-                msg.good(f"{component}: everything is compiled already")
-        msg.info(f"Kept in {cache_folder(__file__).parent}")
+    for component in [chosen.value for chosen in components or ComponentName]:
+        before, started = announcer.compiled, time.perf_counter()
+        with TemporaryDirectory() as folder, quietly():
+            path = Path(folder, "texts.spacy")
+            nlp = spacy.blank("en")
+            doc_bin(_annotated(nlp, text.split()) for text in _COMPILED_TEXTS).to_disk(path)
+            paths = {"paths.train": str(path), "paths.dev": str(path)}
+            nlp = init_nlp(load_config(FOLDER / f"{component}.cfg", overrides=paths))
+            train(nlp, Path(folder), stdout=io.StringIO(), stderr=io.StringIO())
+            list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
+        compiled, seconds = announcer.compiled - before, time.perf_counter() - started
+        if compiled:
+            msg.good(f"{component}: {compiled} kernels compiled in {seconds:.0f} s")
+        else:
+            msg.good(f"{component}: everything is compiled already")
+    msg.info(f"Kept in {cache_folder(__file__).parent}")
 
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:

@@ -27,16 +27,14 @@ from ..pipeline.corpora import doc_bin
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
 from .formats import ReadSettings
-from .group import app
 from .shared import (
     WITH_OVERRIDES,
     CodeOption,
     ConfigArgument,
     SvgOption,
     blank,
-    brief_errors,
     check_writable,
-    import_code,
+    command,
     print_table,
     progress_bar,
     quietly,
@@ -59,7 +57,7 @@ class Trial(NamedTuple):
     scheme: Optional[str] = None  # None for the scheme in the config
 
 
-@app.command("tune", context_settings=WITH_OVERRIDES)
+@command("tune", context_settings=WITH_OVERRIDES)
 def tune_cli(
     ctx: typer.Context,
     config: ConfigArgument,
@@ -80,8 +78,7 @@ def tune_cli(
 ) -> None:
     """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted once for each fold and scheme, and each training
     starts with the weights of the one before."""
-    with brief_errors(), progress_bar("training") as progress:
-        import_code(code)
+    with progress_bar("training") as progress:
         check_writable(output)
         overrides = read_overrides(ctx.args)
         settings = read_config(config, overrides, interpolate=False)
@@ -113,8 +110,7 @@ def tune_cli(
         _set_optimizer(settings, tuned, best)
         if best.scheme is not None:
             settings["components"][tuned]["scheme"] = best.scheme
-        with brief_errors():
-            write_whole(output, settings.to_bytes())
+        write_whole(output, settings.to_bytes())
         msg.good(f"Best config in {output}")
 
 
@@ -277,7 +273,7 @@ class CurvePoint(NamedTuple):
     seconds: float
 
 
-@app.command("curve", context_settings=WITH_OVERRIDES)
+@command("curve", context_settings=WITH_OVERRIDES)
 def curve_cli(
     ctx: typer.Context,
     config: ConfigArgument,
@@ -292,8 +288,7 @@ def curve_cli(
     scored on dev."""
     from ..report import charts
 
-    with brief_errors(), progress_bar("training") as progress:
-        import_code(code)
+    with progress_bar("training") as progress:
         check_writable(svg)
         wanted = sorted({*_numbers(shares)})
         are_possible = wanted and wanted[0] > 0 and wanted[-1] <= 100

@@ -10,8 +10,7 @@ from spacy.util import Config, load_config
 from wasabi import msg
 
 from ..errors import Errors
-from .group import app
-from .shared import CodeOption, brief_errors, load_pipeline
+from .shared import CodeOption, command, load_pipeline
 
 Block = dict[str, Any]
 
@@ -29,7 +28,7 @@ _FLAGS = [
 ]
 
 
-@app.command("upgrade")
+@command("upgrade")
 def upgrade_cli(
     old: Annotated[Path, typer.Argument(help="A config, or the folder of a pipeline.", exists=True)],
     new: Annotated[Path, typer.Argument(help="File or folder to write, which must not exist.")],
@@ -37,10 +36,9 @@ def upgrade_cli(
 ) -> None:
     """Rewrite a config or a pipeline of version 0.12 or 0.13. Names that were removed since are replaced, and the templates of
     presets that were removed are written out, so that the pipeline predicts what it predicted before."""
-    with brief_errors():
-        changes = upgrade(old, new)
-        if old.is_dir():
-            load_pipeline(str(new), code)
+    changes = upgrade(old, new)
+    if old.is_dir():
+        load_pipeline(str(new))
     for section, before, after in changes:
         msg.text(f"[{section}] {before} -> {after}")
     msg.good(f"Wrote {new}")
