@@ -98,7 +98,7 @@ def test_memory_is_bounded_by_the_words_that_are_kept(trained, tmp_path, max_wor
         loaded(text)
     table = ner.sparse_features._scorer.reader.table
     assert table.size <= max_words + 20 and table.columns.shape[1] < len(table.attributes) / 8
-    assert table._fresh.first == table.size  # the other attributes are gone once their scores are known
+    assert table._fresh[0] == table.size  # the other attributes are gone once their scores are known
 
 
 @pytest.mark.issue(33)

@@ -23,13 +23,12 @@ from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
 from ..models.objective import CorpusObjective, TiedObjective
 from ..models.pool import held_out_sequences
-from . import saving
 from .annotation.annotation import GoldReport
 from .earlier_components import EarlierAnnotation, annotators_that_learn, require_upstream
-from .gradient_step import forget_gradients
 from .labels import LabelPipe
 from .new_texts import TextsMet, labels_of
-from .prepared_corpus import PreparedCorpus, takes_objective, view_for
+from .saving import FILE_NAME, forget_gradients
+from .training_data import PreparedCorpus, takes_objective, view_for
 
 Read = Callable[[], Iterable[Example]]
 
@@ -408,7 +407,7 @@ def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
     checks.expect(isinstance(start_from, (str, Path)), pipe.owner, "start_from", start_from, "a path")
     path = Path(start_from)
     for folder in (path / pipe.name, path):
-        if (folder / saving.FILE_NAME).is_file():
+        if (folder / FILE_NAME).is_file():
             return folder
     why = "has no component of this name" if path.is_dir() else "is no folder"
     raise ValueError(Errors.CRF670.format(name=pipe.name, path=path, why=why))

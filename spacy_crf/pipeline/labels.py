@@ -28,6 +28,7 @@ from ..models.pool import PoolNode
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 from .earlier_components import require_vectors
+from .parts import Parts
 
 logger = logging.getLogger("spacy.spacy_crf")
 # A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
@@ -183,6 +184,10 @@ class LabelPipe(TrainablePipe):
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
         self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
+
+    def parts(self) -> Parts:
+        """What the component learns by, as its settings are now."""
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.told)
 
     def rules(self) -> Any:
         """The rules that labellings keep, compiled against the labels; None without rules."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from thinc.api import Model
 
+from ..losses.clamped import LabelledLoss
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 
@@ -23,12 +24,13 @@ class Rules(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a component predicts by."""
+    """What a component predicts and learns by."""
 
     name: str
     model: Model
     annotation: Annotation
     decoding: Decoding
+    loss: LabelledLoss
     rules: Optional[Rules]
     settings: dict[str, Any]
     told: set[str]  # warnings that are given once, and were

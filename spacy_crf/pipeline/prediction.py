@@ -307,14 +307,14 @@ class CRFPipe(LearningPipe):
         return predict(self.parts(), docs)
 
     def parts(self) -> Parts:
-        """What the component predicts by, with the rules compiled, as its settings are now.
+        """What the component predicts and learns by, with the rules compiled, as its settings are now.
 
         RETURNS (Parts)
         RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
         """
         self.follow_settings()
         rules = None if self.constraints is None else self.rules()
-        return Parts(self.name, self.model, self.annotation, self.decoding, rules, self.cfg, self.told)
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.told)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write what was predicted, beside what is there.

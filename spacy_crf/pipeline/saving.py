@@ -19,7 +19,6 @@ from ..kernels import needed
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
-from .gradient_step import forget_gradients, parameters
 from .labels import LabelPipe
 
 _WHOLE = "model"  # what a component is saved as
@@ -149,6 +148,18 @@ def _unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
             current.clear()
             current.update(before)
         raise
+
+
+def parameters(model: Model) -> list[tuple[Model, str]]:
+    """The nodes of a model with the names of their parameters."""
+    return [(node, name) for node in model.walk() for name in node.param_names if node.has_param(name)]
+
+
+def forget_gradients(model: Model) -> None:
+    """Those that wait for a step are 0."""
+    for node in model.walk():
+        for name in node.grad_names:
+            node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
 class SavingPipe(LabelPipe):

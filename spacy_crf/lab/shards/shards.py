@@ -32,7 +32,7 @@ from ...errors import Errors, announcements
 from ...inference.threads import default_threads
 from ...models.merged import SEEDS, Ties, Variables, keys_of
 from ...models.weights import Weights, checksum
-from ...pipeline.prepared_corpus import PreparedCorpus, takes_objective, view_for
+from ...pipeline.training_data import PreparedCorpus, takes_objective, view_for
 from ...types import Floats
 from ...whole_files import FileFormat, room_for, seal_into, unseal
 from ..workers.executors import Executor, Processes, Ray, Staff
@@ -135,7 +135,7 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
 class ShardedTraining:
     """The folder of a training, and its workers.
 
-    kind (str): Which view of the corpus the optimizer asks for, see `pipeline.prepared_corpus.VIEWS`.
+    kind (str): Which view of the corpus the optimizer asks for, see `pipeline.training_data.VIEWS`.
     RAISES (ValueError): CRF472 if it holds shards of something else, CRF736 if another process works in it.
     """
 

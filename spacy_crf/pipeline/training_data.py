@@ -1,0 +1,305 @@
+"""What a component learns from: texts with what their annotation says, and a corpus whose features are looked up once."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from spacy.training import Example
+from thinc.api import Optimizer
+
+from ..errors import Errors, Warnings
+from ..features.doc_batch import doc_bounds
+from ..features.token_columns import ANNOTATION
+from ..models.corpus import block_tokens
+from ..models.node import AnnotatedDocs, Evidence
+from ..models.objective import CorpusObjective, TiedObjective
+from ..models.sequences import SequencesObjective
+from ..progress import Bar
+from ..schemes import NO_SEGMENTS, NO_STEPS
+from ..types import SOFT_LABELS
+from . import supervision
+from .annotation.annotation import GoldReport, Supervision
+from .earlier_components import require_rest
+from .labels import LabelPipe
+from .supervision import Keys
+
+if TYPE_CHECKING:
+    from ..optimizers.objective import CRFOptimizer
+
+
+# Tokens of a block where the model does not say how many fit into memory
+_BLOCK_TOKENS = 1 << 16
+# How optimizers ask for a corpus: to evaluate all of it, or to learn from one sequence after the other
+VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
+
+
+def takes_objective(optimizer: Optional[Optimizer]) -> bool:
+    if not hasattr(optimizer, "fits"):
+        return False  # one of thinc's: no need to import ours, without which prediction starts sooner
+    from ..optimizers.objective import CRFOptimizer  # prediction does without
+
+    return isinstance(optimizer, CRFOptimizer)
+
+
+def view_for(optimizer: Optimizer) -> str:
+    """Which of the model's views of a corpus an optimizer asks for."""
+    return "sequences" if optimizer.wants_sequences else "objective"
+
+
+class TrainingData:
+    """What a component learns from: texts in blocks, with what their annotation says of them.
+
+    pipe (LabelPipe): The component.
+    """
+
+    def __init__(self, pipe: LabelPipe):
+        self._pipe = pipe
+
+    def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
+        """Batches of about as many tokens as fit into memory together; in a terminal one sees how many were read."""
+        n_texts = 0
+        with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
+            for block in self._blocks(examples):
+                yield block
+                n_texts += len(block)
+                bar.show(n_texts)
+
+    def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
+        features = self._pipe.sparse_features
+        limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
+        block, size = [], 0
+        for example in examples:
+            block.append(example)
+            size += len(example.predicted)
+            if size >= limit:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
+
+    def _to_learn(self, docs: list[Doc]) -> list[Doc]:
+        """Docs, with what a first stage says of them that has not learned from them."""
+        stage = self._pipe.first_stage
+        return docs if stage is None else stage.to_learn(docs)
+
+    def count(self, read: Callable[[], Iterable[Example]]) -> None:
+        """Add the features of texts to the model, and weights of them.
+
+        read (Callable): Gives the texts, annotated as training has them.
+        """
+
+        def corpus() -> Iterator[AnnotatedDocs]:
+            for block in self.blocks(read()):
+                yield self.to_count([example.predicted for example in block], block, GoldReport())
+
+        self.measure(read)
+        self._pipe.model.initialize(X=corpus, Y=(self._pipe.vocab, self._pipe.decoding.n_states))
+
+    def measure(self, read: Callable[[], Iterable[Example]]) -> None:
+        """Tell the model what it has to know of the annotation before features are counted: how long segments are."""
+        if self._pipe.decoding.labelled == "segments":
+            from .segment_supervision import measure
+
+            measure(self._pipe.model, self._pipe.labels, read(), Keys.of(self._pipe))
+
+    def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
+        """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
+        docs = self._to_learn(docs)
+        starts = self._pipe.decoding.starts(docs)
+        known = self.supervise(examples, starts, report)
+        told = {"alternatives": known.alternatives, "excluded": known.wrong, "soft": known.soft}
+        return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
+
+    def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
+        """What optimizers learn from.
+
+        kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
+        """
+        docs = self._to_learn([example.predicted for example in examples])
+        if self._pipe.has_encoder and self._pipe.is_linear:
+            require_rest(self._pipe.name, self._pipe.model, docs)
+        starts = self._pipe.decoding.starts(docs)
+        known = self._usable(self.supervise(examples, starts, GoldReport()), starts, kind)
+        weights = supervision.sequence_weights(examples, starts, self._pipe.decoding.bounds(docs))
+        structure = self._structure(docs, known, starts) if kind == "objective" else None
+        return AnnotatedDocs(
+            docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
+        )
+
+    def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
+        """What an optimizer minimises, of a corpus that is read block by block.
+
+        RAISES (ValueError): CRF210, CRF347 if it does not fit.
+        """
+        self.check_fit(optimizer)
+        return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
+
+    def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
+        """What the gold annotation allows, with the alternatives and the incorrect spans."""
+        parts, keys = self._pipe.parts(), Keys.of(self._pipe)
+        gold = parts.annotation.gold(examples, starts, report)
+        if keys.incorrect:
+            supervision.refuse_contradictions(examples, keys.incorrect, parts.annotation)
+        known = parts.decoding.supervise(gold, examples, starts, keys, report)
+        if keys.soft is not None:
+            from . import soft_labels  # other losses do without
+
+            known = soft_labels.supervise(parts, known, examples, starts, report)
+        elif any(SOFT_LABELS in example.reference.spans for example in examples):
+            parts.tell_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(parts.loss).__name__)
+        return known
+
+    def _usable(self, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:
+        """What is known, less what the loss or the optimizer can't look at. Warns once about what is lost."""
+        pipe = self._pipe
+        loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
+        who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.labelled in loss.excludes
+        if kind != "objective":
+            who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
+        # With ties single spans can't be left out: that takes states of its own
+        if usable and pipe.decoding.ties is None:
+            return known
+        if len(known.wrong.start):
+            key = Keys.of(pipe).incorrect
+            pipe.tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
+        if len(known.steps):
+            pipe.tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
+            supervision.leave_out(pipe.decoding, known.steps, known.clamp, starts)
+        return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
+
+    def _structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
+        """The sums and maxima under the rules, if they hold in training, and without what is known to be wrong; None for those
+        of the model's structure."""
+        pipe = self._pipe
+        rules = pipe.rules() if pipe.rules_train else None
+        if rules is None and not len(known.wrong.start) and not len(known.steps):
+            return None
+        from ..constraints.rule import PatternMatches
+        from ..constraints.settings import Constraints
+        from ..constraints.training import Excluded, RuledChain, RuledSegments
+        from ..inference.threads import default_threads
+
+        bounds = doc_bounds(docs)
+        if rules is None:
+            rule_set = pipe.decoding.compile_rules(Constraints([]))
+        else:
+            rule_set = rules.all.upto(int(np.diff(bounds).max(initial=0)))
+        facts = PatternMatches() if rules is None else rules.matcher(docs)
+        excluded = Excluded(known.wrong, known.steps, pipe.loss.least_costs(len(pipe.decoding.label_of_states)))
+        ruled = RuledSegments if rule_set.of_segments else RuledChain
+        around = {"excluded": excluded, "threads": default_threads()}
+        structure = ruled(rule_set, facts, known.clamp, starts, bounds, pipe.decoding.longest, **around)
+        self._tell_broken(structure.broken, docs)
+        if rule_set.global_:
+            pipe.tell_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
+        return structure
+
+    def _tell_broken(self, broken: list, docs: list[Doc]) -> None:
+        """Once, if there are any."""
+        if broken and "broken" not in self._pipe.told:
+            self._pipe.told.add("broken")
+            report = GoldReport()
+            for rule, d, beside in broken:
+                problem = f"break the rule '{rule.name}'"
+                if beside:
+                    others = ", ".join(f"'{other.name}'" for other in beside)
+                    problem = f"can't keep the rule '{rule.name}' together with {others}"
+                report.add(f"gold annotations {problem}, and are trained without it", f"'{docs[d].text[:40]}'")
+            report.log(self._pipe.name)
+
+
+class PreparedCorpus:
+    """The objective of a corpus, kept from step to step. If `initialize` has read it, every batch stands for all of it.
+
+    examples (Iterable[Example]): Read once, block by block, and not kept.
+    kind (str): Which of the model's views of a corpus: "objective" or "sequences".
+    """
+
+    is_initial = True  # whether `initialize` has read it
+
+    def __init__(self, pipe: LabelPipe, examples: Iterable[Example], kind: str):
+        self._pipe = pipe
+        self.kind = kind
+        self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
+        self.n_tokens = 0
+        self._knows = self._of_pipe()
+        corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
+        view = VIEWS[kind]
+        if view is CorpusObjective and pipe.training.continuation is None:
+            view = TiedObjective  # where a model goes on, each weight does from where it is
+        self.objective = view(pipe.model, pipe.loss, corpus)
+        if pipe.training.continuation is not None:
+            from ..optimizers.anchor import Anchored  # prediction does without
+
+            anchor = pipe.training.continuation.anchor(pipe, self.evidence)
+            if kind == "objective":
+                self.objective = Anchored(self.objective, anchor)
+            else:
+                self.objective.anchor = anchor
+
+    def _counted(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        self.n_tokens += sum(map(len, batch.docs))
+        if self._pipe.training.continuation is not None:
+            found = self._pipe.training.frame().evidence_of(batch.docs)
+            self.evidence = found if self.evidence is None else self.evidence.plus(found)
+        return batch
+
+    def _of_pipe(self) -> tuple:
+        """What it has of the component."""
+        return self._pipe.sparse_features, self._pipe.rules() if self._pipe.rules_train else None
+
+    @property
+    def fits_pipe(self) -> bool:
+        """Whether the component still has the features, the tags and the rules that it had then."""
+        return all(before is now for before, now in zip(self._knows, self._of_pipe()))
+
+    def holds(self, examples: list[Example]) -> bool:
+        """Whether a step with these examples is about this corpus.
+
+        RAISES (ValueError): CRF411 if the component has got other labels, features or rules since.
+        """
+        if not self.fits_pipe:
+            raise ValueError(Errors.CRF411.format(name=self._pipe.name))
+        return True
+
+    def before_step(self, optimizer: "CRFOptimizer") -> None:
+        """Called before each step."""
+
+    def after_step(self, optimizer: "CRFOptimizer") -> None:
+        """Called after each step."""
+
+
+class PreparedBatch(PreparedCorpus):
+    """A batch, as long as it is made of the same examples with the same annotation.
+
+    `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
+    """
+
+    is_initial = False
+
+    def __init__(self, pipe: LabelPipe, examples: list[Example], kind: str):
+        super().__init__(pipe, examples, kind)
+        self._place = {id(example.reference): n for n, example in enumerate(examples)}
+        self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
+        self._check = self._fingerprint(examples)
+        if kind == "sequences":
+            self._doc_starts = pipe.decoding.bounds([example.predicted for example in examples])
+            self.objective.describe_token = self._describe
+
+    def holds(self, examples: list[Example]) -> bool:
+        """Whether the examples are those of this batch, in any order."""
+        places = {self._place.get(id(example.reference), -1) for example in examples}
+        if len(examples) != len(self._references) or places != set(range(len(self._references))):
+            return False
+        if self._pipe.asks_functions or not self.fits_pipe:
+            return False
+        return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
+
+    def _describe(self, token: int) -> str:
+        doc = self._references[int(np.searchsorted(self._doc_starts, token, side="right")) - 1]
+        return f"a sequence of the document '{doc.text[:40]}...'"
+
+    def _fingerprint(self, examples: list[Example]) -> int:
+        return supervision.fingerprint(self._pipe.annotation, examples, Keys.of(self._pipe), ANNOTATION)
