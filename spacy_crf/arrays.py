@@ -1,8 +1,8 @@
 """The algebra of scores, clamps and derivatives by the names of their axes, whatever the structure.
 
-Scores are named tuples that say in ``AXES`` what their arrays are about, see ``types.py``; the first array has a row for each
-token and a column for each state. Rows by token, and by span that is listed, belong to sequences; other arrays are shared by
-all of them. A clamp is an array of rows by token, or a named tuple of such.
+Scores are named tuples that name the axes of their arrays in ``AXES``, see ``types.py``; the first array has a row for each token
+and a column for each state. Rows by token, and by listed span, belong to sequences; all sequences share the other arrays. A clamp
+is an array of rows by token, or a named tuple of such arrays.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ OF_SEQUENCES = ("token", "span")
 
 
 def axes(scores: Scores, name: str) -> tuple[str, ...]:
-    """What an array of the scores is about; an axis with a question mark may be missing."""
+    """The names of the axes of an array; an axis with a question mark may be missing."""
     names = type(scores).AXES[name]
     if not names[0].endswith("?"):
         return names
@@ -29,12 +29,12 @@ def axes(scores: Scores, name: str) -> tuple[str, ...]:
 
 
 def named(scores: Scores) -> dict[str, Any]:
-    """The arrays, without what says where sequences and spans are."""
+    """The arrays by name, without the places of sequences and spans."""
     return {name: getattr(scores, name) for name in type(scores).AXES}
 
 
 def is_shared(scores: Scores, name: str) -> bool:
-    """Whether an array is about all sequences, and not about their tokens or spans."""
+    """Whether all sequences share an array, which then has no rows by token or span."""
     return axes(scores, name)[0] not in OF_SEQUENCES
 
 
@@ -47,15 +47,15 @@ def per_position(scores: Scores) -> bool:
 
 
 def contiguous(array, dtype) -> NDArray:
-    """As the kernels want it: writable too (to numba, read-only is another type)."""
+    """An array for kernels: contiguous, and writable (a read-only array has another type in numba)."""
     array = np.ascontiguousarray(array, dtype=dtype)
     return array if array.flags.writeable else array.copy()
 
 
 def conform(scores: Scores) -> Scores:
-    """Scores whose arrays agree in their axes, contiguous and float64, with the starts filled in. Values are not looked at.
+    """Scores with contiguous arrays of float64 and with starts. Values are not checked.
 
-    RAISES (ValueError): CRF011 to CRF016 for those that don't.
+    RAISES (ValueError): CRF011 for arrays that do not agree in their axes.
     """
     kind = type(scores)
     arrays = [np.ascontiguousarray(array, dtype=np.float64) for array in scores[: len(kind.AXES)]]
@@ -65,7 +65,7 @@ def conform(scores: Scores) -> Scores:
     return kind(*arrays, *scores[len(arrays) : -1], starts)
 
 
-@lru_cache(maxsize=1024)  # looking at the shapes of a sentence took as long as decoding it
+@lru_cache(maxsize=1024)  # checking the shapes of a sentence took as long as decoding it
 def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
     sizes: dict[str, int] = {}
     for (name, axes), shape in zip(kind.AXES.items(), shapes):
@@ -82,7 +82,7 @@ def _check_shapes(kind: type, shapes: tuple[tuple[int, ...], ...]) -> None:
 
 
 def refuse(scores: Scores) -> NoReturn:
-    """Say which of the scores is the mistake."""
+    """Raise CRF010 for the score that is not possible, or CRF012 for the starts."""
     for name, array in named(scores).items():
         if not array.max(initial=-np.inf) < np.inf:
             index = np.unravel_index(np.argmin(array < np.inf), array.shape)
@@ -97,7 +97,7 @@ def check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None:
 
 
 def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
-    """The clamp as kernels want it."""
+    """A clamp for kernels. RAISES (ValueError): CRF011 for a wrong shape."""
     if not isinstance(clamp, tuple):
         check_shape("clamp", clamp, (n_tokens, n_states), "one bool per token and state")
         return contiguous(clamp, np.bool_)
@@ -107,31 +107,14 @@ def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
     return type(clamp)(*(contiguous(array, np.bool_) for array in clamp))
 
 
-def refuse_listed(listed: SpanList, starts: NDArray[np.int64], longest: int) -> NoReturn:
-    """Say what is wrong with a list of spans."""
-    n_tokens, (first, lengths) = int(starts[-1]), listed
-    counts = np.diff(first)
-    leads = len(first) == n_tokens + 1 and first[0] == 0 and first[-1] == len(lengths) and (counts >= 0).all()
-    begin = np.repeat(np.arange(n_tokens), counts) if leads else lengths
-    if not leads:
-        reason = "starts does not lead from 0 to the number of spans, token by token"
-    elif lengths.min() < 1 or lengths.max() > longest:
-        reason = f"lengths lie outside 1 to {longest}"
-    elif (begin + lengths > starts[np.searchsorted(starts, begin, side="right")]).any():
-        reason = "a span reaches beyond the end of its sequence"
-    else:
-        reason = "the lengths of one token's spans do not rise"
-    raise ValueError(Errors.CRF016.format(reason=reason))
-
-
 # ------------------------------------------------------------------------------------------------------ parts and sums
 
 
 def cut(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
     """The scores of some sequences.
 
-    tokens (Tokens): All tokens of these.
-    starts (int64[b + 1]): Where they start among them.
+    tokens (Tokens): All tokens of the sequences.
+    starts (int64[b + 1]): Where the sequences start among these tokens.
     """
     rows = _rows(scores, tokens)
     part = {name: array[rows[axes(scores, name)[0]]] for name, array in named(scores).items() if _is_cut(scores, name)}
@@ -139,7 +122,7 @@ def cut(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
 
 
 def _cut_list(scores: Scores, tokens: Tokens, rows: dict[str, Any]) -> dict[str, SpanList]:
-    """The list of the spans of some tokens, for scores that have one."""
+    """The list of the spans of some tokens, for scores with such a list."""
     listed = getattr(scores, "listed", None)
     if listed is None:
         return {}
@@ -148,14 +131,14 @@ def _cut_list(scores: Scores, tokens: Tokens, rows: dict[str, Any]) -> dict[str,
 
 
 def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any]:
-    """The scores and the clamp of one document of a batch; its sequences without empty ones."""
+    """The scores and the clamp of one document of a batch, without empty sequences."""
     first, last = np.searchsorted(scores.starts, [tokens.start, tokens.stop], side="left")
     starts = np.unique(np.clip(scores.starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
     return cut_linked(scores, tokens, starts), cut_clamp(clamp, tokens)
 
 
 def cut_linked(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
-    """As `cut`, for tokens of which not all of a sequence need be there; with the ties between them, if the scores have any."""
+    """`cut` for tokens that may lack some tokens of their sequences; keeps the ties between the tokens, if there are ties."""
     part, ties = cut(scores, tokens, starts), getattr(scores, "ties", None)
     if ties is None:
         return part
@@ -176,12 +159,12 @@ def states_of(clamp: Any) -> NDArray[np.bool_]:
 
 
 def zeros(scores: Scores) -> Scores:
-    """No derivative, of the shape of the scores."""
+    """A derivative of zeros in the shape of the scores."""
     return scores._replace(**{name: np.zeros(np.shape(array)) for name, array in named(scores).items()})
 
 
 def part_of(total: Scores, tokens: slice) -> Scores:
-    """Where the derivative of some sequences goes: views of their rows, and new zeros for what is shared."""
+    """Arrays for the derivative of some sequences: views of their rows, and new zeros for shared arrays."""
     rows = _rows(total, tokens)
     return total._replace(
         **{
@@ -193,15 +176,15 @@ def part_of(total: Scores, tokens: slice) -> Scores:
 
 
 def add_shared(total: Scores, part: Scores) -> None:
-    """Adds the shared arrays of a part that `part_of` gave."""
+    """Add the shared arrays of a part made by `part_of`."""
     for name, array in named(total).items():
         if not _is_cut(total, name):
             array += getattr(part, name)
 
 
 def add(total: Scores, part: Scores, tokens: Tokens) -> None:
-    """Adds the derivative of some sequences, which are these tokens, to that of all. A part may have arrays by token of which
-    the total has only the sum."""
+    """Add the derivative of the sequences with these tokens to that of all. Arrays by token are summed where the total has only a
+    sum."""
     rows = _rows(total, tokens)
     for name, array in named(total).items():
         of_part = getattr(part, name)
@@ -219,39 +202,6 @@ def add_repeated(total: Scores, part: Scores, tokens: NDArray[np.int64]) -> None
             np.add.at(array, rows[axes(total, name)[0]], getattr(part, name))
         elif name not in ("first", "last"):
             array += getattr(part, name)
-
-
-def repeated(scores: Scores, n: int) -> Scores:
-    """The same sequences n times, one behind the other."""
-    listed, more = getattr(scores, "listed", None), {}
-    if listed is not None:
-        more["listed"] = SpanList(_chained(listed.starts, n), np.tile(listed.lengths, n))
-    copies = {name: np.concatenate([array] * n) for name, array in named(scores).items() if _is_repeated(scores, name)}
-    starts = np.array([0, len(scores[0])]) if scores.starts is None else np.asarray(scores.starts)
-    return scores._replace(**copies, **more, starts=_chained(starts, n))
-
-
-def _chained(starts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    copies = starts[:-1] + np.arange(n)[:, np.newaxis] * starts[-1]
-    return np.append(copies.ravel(), n * starts[-1]).astype(np.int64)
-
-
-def folded(derivative: Scores, n: int, scores: Scores) -> Scores:
-    """The derivative of sequences that are there n times, as that with respect to the scores of one of them."""
-    sums = {
-        name: array.reshape(n, len(array) // n, *array.shape[1:]).sum(axis=0)
-        for name, array in named(derivative).items()
-        if _is_repeated(derivative, name)
-    }
-    others = {name: array for name, array in named(derivative).items() if name not in sums}
-    return scores._replace(**sums, **others)
-
-
-def join_clamps(clamps: Sequence[Any]) -> Any:
-    """The clamp of sequences that are laid end to end, from the clamps of the parts."""
-    if isinstance(clamps[0], tuple):
-        return type(clamps[0])(*map(np.concatenate, zip(*clamps)))
-    return np.concatenate(clamps)
 
 
 def added(scores: Scores, others: Scores) -> Scores:
@@ -274,14 +224,14 @@ def ends(starts: Optional[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np
 
 
 def spread(rows: NDArray, places: NDArray[np.int64], size: int, fill: float = 0.0) -> NDArray:
-    """Rows at their places among so many, where the others have one value."""
+    """An array of `size` rows: the given rows at their places, the fill value elsewhere."""
     every = np.full((size, *rows.shape[1:]), fill, dtype=rows.dtype)
     every[places] = rows
     return every
 
 
 def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers from each begin up to its end, one range behind the other."""
+    """The numbers from each begin up to, not including, its end, one range behind the other."""
     lengths = end - begin
     after = np.cumsum(lengths)
     return np.arange(lengths.sum()) + np.repeat(begin - (after - lengths), lengths)
@@ -291,12 +241,8 @@ def _is_cut(scores: Scores, name: str) -> bool:
     return not is_shared(scores, name)
 
 
-def _is_repeated(scores: Scores, name: str) -> bool:
-    return axes(scores, name)[0] in (*OF_SEQUENCES, "text")
-
-
 def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
-    """The rows of some tokens, by the name of the axis."""
+    """The rows of some tokens by the name of the axis."""
     listed = getattr(scores, "listed", None)
     spans: Tokens = slice(0, 0)
     if listed is not None and isinstance(tokens, slice):
@@ -310,7 +256,7 @@ def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
 
 
 class Joined(NamedTuple):
-    """The sequences of each document as a single one: between two of them stands a break, a token with a state of its own."""
+    """The sequences of each document as a single one, with a break between two of them: a token with a state of its own."""
 
     scores: Any  # of S + 1 states
     clamp: Any
@@ -318,17 +264,17 @@ class Joined(NamedTuple):
 
 
 def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[NDArray[np.int64]] = None) -> Joined:
-    """Sequences whose labellings are those of all sequences of a document together, with the same scores.
+    """Join the sequences of each document to one sequence, which has the same labellings with the same scores.
 
-    What `first` and `last` say of sequences becomes the transitions from and to the break, state S, which no token has (and
-    across which no segment goes).
+    The scores of `first` and `last` become transitions from and to the break, state S, which no token has (and which no segment
+    crosses).
 
-    doc_starts (int64[D + 1]): Where documents start; one document by default. Each becomes one sequence.
+    doc_starts (int64[D + 1]): Where documents start; by default there is one document.
     """
     n_tokens, size = np.shape(scores[0])
     starts = np.array([0, n_tokens]) if scores.starts is None else np.asarray(scores.starts)
     doc_starts = np.array([0, n_tokens]) if doc_starts is None else doc_starts
-    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # empty sequences say nothing
+    opening = np.unique(starts[:-1][starts[:-1] < starts[1:]])  # without empty sequences
     opening = opening[~np.isin(opening, doc_starts)]
     places = np.arange(n_tokens) + np.searchsorted(opening, np.arange(n_tokens), side="right")
     breaks = opening + np.arange(len(opening))
@@ -336,8 +282,8 @@ def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[NDArr
     joined: dict[str, Any] = {}
     for number, (name, array) in enumerate(named(scores).items()):
         kinds = axes(scores, name)
-        # To begin or end with a break, to follow one by a transition, to be as long as one or to have its state: never. Other
-        # scores say nothing of it.
+        # Forbid to begin or end with a break, to follow one by a transition, to be as long as one or to have its state. Other
+        # scores of a break are 0
         is_zero = kinds[0] == "span" or (kinds == ("token", "state") and number > 0)
         shape = [length if kind == "token" else n + kind.endswith("state") for kind, n in zip(kinds, array.shape)]
         joined[name] = np.full(shape, 0.0 if is_zero else -np.inf)
@@ -375,7 +321,7 @@ def _join_clamp(clamp: Any, size: int, length: int, places: NDArray[np.int64], b
 
 
 def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
-    """Derivatives with respect to the joined scores as those with respect to the scores they were made of."""
+    """The derivative with respect to joined scores as that with respect to the original ones."""
     size = np.shape(scores[0])[1]
     places = {"token": joined.tokens, "state": slice(size), "next state": slice(size)}
     parts = {
@@ -392,7 +338,7 @@ def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
 
 
 def expand(scores: Scores, graph: StateGraph, names: Sequence[str]) -> dict[str, Floats]:
-    """Some arrays of scores with the states of a graph, each with those of its tag; arcs and states add what the graph says."""
+    """Arrays of scores for the states of a graph: each state has the scores of its tag, plus those of the graph."""
     tag_of = graph.tag_of
     found: dict[str, Floats] = {}
     for name in names:
@@ -411,7 +357,7 @@ def expand(scores: Scores, graph: StateGraph, names: Sequence[str]) -> dict[str,
 
 
 def contract(expected: Scores, graph: StateGraph, n_tags: int) -> Scores:
-    """Derivatives with respect to expanded scores as those with respect to the scores of the tags."""
+    """The derivative with respect to expanded scores as that with respect to the scores of the tags."""
     found = {}
     for name, array in named(expected).items():
         last = axes(expected, name)[-1]
@@ -425,7 +371,7 @@ def contract(expected: Scores, graph: StateGraph, n_tags: int) -> Scores:
 
 
 def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
-    """Sums of the columns that belong to each tag: float64[..., n_tags] from float64[..., S]; 0 for tags without a state."""
+    """Sums of the columns of each tag: float64[..., n_tags] from float64[..., S]; 0 for tags without a state."""
     if columns.ndim == 1:
         return np.bincount(tag_of, columns, minlength=n_tags)
     order = np.argsort(tag_of, kind="stable")
@@ -436,13 +382,13 @@ def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
 
 
 def expand_clamp(clamp: Any, tag_of: NDArray[np.int32]) -> Any:
-    """A clamp of tags as one of states: each state is allowed where its tag is."""
+    """The clamp of states for a clamp of tags: a state is allowed where its tag is."""
     states = np.ascontiguousarray(states_of(clamp)[:, tag_of])
     return clamp._replace(states=states) if isinstance(clamp, tuple) else states
 
 
 def tags_of(path: NDArray[np.int32], tag_of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Paths of states as paths of tags; negative entries (no path, or a segment that goes on) stay."""
+    """The path of tags for a path of states; negative entries (no path, or inside a segment) stay."""
     tags, is_state = path.astype(np.int32), path >= 0
     tags[is_state] = tag_of[path[is_state]]
     return tags

@@ -1,13 +1,13 @@
-"""Every message of the package, under a code. 0xx scores and settings, 1xx features, 2xx optimizers, 3xx losses and models,
-4xx components, 5xx saving, 6xx constraints, 7xx command line; CRF601 is an error, CRFW601 a warning. And the logger of the few
-that every user shall read."""
+"""All messages of the package, each with a code: 0xx scores and settings, 1xx features, 2xx optimizers, 3xx losses and models,
+4xx components, 5xx saving, 6xx constraints, 7xx files and commands, 8xx and 9xx further topics. CRF601 is an error, CRFW601 a
+warning. Also the logger of the few lines that every user should read."""
 
 import logging
 import reprlib
 from collections.abc import Iterable
 from typing import Any, Optional
 
-# `spacy train` leaves spaCy's logger at WARNING, yet every user shall read how many features there are, how far training is and
+# `spacy train` leaves spaCy's logger at WARNING, but every user should read how many features there are, how far training is and
 # why it stopped. A level of its own lets these few lines through to spaCy's handler, and nothing else that is logged at INFO.
 announcements = logging.getLogger("spacy.spacy_crf.training")
 if announcements.level == logging.NOTSET:
@@ -23,7 +23,7 @@ class _Coded(type):
 
 
 def shown(value: Any) -> str:
-    """A value as messages show it: cut short, whatever it is."""
+    """A short form of any value, for messages."""
     try:
         return reprlib.repr(value)
     except ValueError:  # an integer of thousands of digits
@@ -31,9 +31,9 @@ def shown(value: Any) -> str:
 
 
 def known_names(names: Iterable[Any], *asked: Any) -> str:
-    """Names that there are, as messages list them, and behind them those that were probably meant.
+    """A list of known names for messages, followed by those that were probably meant.
 
-    asked: Names that there are not.
+    asked: Names that are not known.
     """
     from rapidfuzz.distance import OSA
     from rapidfuzz.process import extractOne
@@ -48,7 +48,7 @@ def known_names(names: Iterable[Any], *asked: Any) -> str:
 
 
 def counted(n: int, what: str) -> str:
-    """A number of things: 1 label, 2,000 labels."""
+    """A number with its noun: 1 label, 2,000 labels."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 

@@ -1,20 +1,20 @@
-"""What a terminal shows while something takes long: how far it is. Nothing is shown where nobody looks."""
+"""A progress bar in the terminal for work that takes long; nothing where stderr is not a terminal."""
 
 import sys
 import time
 from typing import Any, Optional
 
-# Nothing is shown of what takes fewer seconds
+# Shorter work has no bar: seconds
 _SHORT = 2.0
 
 
 class Bar:
-    """A line on stderr that goes away at the end, if that is a terminal, and once two seconds have passed.
+    """A line on stderr, if that is a terminal. It appears after two seconds and disappears at the end.
 
-    what (str): Stands in front.
-    unit (str): What is counted.
-    total (Optional[int]): How many there are, None where nobody knows; other numbers may follow one.
-    at_once (bool): Whether it is shown from the beginning.
+    what (str): Text in front of the bar.
+    unit (str): Name of the counted things.
+    total (Optional[int]): Their number, which may change; None if it is unknown.
+    at_once (bool): Show the bar from the beginning.
     """
 
     def __init__(self, what: str, unit: str, total: Optional[int] = None, *, at_once: bool = False):
@@ -34,7 +34,7 @@ class Bar:
         return self._progress is not None
 
     def show(self, done: int, note: str = "") -> None:
-        """So many of them are done."""
+        """Show how many are done."""
         if self._progress is None and self._is_open and time.monotonic() >= self._shown_at:
             self._start()
         if self._progress is not None:
@@ -42,12 +42,12 @@ class Bar:
             self._progress.update(self._progress.task_ids[0], completed=done, total=self.total, note=note)
 
     def pause(self) -> None:
-        """Away with it until it is shown again."""
+        """Hide the bar until it is shown again."""
         if self._progress is not None:
             self._progress.stop()
 
     def close(self) -> None:
-        """Before other lines are written."""
+        """Remove the bar, before other lines are written."""
         self._is_open = False
         if self._progress is not None:
             self._progress.stop()

@@ -20,7 +20,7 @@ MISSING, INSIDE, OUTSIDE, BEGIN = 0, 1, 2, 3
 
 
 class TransitionMask(NamedTuple):
-    """What a scheme allows: which tag after which, which at the first and which at the last token."""
+    """Whether a tag may follow a tag, stand at the first token, and stand at the last token."""
 
     transitions: NDArray[np.bool_]  # [S, S]
     first: NDArray[np.bool_]  # [S]
@@ -36,7 +36,10 @@ class Segments(NamedTuple):
 
     @classmethod
     def of_tokens(cls, label: NDArray[np.int64], goes_on: NDArray[np.bool_]) -> "Segments":
-        """label (int64[T]): -1 for none. goes_on (bool[T]): Tokens that go on with the span before."""
+        """Segments of labelled tokens.
+
+        label (int64[T]): -1 for none. goes_on (bool[T]): Tokens that continue the span before.
+        """
         begins, ends = (label >= 0) & ~goes_on, label >= 0
         ends[:-1] &= ~goes_on[1:]
         return cls(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
@@ -45,10 +48,10 @@ class Segments(NamedTuple):
     def spelt(
         cls, states: NDArray, label: NDArray, continues: NDArray[np.bool_], opening: NDArray[np.bool_]
     ) -> "Segments":
-        """Those that a labelling spells.
+        """Segments of a labelling.
 
-        states (int32[T]), label (int64[T]): And the label of each, -1 for none.
-        continues (bool[S, S]): Whether a state goes on with the span of the one before.
+        states (int32[T]), label (int64[T]): The states, and the label of each, -1 for none.
+        continues (bool[S, S]): Whether a state continues the span of the state before.
         opening (bool[T]): Where sequences begin.
         """
         goes_on = np.zeros(len(states), dtype=bool)
@@ -65,7 +68,7 @@ class Scheme:
     """One way to write labelled spans as one tag per token.
 
     prefixes: Boundary prefixes in the order of the tags of one label.
-    opens: Prefixes that always begin a span, closes: that always end it.
+    opens, closes: Prefixes that always begin a span, and prefixes that always end one.
     """
 
     name: str
@@ -92,7 +95,7 @@ class Scheme:
             everything = np.ones(size, dtype=bool)
             return TransitionMask(np.ones((size, size), dtype=bool), everything, everything)
         if self.name == "IOB1":
-            # B only parts two spans of one label that touch
+            # B only separates adjacent spans of one label
             allowed = ~opens[None, :] | (same & ~outside[:, None])
             return TransitionMask(allowed, ~opens, np.ones(size, dtype=bool))
         # A span goes on exactly where the next tag says so: I-x and L-x need B-x or I-x before them, and in BILUO
@@ -105,7 +108,7 @@ class Scheme:
         return TransitionMask(continues | ~inside[None, :], ~inside, np.ones(size, dtype=bool))
 
     def continues(self, n_labels: int) -> NDArray[np.bool_]:
-        """Which tag, directly after which, goes on with the same span: bool[S, S]."""
+        """Whether a tag (column) directly after another (row) continues its span: bool[S, S]."""
         label, prefix = self._label_and_prefix(n_labels)
         goes_on = (label >= 0) & ~self._has(prefix, self.closes)
         return (label[:, None] == label[None, :]) & goes_on[:, None] & ~self._has(prefix, self.opens)[None, :]
@@ -137,7 +140,7 @@ class Scheme:
 
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> Clamp:
         """Tags that the annotation allows, in the scheme in which it is read (see `spell`): one where it is known, all where it
-        is missing – except, behind an annotated entity, those that would make it longer.
+        is missing, except those that would extend an annotated entity in front of it.
 
         RETURNS (bool[T, S])
         """
@@ -154,25 +157,24 @@ class Scheme:
 
     @property
     def reading(self) -> "Scheme":
-        """The scheme in which partial annotation is read: this one, or BIO where a tag does not say whether a span begins."""
+        """The scheme in which partial annotation is read: this one, or BIO if tags do not show whether a span begins."""
         return self if self.tags_tell_iob else SCHEMES["BIO"]
 
     def spell(self, allowed: Clamp, starts: NDArray) -> tuple[Clamp, NDArray[np.int64]]:
-        """Tags that annotation allows, from those that it allows in the scheme in which it is read.
+        """Translate the tags that annotation allows from the scheme in which it is read.
 
-        IO and IOB1 write one tag both where a span begins and where it goes on, and the token before tells which it is. Where
-        only one of them is allowed it may take a step between two tags to say so. (Two annotated spans of one label that touch
-        are one to IO.)
+        IO and IOB1 use one tag for the begin of a span and for its inside; the token before decides. Where only one of the two
+        is allowed, a transition may have to be forbidden. (IO reads adjacent annotated spans of one label as one.)
 
         allowed (bool[T, S']): Tags of the other scheme.
-        RETURNS (bool[T, S], int64[N, 3]): The tags; and tokens, labels, and which steps to this label are ruled out there: 1,
-            those that go on with a span, or 0, those that begin one.
+        RETURNS (bool[T, S], int64[N, 3]): The tags; and forbidden transitions: token, label, and 1 for transitions that continue
+            a span of the label or 0 for those that begin one.
         """
         if self.reading is self:
             return allowed, NO_STEPS
         opening = ends(starts, len(allowed))[0][:, np.newaxis]
         outside, begins, goes_on = allowed[:, :1], allowed[:, 1::2], allowed[:, 2::2]
-        while True:  # what goes on where nothing can be would be read as a beginning
+        while True:  # a tag that continues nothing would be read as a begin
             before = np.roll(begins | goes_on, 1, axis=0) & ~opening
             if not (goes_on & ~before).any():
                 break
@@ -215,11 +217,11 @@ class Scheme:
 
     @property
     def tags_tell_iob(self) -> bool:
-        """Whether a tag says all by itself where its span begins, in valid sequences."""
+        """Whether each tag of a valid sequence shows by itself whether a span begins."""
         return self.name in ("BIO", "BILUO")
 
     def iob_of_tag(self, n_labels: int) -> NDArray[np.uint64]:
-        """``ent_iob`` code of each tag, as far as the tag tells it: uint64[S]."""
+        """``ent_iob`` code of each tag, as far as the tag shows it: uint64[S]."""
         label, prefix = self._label_and_prefix(n_labels)
         return np.where(label < 0, OUTSIDE, np.where(self._has(prefix, self.opens), BEGIN, INSIDE)).astype(np.uint64)
 
@@ -237,8 +239,8 @@ class Scheme:
 
 
 class SegmentScheme(Scheme):
-    """How a semi-Markov chain sees annotation: its states are ``O``, one token long, and the labels themselves, and a clamp says
-    where segments begin. For reading and writing, where tags are asked for, it is BIO."""
+    """The scheme of semi-Markov chains: states are ``O``, one token long, and the labels, and a clamp has the places where
+    segments begin. Where tags are needed, it is BIO."""
 
     def tags(self, labels: list[str]) -> list[str]:
         """Names of the states: ``O``, then the labels."""
@@ -250,8 +252,8 @@ class SegmentScheme(Scheme):
         return TransitionMask(everything, everything[0], everything[0])
 
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> SegmentClamp:
-        """Segments that the annotation allows: an annotated entity is one segment, and where the annotation is missing there
-        may be any.
+        """Segments that the annotation allows: each annotated entity is one segment; any segments are allowed where annotation is
+        missing.
 
         RETURNS (SegmentClamp)
         """
@@ -291,13 +293,13 @@ SCHEMES = {
 # Where BIO does better than BILUO, by F1 on the training data of eight sets (`tests.benchmarks.feature_search`): wnut17
 # (330 spans a label, of 1.6 tokens) +1.3, snips (200, 1.8) +0.5, mit (750, 1.7) +0.6, (1,150) +0.8, (1,730; on dev) +0.5; but
 # ingredients (1,760, 1.8) -0.1, jnlpba (840, 2.1) -1.8, (1,660) -1.2, (9,350; on dev) -0.8, conll2000 (1,630, 1.7) -0.3, (3,270)
-# -0.4, cora (150, 4.2) -0.2. usaddress (300, 1.2) does not tell.
+# -0.4, cora (150, 4.2) -0.2. usaddress (300, 1.2) shows no difference.
 MANY_SPANS, SHORT_SPANS = 2000, 2.0  # spans of a label, and tokens of a span
 
 
 def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:
-    """The scheme that fits the data: four tags a label tell more of where spans begin and end, but each is learned from fewer
-    tokens. So where there are few spans of a label, and they have hardly an inside, there are two.
+    """Choose the scheme that fits the data. Four tags for a label describe the ends of spans better than two, but each is learned
+    from fewer tokens: two are better where labels have few and short spans.
 
     n_labels (int): How many labels there are.
     lengths (Sequence[int]): Tokens of each annotated span.
@@ -308,7 +310,7 @@ def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:
 
 
 def get_scheme(name: str) -> Scheme:
-    """The scheme of that name; ValueError CRF001 names the known ones."""
+    """The scheme with this name. RAISES (ValueError): CRF001, with the known schemes."""
     if not isinstance(name, str) or name not in SCHEMES:
         raise ValueError(Errors.CRF001.format(scheme=name, known=", ".join([*SCHEMES, "auto"])))
     return SCHEMES[name]

@@ -1,8 +1,8 @@
-"""What passes between the layers: plain named tuples of numpy arrays.
+"""Named tuples of numpy arrays that pass between the layers.
 
 Letters in shapes: T tokens (of all sequences of a batch, end to end), B sequences, S states, K longest segment,
-A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf`` means forbidden. What their arrays are about
-is said by ``AXES``, for all that is done with scores whatever the structure (see ``arrays.py``).
+A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf`` means forbidden. ``AXES`` names the axes of
+their arrays, for functions that work with the scores of every structure (see ``arrays.py``).
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each token, -1 where it has none
 Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token
 Seed = Union[int, Sequence[int]]  # of numpy's random numbers; [seed, 0] is the same as the seed alone
-SOFT_LABELS = "crf_soft"  # key of doc.spans with what a teacher says, see `losses.soft`
-GOES_ON = -2  # what stands in a path of segments at tokens where no segment begins
+SOFT_LABELS = "crf_soft"  # key of doc.spans with the labels of a teacher, see `losses.soft`
+GOES_ON = -2  # entry of a path of segments at tokens where no segment begins
 
 
 class TokenFeatures(NamedTuple):
@@ -53,7 +53,7 @@ class ChainScores(NamedTuple):
 
 
 class StateGraph(NamedTuple):
-    """Which state may follow which, where states are more than tags: several states share the scores of one tag.
+    """The states that may follow each state, where several states share the scores of one tag.
 
     Arc a leads from state ``source[a]`` to ``target[a]``; arcs are sorted by source, then by target. Scores of the
     graph itself – of rules, not of the model – are added to those of the tags; states with -inf in ``first`` or
@@ -98,7 +98,7 @@ class SegmentScores(NamedTuple):
     transitions: Floats  # [S, S] or [T, S, S]
     first: Floats  # [S]
     last: Floats  # [S]
-    listed: Optional[SpanList] = None  # which spans, None for none
+    listed: Optional[SpanList] = None  # the listed spans; None if there are none
     starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
 
     AXES = MappingProxyType(
@@ -136,8 +136,8 @@ class Path(NamedTuple):
 
 
 class SlotUses(NamedTuple):
-    """Which weights each of T tokens uses, as positions in a vector of slots. Most features have few columns, and what is
-    used of them are single slots; a row that has a slot for each of C columns is used whole.
+    """The weights that each of T tokens uses, as positions in a vector of slots. Most features have weights for few columns and
+    use single slots; a row with a slot for each of C columns is used whole.
 
     Token t uses the rows that begin at ``slots[bounds[2 * t]:bounds[2 * t + 1]]``, and the single
     ``slots[bounds[2 * t + 1]:bounds[2 * t + 2]]``.
@@ -150,15 +150,14 @@ class SlotUses(NamedTuple):
 
 
 class SegmentUses(NamedTuple):
-    """What a corpus of chains of segments has beside that of linear chains: the annotated segments, and which weights segments
-    use of their features.
+    """The parts of a corpus that only chains of segments have: the annotated segments, and the weights that segments use.
 
     There are five kinds of features, each of S columns: at each of the T tokens of segments, at their first, at their last, at
-    the N spans that are listed (see `SpanList`), and what listed spans use again of the weights of the first kind.
+    the N listed spans (see `SpanList`), and at listed spans again those of the first kind.
     """
 
     longest: int  # K
-    path: NDArray[np.int32]  # [T] the path that the annotation names, where it names one
+    path: NDArray[np.int32]  # [T] the annotated path, where there is a single one
     may_begin: NDArray[np.bool_]  # [T] see `SegmentClamp`
     must_begin: NDArray[np.bool_]  # [T]
     features: SlotUses  # of T tokens, T tokens, T tokens, N spans and N spans
@@ -167,24 +166,24 @@ class SegmentUses(NamedTuple):
     length_start: int  # first slot of the lengths, K rows of S
     excluded: NDArray[
         np.bool_
-    ]  # [N, S] listed spans that the annotation rules out with these states, or [0, S] if there are none
+    ]  # [N, S] listed spans that the annotation excludes with a state; [0, S] if there are none
 
 
 class ChainCorpus(NamedTuple):
-    """A corpus of linear chains, or of chains of segments, as online rules walk through it. All its weights are one vector of M
-    slots, see ``kernels/online``."""
+    """A corpus of linear chains, or of chains of segments, for online learning. Its weights are one vector of M slots, see
+    ``kernels/online``."""
 
     n_states: int  # S
     starts: NDArray[np.int64]  # [B + 1]
     weights: Floats  # [B] factor of each sequence
-    gold: NDArray[np.int32]  # [T] the state that the annotation names, -1 where it allows several
-    is_known: NDArray[np.bool_]  # [B] is every token's state named?
-    clamp: Clamp  # [T, S], or [0, S] if all are known
+    gold: NDArray[np.int32]  # [T] the annotated state, -1 where several are allowed
+    is_known: NDArray[np.bool_]  # [B] does every token have a single state?
+    clamp: Clamp  # [T, S], or [0, S] if all sequences are known
     states: SlotUses  # the features of states, S columns
     pairs: Optional[SlotUses]  # the features of pairs of states, S * S columns
     chain_start: int  # first slot of transitions, firsts and lasts
     learned: NDArray[np.bool_]  # [M] which slots are weights
     slot_of_weight: NDArray[np.int64]  # [n] where each of the objective's weights is
     forbidden: NDArray[np.int64]  # slots that hold -inf
-    most_slots: int  # that a single sequence can touch, counted with repetition
+    most_slots: int  # that a single sequence can use, counted with repetition
     segments: Optional[SegmentUses] = None  # None for linear chains

@@ -11,7 +11,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
 from ..pipeline.preset_annotation import restrict
-from ..types import Floats
+from ..types import Floats, SpanList
 from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading
 
@@ -92,7 +92,8 @@ class Comparison:
         self.n_clamps, clamps = len(clamps), [arrays.cut_clamp(one, self.tokens) for one in clamps]
         if self._joins:
             clamps = [arrays.join_sequences(self.scores, one).clamp for one in clamps]
-        self._clamp = arrays.join_clamps(clamps)
+        is_tuple = isinstance(clamps[0], tuple)
+        self._clamp = type(clamps[0])(*map(np.concatenate, zip(*clamps))) if is_tuple else np.concatenate(clamps)
 
     def about(self, docs: DocBatch) -> "Comparison":
         """The comparison of the same sides for a Doc with other words in the same places."""
@@ -112,7 +113,7 @@ class Comparison:
             scores = arrays.added(scores, self._fixed)
         if self._joins:
             scores = arrays.join_sequences(scores).scores
-        work = self._structure.prepare(arrays.repeated(scores, self.n_clamps), self._clamp)
+        work = self._structure.prepare(_repeated(scores, self.n_clamps), self._clamp)
         log_z = self._structure.log_partition(work).reshape(self.n_clamps, -1).sum(axis=1)
         n_having = len(self.sides.having)
         for some, has in ((log_z[:n_having], True), (log_z[n_having:], False)):
@@ -129,8 +130,8 @@ class Comparison:
         _, expected = self._structure.expectations(measured.work, weights=of_sequences)
         if self._joins:
             joined = arrays.join_sequences(self.scores)
-            return arrays.split(joined, arrays.folded(expected, self.n_clamps, joined.scores), self.scores)
-        return arrays.folded(expected, self.n_clamps, self.scores)
+            return arrays.split(joined, _folded(expected, self.n_clamps, joined.scores), self.scores)
+        return _folded(expected, self.n_clamps, self.scores)
 
     def of_doc(self, uses: Any) -> Any:
         """Uses of the scores of the whole Doc, from those of the compared tokens."""
@@ -168,6 +169,36 @@ def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
         reason = "doc.spans['crf_blocked'] leaves some of its tokens without any label"
         raise NothingToCompare(Errors.CRF838.format(name=pipe.name, what=f"'{docs[0].text[:40]}'", reason=reason))
     return restricted.scores, restricted.clamp
+
+
+def _repeated(scores: Any, n: int) -> Any:
+    """All sequences n times, one copy behind the other."""
+    starts = np.array([0, len(scores[0])]) if scores.starts is None else np.asarray(scores.starts)
+    listed, more = getattr(scores, "listed", None), {"starts": _chained(starts, n)}
+    if listed is not None:
+        more["listed"] = SpanList(_chained(listed.starts, n), np.tile(listed.lengths, n))
+    copies = {name: np.concatenate([array] * n) for name, array in _rows_of_copies(scores).items()}
+    return scores._replace(**copies, **more)
+
+
+def _chained(starts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    copies = starts[:-1] + np.arange(n)[:, np.newaxis] * starts[-1]
+    return np.append(copies.ravel(), n * starts[-1]).astype(np.int64)
+
+
+def _folded(derivative: Any, n: int, scores: Any) -> Any:
+    """The derivative with respect to `_repeated` scores as that with respect to the original ones."""
+    sums = {
+        name: array.reshape(n, len(array) // n, *array.shape[1:]).sum(axis=0)
+        for name, array in _rows_of_copies(derivative).items()
+    }
+    return scores._replace(**{**arrays.named(derivative), **sums})
+
+
+def _rows_of_copies(scores: Any) -> dict[str, Any]:
+    """The arrays that each copy has rows of its own in."""
+    own = (*arrays.OF_SEQUENCES, "text")
+    return {name: array for name, array in arrays.named(scores).items() if arrays.axes(scores, name)[0] in own}
 
 
 def _difference(scores: Any, others: Any) -> Any:

@@ -5,12 +5,13 @@ has no path.
 """
 
 from functools import cached_property
-from typing import NamedTuple, Optional
+from typing import NamedTuple, NoReturn, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..errors import Errors
 from ..kernels import checks
 from ..kernels import semi_markov as kernels
 from ..kernels.log_space import LogPotentials
@@ -143,7 +144,7 @@ class SemiMarkov(Structure[SegmentScores]):
         first, lengths = checked.listed
         listed = SpanList(arrays.contiguous(first, np.int64), arrays.contiguous(lengths, np.int32))
         if not checks.well_listed(*listed, checked.starts, len(checked.lengths)):
-            arrays.refuse_listed(listed, checked.starts, len(checked.lengths))
+            _refuse_listed(listed, checked.starts, len(checked.lengths))
         return checked._replace(listed=listed)
 
     def forward(self, work: SegmentWork) -> tuple[Floats, tuple]:
@@ -367,3 +368,20 @@ def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
     done = _LinearPass(potentials, prefixes, np.empty(work.n_sequences))
     kernels.forward(*done)
     return done
+
+
+def _refuse_listed(listed: SpanList, starts: NDArray[np.int64], longest: int) -> NoReturn:
+    """Raise CRF016 with the mistake in a list of spans."""
+    n_tokens, (first, lengths) = int(starts[-1]), listed
+    counts = np.diff(first)
+    leads = len(first) == n_tokens + 1 and first[0] == 0 and first[-1] == len(lengths) and (counts >= 0).all()
+    begin = np.repeat(np.arange(n_tokens), counts) if leads else lengths
+    if not leads:
+        reason = "starts does not lead from 0 to the number of spans, token by token"
+    elif lengths.min() < 1 or lengths.max() > longest:
+        reason = f"lengths lie outside 1 to {longest}"
+    elif (begin + lengths > starts[np.searchsorted(starts, begin, side="right")]).any():
+        reason = "a span reaches beyond the end of its sequence"
+    else:
+        reason = "the lengths of one token's spans do not rise"
+    raise ValueError(Errors.CRF016.format(reason=reason))
