@@ -19,7 +19,6 @@ from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .shared import (
-    CodeOption,
     LangOption,
     blank,
     check_writable,
@@ -56,7 +55,6 @@ def clusters_cli(
     lang: LangOption = "en",
     lower: Annotated[bool, typer.Option("--lower", help="Ignore case.")] = False,
     digits: Annotated[bool, typer.Option("--digits", help="Keep digits: by default, all digits are one.")] = False,
-    code: CodeOption = None,
 ) -> None:
     """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. A command that
     was stopped continues when it is given again."""
@@ -211,7 +209,6 @@ def vectors_cli(
     min_count: Annotated[int, typer.Option("--min-count", help="Leave out words with fewer occurrences.")] = 5,
     threads: Annotated[int, typer.Option("--threads", help="Threads; only one gives the same vectors each time.")] = 1,
     lang: LangOption = "en",
-    code: CodeOption = None,
 ) -> None:
     """Learn vectors of words and their parts from raw texts. floret learns them; the output is a pipeline without components,
     whose path is the setting vectors in [initialize]."""

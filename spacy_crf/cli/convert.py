@@ -15,7 +15,7 @@ from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .formats import FORMATS, ReadSettings, Report, Source, brat, read
 from .formats.columns import SCHEMES
-from .shared import CodeOption, LangOption, blank, check_writable, choice, command, progress_bar
+from .shared import LangOption, blank, check_writable, choice, command, progress_bar
 
 SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
@@ -66,7 +66,6 @@ def convert_cli(
     predictions: Annotated[
         bool, typer.Option("--predictions", help="Label Studio: take predictions where nobody annotated.")
     ] = False,
-    code: CodeOption = None,
 ) -> None:
     """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
     of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It finds the format by the

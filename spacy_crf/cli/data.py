@@ -14,7 +14,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from .formats import FORMATS, ReadSettings, Report
-from .shared import CodeOption, JsonOption, LangOption, blank, command, print_table
+from .shared import JsonOption, LangOption, blank, command, print_table
 from .texts import read_docs
 
 Words = tuple[str, ...]
@@ -223,7 +223,6 @@ def data_cli(
     lang: LangOption = "en",
     top: Annotated[int, typer.Option("--top", min=0, help="Number of strings annotated in several ways.")] = 20,
     as_json: JsonOption = False,
-    code: CodeOption = None,
 ) -> None:
     """Look at annotated texts: what is there, and what looks wrong. Prints labels and lengths of spans, misaligned spans,
     repeated texts, overlap of train and dev, and words annotated in several ways."""

@@ -14,7 +14,7 @@ from .. import checks
 from ..errors import Errors, no_component
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
-from .shared import CodeOption, check_writable, command, load_pipeline, progress_bar
+from .shared import check_writable, command, load_pipeline, progress_bar
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
@@ -55,7 +55,6 @@ def distil_cli(
     labels: Annotated[Optional[str], typer.Option("--labels", help="Only these labels, between commas.")] = None,
     min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out less probable labels.")] = 0.05,
     n_process: Annotated[int, typer.Option("--n-process", help="Number of processes that annotate.")] = 1,
-    code: CodeOption = None,
 ) -> None:
     """Let a pipeline annotate raw texts with soft labels. Another one learns from them by the loss "spacy_crf.SoftLabels.v1".
 

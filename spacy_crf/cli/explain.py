@@ -16,7 +16,6 @@ from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .formats.annotation import check_length
 from .shared import (
-    CodeOption,
     ComponentOption,
     JsonOption,
     ModelArgument,
@@ -38,7 +37,6 @@ def show_cli(
         typer.Argument(help='Texts; by default the lines of the standard input, which may be JSONL with "text".'),
     ] = None,
     html: Annotated[Optional[Path], typer.Option("--html", help="Write the marked texts to this file too.")] = None,
-    code: CodeOption = None,
 ) -> None:
     """Print the entities of texts. For pipelines without entities, print tags or labels of texts."""
     from ..explain.displacy_marks import render
@@ -106,7 +104,6 @@ def explain_cli(
     html: Annotated[Optional[Path], typer.Option("--html", help="Write a page, and print nothing.")] = None,
     as_json: JsonOption = False,
     component: ComponentOption = None,
-    code: CodeOption = None,
 ) -> None:
     """Print the weights that decide about a text."""
     from rich.console import Console
@@ -166,7 +163,6 @@ def inspect_cli(
     top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of weights for and against each label.")] = 20,
     component: ComponentOption = None,
     as_json: JsonOption = False,
-    code: CodeOption = None,
 ) -> None:
     """Print what the components of a pipeline have learned."""
     from ..explain.weights import overview
@@ -245,7 +241,6 @@ def rules_cli(
     model: ModelArgument,
     text: Annotated[Optional[str], typer.Argument(help="Show what each rule changes in this text.")] = None,
     component: ComponentOption = None,
-    code: CodeOption = None,
 ) -> None:
     """Print the rules of a pipeline's components. With a text, print its spans as rules are added one by one."""
     from ..explain.comparison import effects

@@ -11,7 +11,7 @@ from wasabi import msg
 
 from ..errors import Errors, known_names
 from ..whole_files import write_whole
-from .shared import CodeOption, LangOption, blank, check_writable, choice, command
+from .shared import LangOption, blank, check_writable, choice, command
 
 _PACKAGE = Path(__file__).parents[1]
 # Within an installed package; beside the package in a clone
@@ -99,7 +99,6 @@ def init_config_cli(
     output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
     lang: LangOption = "en",
     force: Annotated[bool, typer.Option("--force", "-F", help="Replace an existing file.")] = False,
-    code: CodeOption = None,
 ) -> None:
     """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
 

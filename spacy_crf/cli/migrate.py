@@ -13,7 +13,6 @@ from .. import checks
 from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .shared import (
-    CodeOption,
     LangOption,
     ModelArgument,
     check_writable,
@@ -54,7 +53,6 @@ def import_cli(
         bool,
         typer.Option("--replay", help="crfpp, wapiti: make features as that program does, by no native templates."),
     ] = False,
-    code: CodeOption = None,
 ) -> None:
     """Make a pipeline of another program's model.
 
@@ -230,7 +228,6 @@ def export_cli(
     component: Annotated[
         Optional[str], typer.Option("--component", "-c", help="By default the first that fits.")
     ] = None,
-    code: CodeOption = None,
 ) -> None:
     """Write a component's weights as a model of CRFsuite.
 

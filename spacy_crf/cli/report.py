@@ -17,7 +17,6 @@ from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .shared import (
-    CodeOption,
     ComponentOption,
     DataArgument,
     JsonOption,
@@ -54,7 +53,6 @@ def errors_cli(
     ] = 20,
     as_json: JsonOption = False,
     component: ComponentOption = None,
-    code: CodeOption = None,
 ) -> None:
     """Print scores and mistakes of a pipeline on annotated texts."""
     from ..report.cases import KINDS, certainty, judge
@@ -144,7 +142,6 @@ def report_cli(
         Optional[Path], typer.Option("--curve", help="Draw the learning curve that `curve --json` wrote.", exists=True)
     ] = None,
     component: ComponentOption = None,
-    code: CodeOption = None,
 ) -> None:
     """Write a page about what a pipeline does well and badly. It has scores with intervals, confusions, all mistakes,
     calibration, known and unknown words, annotation that looks wrong, and effects of rules, in one file of HTML that needs no
@@ -196,7 +193,6 @@ def calibrate_cli(
     data: DataArgument,
     component: ComponentOption = None,
     svg: SvgOption = None,
-    code: CodeOption = None,
 ) -> None:
     """Compare the probabilities of spans with how many are right."""
     from ..report import charts
@@ -214,7 +210,16 @@ def calibrate_cli(
         points = [(row["probability"], row["right"], row["spans"]) for row in rows]
         write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
     for name, scores in found.items():
-        _show_calibration(name, scores)
+        if scores["brier"] is None:
+            msg.warn(f"{name} finds nothing in the annotated texts")
+        else:
+            rows = []
+            for row in scores["calibration"]:
+                cells = (f"{100 * row[key]:.1f} %" if row[key] is not None else "" for key in ("probability", "right"))
+                rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
+            print_table(name, ("probability", "spans", "mean probability", "right"), rows)
+            error = f"expected calibration error {scores['calibration_error']:.4f}"
+            msg.info(f"{error}, Brier score {scores['brier']:.4f}")
         if not nlp.get_pipe(name).decoding.structure.exact:
             msg.info(f"the probabilities of {name} are approximate: it has too many labellings for exact sums")
     if svg is not None:
@@ -243,18 +248,6 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
     }
 
 
-def _show_calibration(name: str, scores: dict[str, Any]) -> None:
-    if scores["brier"] is None:
-        msg.warn(f"{name} finds nothing in the annotated texts")
-        return
-    rows = []
-    for row in scores["calibration"]:
-        cells = (f"{100 * row[key]:.1f} %" if row[key] is not None else "" for key in ("probability", "right"))
-        rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
-    print_table(name, ("probability", "spans", "mean probability", "right"), rows)
-    msg.info(f"expected calibration error {scores['calibration_error']:.4f}, Brier score {scores['brier']:.4f}")
-
-
 @command("threshold")
 def threshold_cli(
     model: ModelArgument,
@@ -270,7 +263,6 @@ def threshold_cli(
     output: Annotated[
         Optional[Path], typer.Option("--output", "-o", help="Save the changed pipeline to this folder.")
     ] = None,
-    code: CodeOption = None,
 ) -> None:
     """Find the min_prob that leaves the best entities. Prints precision and recall of entities with at least some probability,
     as decode = "spans" finds them, and the setting."""

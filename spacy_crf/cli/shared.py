@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 from functools import partial, wraps
 from importlib.util import spec_from_file_location
+from inspect import Parameter, Signature, signature
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -50,17 +51,30 @@ def choice(name: str, values: Iterable[str]) -> type[Enum]:
     return Enum(name, {value: value for value in values})
 
 
-def command(name: str, **settings: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command. Before it runs, the file of its option --code is imported, if it has the parameter
-    `code`. Its errors are printed by `brief_errors`."""
+def command(
+    name: str, *, has_code: bool = True, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command, whose errors are printed by `brief_errors`.
+
+    has_code (bool): Whether the command has the option --code. The file is imported before the function runs. The function gets
+        its path if it has a parameter `code`.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        @wraps(function)
-        def run(**arguments: Any) -> None:
-            with brief_errors():
-                import_code(arguments.get("code"))
-                function(**arguments)
+        parameters = dict(signature(function).parameters)
+        wants_code = "code" in parameters
 
+        @wraps(function)
+        def run(code: Optional[Path] = None, **arguments: Any) -> None:
+            with brief_errors():
+                import_code(code)
+                function(**arguments, **({"code": code} if wants_code else {}))
+
+        if has_code and not wants_code:  # add the parameter as typer reads them
+            kind = Parameter.POSITIONAL_OR_KEYWORD
+            parameters["code"] = Parameter("code", kind, default=None, annotation=CodeOption)
+            run.__annotations__ = {**function.__annotations__, "code": CodeOption}
+        run.__signature__ = Signature([*parameters.values()])
         return app.command(name, **settings)(run)
 
     return register

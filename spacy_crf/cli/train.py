@@ -22,7 +22,6 @@ from ..pipeline.corpora import doc_bin
 from .init_config import FOLDER, ComponentName
 from .shared import (
     WITH_OVERRIDES,
-    CodeOption,
     ComponentOption,
     ConfigArgument,
     ModelArgument,
@@ -63,7 +62,6 @@ def train_cli(
         Optional[Path], typer.Option("--path", help="Folder of the shards; by default OUTPUT/shards.")
     ] = None,
     component: ComponentOption = None,
-    code: CodeOption = None,
 ) -> None:
     """Train by several processes, or by workers of a Ray cluster. Each works on a part of the corpus. A command that was stopped
     continues when it is given again."""
@@ -126,7 +124,6 @@ def update_cli(
     ] = None,
     component: ComponentOption = None,
     l2: Annotated[float, typer.Option("--l2", help="Weight of the squared distance from the old weights.")] = 0.1,
-    code: CodeOption = None,
 ) -> None:
     """Train a pipeline further on new texts, without the old ones. New labels and features are added; old weights change as
     little as the new texts allow. Prints the scores before and after."""
@@ -192,7 +189,7 @@ _COMPILED_TEXTS = [
 ]
 
 
-@command("compile")
+@command("compile", has_code=False)
 def compile_cli(
     components: Annotated[
         Optional[list[ComponentName]], typer.Argument(help="The components; by default all of ours.")

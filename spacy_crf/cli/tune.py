@@ -29,7 +29,6 @@ from ..whole_files import write_whole
 from .formats import ReadSettings
 from .shared import (
     WITH_OVERRIDES,
-    CodeOption,
     ConfigArgument,
     SvgOption,
     blank,
@@ -74,7 +73,6 @@ def tune_cli(
         int, typer.Option("--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus.")
     ] = 1,
     iterations: Annotated[int, typer.Option("--iterations", help="Most iterations of each training.")] = 200,
-    code: CodeOption = None,
 ) -> None:
     """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted once for each fold and scheme, and each training
     starts with the weights of the one before."""
@@ -282,7 +280,6 @@ def curve_cli(
     ] = "10,25,50,100",
     svg: SvgOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, which `report --curve` draws.")] = False,
-    code: CodeOption = None,
 ) -> None:
     """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
     scored on dev."""

@@ -10,7 +10,7 @@ from spacy.util import Config, load_config
 from wasabi import msg
 
 from ..errors import Errors
-from .shared import CodeOption, command, load_pipeline
+from .shared import command, load_pipeline
 
 Block = dict[str, Any]
 
@@ -32,7 +32,6 @@ _FLAGS = [
 def upgrade_cli(
     old: Annotated[Path, typer.Argument(help="A config, or the folder of a pipeline.", exists=True)],
     new: Annotated[Path, typer.Argument(help="File or folder to write, which must not exist.")],
-    code: CodeOption = None,
 ) -> None:
     """Rewrite a config or a pipeline of version 0.12 or 0.13. Names that were removed since are replaced, and the templates of
     presets that were removed are written out, so that the pipeline predicts what it predicted before."""

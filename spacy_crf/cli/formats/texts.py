@@ -1,7 +1,7 @@
 """JSON of texts with spans or labels, as Prodigy, doccano and spaCy write it."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -39,12 +39,12 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
     of a text and ``{"entities": …, "cats": …}``. The file is read twice: any item may add a label, or show whether a key has
     labels or spans."""
-    found = _look_through(source, settings)
+    label_keys, all_labels, some_has_spans = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
-        labels = _labels_of(item, place, found, settings)
-        unread = {key: value for key, value in item.items() if key not in found.label_keys}
-        has_spans = bool(unread.keys() & {*SPAN_KEYS}) and (found.has_spans or not found.label_keys)
+        labels = _labels_of(item, place, label_keys, settings)
+        unread = {key: value for key, value in item.items() if key not in label_keys}
+        has_spans = bool(unread.keys() & {*SPAN_KEYS}) and (some_has_spans or not label_keys)
         report.has_spans |= has_spans
         spans = [parse_span(span, text, place) for span in _spans_of(unread, place)]
         # An answer to Prodigy's question whether these spans are right leaves the rest of the text unannotated
@@ -53,8 +53,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
             continue
-        cats = found.labels.cats(labels, place, report)
-        if found.label_keys and not has_spans:
+        cats = all_labels.cats(labels, place, report)
+        if label_keys and not has_spans:
             doc = tokenized(text, nlp, place)  # entities stay unannotated
         else:
             doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
@@ -68,17 +68,11 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         yield doc
 
 
-class _Found(NamedTuple):
-    """Findings of a first pass over a file: the keys of labels, the labels, and whether any text has spans."""
+def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], TextLabels, bool]:
+    """Find the keys of labels, the labels, and whether any text has spans.
 
-    label_keys: set[str]
-    labels: TextLabels
-    has_spans: bool
-
-
-def _look_through(source: Source, settings: ReadSettings) -> _Found:
-    """The first pass over a file. RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong
-    labels."""
+    RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong labels.
+    """
     label_keys, labels, has_spans, has_asked = set(), TextLabels(), False, False
     fields: dict[str, Any] = {}
     for place, fields in _items(source, settings):
@@ -93,7 +87,7 @@ def _look_through(source: Source, settings: ReadSettings) -> _Found:
     if settings.label_column is not None and fields and not has_asked:
         asked = settings.label_column
         raise ValueError(Errors.CRF868.format(option="label-column", value=asked, known=known_names(fields, asked)))
-    return _Found(label_keys, labels, has_spans)
+    return label_keys, labels, has_spans
 
 
 def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
@@ -142,9 +136,9 @@ def _answers_label(fields: dict[str, Any]) -> bool:
     return is_asked and fields.get("answer") in ("accept", "reject")
 
 
-def _labels_of(fields: dict[str, Any], place: str, found: _Found, settings: ReadSettings) -> Labels:
+def _labels_of(fields: dict[str, Any], place: str, label_keys: set[str], settings: ReadSettings) -> Labels:
     """The labels of an item. RAISES (ValueError): CRF714 for labels under several keys."""
-    keys = [key for key in LABEL_KEYS if key in found.label_keys and key in fields]
+    keys = [key for key in LABEL_KEYS if key in label_keys and key in fields]
     filled = [key for key in keys if fields[key] not in _EMPTY]
     if len(filled) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, filled)), last=filled[-1]))
