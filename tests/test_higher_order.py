@@ -8,11 +8,11 @@ from spacy.util import registry
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import ScorePlaces
 from spacy_crf.lab.higher_order import lattice as order_lattice
 from spacy_crf.lab.higher_order.label_parts import TagParts
 from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders
 from spacy_crf.lab.higher_order.model import _respelt, _seen_keys, key_of
+from spacy_crf.lab.higher_order.partial_scores import ScorePlaces
 from spacy_crf.lab.higher_order.structure import HigherOrder
 from spacy_crf.lab.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin

@@ -1,6 +1,6 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,8 @@ from ..kernels import linear_chain as kernels
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats, Path, SpanList
 from .scaling import ChainWork
-from .spans import BestPath, LikelySpans, SpanStates
+from .spans import LikelySpans, SpanStates
 from .structure import ScoresOrWork, States, Structure
-
-if TYPE_CHECKING:
-    from .log_space import LogPass
 
 
 class LinearChain(Structure[ChainScores]):
@@ -142,20 +139,22 @@ class LinearChain(Structure[ChainScores]):
     def list_spans(self, work: ChainWork, spelt: SpanStates, min_prob: float) -> LikelySpans:
         return spans.list_likely(work, _spelt(work, spelt), min_prob)
 
-    def best_path(self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
+    def best_path(
+        self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None
+    ) -> tuple[States, LikelySpans]:
         """Best path of each sequence, among states that are likely enough, with the probabilities of its spans.
 
         scores (ChainScores or Work): Potentials of B sequences.
         spelt (SpanStates): How states spell spans.
         clamp (bool[T, S]): States still allowed, or None.
-        RETURNS (BestPath)
+        RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
         """
         work = self.prepare(scores, clamp)
         states, found = np.empty(work.n_tokens, dtype=np.int32), []
         for chunk in work.chunks(self.chunk_tokens):
             states[chunk.tokens], likely = spans.best(work.cut(chunk), spelt, self.best)
             found.append(likely.moved(chunk.tokens.start))
-        return BestPath(states, LikelySpans.join(found))
+        return states, LikelySpans.join(found)
 
 
 def _spelt(work: ChainWork, spelt: SpanStates) -> SpanStates:
@@ -172,13 +171,13 @@ def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
     return out
 
 
-def _log_forward(work: ChainWork, b: int, log_z: Floats) -> "LogPass":
+def _log_forward(work: ChainWork, b: int, log_z: Floats) -> tuple:
     from . import log_space
 
     return log_space.forward(work, work.chunk(b, b + 1), log_z)
 
 
-def _log_backward(work: ChainWork, b: int, done: "LogPass", log_z: Floats, weights: Floats, out: ChainScores) -> None:
+def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: Floats, out: ChainScores) -> None:
     from . import log_space
 
     log_space.backward(done, log_z, weights, out)

@@ -1,7 +1,8 @@
-"""Recursions in log space that chains and segments share: sums where the linear domain refuses, and labellings that are not the
-best. A structure's work gives its scores as segments (``log_potentials``) and the arrays that receive derivatives (``rows``)."""
+"""Recursions in log space for chains and segments: sums for sequences that do not fit the linear domain, n-best lists and
+samples. A structure's work gives its scores as segments (``log_potentials``) and the arrays that receive derivatives (``rows``).
+"""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,23 +12,14 @@ from ..types import Floats
 from .structure import Chunk, States
 
 
-class LogPass(NamedTuple):
-    """Sequences of a chunk whose sums ran in log space."""
-
-    chunk: Chunk
-    work: Any
-    entered: Floats  # [n, S]
-    left: Floats  # [n, S]
-
-
-def forward(work: Any, chunk: Chunk, log_z: Floats) -> LogPass:
+def forward(work: Any, chunk: Chunk, log_z: Floats) -> tuple:
     """Forward pass in log space over some sequences.
 
     chunk (Chunk): The sequences. log_z (float64[B]): Receives their log partitions.
-    RETURNS (LogPass)
+    RETURNS (tuple): What `backward` needs: the chunk, its work, and the prefixes before and behind the segments.
     """
     part = work.cut(chunk)
-    return LogPass(chunk, part, *prefixes(part, log_z[chunk.sequences]))
+    return chunk, part, *prefixes(part, log_z[chunk.sequences])
 
 
 def prefixes(work: Any, log_z: Floats) -> tuple[Floats, Floats]:
@@ -52,10 +44,10 @@ def suffixes(work: Any) -> tuple[Floats, Floats]:
     return leaving, out
 
 
-def backward(done: LogPass, log_z: Floats, weights: Floats, out: Scores) -> None:
+def backward(done: tuple, log_z: Floats, weights: Floats, out: Scores) -> None:
     """Add the derivatives of some sequences to `out`, except those of firsts, lasts and tokens of segments.
 
-    done (LogPass): The forward pass. log_z (float64[B]), weights (float64[B]): Log partitions and factors of the sequences.
+    done (tuple): Result of `forward`. log_z (float64[B]), weights (float64[B]): Log partitions and factors of the sequences.
     out (Scores): Receives the derivatives.
     """
     chunk, work, entered, left = done

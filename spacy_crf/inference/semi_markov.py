@@ -154,7 +154,7 @@ class SemiMarkov(Structure[SegmentScores]):
             log_z = np.empty(work.n_sequences)
             done = log_space.forward(work, work.chunk(0, work.n_sequences), log_z)
             return log_z, (None, log_z, {0: done})
-        log_z = linear.log_z.copy()
+        log_z = linear[2].copy()
         log_z[work.starts[:-1] < work.starts[1:]] += work.exponentials.end_shift
         chunks = [work.chunk(b, b + 1) for b in np.flatnonzero(np.isnan(log_z)).tolist()]
         logs = {chunk.sequences.start: log_space.forward(work, chunk, log_z) for chunk in chunks}
@@ -163,9 +163,10 @@ class SemiMarkov(Structure[SegmentScores]):
     def backward(self, work: SegmentWork, kept: tuple, weights: Floats, out: SegmentScores) -> None:
         rows, (linear, log_z, logs) = work.rows(out), kept
         if linear is not None:
-            kernels.expectations(linear.potentials, linear.prefixes, weights, linear.log_z, rows)
+            potentials, prefixes, linear_log_z = linear
+            kernels.expectations(potentials, prefixes, weights, linear_log_z, rows)
             rows.transitions[:] *= work.exponentials.transitions
-            for b in np.flatnonzero(np.isnan(linear.log_z)).tolist():
+            for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
                 if b not in logs:  # only the backward pass refused the linear domain
                     logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
         for done in logs.values():
@@ -342,16 +343,10 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
 _shared = LatestResults(_exponentials, most=4)
 
 
-class _LinearPass(NamedTuple):
-    """Arrays that the forward pass in the linear domain hands to the backward pass."""
-
-    potentials: kernels.ScaledSegmentPotentials
-    prefixes: kernels.SegmentForwardRows
-    log_z: Floats  # [B] less the shift of the ends; NaN for sequences that need log space
-
-
-def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
-    """Forward pass in the linear domain; None where that domain refuses the scores."""
+def _linear_forward(work: SegmentWork) -> Optional[tuple]:
+    """Forward pass in the linear domain: potentials, prefixes, and log partitions less the shift of the ends, NaN for sequences
+    that need log space (float64[B]). None if the scores do not fit the domain.
+    """
     log_potentials, exponentials = work.log_potentials, work.exponentials
     if work.masked or exponentials.spread > SPREAD:
         return None
@@ -365,7 +360,7 @@ def _linear_forward(work: SegmentWork) -> Optional[_LinearPass]:
     potentials = kernels.ScaledSegmentPotentials(*of_tokens, *of_segments, *of_steps, *of_ends, *where)
     rows, scales = np.empty((2, *log_potentials.opening.shape)), np.empty((2, work.n_tokens))
     prefixes = kernels.SegmentForwardRows(rows[0], scales[0], rows[1], scales[1])
-    done = _LinearPass(potentials, prefixes, np.empty(work.n_sequences))
+    done = potentials, prefixes, np.empty(work.n_sequences)
     kernels.forward(*done)
     return done
 

@@ -18,7 +18,7 @@ from ..schemes import Segments
 from ..types import Floats, Path
 from . import scaling
 from .scaling import ChainWork, Exponentials
-from .structure import BestPath, LikelySpans, collect
+from .structure import LikelySpans, States, collect
 
 
 def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
@@ -33,12 +33,12 @@ def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
     return probabilities
 
 
-def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path]) -> BestPath:
+def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path]) -> tuple[States, LikelySpans]:
     """Best path of each sequence of a chunk with its spans. The search looks at likely states alone.
 
     spans (SpanStates): How states spell spans.
     viterbi (Callable): Finds the path where likely states are not enough.
-    RETURNS (BestPath)
+    RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
     """
     states = np.empty(work.n_tokens, dtype=np.int32)
     for posterior, tokens, log_z in _posteriors(work, spans):
@@ -52,7 +52,7 @@ def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path
             segments = segments_of(states, spans, posterior.opening)
             probabilities = np.zeros(len(segments.start))
         _ask(posterior, tokens, spans, segments, probabilities)
-    return BestPath(states, LikelySpans(segments, probabilities))
+    return states, LikelySpans(segments, probabilities)
 
 
 def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:

@@ -52,20 +52,6 @@ class LikelySpans(NamedTuple):
         return cls(Segments(*map(np.concatenate, segments)), np.concatenate([part.probabilities for part in parts]))
 
 
-class ScorePlaces(NamedTuple):
-    """Some of the scores of a batch of tokens; for a token without entries, all of them."""
-
-    tokens: NDArray[np.int64]  # [N] rising
-    states: NDArray[np.int64]  # [N]
-
-
-class BestPath(NamedTuple):
-    """The most probable path with its spans."""
-
-    states: NDArray[np.int32]  # [T] -1 where no path is allowed
-    spans: LikelySpans
-
-
 def collect(search: Callable[..., int], size: int) -> LikelySpans:
     """Spans that a kernel lists. The arrays grow to the size that the kernel asks for.
 

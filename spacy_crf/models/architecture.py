@@ -18,7 +18,7 @@ from thinc.util import data_validation
 
 from ..arrays import per_position, states_of
 from ..features.doc_batch import DocBatch
-from ..inference.structure import ScorePlaces, Structure
+from ..inference.structure import Structure
 from ..types import Floats
 from .emissions import pairs_allowed
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
@@ -91,7 +91,7 @@ class Architecture(Node):
         """The batch as the layers need it, by their columns (see `columns`)."""
         return batch
 
-    def places(self, places: Optional[ScorePlaces]) -> Optional[ScorePlaces]:
+    def places(self, places: Any) -> Any:
         """Scores of the layers that some scores of tags need."""
         return places
 

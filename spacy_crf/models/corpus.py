@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
-from ..inference.structure import ScorePlaces
 from ..inference.threads import run_chunks
 from ..types import Floats, Seed, SegmentClamp, SpanList, TokenFeatures
-from .fixed_tokens import ChosenScores, FixedTokens, TokensPass
+from .fixed_tokens import FixedTokens, TokensPass
 from .sparse import VECTORS, FoundFeatures, SparseFeatures, SparseNode
 from .table import GradientPart, Table, parts_for
 from .weights import NAMES
@@ -88,8 +87,8 @@ class SparseCorpus:
         has_vectors = VECTORS in tables and features.unit is None
         self.vectors = CorpusVectors(tables[VECTORS], features.reader.reach) if has_vectors else None
         # By batch: the only scores that are read, and those from before the latest renewal until the new ones are known
-        self.chosen: dict[int, ChosenScores] = {}
-        self._before: dict[int, ChosenScores] = {}
+        self.chosen: dict[int, Any] = {}
+        self._before: dict[int, Any] = {}
 
     def add(self, docs: DocBatch) -> None:
         """Look up the next batch."""
@@ -119,12 +118,12 @@ class SparseCorpus:
         if self.vectors is not None:
             self.vectors.finish()
 
-    def choose(self, number: int, places: Optional[ScorePlaces]) -> None:
+    def choose(self, number: int, places: Any) -> None:
         """Restrict the scores of a batch to those that are read, or to all of them (None): other scores may be left 0."""
         if number in self.chosen:
             self._before[number] = self.chosen.pop(number)
         if places is not None and "states" in self.tokens:
-            chosen = ChosenScores.of(self.tokens["states"], number, places, self._before.pop(number, None))
+            chosen = places.choose(self.tokens["states"], number, self._before.pop(number, None))
             if chosen is not None:
                 self.chosen[number] = chosen
 

@@ -1,22 +1,18 @@
 """Features of the tokens of a fixed corpus, of one table, from weights to scores and back: see `features.shared_windows`.
 
 `WindowTable` has the features of windows that many tokens have, `FixedTokens` holds the features of a corpus, and `TokensPass` is
-one pass over it. Where a structure prunes most states, it asks for the scores of three or four of some hundreds, again and again
-until it looks for better ones: `ChosenScores` lists once which weights these scores need, and a pass then reads no others.
+one pass over it.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ranges
 from ..features.extractor import CompiledTemplates
 from ..features.shared_windows import CorpusTokens, KindBuilder, with_features
 from ..features.token_columns import TokenColumns
-from ..inference.structure import ScorePlaces
-from ..kernels.partial_scores import add_uses, list_uses, scatter_uses
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats, TokenFeatures
 from .table import GradientPart, Sight, Table
@@ -201,110 +197,3 @@ def _less(block: CorpusTokens, table: Table) -> CorpusTokens:
     [kept] = np.nonzero(items.rows >= 0)
     starts = np.searchsorted(kept, items.starts).astype(np.int64)
     return block._replace(rest=rest[~few], items=TokenFeatures(items.rows[kept], None, starts))
-
-
-_USES = 24  # of a score, for which there is room at first
-_MOST_WHOLE = 0.5  # above this share of tokens whose states are all asked for, nothing is listed
-
-
-class WeightUses(NamedTuple):
-    """Weights that are added to scores, and these scores."""
-
-    places: NDArray[np.integer]  # [U] token · C + column
-    weights: NDArray[np.integer]  # [U]
-
-
-class ChosenScores(NamedTuple):
-    """Some scores of a batch of T tokens, with C columns, that many passes need."""
-
-    known: NDArray[np.int64]  # [N] places with listed uses, rising
-    uses: WeightUses
-    whole: NDArray[np.int64]  # [M] tokens of which all columns are needed
-    references: NDArray[np.integer]  # [templates, M] their features, as `Table.add_references` takes them
-    listed: TokenFeatures  # further features of theirs, as `Table.add_placed` takes them
-
-    @classmethod
-    def of(
-        cls,
-        tokens: FixedTokens,
-        number: int,
-        asked: ScorePlaces,
-        before: "Optional[ChosenScores]" = None,
-    ) -> "Optional[ChosenScores]":
-        """List the weights that some scores of a batch need.
-
-        tokens (FixedTokens): Features of the corpus. number (int): Of the batch.
-        asked (ScorePlaces): The scores; for a token without any, all of its scores.
-        before (ChosenScores): The previous choice for the batch, mostly the same.
-        RETURNS (ChosenScores): None if most scores are needed.
-        """
-        block, states = tokens.blocks[number], tokens.table
-        n_columns, items = states.n_columns, block.items
-        n_tokens = int(block.starts[-1])
-        is_whole = np.bincount(asked.tokens, minlength=n_tokens) == 0
-        [whole] = np.nonzero(is_whole)
-        if items.values is not None or len(whole) > _MOST_WHOLE * n_tokens:
-            return None
-        known, uses = _still_asked(before, is_whole, n_columns)
-        new = np.setdiff1d(asked.tokens * n_columns + asked.states, known, assume_unique=True)
-        references = [windows.seen(of_tokens, block.starts) for windows, of_tokens in zip(tokens.windows, block.kinds)]
-        references = np.vstack([*references, block.rest])
-        uses = _join(uses, _list_uses(references, items, states, new))
-        begin, end = items.starts[whole], items.starts[whole + 1]
-        of_whole = TokenFeatures(items.rows[ranges(begin, end)], None, np.append(0, np.cumsum(end - begin)))
-        return cls(np.union1d(known, new), uses, whole, np.ascontiguousarray(references[:, whole]), of_whole)
-
-    def score(self, states: Table, weights: Floats, slots: Floats, scores: Floats) -> None:
-        """Add the chosen scores to ``scores`` (float64[T, C]), with weights (float64[W]) that are also given by slot."""
-        add_uses(*self.uses, weights, scores.reshape(-1))
-        if len(self.whole):
-            of_whole = np.zeros((len(self.whole), scores.shape[1]))
-            states.add_references(self.references, slots, of_whole)
-            states.add_placed(self.listed, slots, of_whole)
-            scores[self.whole] = of_whole
-
-    def scatter(
-        self, states: Table, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart
-    ) -> None:
-        """Add the gradients of slots and of weights; the derivatives of other scores are 0."""
-        scatter_uses(*self.uses, d_scores.reshape(-1), *part, gradient)
-        if len(self.whole):
-            d_whole = d_scores[self.whole]
-            states.scatter_references(self.references, d_whole, d_slots, part=part)
-            states.scatter_placed(self.listed, d_whole, d_slots, gradient, part=part)
-
-
-def _still_asked(
-    before: Optional[ChosenScores], is_whole: NDArray[np.bool_], n_columns: int
-) -> tuple[NDArray[np.int64], Optional[WeightUses]]:
-    """Uses that are listed already, except for tokens whose scores are now all needed."""
-    if before is None:
-        return np.zeros(0, dtype=np.int64), None
-    if not is_whole[before.known // n_columns].any():
-        return before.known, before.uses
-    stays = ~is_whole[before.uses.places // n_columns]
-    return before.known[~is_whole[before.known // n_columns]], WeightUses(*(array[stays] for array in before.uses))
-
-
-def _list_uses(
-    references: NDArray[np.integer], items: TokenFeatures, states: Table, places: NDArray[np.int64]
-) -> WeightUses:
-    """Uses of weights at some places (int64[N], rising)."""
-    tokens, columns = places // states.n_columns, places % states.n_columns
-    starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=references.shape[1])))
-    narrow = references.shape[1] * states.n_columns <= np.iinfo(np.int32).max
-    listed = items.rows.astype(references.dtype), items.starts
-    asked = states.n_columns, starts, columns
-    size = _USES * len(places)
-    while True:
-        uses = WeightUses(
-            np.empty(size, dtype=np.int32 if narrow else np.int64), np.empty(size, dtype=references.dtype)
-        )
-        found = list_uses(references, listed, states.slot_columns, states.weight_of_slot, asked, tuple(uses))
-        if found <= size:
-            return WeightUses(*(array[:found].copy() for array in uses))
-        size = found
-
-
-def _join(uses: Optional[WeightUses], more: WeightUses) -> WeightUses:
-    return more if uses is None else WeightUses(*map(np.concatenate, zip(uses, more)))

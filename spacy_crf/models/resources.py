@@ -126,13 +126,11 @@ class ListedFeatures:
         return features
 
 
+@serialize_attr.register(ListedFeatures)
 def _serialize(_, value: ListedFeatures, name: str, model: Model) -> bytes:
     return b"".join(packed(value.to_dict()))
 
 
+@deserialize_attr.register(ListedFeatures)
 def _deserialize(default: ListedFeatures, value: bytes, name: str, model: Model) -> ListedFeatures:
     return default.from_dict(unpacked(value))
-
-
-serialize_attr.register(ListedFeatures, _serialize)
-deserialize_attr.register(ListedFeatures, _deserialize)

@@ -43,12 +43,8 @@ class TableScorer:
         self.slots = table.slots(weights).astype(np.float32)  # as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
-        self._lexeme_scores = LexemeScores(compiled, single, table, self.slots, vectors)
+        self.lexeme_scores = LexemeScores(compiled, single, table, self.slots, vectors)
         self._rest = compiled.only(~single)
-
-    @property
-    def bytes_per_lexeme(self) -> int:
-        return self._lexeme_scores.bytes_per_lexeme
 
     @property
     def attributes(self) -> set[str]:
@@ -65,7 +61,7 @@ class TableScorer:
 
         RETURNS (float): How many words of the columns' table need nothing any more but what is looked up; inf for all.
         """
-        n_known = self._lexeme_scores.add(columns, scores)
+        n_known = self.lexeme_scores.add(columns, scores)
         rest, index = self._rest, self._table.index
         if not len(self._table.pair_columns):
             return n_known
@@ -111,6 +107,7 @@ class LexemeScores:
 
     @property
     def bytes_per_lexeme(self) -> int:
+        """Memory for the scores of one lexeme."""
         return 4 * math.prod(self._shape)
 
     def add(self, columns: TokenColumns, scores: Floats) -> float:
@@ -149,4 +146,4 @@ class LexemeScores:
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
     """Number of lexemes for which scorers keep scores: as many as are wanted, or as there is memory for. RETURNS (int)"""
-    return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))
+    return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.lexeme_scores.bytes_per_lexeme for scorer in scorers)))

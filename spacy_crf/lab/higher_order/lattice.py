@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ... import arrays
 from ...errors import Errors
-from ...inference.structure import ScorePlaces, Work
+from ...inference.structure import Work
 from ...types import ChainScores, Clamp, Floats
 from ..kernels import higher_order as kernels
+from .partial_scores import ScorePlaces
 
 MOST = 3  # the highest order
 

@@ -20,7 +20,6 @@ from ...constraints.automaton import SpanTags
 from ...constraints.rule_set import RuleSet
 from ...constraints.settings import Constraints
 from ...errors import Errors, cant_train
-from ...inference.structure import ScorePlaces
 from ...losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ...models.architecture import Architecture, SharedScores, build
 from ...models.emissions import Emissions, check_emissions
@@ -30,10 +29,11 @@ from ...pipeline.decoding import Decoding
 from ...types import Floats
 from .label_parts import LabelParts, TagParts, check_parts
 from .lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
+from .partial_scores import ScorePlaces
 from .structure import HigherOrder as HigherOrderInference
 
-_SLOWLY = 0.05  # how much the latest batch says of the thresholds
-_MOST_GRAMS = 1 << 24  # that have a weight
+_SLOWLY = 0.05  # weight of the latest batch in the running averages of thresholds
+_MOST_GRAMS = 1 << 24  # n-grams with a weight
 _MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
 
 
@@ -78,7 +78,7 @@ class HigherOrderDecoding(Decoding):
 
 
 class HigherOrderNode(Architecture):
-    """Which n-grams have a weight stands in the model's attribute "keys", what is left out in "thresholds"."""
+    """Node of a chain of higher order. The attribute "keys" has the n-grams with a weight, "thresholds" those of pruning."""
 
     gives = HigherOrderScores
     params = (*Architecture.params, "grams")
@@ -91,13 +91,13 @@ class HigherOrderNode(Architecture):
     def __init__(self, label_parts: LabelParts = None):
         super().__init__()
         self._label_parts = label_parts
-        self._parts: Optional[TagParts] = None  # of the tags, where they share weights
+        self._parts: Optional[TagParts] = None  # of the tags, if they share weights
         self._made: Optional[tuple] = None  # the orders, and what they were made of
 
     # -------------------------------------------------------------------------------------------------- scores
 
     def orders(self, model: Model) -> Orders:
-        """The same object as long as nothing has changed."""
+        """N-grams and pruning of the model, the same object as long as they are unchanged."""
         attrs = model.attrs
         made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
         if self._made is None or any(one is not other for one, other in zip(self._made[1], made_of)):
@@ -128,7 +128,7 @@ class HigherOrderNode(Architecture):
         return {**super().shapes(model, n_states), "grams": (0 if keys is None else len(keys),)}
 
     def name_tags(self, tags: Sequence[str]) -> None:
-        """What the tags are, which the component knows."""
+        """Set the tags, from which the shared parts are derived."""
         if self._label_parts is not None:
             self._parts = TagParts.of(tags, self._label_parts)
 
@@ -157,7 +157,7 @@ class HigherOrderNode(Architecture):
 
     @property
     def part_names(self) -> list[str]:
-        """Of the parts, in the order of their columns."""
+        """Names of the shared parts, in the order of their columns."""
         names = [] if self._parts is None else self._parts.names
         return list(dict.fromkeys(name for of_tag in names for name in of_tag))
 
@@ -195,7 +195,7 @@ class HigherOrderNode(Architecture):
         return model.attrs["keep"] is not None
 
     def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
-        """How probable at least was what stayed in training: a running average, in logarithms."""
+        """Update the thresholds of pruning: running averages, in logarithms, of those of training."""
         keep, known = model.attrs["keep"], model.attrs["thresholds"]
         measured = [d_batch.orders.measured for d_batch in d_scores]
         measured = [least for least in measured if least is not None and np.isfinite(least).any()]
@@ -207,7 +207,7 @@ class HigherOrderNode(Architecture):
         model.attrs["thresholds"] = {"keep": keep, "least": least}
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Keys are spelt with more digits; their order stays."""
+        """Spell the keys with more digits; their order stays."""
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         if model.attrs["order"] > 1 and n_states > _MOST_TAGS:
             raise ValueError(Errors.CRF322.format(order=model.attrs["order"], tags=n_states, most=_MOST_TAGS))
@@ -259,7 +259,7 @@ def _moved(old: float, new: float) -> float:
 
 
 def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The n-grams of tokens whose annotation leaves one state each."""
+    """Keys of the n-grams of tokens whose annotation leaves one state each: int64[G]."""
     size = allowed.shape[1]
     # In front of each sequence stands what is outside, and in front of that nothing: -1
     lengths = np.diff(starts)
@@ -276,7 +276,7 @@ def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]
 
 
 def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]:
-    """RAISES (ValueError): CRF321 if they are too many."""
+    """Keys of all n-grams that the tag scheme allows: int64[G]. RAISES (ValueError): CRF321 if there are too many."""
     steps = np.vstack([allowed.transitions, allowed.first])  # what may follow each tag, and what is in front
     grams, found = np.argwhere(steps), [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
@@ -291,7 +291,7 @@ def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]
 
 
 def _respelt(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
-    """Keys for another number of tags."""
+    """Keys spelt for another number of tags."""
     found = np.ones(len(keys), dtype=np.int64)
     for tags in tags_of_keys(keys, before).T:
         moved = np.where(tags == before, n_states, tags)

@@ -17,7 +17,6 @@ from ... import arrays
 from ...inference.linear_chain import LinearChain
 from ...inference.spans import segments_of
 from ...inference.structure import (
-    BestPath,
     Chunk,
     Expansion,
     LikelySpans,
@@ -272,20 +271,22 @@ class HigherOrder(Structure[HigherOrderScores]):
         order = np.argsort(segments.start, kind="stable")
         return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
 
-    def best_path(self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None) -> BestPath:
+    def best_path(
+        self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None
+    ) -> tuple[States, LikelySpans]:
         """Best path of each sequence with the probabilities of its spans.
 
         scores (HigherOrderScores or Work): Potentials of B sequences.
         spelt (SpanStates): How states spell spans.
         clamp (bool[T, S]): States still allowed, or None.
-        RETURNS (BestPath)
+        RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
         """
         work = self.prepare(scores, clamp)
         states = self.viterbi(work).states
         opening = np.zeros(work.n_tokens, dtype=bool)
         opening[work.ends()[0]] = True
         segments = segments_of(states, spelt, opening)
-        return BestPath(states, LikelySpans(segments, self.span_probabilities(work, spelt, segments)))
+        return states, LikelySpans(segments, self.span_probabilities(work, spelt, segments))
 
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
         """The first arguments of the kernels that compute span probabilities."""

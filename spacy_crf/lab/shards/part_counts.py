@@ -1,4 +1,4 @@
-"""What several who each count the features of a part of a corpus find, put together: what one who counts all of it would."""
+"""Counts of features in parts of a corpus, joined into the counts of the whole corpus."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from ...models.table import Table, move_weights
 
 
 def counts_in_parts(model: Model) -> bool:
-    """Whether what a model learns when it is initialized is a sum over the texts."""
+    """Whether the initialization of a model only adds up counts of texts."""
     kind = type(model.attrs["role"])
     return (
         issubclass(kind, Architecture)
@@ -31,13 +31,13 @@ def counts_in_parts(model: Model) -> bool:
 
 
 def counts_all(model: Model) -> None:
-    """From here on the model keeps every feature that it meets, since others may have met it too."""
+    """Let the model keep every feature that it meets: other parts of the corpus may have it too."""
     for layer in model.layers:
         layer.attrs.update({name: 0 for name in ("min_count", "possible_states") if name in layer.attrs})
 
 
 def counted(model: Model) -> dict[str, Any]:
-    """What a model has found in its part: arrays, lists, texts and numbers."""
+    """Counts of a model that was initialized with a part of the corpus: arrays, lists, texts and numbers."""
     features = [layer.attrs["role"].features(layer) for layer in model.layers]
     return {
         "tables": [{name: _part_of(table) for name, table in of_layer.tables.items()} for of_layer in features],
@@ -48,13 +48,13 @@ def counted(model: Model) -> dict[str, Any]:
 
 
 def _with_clusters(model: Model) -> list[Any]:
-    """What is known of the features of layers that read clusters of words."""
+    """Features of the layers that read clusters of words."""
     features = [layer.attrs["role"].features(layer) for layer in model.layers]
     return [of_layer for of_layer in features if of_layer.feature_set.reads_clusters]
 
 
 def _part_of(table: Table) -> dict[str, Any]:
-    """Its arrays as narrow as they may be: all parts are put together by a single process."""
+    """Arrays of a table in the smallest types that hold them: a single process joins all parts."""
     part = {"counts": table.counts, "columns": np.zeros(0, dtype=np.int32)}
     if isinstance(table.index, FeatureIndex):
         templates, template_of, starts, parts, strings = table.index.spelled
@@ -70,9 +70,9 @@ def _narrow(numbers: NDArray[np.integer]) -> NDArray[np.integer]:
 
 
 def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[dict[str, Any]]]) -> None:
-    """Initializes a model by what was found in the parts of a corpus, in their order.
+    """Initialize a model with the counts of the parts of a corpus, in their order.
 
-    parts (Callable): Reads what `counted` gave of each part: first what was counted, then the names of what is kept.
+    parts (Callable): Reads the result of `counted` for each part, once for the counts and once for the names of kept features.
     RAISES (ValueError): CRF114 if no feature was met often enough.
     """
     node: Architecture = model.attrs["role"]
@@ -109,7 +109,7 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
 
 
 def _make_rows(layer: Model) -> None:
-    """Of hashed features, which are there before any is counted."""
+    """Add the rows of hashed features, which exist before any feature is counted."""
     tables = layer.attrs["role"].features(layer).tables
     tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
     layer.set_param("states", np.zeros(tables["states"].n_weights, dtype=np.float32))
@@ -138,9 +138,9 @@ class _Rows(HashTable):
 
 
 class TableSum:
-    """The table of a corpus, from those of its parts: `add` what was counted in each, `choose`, `add_names`, and `freeze`.
+    """Builds the table of a corpus from those of its parts: `add` the counts of each, `choose`, `add_names`, and `freeze`.
 
-    empty (Table): What is known before: nothing but the number of columns.
+    empty (Table): A table without features, which gives the number of columns.
     """
 
     def __init__(self, empty: Table):
@@ -149,17 +149,17 @@ class TableSum:
             empty.index, FeatureIndex
         )  # features have no names, and so no rows of their own
         self._rows = _Rows()
-        self._most = 0  # that a feature may have been met
+        self._most = 0  # bound of the counts
         self._counts = np.zeros(0, dtype=np.uint32)  # as narrow as they may be: there are more features than are kept
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
-        self._new: list[NDArray[np.bool_]] = []  # which features of each part none before it has
+        self._new: list[NDArray[np.bool_]] = []  # features of each part that no earlier part has
         self._named = 0  # features
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
         self._spelled: list[tuple[NDArray[np.integer], ...]] = []  # templates, numbers of parts and parts, of each part
 
     def add(self, part: dict[str, Any]) -> None:
-        """The next part."""
+        """Add the counts of the next part."""
         if self._is_hashed:
             self._counts = part["counts"] + (self._counts if len(self._counts) else 0)
             return
@@ -178,7 +178,7 @@ class TableSum:
         mark_pairs(rows, np.arange(len(rows) + 1), part["columns"].astype(np.int32), starts, self._seen)
 
     def choose(self, min_count: int) -> int:
-        """The features that were met often enough. RETURNS (int): How many there were; 0 if they have no rows of their own."""
+        """Choose the features that were met often enough. RETURNS (int): Number of all features; 0 for hashed ones."""
         if self._is_hashed:
             return 0
         self._kept = (self._counts >= min_count) & self._seen.any(axis=1)
@@ -191,7 +191,7 @@ class TableSum:
         return len(self._keys)
 
     def add_names(self, part: dict[str, Any]) -> None:
-        """Of the next part, in the same order."""
+        """Add the names of the next part, in the order of `add`."""
         if self._is_hashed:
             return
         new = self._new.pop(0)
@@ -217,7 +217,7 @@ class TableSum:
         return FeatureNames([*self._templates], template_of, starts, parts, [*self._strings])
 
     def freeze(self, first: int | None) -> Table:
-        """The chosen features, with the columns that each met; or with all from the first one on."""
+        """Table of the chosen features, with the columns that each met, or with all columns from `first` on."""
         if self._is_hashed:
             table = self._empty
             return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)

@@ -6,8 +6,8 @@ Slots as in `sparse_rows`. A place is a token and a column: t · C + c.
 
 import numpy as np
 
-from . import helper, kernel
-from .sparse_rows import _SHARED
+from ...kernels import helper, kernel
+from ...kernels.sparse_rows import _SHARED
 
 
 @kernel
