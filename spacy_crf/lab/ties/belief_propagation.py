@@ -8,6 +8,15 @@ elsewhere
     log Z = sum over chains of log Z(with messages) + sum over ties of share · log z(tie)
 
 is Bethe's approximation, whose derivatives are the beliefs.
+
+Tree-reweighting (Wainwright, Jaakkola & Willsky 2005) makes the sum an upper bound. The scores are a mean of those of forests, each with
+all chains and some of the ties, and the log partition is convex: so it is at most the mean of theirs. The share of a tie is
+how often it is in such a forest. A tie that joins two tokens of a sentence is in none, as the sentence joins them already; it is
+replaced by scores of its two ends that are together nowhere below its own:
+
+    table[i, j] <= (max_k table[i, k] + max_k table[k, j]) / 2
+
+Maxima of scores are convex in them, and the log partition rises with emissions: so it is convex in all scores still.
 """
 
 from typing import Any, NamedTuple, Optional, TypeVar
@@ -26,40 +35,30 @@ from ..kernels import max_product
 from ..kernels import ties as kernels
 from .blocks import best_improved, neighbours, potentials
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference, method
-from .reweighting import Bounded
 from .scores import Problem, cut_chains
 
 _STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
 _TOGETHER = 1000  # ties whose pairs of labels are in memory
 _SWEEPS = 10  # along the ties between two passes over chains, at most: they cost little
+_FORESTS = 50  # at least, for the shares of ties
 _LEAST = 0.1  # of an iteration that a pass counts, however few chains it is over
 
 
-class _Places(NamedTuple):
-    """The tied tokens of a problem."""
-
-    tokens: NDArray[np.int64]  # [V]
-    sequences: NDArray[np.int64]  # [V] where they are
-    ends: NDArray[np.int64]  # [2, E] of the ties
-    receivers: NDArray[np.int64]  # [E, 2] the sequences of these
-
-    @classmethod
-    def of(cls, problem: Problem) -> "_Places":
-        tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)
-        ends = ends.reshape(2, -1)
-        sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
-        return cls(tokens, sequences, ends, np.ascontiguousarray(sequences[ends].T))
-
-
 class _Messages:
-    """Messages along ties.
-
-    problem (Problem): Whose they are. sent (Sent): By which they are made.
-    told (float64[E, 2, ...]): What each end of each tie is told.
+    """Messages along the ties of a problem. Subclasses set `sent`, by which they are made, and `told`, the message into each end
+    of each tie (float64[E, 2, ...]).
     """
 
-    def __init__(self, problem: Problem, places: _Places, sent: kernels.Sent, told: Floats):
-        self.problem, self.places, self.sent, self.told = problem, places, sent, told
+    sent: kernels.Sent
+    told: Floats
+    _are_logarithms: bool
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)  # [V] the tied ones
+        self.ends = ends.reshape(2, -1)  # [2, E] places of the ends of ties in `tokens`
+        self.sequences = np.searchsorted(problem.chains.starts, self.tokens, side="right") - 1  # [V] where they are
+        self.receivers = np.ascontiguousarray(self.sequences[self.ends].T)  # [E, 2] sequences of the ends
         # [T, S] of the chains, with the messages that `arrive` last took there
         self._emissions = problem.chains.emissions.copy()
 
@@ -68,16 +67,16 @@ class _Messages:
         raise NotImplementedError
 
     def sweep(self, *told: Any) -> None:
-        """See the kernels."""
+        """Send messages along ties until they stay, see the kernels."""
         raise NotImplementedError
 
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
-        """Which are others than they were (float64[E, 2, ...]): bool[E, 2]."""
+        """Whether messages have changed from earlier ones (float64[E, 2, ...]): bool[E, 2]."""
         raise NotImplementedError
 
     def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
         """The chains with all messages into some places (int64[N]), or into all."""
-        tokens, chains = self.places.tokens, self.problem.chains
+        tokens, chains = self.tokens, self.problem.chains
         some = np.arange(len(tokens)) if some is None else some
         scores = chains.emissions, self._emissions
         kernels.arrive(self.sent, self.told, self._are_logarithms, some, tokens, self.problem.label_of, *scores)
@@ -85,13 +84,11 @@ class _Messages:
 
     def _chains(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> tuple[ChainScores, NDArray[np.int64]]:
         """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
-        chains, tokens = self.arrive(there), self.places.tokens[there]
+        chains, tokens = self.arrive(there), self.tokens[there]
         if asked.all():
             return chains, tokens
         chains, of_chains = cut_chains(chains, asked)
         return chains, np.searchsorted(of_chains, tokens)
-
-    _are_logarithms: bool
 
 
 class _Sums(_Messages):
@@ -103,6 +100,7 @@ class _Sums(_Messages):
     _are_logarithms = False
 
     def __init__(self, problem: Problem, shares: Floats):
+        super().__init__(problem)
         if (shares == 1.0).all():
             kind_of, kind, tables = np.arange(len(problem.tables)), problem.kind, problem.tables
         else:
@@ -112,12 +110,12 @@ class _Sums(_Messages):
         self.shift = tables.max(axis=(1, 2), initial=-np.inf)  # [K'] their maxima
         size = problem.n_labels
         padded = -(-size // LANES) * LANES
-        both, told = np.zeros((2, len(tables), padded, padded)), np.full((len(shares), 2, padded), kernels.LEAST)
+        both = np.zeros((2, len(tables), padded, padded))
         np.exp(tables - self.shift[:, np.newaxis, np.newaxis], out=both[0, :, :size, :size])
         both[1] = both[0].swapaxes(1, 2)
-        told[:, :, :size] = 1.0 / size
-        places = _Places.of(problem)
-        super().__init__(problem, places, kernels.Sent(places.ends, kind, both, shares), told)
+        self.told = np.full((len(shares), 2, padded), kernels.LEAST)
+        self.told[:, :, :size] = 1.0 / size
+        self.sent = kernels.Sent(self.ends, kind, both, shares)
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
         """Probabilities of labels: float64[N, P]."""
@@ -151,9 +149,9 @@ class _Maxima(_Messages):
     _are_logarithms = True
 
     def __init__(self, problem: Problem):
-        places, shares = _Places.of(problem), np.ones(len(problem.kind))
-        sent = kernels.Sent(places.ends, problem.kind, problem.tables, shares)
-        super().__init__(problem, places, sent, np.zeros((len(shares), 2, problem.n_labels)))
+        super().__init__(problem)
+        self.sent = kernels.Sent(self.ends, problem.kind, problem.tables, np.ones(len(problem.kind)))
+        self.told = np.zeros((len(problem.kind), 2, problem.n_labels))
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
         """The scores of the best labellings where places have each label: float64[N, L]."""
@@ -172,10 +170,57 @@ class _Maxima(_Messages):
 OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 
+class Bounded(NamedTuple):
+    """A problem of ties between sentences alone, whose log partition is at least as large."""
+
+    problem: Problem
+    shares: Floats  # [E'] of its ties
+    whole: Problem  # with the ties inside sentences
+
+    @classmethod
+    def of(cls, whole: Problem) -> "Bounded":
+        inside, emissions = whole.inside, whole.chains.emissions.copy()
+        for tokens, axis in ((whole.source, 2), (whole.target, 1)):
+            halves = whole.tables.max(axis=axis) / 2.0  # [K, L]
+            np.add.at(emissions, tokens[inside], halves[whole.kind[inside]][:, whole.label_of])
+        between = whole.with_ties(~inside)._replace(chains=whole.chains._replace(emissions=emissions))
+        return cls(between, _shares(between), whole)
+
+    def expected(self, found: Expected) -> Expected:
+        """Add the derivative with respect to the tables of ties inside sentences."""
+        whole, (best_source, best_target) = self.whole, (self.whole.tables.argmax(axis=axis) for axis in (1, 2))
+        [inside], every = np.nonzero(whole.inside), np.arange(whole.n_labels)
+        of_source, of_target = (
+            whole.by_label(found.chains.emissions[ends[inside]]) / 2.0 for ends in (whole.source, whole.target)
+        )
+        for n, kind in enumerate(whole.kind[inside].tolist()):
+            found.tables[kind, every, best_target[kind]] += of_source[n]
+            found.tables[kind, best_source[kind], every] += of_target[n]
+        return found
+
+
+def _shares(problem: Problem) -> Floats:
+    """The share of random forests that have each tie: of at least `_FORESTS`, and until every tie is in one."""
+    ends = np.searchsorted(problem.chains.starts, [problem.source, problem.target], side="right") - 1
+    shares, n_sequences = np.ones(ends.shape[1]), len(problem.component)
+    for c in range(len(problem.firsts)):
+        ties = slice(int(problem.bounds[c]), int(problem.bounds[c + 1]))
+        n_ties = ties.stop - ties.start
+        random, uses, forests = np.random.default_rng(0), np.zeros(n_ties, dtype=np.int64), 0
+        of_ties = ends[:, ties]
+        while forests < _FORESTS or (uses == 0).any():
+            order = random.permutation(n_ties)
+            if forests >= _FORESTS:  # first those that are in none so far
+                order = order[np.argsort(uses[order] > 0, kind="stable")]
+            kernels.add_forest(*of_ties, order, np.arange(n_sequences), uses)
+            forests += 1
+        shares[ties] = uses / forests
+    return shares
+
+
 @method
 class BeliefPropagation(Inference):
-    """See above. Shares (Wainwright, Jaakkola & Willsky 2005) make the sum an upper bound: each tie counts as often as it is in a
-    random forest that has all chains.
+    """See above.
 
     iterations (int): Passes over the chains, at most: over some of them is a part of one. 0 for the chains alone.
     damping (float): From 0 to below 1: how much of its old value a message keeps. Half of it at least for messages that have not
@@ -208,14 +253,14 @@ class BeliefPropagation(Inference):
 
     def _expectations(self, problem: Problem, weights: Floats, shares: Floats) -> Expected:
         messages = self._settle(_Sums(problem, shares))
-        sent, places = messages.sent, messages.places
+        sent = messages.sent
         chains = messages.arrive()
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
-            factors = weights[problem.component[places.sequences]]
-            marginals = expected.emissions[places.tokens] / factors[:, np.newaxis]
+            factors = weights[problem.component[messages.sequences]]
+            marginals = expected.emissions[messages.tokens] / factors[:, np.newaxis]
         else:  # of some chains they were not asked for
-            marginals = _marginals(chains, places.tokens)
+            marginals = _marginals(chains, messages.tokens)
         of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(sent.tables.shape[1:])
         of_component = problem.of_ties
         told = messages.by_label(marginals), messages.told
@@ -239,15 +284,19 @@ class BeliefPropagation(Inference):
         messages, decided = self._settle(_Maxima(problem)), np.empty(len(apart), dtype=np.int32)
         chains, (ties, order) = potentials(problem.chains), neighbours(problem)
         told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
-        order, lost = _outwards(problem, messages.places), problem.lost(apart)
+        order, lost = _outwards(messages), problem.lost(apart)
         max_product.decide(chains, ties, told, order[~lost[problem.component[order]]], decided)
         return best_improved(problem, [apart, decided])
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        shares = np.ones(len(problem.kind))
+        return self._settled(problem).arrive()
+
+    def _settled(self, problem: Problem) -> _Sums:
+        """Messages once they stay."""
         if self.tree_reweighted:
             problem, shares, _ = Bounded.of(problem)
-        return self._settle(_Sums(problem, shares)).arrive()
+            return self._settle(_Sums(problem, shares))
+        return self._settle(_Sums(problem, np.ones(len(problem.kind))))
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
         """The last message into each end of each tie.
@@ -260,10 +309,8 @@ class BeliefPropagation(Inference):
         if halves.tied is None:
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, np.zeros((0, work.n_states))
-        problem, shares = halves.tied, np.ones(len(halves.tied.kind))
-        if self.tree_reweighted:
-            problem, shares, _ = Bounded.of(problem)
-        told = self._settle(_Sums(problem, shares)).logarithms
+        messages = self._settled(halves.tied)
+        problem, shares, told = messages.problem, messages.sent.shares, messages.logarithms
         added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
         ends = [halves.tied_tokens[end] for end in (problem.source, problem.target)]
         kinds = np.append(problem.kind, problem.kind)
@@ -275,8 +322,8 @@ class BeliefPropagation(Inference):
         I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
         """
         messages = self._settle(_Sums(problem, np.ones(len(problem.kind))))
-        sent, places = messages.sent, messages.places
-        beliefs = messages.ask(np.ones(len(problem.component), dtype=bool), np.arange(len(places.tokens)))
+        sent = messages.sent
+        beliefs = messages.ask(np.ones(len(problem.component), dtype=bool), np.arange(len(messages.tokens)))
         found = np.empty(len(problem.kind))
         for begin in range(0, len(found), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
@@ -291,10 +338,10 @@ class BeliefPropagation(Inference):
 
     def _settle(self, messages: OfMessages) -> OfMessages:
         """Messages, from these on until they stay, or those after the last iteration."""
-        problem, places = messages.problem, messages.places
+        problem = messages.problem
         component, lengths, of_ties = problem.component, np.diff(problem.chains.starts), problem.of_ties
         n_tokens = problem.by_component(lengths)
-        heard, beliefs = messages.told.copy(), np.zeros((len(places.tokens), messages.told.shape[2]))
+        heard, beliefs = messages.told.copy(), np.zeros((len(messages.tokens), messages.told.shape[2]))
         spent, has_news = np.zeros(len(n_tokens)), np.isin(component, of_ties)
         while True:
             asked = has_news & (spent < self.iterations * n_tokens)[component]
@@ -302,27 +349,27 @@ class BeliefPropagation(Inference):
                 break
             damping = np.where(2.0 * spent < self.iterations * n_tokens, self.damping, max(self.damping, _STUBBORN))
             spent += np.maximum(problem.by_component(lengths * asked), _LEAST * n_tokens)
-            there = np.flatnonzero(asked[places.sequences])
+            there = np.flatnonzero(asked[messages.sequences])
             beliefs[there] = messages.ask(asked, there)
-            hears = asked[places.receivers]
+            hears = asked[messages.receivers]
             heard[hears] = messages.told[hears]
             some = np.flatnonzero(hears.any(axis=1))
             bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
             messages.sweep(some, bounds, damping, _SWEEPS, self.tolerance, beliefs)
             has_news[:] = False
-            has_news[places.receivers[messages.moved(heard, self.tolerance)]] = True
+            has_news[messages.receivers[messages.moved(heard, self.tolerance)]] = True
         self.n_asked += len(n_tokens)
         self.n_unsettled += len(np.unique(component[has_news])) if self.iterations else 0
         return messages
 
 
-def _outwards(problem: Problem, places: _Places) -> NDArray[np.int64]:
+def _outwards(messages: _Messages) -> NDArray[np.int64]:
     """The sequences so that each, but the first of its component, comes after one that it is tied to: int64[B]."""
-    tied: list[list[int]] = [[] for _ in problem.component]
-    for a, b in np.unique(places.receivers, axis=0).tolist():
+    tied: list[list[int]] = [[] for _ in messages.problem.component]
+    for a, b in np.unique(messages.receivers, axis=0).tolist():
         tied[a].append(b)
         tied[b].append(a)
-    order, is_met = problem.firsts.tolist(), np.zeros(len(tied), dtype=bool)
+    order, is_met = messages.problem.firsts.tolist(), np.zeros(len(tied), dtype=bool)
     is_met[order] = True
     for b in order:  # which grows
         for other in tied[b]:
