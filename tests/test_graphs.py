@@ -8,7 +8,6 @@ from scipy.stats import chi2
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.kernels import elimination
 from spacy_crf.lab.kernels import junction_tree as junction_tree_kernels
 from spacy_crf.lab.kernels import trees as tree_kernels
 from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, SampledLikelihood
@@ -516,7 +515,7 @@ def test_variables_are_eliminated_by_min_fill():
         ends = np.array([pair for pair in rng.integers(0, n, size=(int(rng.integers(0, 25)), 2)) if pair[0] != pair[1]])
         source, target = ends.reshape(-1, 2).T.copy().astype(np.int64)
         sizes = rng.integers(1, 4, size=n)
-        found, largest = elimination.order(source, target, sizes, 1 << 40)
+        found, largest = junction_tree_kernels.order(source, target, sizes, 1 << 40)
         neighbours = [{int(u + v) - w for u, v in zip(source, target) if w in (u, v)} for w in range(n)]
         left, tables = set(range(n)), []
         for step, v in enumerate(found.variables.tolist()):
@@ -532,7 +531,7 @@ def test_variables_are_eliminated_by_min_fill():
             for u in rest:
                 neighbours[u] = (neighbours[u] | set(rest)) - {u, v}
         assert largest == max(tables)
-        assert elimination.order(source, target, sizes, tables[0] - 1)[1] == tables[0]
+        assert junction_tree_kernels.order(source, target, sizes, tables[0] - 1)[1] == tables[0]
 
 
 def _lacking(neighbours, v):

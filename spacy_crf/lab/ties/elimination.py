@@ -25,7 +25,6 @@ from ...errors import Errors
 from ...inference.structure import States
 from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
-from ..kernels import elimination
 from ..kernels import junction_tree as kernels
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference, method
 from .scores import Problem
@@ -212,9 +211,9 @@ class Elimination(Inference):
         return _order(_graph(part), self.max_table)[1] <= self.max_table
 
 
-def _order(graph: kernels.Graph, most: int) -> tuple[elimination.Order, float]:
+def _order(graph: kernels.Graph, most: int) -> tuple[kernels.Order, float]:
     """The order of elimination, and the size of the largest table, or of the first one that is too large."""
-    return elimination.order(graph.source, graph.target, np.diff(graph.bounds), most)
+    return kernels.order(graph.source, graph.target, np.diff(graph.bounds), most)
 
 
 def _graph(problem: Problem) -> kernels.Graph:
@@ -234,7 +233,7 @@ def _graph(problem: Problem) -> kernels.Graph:
     )
 
 
-def _plan(graph: kernels.Graph, order: elimination.Order, kept: bool) -> kernels.Tree:
+def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tree:
     """Where tables and messages stand."""
     variables, place, starts, rest = order
     n, sizes = len(variables), np.diff(graph.bounds)
