@@ -11,8 +11,8 @@ is Bethe's approximation, whose derivatives are the beliefs.
 
 Tree-reweighting (Wainwright, Jaakkola & Willsky 2005) makes the sum an upper bound. The scores are a mean of those of forests,
 each with all chains and some of the ties, and the log partition is convex: so it is at most the mean of theirs. The share of a
-tie is how often it is in such a forest. A tie that joins two tokens of a sentence is in none, as the sentence joins them already; it is
-replaced by scores of its two ends that are together nowhere below its own:
+tie is how often it is in such a forest. A tie that joins two tokens of a sentence is in none, as the sentence joins them
+already; it is replaced by scores of its two ends that are together nowhere below its own:
 
     table[i, j] <= (max_k table[i, k] + max_k table[k, j]) / 2
 
