@@ -93,10 +93,6 @@ class Tick:
         # By the name of each component that took a step: whether another one can still improve it
         self.goes_on: dict[str, bool] = {}
 
-    @property
-    def is_last(self) -> bool:
-        return bool(self.goes_on) and not any(self.goes_on.values())
-
     def example(self, like: Example) -> Example:
         vocab = like.reference.vocab
         return Example(Doc(vocab), Doc(vocab, user_data={self.KEY: self}))
@@ -125,7 +121,7 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
             time_for_a_step = said.example(examples[0])
             with not_searched():
                 yield [*examples, time_for_a_step]
-                while not said.is_last:
+                while not said.goes_on or any(said.goes_on.values()):
                     yield [time_for_a_step]
 
     return tick

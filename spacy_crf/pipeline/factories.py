@@ -64,9 +64,6 @@ _PARAMETERS = """
         0 leaves out none. Or a table with one for each label, "*" for those that it does not name.
     constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
         `spacy_crf.constraints.v1`. None for no rules.
-    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
-        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
-        by what is given there, as spaCy's own components do.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
         is annotated they are all that is, elsewhere they are beside the annotation. None for none.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
@@ -76,6 +73,9 @@ _PARAMETERS = """
         `l2` and `iterations` of the first. None for one stage.
     max_words (int): Different words of which the component keeps what it has read and their scores; then it starts anew. More is
         faster with many different words, fewer take less memory: about 0.5 KB a word, with many labels up to 256 MB in all.
+    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
+        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
+        by what is given there, as spaCy's own components do.
     scorer (Optional[Callable]): The scoring method. Defaults to {scorer}.
 """
 _OF_ENTITIES = {
@@ -107,36 +107,23 @@ def _text_defaults() -> Config:
     return defaults
 
 
-# Settings that say how to predict
-PREDICTION = {
-    "confidence": False,
-    "decode": "viterbi",
-    "beam": 8,
-    "beam_margin": None,
-    "min_prob": 0.0,
-    "constraints": None,
+# Settings of the components that label tokens: what spaCy checks them against, and their defaults
+_SETTINGS: dict[str, tuple[Any, Any]] = {
+    "confidence": (bool, False),
+    "decode": (str, "viterbi"),
+    "beam": (int, 8),
+    "beam_margin": (Optional[float], None),
+    "min_prob": (Union[float, dict[str, float]], 0.0),
+    "constraints": (Optional[Any], None),
+    "alternatives_spans_key": (Optional[str], None),
+    "incorrect_spans_key": (Optional[str], None),
+    "second_stage": (Optional[dict[str, Any]], None),
+    "max_words": (int, 500_000),
 }
-
-# Settings that all components have, and that say how they learn
-SUPERVISION = {"alternatives_spans_key": None, "incorrect_spans_key": None}
-STAGES = {"second_stage": None}
-MEMORY = {"max_words": 500_000}
-
-# What spaCy checks the settings against that the components share which label tokens
-_SHARED: dict[str, Any] = {
-    "confidence": bool,
-    "decode": str,
-    "beam": int,
-    "beam_margin": Optional[float],
-    "min_prob": Union[float, dict[str, float]],
-    "constraints": Optional[Any],
-    "optimizer": Optional[Optimizer],
-    "alternatives_spans_key": Optional[str],
-    "incorrect_spans_key": Optional[str],
-    "second_stage": Optional[dict[str, Any]],
-    "max_words": int,
-    "scorer": Optional[Callable],
-}
+_OF_TOKENS = {name: default for name, (_, default) in _SETTINGS.items()}
+_LEARNS = ("alternatives_spans_key", "incorrect_spans_key", "max_words")  # which a first stage has too
+_SHARED = {name: type_ for name, (type_, _) in _SETTINGS.items()}
+_SHARED |= {"optimizer": Optional[Optimizer], "scorer": Optional[Callable]}
 _OF_TEXTS = {name: _SHARED[name] for name in ("max_words", "optimizer", "scorer")}
 
 
@@ -149,10 +136,8 @@ def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = Non
     every = {"nlp": Language, "name": str, "model": Model, "loss": Any, **types}
 
     def complete(make: Callable) -> Callable:
-        parameters = [
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=type_) for name, type_ in every.items()
-        ]
-        make.__signature__ = Signature(parameters)
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        make.__signature__ = Signature([Parameter(name, kind, annotation=type_) for name, type_ in every.items()])
         if words is not None:
             make.__doc__ = (make.__doc__ or "").rstrip() + _PARAMETERS.format(**words)
         return make
@@ -166,9 +151,8 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
     if settings.get("second_stage") is not None:
         from .two_stage import first_stage  # most do without
 
-        settings["second_stage"] = first_stage(
-            make, nlp.vocab, {**settings, **PREDICTION, **STAGES}, settings["second_stage"]
-        )
+        plain = {name: default for name, default in _OF_TOKENS.items() if name not in _LEARNS}
+        settings["second_stage"] = first_stage(make, nlp.vocab, {**settings, **plain}, settings["second_stage"])
     component = make(nlp.vocab, **settings)
     meta = replace(nlp.get_factory_meta(factory), assigns=component.assigns(), requires=component.requires())
     Language.set_factory_meta(factory, meta)  # whatever the language, also for a pipeline that sources the component
@@ -180,10 +164,7 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
     default_config={
         "scheme": "BILUO",
-        **PREDICTION,
-        **SUPERVISION,
-        **STAGES,
-        **MEMORY,
+        **_OF_TOKENS,
         **_defaults("LinearChain.v2", "ner_features.v3", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
@@ -212,10 +193,7 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
         "attribute": "tag",
         "overwrite": False,
         "neg_prefix": "!",
-        **PREDICTION,
-        **SUPERVISION,
-        **STAGES,
-        **MEMORY,
+        **_OF_TOKENS,
         **_defaults("LinearChain.v2", "tagger_features.v3", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
@@ -242,10 +220,7 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     "semicrf_ner",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
     default_config={
-        **PREDICTION,
-        **SUPERVISION,
-        **STAGES,
-        **MEMORY,
+        **_OF_TOKENS,
         **_defaults("SemiMarkov.v2", "ner_features.v3", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
@@ -271,7 +246,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         "threshold": 0.0,
         "exclusive_classes": True,
         "explain": False,
-        **MEMORY,
+        "max_words": _OF_TOKENS["max_words"],
         **_text_defaults(),
     },
     default_score_weights={

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from ..arrays import cut_document
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch
+from ..inference import span_choice
 from ..inference.semi_markov import SemiMarkov
-from ..inference.span_choice import prices_of, probabilities_of, worth
+from ..inference.span_choice import prices_of, probabilities_of
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
@@ -109,7 +110,13 @@ class _Batch:
 
     def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
         """The valid labelling of which most is right in the mean; where that is not found in time, the most probable one."""
-        expected = self._decoding.expected(self._scores, self._worth())
+        filled = np.flatnonzero(np.diff(self._bounds)).tolist()
+        if not self._is_tied or not filled:
+            worth = self._untied().worth()
+        else:
+            parts = [self.distribution(d).worth() for d in filled]
+            worth = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        expected = self._decoding.expected(self._scores, worth)
         if self._rules is None:
             return self._decoding.best_tags(expected, self._clamp)
         found = self._decode(expected, self._hard_ones())
@@ -123,7 +130,7 @@ class _Batch:
         # (Of tags, as hidden states of a tag say no more than the tag.)
         continues, first = decoding.tag_spans
         touch = continues is None or (np.diff(first) > 1).any() or not np.diag(continues)[first[0] :].any()
-        scores = worth(likely, prices, starts, may_touch=touch)
+        scores = span_choice.worth(likely, prices, starts, may_touch=touch)
         if self._rules is None:
             path, unfinished = SemiMarkov().viterbi(scores).states, []
         else:
@@ -245,13 +252,6 @@ class _Batch:
         if d not in self._approximate:
             self._approximate.add(d)
             self._warn(Warnings.CRFW607, d, most=self._parts.decoding.structure.inference.max_table)
-
-    def _worth(self) -> dict[str, Floats]:
-        filled = np.flatnonzero(np.diff(self._bounds)).tolist()
-        if not self._is_tied or not filled:
-            return self._untied().worth()
-        parts = [self.distribution(d).worth() for d in filled]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     @property
     def _is_tied(self) -> bool:

@@ -51,7 +51,9 @@ class RuleMatcher:
                 self._matchers[rule.place] = _phrase_matcher(vocab, rule)
             elif rule.reads_pattern:
                 matcher = _matcher(vocab, rule)
-                if all(len(pattern) == 1 and _is_lexical(pattern[0]) for pattern in rule.pattern):
+                keys = [key for pattern in rule.pattern for token in pattern for key in token]
+                is_lexical = all(isinstance(key, str) and key.upper() in _LEXICAL for key in keys)
+                if is_lexical and all(len(pattern) == 1 for pattern in rule.pattern):
                     words[rule.place] = matcher
                 else:
                     self._matchers[rule.place] = matcher
@@ -140,10 +142,6 @@ class _WordPatterns:
         for column, matcher in enumerate(self._matchers):
             matched[[begin for _, begin, _ in matcher(doc)], column] = True
         return matched.tolist()
-
-
-def _is_lexical(token: dict) -> bool:
-    return all(isinstance(key, str) and key.upper() in _LEXICAL for key in token)
 
 
 def _matcher(vocab: Vocab, rule: Rule) -> Matcher:

@@ -3,7 +3,7 @@
 import copyreg
 import io
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
 from itertools import chain
@@ -24,18 +24,6 @@ from .labels import LabelPipe
 _WHOLE = "model"  # what a component is saved as
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
-
-
-def pack_into(
-    file: BinaryIO, component: str, settings: dict[str, Any], model: Model, first_stage: Optional[bytes] = None
-) -> None:
-    """Writes what `unpack` reads."""
-    first = {} if first_stage is None else {"first_stage": first_stage}
-    with shared_lists():
-        nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
-    head = {"component": component, "settings": settings, **first, "model": b""}
-    *parts, _ = packed(head)
-    seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
 
 def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:
@@ -77,8 +65,14 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
         if {*params} != {*node.param_names} or {*info["dims"]} != {*node.dim_names}:
             raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
         if "role" in node.attrs:
-            _choose_attrs(node, attrs)
-            node.attrs["role"].expect(node, n_states_of[node.id])
+            ours_of = node.attrs["role"]
+            for setting in ours_of.meaning:
+                found, ours = unpacked(attrs[setting]), node.attrs[setting]
+                if found != ours:
+                    raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
+            for name in set(attrs) - set(ours_of.learned):  # what was not learned
+                del attrs[name]
+            ours_of.expect(node, n_states_of[node.id])
         for attr, value in attrs.items():
             if not isinstance(node.attrs.get(attr), ListedFeatures):
                 unpacked(value)  # if there is room: thinc unpacks it without asking
@@ -97,30 +91,9 @@ def _with_states(model: Model, n_states: int) -> Iterator[tuple[Model, int]]:
         yield from _with_states(layer, of_layers)
 
 
-def _choose_attrs(node: Model, attrs: dict[str, bytes]) -> None:
-    """Takes out of the saved attributes what was not learned."""
-    ours_of = node.attrs["role"]
-    for setting in ours_of.meaning:
-        saved, ours = unpacked(attrs[setting]), node.attrs[setting]
-        if saved != ours:
-            raise ValueError(Errors.CRF510.format(setting=setting, saved=saved, ours=ours))
-    for name in set(attrs) - set(ours_of.learned):
-        del attrs[name]
-
-
 @contextmanager
 def unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
     """After an error a component is what it was before: its settings, its model, what waits for a step, and its first stage."""
-    if pipe.first_stage is None:
-        with _unchanged_by_errors(pipe):
-            yield
-    else:
-        with _unchanged_by_errors(pipe), pipe.first_stage.unchanged_by_errors():
-            yield
-
-
-@contextmanager
-def _unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
     nodes = []
@@ -129,7 +102,8 @@ def _unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
         dims = {name: node.maybe_get_dim(name) for name in node.dim_names}
         nodes.append((node, node.name, params, dims, dict(node.attrs)))
     try:
-        yield
+        with nullcontext() if pipe.first_stage is None else pipe.first_stage.unchanged_by_errors():
+            yield
     except BaseException:
         for node, name, params, dims, attrs in nodes:
             node.name = name
@@ -200,7 +174,12 @@ class SavingPipe(LabelPipe):
             text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
             announcements.info(text, self.name, n_weights, n_features)
         first = None if self.first_stage is None else self.first_stage.component.to_bytes()
-        pack_into(file, type(self).__name__, self._settings(), model, first)
+        with shared_lists():
+            nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
+        stage = {} if first is None else {"first_stage": first}
+        head = {"component": type(self).__name__, "settings": self._settings(), **stage, "model": b""}
+        *parts, _ = packed(head)
+        seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
     def _settings(self) -> dict[str, Any]:
         """What is saved beside the model."""

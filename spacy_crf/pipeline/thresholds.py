@@ -1,7 +1,6 @@
 """Which `min_prob` does best where ``decode = "spans"``: by annotated texts, or by what the model itself expects."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
@@ -80,7 +79,9 @@ def measure(
     """
     examples, done = list(examples), 0
     points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
-    with _settings(pipe):
+    settings = dict(pipe.cfg)
+    try:
+        pipe.cfg.update(decode="spans", confidence=True)
         for docs in batches(pipe.name, (example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
@@ -98,6 +99,8 @@ def measure(
                     expected_right=before.expected_right + float(prediction.probabilities.sum()),
                     expected_gold=before.expected_gold + likely,
                 )
+    finally:
+        pipe.cfg.update(settings)
     return points
 
 
@@ -164,7 +167,11 @@ def fit_min_prob(
     corpus = Corpus(path)
 
     def fit(nlp: Language) -> Language:
-        pipes = [pipe for name, pipe in nlp.pipeline if _decodes_by_spans(pipe) and component in (None, name)]
+        pipes = [
+            pipe
+            for name, pipe in nlp.pipeline
+            if getattr(pipe, "cfg", {}).get("decode") == "spans" and component in (None, name)
+        ]
         if not pipes:
             wanted = 'of spacy_crf with decode = "spans", as spacy_crf.fit_min_prob.v1 needs it'
             raise no_component(wanted, nlp.pipe_names, component)
@@ -174,20 +181,6 @@ def fit_min_prob(
         return nlp
 
     return fit
-
-
-def _decodes_by_spans(pipe: Callable) -> bool:
-    return getattr(pipe, "cfg", {}).get("decode") == "spans"
-
-
-@contextmanager
-def _settings(pipe: "CRFPipe") -> Iterator[None]:
-    before = dict(pipe.cfg)
-    try:
-        pipe.cfg.update(decode="spans", confidence=True)
-        yield
-    finally:
-        pipe.cfg.update(before)
 
 
 class _Judge:

@@ -285,8 +285,14 @@ class PreparedBatch(PreparedCorpus):
         self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
         self._check = self._fingerprint(examples)
         if kind == "sequences":
-            self._doc_starts = pipe.decoding.bounds([example.predicted for example in examples])
-            self.objective.describe_token = self._describe
+            doc_starts = pipe.decoding.bounds([example.predicted for example in examples])
+            references = self._references
+
+            def describe(token: int) -> str:
+                doc = references[int(np.searchsorted(doc_starts, token, side="right")) - 1]
+                return f"a sequence of the document '{doc.text[:40]}...'"
+
+            self.objective.describe_token = describe
 
     def holds(self, examples: list[Example]) -> bool:
         """Whether the examples are those of this batch, in any order."""
@@ -296,10 +302,6 @@ class PreparedBatch(PreparedCorpus):
         if self._pipe.asks_functions or not self.fits_pipe:
             return False
         return self._check == self._fingerprint(sorted(examples, key=lambda eg: self._place[id(eg.reference)]))
-
-    def _describe(self, token: int) -> str:
-        doc = self._references[int(np.searchsorted(self._doc_starts, token, side="right")) - 1]
-        return f"a sequence of the document '{doc.text[:40]}...'"
 
     def _fingerprint(self, examples: list[Example]) -> int:
         return supervision.fingerprint(self._pipe.annotation, examples, Keys.of(self._pipe), ANNOTATION)

@@ -162,7 +162,12 @@ class FirstStage:
             reason += "different. Give at least two Docs"
             raise ValueError(Errors.CRF811.format(name=pipe.name, reason=reason))
         held_out: dict[bytes, DocSpans] = {}
-        self._take_over(pipe, read)
+        for label in pipe.labels:
+            component.add_label(label)
+        component.choose_settings(read)
+        component.check_settings()
+        for features, others in zip(component.feature_stores, pipe.feature_stores):
+            features.set_lists(others.gazetteers, others.clusters, others.vectors)
         for fold in range(n_folds):
 
             def is_out(example: Example, fold: int = fold) -> bool:
@@ -178,16 +183,6 @@ class FirstStage:
                 held_out.update(zip(_keys(docs), _by_doc(self(docs).spans, docs.bounds)))
         self._train(read, "all")
         self._held_out = held_out
-
-    def _take_over(self, pipe: LabelPipe, read: Read) -> None:
-        """The labels, how they are spelt, and the lists."""
-        component = self.component
-        for label in pipe.labels:
-            component.add_label(label)
-        component.choose_settings(read)
-        component.check_settings()
-        for features, others in zip(component.feature_stores, pipe.feature_stores):
-            features.set_lists(others.gazetteers, others.clusters, others.vectors)
 
     def _train(self, read: Read, part: str) -> None:
         """Begins anew, with some of the training data."""
