@@ -91,7 +91,7 @@ class ChainWork(Work[ChainScores]):
 
 
 class TransitionLayout(kernels.BlockLayout):
-    """Where the allowed transitions are after the states are reordered: in a block of the matrix, and on a few arcs."""
+    """Places of the allowed transitions after the states are reordered: in a block of the matrix, and on a few arcs."""
 
     @property
     def block(self) -> tuple[slice, slice, slice]:

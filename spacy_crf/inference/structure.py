@@ -153,7 +153,7 @@ class Work(Generic[Scores]):
         return clamp if self.tag_of is None else arrays.expand_clamp(clamp, self.tag_of)
 
     def most_tokens(self, tokens: int) -> int:
-        """How many tokens make a chunk, where the structure's default is `tokens`."""
+        """Number of tokens in a chunk, if the structure's default is `tokens`."""
         return tokens
 
     def chunks(self, tokens: int) -> list[Chunk]:
@@ -286,7 +286,7 @@ class Structure(Generic[Scores]):
         return within
 
     def over(self, graph: StateGraph) -> "Structure[Scores]":
-        """The same structure over the states of a graph, for rules and for copies of tags: its labellings are the paths of the
+        """This structure over the states of a graph, for rules and for copies of tags: its labellings are the paths of the
         graph. Questions and answers stay in tags: each state takes the scores of its tag, and results for states are added up by
         tag. The score of a labelling is the log-sum over its paths; graphs of deterministic automata have at most one path for
         each labelling. `viterbi`, `n_best` and `sample` find paths.

@@ -185,7 +185,7 @@ def LatentChain(
         not named have one. With 1 everywhere it is `spacy_crf.LinearChain.v2`.
     spread (float): Standard deviation of the weights that states begin with.
     seed (int): Of these random numbers.
-    restarts (int): Beginnings that are tried, with the seeds from `seed` on; training goes on with the best one.
+    restarts (int): Beginnings that are tried, with the seeds from `seed` on; training continues with the best one.
     possible_transitions (bool): As of `spacy_crf.LinearChain.v2`.
     """
     owner = "LatentChain"

@@ -39,7 +39,7 @@ class LabelledLoss:
     smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
     # Of what has labels ("tokens", "segments"), where it can leave out single spans of what the annotation leaves open
     excludes: ClassVar[frozenset[str]] = frozenset(["segments"])
-    # Whether it has to know the state of each token: where states are hidden, annotation says the tag
+    # Whether the loss needs the state of each token, which annotation does not name where states are hidden
     names_states: ClassVar[bool] = False
     spans_key: ClassVar[Optional[str]] = None  # of doc.spans, where the soft labels are that it looks at
 
@@ -49,7 +49,7 @@ class LabelledLoss:
             checks.positive(owner, f"label_weights[{label!r}]", value)
 
     def bind(self: Self, states: Iterable[str]) -> Self:
-        """The same loss for states with these labels ("O" for none)."""
+        """A copy of the loss for states with these labels ("O" for none)."""
         bound = copy.copy(self)
         object.__setattr__(bound, "states", tuple(states))
         return bound

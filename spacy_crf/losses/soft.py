@@ -52,7 +52,7 @@ class Runs(NamedTuple):
     before: NDArray[np.int64]  # [N] state of the piece before, NO_STATE where the sequence begins
     after: NDArray[np.int64]  # [N] state of the piece behind, NO_STATE where it ends
     weight: Floats  # [N]
-    # [S, S] whether a state goes on with the span of the one before; None where pieces are whole spans
+    # [S, S] whether a state continues the span of the state before; None if pieces are whole spans
     goes_on: Optional[NDArray[np.bool_]] = None
 
 

@@ -44,7 +44,7 @@ _PARTS = 16  # of the keys, that are compared one part after the other
 
 
 class Ties(NamedTuple):
-    """Which of n weights are equal."""
+    """Groups of equal weights among n weights."""
 
     group: NDArray[np.int64]  # [n] number of the variable that each is part of
     place: NDArray[np.int64]  # [m] the weight that stands for each variable
@@ -136,8 +136,8 @@ def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], NDA
             here = slice(start + begin, start + min(begin + _CHUNK, block.size))
             inside = slice(begin, here.stop - start)
             columns = block.table.pair_columns[inside] if is_table else np.zeros(here.stop - here.start)
-            told = columns + np.float64(number << 32), *(of_seed[here] for of_seed in marks), weights[inside]
-            rows = np.stack(told, axis=1) + 0.0  # of zeros only one
+            parts = columns + np.float64(number << 32), *(of_seed[here] for of_seed in marks), weights[inside]
+            rows = np.stack(parts, axis=1) + 0.0  # of zeros only one
             keys[here] = hash_rows(rows.view(np.uint64))
     return keys, single
 

@@ -100,7 +100,7 @@ class CorpusObjective(Weights):
         return [annotation, [layer.stored() for layer in self._layers]]
 
     def with_stored(self, stored: list[Any]) -> "CorpusObjective":
-        """The same function for the corpus that a file holds."""
+        """The objective for the corpus that a file holds."""
         objective = copy.copy(self)
         annotation, layers = stored
         objective._annotation = [

@@ -90,7 +90,8 @@ class SlotLayout(NamedTuple):
 
 
 class Table:
-    """Which pairs of feature and column have a weight, from weights to scores and from derivatives of scores to those of weights.
+    """Pairs of feature and column that have a weight; computes scores from weights, and derivatives of weights from those of
+    scores.
 
     index (FeatureIndex, HashedIndex or VectorIndex): The F features.
     pair_starts (int64[F + 1]), pair_columns (int32[W]): Columns of each feature's weights, in rising order.
@@ -172,7 +173,7 @@ class Table:
         return Table(index, _starts(widths[widths > 0]), thinned.pair_columns, self.n_columns, counts)
 
     def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "Table":
-        """The same features with more columns.
+        """A table with more columns for the same features.
 
         columns (int64[C]): Number of each column among the new ones; they keep their order.
         added (Iterable[int]): New columns for which every feature gets a weight.
@@ -185,7 +186,7 @@ class Table:
         return Table(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
 
     def with_columns(self, columns: NDArray[np.int64], n_columns: int) -> "Table":
-        """The same weights in other columns (int64[C]), which need not rise."""
+        """A table with the same weights in other columns (int64[C]), which need not rise."""
         moved = columns[self.pair_columns].astype(np.int32)
         return Table(self.index, self.pair_starts, moved, n_columns, self.counts)
 

@@ -114,7 +114,7 @@ class BatchOptimizer(CRFOptimizer):
         raise NotImplementedError
 
     def step(self, objective: Objective, *, key: str) -> float:
-        """Run `iterations_per_step` iterations, or until a rule says stop; later steps return the final value.
+        """Run `iterations_per_step` iterations, or until a stop rule applies; later steps return the final value.
 
         Whatever happens meanwhile, even a KeyboardInterrupt, the model gets the best weights found so far.
         """
@@ -220,7 +220,7 @@ class BatchOptimizer(CRFOptimizer):
     def evaluate(self, objective: Objective, weights: Floats) -> Position:
         """The objective with its smooth regularizer."""
         value, gradient = objective.evaluate(weights)
-        with np.errstate(over="ignore", invalid="ignore"):  # a step too far is told by the value
+        with np.errstate(over="ignore", invalid="ignore"):  # the value shows a step too far
             if self.l2:
                 value += self.l2 * dot(weights, weights)
                 add_scaled(gradient, 2.0 * self.l2, weights)

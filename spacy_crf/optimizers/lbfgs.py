@@ -68,8 +68,8 @@ class LBFGS(BatchOptimizer):
         if not self.l1:
             return super().search(objective, run, gradient, direction, step)
         # No weight may change its sign, and all move the way that steepest descent would move them (Andrew & Gao, section
-        # 3.2). Far from the minimum that saves half of the iterations; close to it, it discards what the curvature says of
-        # correlated weights and hardly goes on. There only weights at zero are held to it.
+        # 3.2). Far from the minimum that saves half of the iterations; close to it, it discards the curvature of
+        # correlated weights and hardly advances. There it applies to weights at zero alone.
         before = run.position
         against = direction * gradient >= 0
         falls_fast = run.values[0] - run.values[-1] > FAST * (len(run.values) - 1) * abs(run.values[-1])

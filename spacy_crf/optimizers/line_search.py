@@ -1,4 +1,4 @@
-"""How far to go along a direction: searches over phi(step), the objective on a ray, that know nothing of weights.
+"""Line searches over phi(step), the objective on a ray, without any knowledge of weights.
 
 A ``phi`` answers a step with a ``RayPoint``; ``value = inf`` where the objective is not finite, and the search backs off.
 Both searches return the point they accept (None where nothing lower was found) and the number of evaluations.

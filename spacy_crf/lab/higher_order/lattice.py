@@ -22,7 +22,7 @@ MOST = 3  # the highest order
 
 
 class Orders(NamedTuple):
-    """Which n-grams have a weight, and how far lattices are pruned. (Constant: no derivative is taken.)
+    """N-grams that have a weight, and settings of pruning. (Constant: no derivative is taken.)
 
     The key of an n-gram is a number to the base ``size + 1``: first the digit 1, then its tags. ``size`` as a tag stands for the
     start of a sequence.
