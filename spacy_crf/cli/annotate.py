@@ -13,7 +13,7 @@ from wasabi import msg
 from ..errors import Errors
 from ..whole_files import named_in_errors
 from .formats.writers import WRITERS
-from .shared import CodeOption, ModelArgument, check_writable, choice, command
+from .shared import CodeOption, ModelArgument, check_writable, choice, command, progress_bar
 from .texts import STANDARD
 
 if TYPE_CHECKING:
@@ -110,15 +110,7 @@ def annotate_cli(
 @contextmanager
 def _progress_bar() -> Iterator["Progress"]:
     """Show a progress bar with the speed of this run and the time left; without a terminal, print a line each minute."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    columns = (TextColumn("annotating"), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[speed]}"))
-    around = {"console": console, "transient": True, "speed_estimate_period": 600.0}  # parts may take minutes
-    with Bars(*columns, TimeRemainingColumn(), **around) as bars:
-        task = bars.add_task("annotating", total=None, speed="")
+    with progress_bar("annotating", speed_estimate_period=600.0) as update:  # parts may take minutes
         began, before, spoke = time.monotonic(), None, time.monotonic()  # before: texts and bytes of earlier runs
 
         def progress(texts: int, done: int, size: int) -> None:
@@ -126,8 +118,8 @@ def _progress_bar() -> Iterator["Progress"]:
             before = (texts, done) if before is None else before
             now = time.monotonic()
             speed = f"{(texts - before[0]) / (now - began):,.0f} texts/s" if texts > before[0] else ""
-            bars.update(task, completed=done, total=size or None, speed=speed)
-            if not console.is_terminal and now - spoke >= _SECONDS and done > before[1]:
+            update(description=f"annotating {speed}", completed=done, total=size or None)
+            if not sys.stderr.isatty() and now - spoke >= _SECONDS and done > before[1]:
                 left = (size - done) * (now - began) / (done - before[1]) / 60
                 print(f"{done / size:.0%} done, {speed}, about {left:.0f} minutes left", file=sys.stderr, flush=True)
                 spoke = now

@@ -3,12 +3,10 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from spacy.language import Language
@@ -18,15 +16,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
-from .shared import (
-    LangOption,
-    blank,
-    check_writable,
-    choice,
-    command,
-    load_pipeline,
-    save_pipeline,
-)
+from .shared import LangOption, blank, check_writable, choice, command, load_pipeline, progress_bar, save_pipeline
 from .texts import read_raw
 
 if TYPE_CHECKING:
@@ -37,8 +27,7 @@ CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
 SAVE_SECONDS = 60.0
 
-# Called with the name of a task, the amount that is done, and the whole amount
-Progress = Callable[[str, int, int], None]
+Progress = Callable[..., None]  # called with a `description`, how much is `completed`, and the `total`
 
 
 @command("clusters")
@@ -61,7 +50,7 @@ def clusters_cli(
     from ..features.clusters import write_clusters
 
     *texts, output = files
-    with progress_bars() as progress:
+    with progress_bar("reading") as progress:
         check_writable(output, *texts)
         if method is not None:
             checks.one_of(CLUSTERS, "--method", method, ("brown", "kmeans"))
@@ -78,26 +67,12 @@ def clusters_cli(
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
 
 
-@contextmanager
-def progress_bars() -> Iterator[Progress]:
-    """Show a progress bar for each task."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Bars(*columns, transient=True) as bars:
-        tasks: dict[str, int] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield progress
-
-
-def _silent(what: str, done: int, total: int) -> None:
+def _silent(**changes: Any) -> None:
     pass
+
+
+def _reading(progress: Progress) -> Callable[[int, int], None]:
+    return lambda done, total: progress(description="reading", completed=done, total=total)
 
 
 # ------------------------------------------------------------------------------------------------------------ vectors
@@ -115,8 +90,8 @@ def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) ->
     n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_CLUSTERS)
     folders = [folder for folder in (Path(source), Path(source) / "vocab") if (folder / "key2row").is_file()]
     vectors = Vectors().from_disk(folders[0]) if folders else load_pipeline(source).vocab.vectors
-    splits = iter(range(1, n))
-    return cluster_vectors(vectors, n, source, on_split=lambda: progress("splitting", next(splits), n - 1))
+    progress(description="splitting", completed=0, total=n - 1)
+    return cluster_vectors(vectors, n, source, on_split=lambda: progress(advance=1))
 
 
 # -------------------------------------------------------------------------------------------------------------- texts
@@ -160,7 +135,7 @@ def clusters_of_texts(
     if brown is None:
         source, nlp = ", ".join(map(str, texts)), tokenizer(lang)
         counter = WordCounter(nlp.vocab.strings)
-        for text in read_raw(texts, nlp, partial(progress, "reading")):
+        for text in read_raw(texts, nlp, _reading(progress)):
             counter.add(text.doc)
         if not counter.n_words:
             raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason="there are no words"))
@@ -168,7 +143,7 @@ def clusters_of_texts(
 
     def save(brown: "Brown") -> None:
         nonlocal saved
-        progress("clustering", brown.done, len(brown.text.words))
+        progress(description="clustering", completed=brown.done, total=len(brown.text.words))
         if time.monotonic() - saved > SAVE_SECONDS:
             write_whole(checkpoint, brown.to_bytes(what))
             saved = time.monotonic()
@@ -266,8 +241,11 @@ def vectors_of_texts(
     with TemporaryDirectory() as folder:
         path, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
         n_words = 0
-        with progress_bars() as progress, path.open("w", encoding="utf8") as file:  # a line of words for each text
-            for text in read_raw(texts, tokenizer(lang), partial(progress, "reading")):
+        with (
+            progress_bar("reading") as progress,
+            path.open("w", encoding="utf8") as file,
+        ):  # a line of words for each text
+            for text in read_raw(texts, tokenizer(lang), _reading(progress)):
                 words = " ".join(token.text for token in text.doc).split()
                 n_words += len(words)
                 file.write(" ".join(words) + "\n")

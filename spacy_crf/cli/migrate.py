@@ -12,14 +12,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, counted
 from ..whole_files import write_whole
-from .shared import (
-    LangOption,
-    ModelArgument,
-    check_writable,
-    command,
-    load_pipeline,
-    save_pipeline,
-)
+from .shared import LangOption, ModelArgument, check_writable, command, load_pipeline, save_pipeline
 
 if TYPE_CHECKING:
     from ..migrate.checking import Comparison

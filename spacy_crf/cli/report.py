@@ -275,7 +275,14 @@ def threshold_cli(
     found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
     for name, points in found.items():
         chosen = points[-1] if per_label else best(points, beta, expected=expected)
-        _show_thresholds(name, points, chosen, beta, annotated=not expected)
+        judged = () if expected else ("precision", "recall", f"F{beta:g}")
+        rows = []
+        for point in points:
+            shares = (point.precision, point.recall, point.f(beta), point.expected_f(beta))[3 - len(judged) :]
+            least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
+            rows.append([least, f"{point.found:,}", *(f"{100 * share:.2f}" for share in shares)])
+        columns = ["min_prob", "found", *judged, f"expected F{beta:g}"]
+        print_table(name, columns, rows, bold=rows[points.index(chosen)])
         use(nlp, nlp.get_pipe(name), chosen.min_prob)
         settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
         print(settings.to_str(interpolate=False).strip())
@@ -320,15 +327,3 @@ def threshold(
         if per_label:
             points += measure(pipe, annotated, [best_of_labels(points, beta)])
     return found
-
-
-def _show_thresholds(name: str, points: "list[Point]", chosen: "Point", beta: float, *, annotated: bool) -> None:
-    judged = ["precision", "recall", f"F{beta:g}"] if annotated else []
-    columns = ["min_prob", "found", *judged, f"expected F{beta:g}"]
-    rows = []
-    for point in points:
-        judged = (point.precision, point.recall, point.f(beta)) if annotated else ()
-        shares = [f"{100 * share:.2f}" for share in (*judged, point.expected_f(beta))]
-        least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
-        rows.append([least, f"{point.found:,}", *shares])
-    print_table(name, columns, rows, bold=rows[points.index(chosen)])

@@ -109,13 +109,16 @@ def quietly() -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(task: str) -> Iterator[Callable[..., None]]:
+def progress_bar(task: str, **settings: Any) -> Iterator[Callable[..., None]]:
     """Show a progress bar on the standard error. Yields a function that takes what changes: the `total`, how much to `advance`,
-    how much is `completed`, or another `description`."""
+    how much is `completed`, or another `description`.
+
+    settings: As of rich.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
+    with Progress(console=Console(stderr=True), transient=True, **settings) as bars:
         yield partial(bars.update, bars.add_task(task, total=None))
 
 
