@@ -76,8 +76,12 @@ def _n_compiled(name: str) -> int:
     kernel = getattr(sys.modules.get(f"{_PACKAGE}.{module}"), function, None)
     if kernel is None:
         return 0
-    pattern = f"{module}.{function}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbc"
-    return max(len(kernel.signatures), len([*Path(kernel.stats.cache_path).glob(pattern)]))
+    return max(len(kernel.signatures), len(_kept(module, function, Path(kernel.stats.cache_path))))
+
+
+def _kept(module: str, function: str, folder: Path) -> list[Path]:
+    """The files that numba keeps of a kernel, one for each of the types of its arguments."""
+    return [*folder.glob(f"{module}.{function}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbc")]
 
 
 def _is_ours(kernel: Any) -> bool:
