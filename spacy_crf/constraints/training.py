@@ -139,7 +139,7 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: NDArray[np.int64]) -> 
 NOTHING = Excluded()
 
 
-class Lifted(NamedTuple):
+class YieldingRule(NamedTuple):
     """A rule that a document is trained without."""
 
     rule: Rule
@@ -163,16 +163,17 @@ class RuleGroup(NamedTuple):
 
 
 class RuledStructure:
-    """Answers what losses ask of a `Structure`, under the rules: base for all structures. Values of a document whose sequences a
-    rule ties together are those of its first sequence; the others have 0. What is asked with a clamp – what the annotation
-    allows – leaves out what is excluded too; without one, what is excluded has its costs.
+    """Base of the structures that losses ask in place of the model's own, where rules or wrong spans are known in training.
+
+    The value of a document whose sequences a rule ties together is that of its first sequence; its other sequences have 0. With a
+    clamp, which is the annotation, excluded spans and steps are impossible; without a clamp they have their costs.
 
     rules (RuleSet): The rules; there may be none.
-    facts (PatternMatches): What patterns and functions say of the tokens.
-    clamp: What the annotation allows.
+    facts (PatternMatches): Finds of patterns and functions in the documents.
+    clamp: The labellings that the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
     longest (int32[S]): Tokens of the longest segment of each state, for chains of segments.
-    excluded (Excluded): Spans that are known to be wrong, and steps. No span is longer than the longest segment.
+    excluded (Excluded): Spans and steps that are known to be wrong. No span is longer than the longest segment.
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
 
@@ -194,7 +195,6 @@ class RuledStructure:
         self._rules, self._longest, self._excluded, self._clamp = rules, longest, excluded, clamp
         if rules.left_out:
             self._refuse(rules.left_out[0][0])
-        # What answers the same without the rules
         self.without_rules: Any = type(rules.structure)(threads=threads)
         self.threads = threads
         everything = facts, starts, doc_starts
@@ -204,11 +204,15 @@ class RuledStructure:
             self._groups = self._grouped(*everything, self.broken)
 
     def _grouped(
-        self, facts: PatternMatches, starts: NDArray[np.int64], doc_starts: NDArray[np.int64], lifted: list[Lifted]
+        self,
+        facts: PatternMatches,
+        starts: NDArray[np.int64],
+        doc_starts: NDArray[np.int64],
+        yielding: list[YieldingRule],
     ) -> list[RuleGroup]:
-        """The documents by the rules that they are trained under; those with copied tags alone."""
+        """Group documents that are trained under the same rules; a document with copied tags is a group of its own."""
         without: dict[int, set[int]] = {}
-        for rule, d, _ in lifted:
+        for rule, d, _ in yielding:
             without.setdefault(d, set()).add(rule.place)
         groups: dict[tuple[frozenset[int], int], list[int]] = {}
         for d in np.flatnonzero(np.diff(doc_starts)).tolist():
@@ -227,10 +231,10 @@ class RuledStructure:
 
     def _find_broken(
         self, facts: PatternMatches, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]
-    ) -> list[Lifted]:
-        """The rules without which documents are trained. A document that nothing can be, even without rules, breaks none."""
+    ) -> list[YieldingRule]:
+        """Find the rules that documents are trained without. A document that has no labelling even without rules breaks none."""
         hard = [rule for rule in self._rules.rules if rule.hard and not rule.global_]
-        found: list[Lifted] = []
+        found: list[YieldingRule] = []
         if not hard:
             return found
         nothing = self._free_scores(starts)
@@ -240,11 +244,11 @@ class RuledStructure:
                 group = _group(docs, frozenset(), frozenset(), facts, starts, doc_starts)
             if len(docs):
                 impossible = partial(self._impossible, group, nothing)
-                found += _lifted(np.setdiff1d(docs, impossible([])), [], hard, impossible)
+                found += _yielding(np.setdiff1d(docs, impossible([])), [], hard, impossible)
         return found
 
     def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> NDArray[np.int64]:
-        """Documents of a group none of whose annotated labellings keeps some rules together."""
+        """Documents of a group that have no annotated labelling which keeps some rules together."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
         values, _ = self._answer("viterbi_counts", group, nothing, self._clamp, np.ones(len(nothing.starts) - 1))
@@ -255,21 +259,21 @@ class RuledStructure:
         limit, what = self._rules.most_states, "training under rules"
         raise ValueError(Errors.CRF614.format(name=rule.name, limit=limit, what=what))
 
-    # What a structure adds
+    # Each structure adds
 
     def _free_scores(self, starts: NDArray[np.int64]) -> Any:
-        """Scores that say only what the structure allows."""
+        """Scores that are 0 for all that the structure allows, and -inf elsewhere."""
         raise NotImplementedError
 
     def _copied_in(self, bounds: NDArray[np.int64]) -> Optional[Excluded]:
         """Spans and steps ruled out in a document that needs copies of tags; None if it needs none."""
         return None
 
-    # What they share
+    # All structures share
 
     @property
     def signature(self) -> bytes:
-        """Equal for the same rules and the same that is excluded."""
+        """Equal where the rules and the excluded spans and steps are equal."""
         tables, (wrong, steps, _) = repr(self._rules.constraints.tables), self._excluded
         return tables.encode("utf8") + np.concatenate(wrong).tobytes() + steps.tobytes()
 
@@ -300,7 +304,7 @@ class RuledStructure:
         return values, total
 
     def _answer(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """The values of a group's sequences, and their derivative. Scores, clamp and weights are those of all."""
+        """Answer a question about a group, from the scores, clamp and weights of all sequences."""
         part = self._rules.apply(arrays.cut(scores, group.tokens, group.starts), group.facts, group.kept)
         return self._ask(question, group, part, arrays.cut_clamp(clamp, group.tokens), weights[group.sequences])
 
@@ -326,7 +330,7 @@ class RuledStructure:
 
 
 def _asked(structure: Structure, question: str, scores: Any, annotated: Any, clamp: Any, weights: Floats):
-    """annotated: What the annotation allows, which stays whatever is left out; None where nothing is."""
+    """annotated: Clamp of the annotation, which stays possible whatever is pruned; None where nothing is."""
     if annotated is not None:
         scores = structure.around(structure.prepare(scores), annotated)
     return getattr(structure, question)(scores, clamp=clamp, weights=weights)
@@ -361,8 +365,8 @@ class RuledChain(RuledStructure):
 
 
 class RuledSegments(RuledStructure):
-    """Semi-Markov chains, see `RuledStructure`. A span that is wrong with some label is one segment: it is listed, and its score
-    of this label is -inf."""
+    """Semi-Markov chains, see `RuledStructure`. A span that is wrong with some label is a listed segment whose score of this
+    label is -inf."""
 
     @property
     def wrong(self) -> Segments:
@@ -391,12 +395,12 @@ class RuledSegments(RuledStructure):
         )
 
 
-def _lifted(
+def _yielding(
     docs: NDArray[np.int64],
     kept: list[Rule],
     rules: list[Rule],
     impossible: Callable[[Sequence[Rule]], NDArray[np.int64]],
-) -> list[Lifted]:
+) -> list[YieldingRule]:
     """Find which further rules, in their order, documents can't keep beside the rules that they keep together.
 
     impossible (Callable): From rules to the documents that can't keep all of them.
@@ -410,9 +414,9 @@ def _lifted(
         for d in impossible([*some, rule]).tolist():
             beside.setdefault(d, some)
     return [
-        *(Lifted(rule, d, beside.get(d, kept)) for d in without.tolist()),
-        *_lifted(np.setdiff1d(docs, without), [*kept, rule], others, impossible),
-        *_lifted(without, kept, others, impossible),
+        *(YieldingRule(rule, d, beside.get(d, kept)) for d in without.tolist()),
+        *_yielding(np.setdiff1d(docs, without), [*kept, rule], others, impossible),
+        *_yielding(without, kept, others, impossible),
     ]
 
 

@@ -18,9 +18,9 @@ from .elimination import Elimination
 from .scores import Halves, TiedScores, are_inside
 
 
-class Told(NamedTuple):
-    """Chains that are told what their ties say, given the labels that the annotation leaves to the other ends. Where it leaves
-    several, or none, they say nothing."""
+class ToldChains(NamedTuple):
+    """Chains with the scores that ties add, given the labels that the annotation leaves to the other ends. Where it leaves
+    several labels, or none, ties add nothing."""
 
     scores: TiedScores
     tables: Floats  # [K, L, L]
@@ -29,7 +29,7 @@ class Told(NamedTuple):
     gold: NDArray[np.int64]  # [T] label of each token, -1 for none
 
     @classmethod
-    def of(cls, scores: TiedScores, clamp: Clamp) -> "Told":
+    def of(cls, scores: TiedScores, clamp: Clamp) -> "ToldChains":
         gold = labels_left(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
         known = [np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source)]
         return cls(scores, scores.ties.sums(scores.tables), *known, gold)
@@ -38,22 +38,25 @@ class Told(NamedTuple):
     def chains(self) -> ChainScores:
         scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
         emissions = np.array(scores.emissions, dtype=np.float64)
-        for some, ends, others, tables in (
-            (self.by_target, ties.source, ties.target, self.tables.swapaxes(1, 2)),
-            (self.by_source, ties.target, ties.source, self.tables),
-        ):
+        for some, ends, others, tables in self._sides(self.tables):
             np.add.at(emissions, ends[some], tables[ties.kind[some], self.gold[others[some]]][:, label_of])
         return scores.chains._replace(emissions=emissions)
+
+    def _sides(self, tables: Floats) -> tuple[tuple[NDArray, ...], ...]:
+        """For both directions: the ties that say something, the ends that hear it, the other ends, and the tables by the label of
+        the other end."""
+        ties = self.scores.ties
+        return (
+            (self.by_target, ties.source, ties.target, tables.swapaxes(1, 2)),
+            (self.by_source, ties.target, ties.source, tables),
+        )
 
     def derivative(self, d_chains: ChainScores) -> TiedScores:
         """The derivative with respect to all scores, from the one with respect to the chains."""
         scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
         by_label = d_chains.emissions @ (label_of[:, np.newaxis] == np.arange(self.tables.shape[1]))
         d_kinds = np.zeros(self.tables.shape)
-        for some, ends, others, tables in (
-            (self.by_target, ties.source, ties.target, d_kinds.swapaxes(1, 2)),
-            (self.by_source, ties.target, ties.source, d_kinds),
-        ):
+        for some, ends, others, tables in self._sides(d_kinds):
             np.add.at(tables, (ties.kind[some], self.gold[others[some]]), by_label[ends[some]])
         d_scores = scores._replace(**arrays.named(d_chains), tables=np.zeros(np.shape(scores.tables)))
         ties.by_feature(d_kinds, d_scores.tables)
@@ -103,7 +106,7 @@ def besag(
 ) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
     """`BesagPseudoLikelihood` of chains with ties."""
     structure.prepare(scores)  # for its checks
-    told = Told.of(scores, clamp)
+    told = ToldChains.of(scores, clamp)
     losses, d_chains, impossible = loss(structure.chain, told.chains, clamp, weights=weights)
     return losses, told.derivative(d_chains), impossible
 
@@ -156,7 +159,7 @@ class SentenceLikelihood(LogLikelihood):
             return super().__call__(structure, scores, clamp, weights=weights)
         structure.prepare(scores)  # for its checks
         ties, inside = scores.ties, _summed_over(scores)
-        told = Told.of(scores._replace(ties=ties.some(~inside)), clamp)
+        told = ToldChains.of(scores._replace(ties=ties.some(~inside)), clamp)
         if not inside.any():
             losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
             return losses, told.derivative(d_chains), impossible

@@ -74,7 +74,7 @@ class MeanField(Inference):
                     continue
                 tokens = np.flatnonzero(np.repeat(asked, np.diff(problem.chains.starts)))
                 chains = problem.chains._replace(emissions=problem.chains.emissions + _told(problem, of_labels))
-                part = arrays.cut(chains, tokens, _starts(problem.chains.starts, asked))
+                part = arrays.cut(chains, tokens, np.append(0, np.cumsum(np.diff(problem.chains.starts)[asked])))
                 now = problem.by_label(LinearChain().marginals(part))
                 step = abs(now - of_labels[tokens]).max(axis=1, initial=0.0)
                 of_labels[tokens] = now
@@ -86,10 +86,6 @@ class MeanField(Inference):
         self.n_asked += len(moves)
         self.n_unsettled += int(moves.sum())
         return _told(problem, of_labels)
-
-
-def _starts(starts: NDArray[np.int64], some: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return np.append(0, np.cumsum(np.diff(starts)[some])).astype(np.int64)
 
 
 def _told(problem: Problem, of_labels: Floats) -> Floats:
