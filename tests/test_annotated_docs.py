@@ -447,7 +447,7 @@ def test_entities_that_another_component_leaves_no_room_for_are_told_once(factor
         found = {(ent.text, ent.label_) for ent in nlp(text).ents}
         assert ("Ann Lee", "PER") in found and ("Lee Foods", "ORG") not in found
     [told] = [record.message for record in caplog.records if "CRFW423" in record.message]
-    assert "two: 'Lee Foods' would be ORG" in told and "one has found 'Ann Lee' (PER)" in told
+    assert "two: 'Lee Foods' would be ORG" in told and "one found 'Ann Lee' (PER)" in told
     # What others have put there, and what both find, is as it was to be
     for disabled in ("one", "two"):
         caplog.clear()

@@ -84,7 +84,7 @@ def full_batch() -> Callable[[Iterable[Item]], Iterable[list[Item]]]:
 
 
 class Tick:
-    """What the clock and the components say to each other: a text without words carries it from one to the others, as spaCy's
+    """Messages between the clock and the components: a text without words carries it from one to the others, as spaCy's
     loop copies what else there is of an Example."""
 
     KEY = "spacy_crf_tick"  # in the user_data of the reference

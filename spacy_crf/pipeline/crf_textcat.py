@@ -53,7 +53,7 @@ class TextDecoding(Decoding):
         return gold
 
 
-class Prediction(NamedTuple):
+class TextPrediction(NamedTuple):
     probabilities: Floats  # [D, Y] rows with sum 1
     hidden: Optional[list[dict[str, Any]]] = None  # of each text, what `explain` asks for
 
@@ -116,11 +116,11 @@ class CRFTextClassifier(LearningPipe):
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc]) -> Prediction:
+    def predict(self, docs: Iterable[Doc]) -> TextPrediction:
         """Probability of each label for each text of a batch.
 
         docs (Iterable[Doc]): The Docs, which stay as they are.
-        RETURNS (Prediction): Its `probabilities` are float64[D, Y], rows with sum 1.
+        RETURNS (TextPrediction): Its `probabilities` are float64[D, Y], rows with sum 1.
         RAISES (ValueError): If the component has no labels, or was not initialized; CRF470 for Docs without sentences, where it
             looks at these.
         """
@@ -129,13 +129,13 @@ class CRFTextClassifier(LearningPipe):
         self.require_ready(docs)
         self.decoding.require_sentences(docs)
         probabilities = self.decoding.structure.marginals(self.model.predict(docs))
-        return Prediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
+        return TextPrediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
 
-    def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
+    def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
         """Write the probabilities to ``doc.cats``, beside what is there of other labels.
 
         docs (Iterable[Doc]): The Docs that were predicted.
-        prediction (Prediction): What `predict` gave.
+        prediction (TextPrediction): What `predict` gave.
         """
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
@@ -145,7 +145,7 @@ class CRFTextClassifier(LearningPipe):
                 doc._.crf_hidden = hidden
 
     def _hidden(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
-        """What speaks for the most probable label of each text, as a DocBin can hold it: the units (int64[U, 2], first token and
+        """Evidence for the most probable label of each text, as a DocBin can hold it: the units (int64[U, 2], first token and
         the one behind the last), what each of them adds to the log-odds (float64[U]), and where there are hidden states, how
         probable these are (float64[U, H])."""
         node, names, best = self.model.attrs["role"], self.labels, probabilities.argmax(axis=1)
@@ -256,7 +256,7 @@ class CRFTextClassifier(LearningPipe):
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         self.require_ready([])
-        self.tell_once(Warnings.CRFW465, model=self.model.name)
+        self.warn_once(Warnings.CRFW465, model=self.model.name)
         return losses
 
     # --------------------------------------------------------------------------------------------------- saving

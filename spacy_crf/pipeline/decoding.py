@@ -1,4 +1,4 @@
-"""What the structure of a model adds to a component, and the distribution over the labellings of a Doc.
+"""How a component decodes the scores of a structure, and the distribution over the labellings of a Doc.
 
 Labellings are tags, wherever they are given or taken; for segments these are BIO.
 """
@@ -132,7 +132,7 @@ class Decoding:
         return segments_of(tags, self.tag_spans, opening)
 
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-        """What annotation allows, in the states of the model, and the steps that it rules out, see `Scheme.spell`."""
+        """The states of the model that annotation allows, and the steps that it rules out, see `Scheme.spell`."""
         of_tags, steps = self.annotation.spell(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
 
@@ -165,7 +165,7 @@ class Decoding:
         return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
 
     def worth(self, expected: Scores) -> dict[str, Floats]:
-        """What each part of a labelling adds to how much of it is right in the mean: for a token, the probability of its tag.
+        """Expected number of right tags that each part of a labelling adds: for a token, the probability of its tag.
 
         expected: How often each score is used in the mean.
         """
@@ -194,7 +194,7 @@ class Decoding:
         return structure.n_best(scores, n, clamp=clamp)
 
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
-        """The same for several Docs, whose sequences nothing ties together: marginals and probabilities of spans."""
+        """The distribution for several Docs whose sequences nothing ties together: marginals and probabilities of spans."""
         joined = Joined(scores, clamp, np.arange(len(scores[0])))
         return Distribution(self, self.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
 
@@ -211,7 +211,7 @@ class Decoding:
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
-        """What the gold annotation allows, with the alternatives and the incorrect spans."""
+        """Knowledge from the gold annotation, the alternatives and the incorrect spans."""
         wrong = NO_SEGMENTS
         if keys.alternatives:
             supervision.allow_alternatives(gold, self.annotation, examples, keys.alternatives, report)
@@ -307,7 +307,7 @@ class Distribution(NamedTuple):
         return min(0.0, float(score - self._log_partition().sum())) if score > -np.inf else -np.inf
 
     def bounds(self) -> tuple[float, float]:
-        """What the log partition lies between."""
+        """Lower and upper bound of the log partition."""
         log_z = float(self._log_partition().sum())
         return log_z, log_z
 
@@ -331,7 +331,7 @@ class Distribution(NamedTuple):
         return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
 
     def _of_all(self, rows: NDArray, fill: float) -> NDArray:
-        """What is said of tokens, said of all tokens of the Doc."""
+        """Rows of the tokens that take part, as rows of all tokens of the Doc."""
         return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
 
 

@@ -1,4 +1,4 @@
-"""What a component reads of components before it: their annotation, their vectors, and what no Doc has of either."""
+"""Output of earlier components that a component reads: their annotation and their vectors."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional

@@ -1,4 +1,4 @@
-"""What a component finds out before it is trained, step by step: its labels, its features, and the corpus if it is streamed."""
+"""The steps that initialize a component: its labels, its features, and its corpus if that is streamed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

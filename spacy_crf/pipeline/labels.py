@@ -122,7 +122,7 @@ class LabelPipe(TrainablePipe):
     def warn(self, message: str, **values: Any) -> None:
         logger.warning(message.format(name=self.name, **values))
 
-    def tell_once(self, message: str, **values: Any) -> None:
+    def warn_once(self, message: str, **values: Any) -> None:
         if message not in self.told:
             self.told.add(message)
             self.warn(message, **values)
@@ -136,7 +136,7 @@ class LabelPipe(TrainablePipe):
 
     @property
     def label_data(self) -> list[str]:
-        """What `spacy init labels` writes, and what `initialize` takes as `labels`."""
+        """The labels, as `spacy init labels` writes them and `initialize` takes them."""
         return list(self.labels)
 
     def tags(self) -> list[str]:
@@ -186,7 +186,7 @@ class LabelPipe(TrainablePipe):
         self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
 
     def parts(self) -> Parts:
-        """What the component learns by, as its settings are now."""
+        """The parts by which the component learns, with its present settings."""
         return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.told)
 
     def rules(self) -> Any:
@@ -258,11 +258,11 @@ class LabelPipe(TrainablePipe):
             announcer.expect(by_structure.get(self.model.name, Counter()))
 
     def assigns(self) -> list[str]:
-        """What the component writes, in the words of `nlp.analyze_pipes`."""
+        """Attributes that the component writes, as `nlp.analyze_pipes` names them."""
         return self.annotation.assigns
 
     def requires(self) -> list[str]:
-        """What its templates read of the output of components before it, in the same words."""
+        """Attributes of earlier components that its templates read, as `nlp.analyze_pipes` names them."""
         read = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
         extensions = dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.extensions)
         return [

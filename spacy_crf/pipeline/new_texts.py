@@ -1,4 +1,4 @@
-"""What texts of later updates bring: labels, features, pairs of both, and how much a model that goes on has met before."""
+"""Texts of later updates: their new labels and features, and how often a model that goes on has met known ones."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
@@ -64,7 +64,7 @@ class TextsMet:
 
 
 class Continuation:
-    """What training met before, of which nothing is left but the weights that it led to.
+    """Earlier training, of which nothing is left but its weights.
 
     evidence (Evidence): How often it met what weights belong to.
     """

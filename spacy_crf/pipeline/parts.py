@@ -1,4 +1,4 @@
-"""What prediction and training ask a component for, without knowing which one it is."""
+"""The parts of a component that prediction and training need, whichever component it is."""
 
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -24,7 +24,7 @@ class Rules(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a component predicts and learns by."""
+    """The parts by which a component predicts and learns."""
 
     name: str
     model: Model
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     def warn(self, message: str, **values: Any) -> None:
         logger.warning(message.format(name=self.name, **values))
 
-    def tell_once(self, message: str, **values: Any) -> None:
+    def warn_once(self, message: str, **values: Any) -> None:
         if message not in self.told:
             self.told.add(message)
             self.warn(message, **values)

@@ -33,7 +33,7 @@ from .training import LearningPipe
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
     from .decoding import Distribution
-    from .preset_annotation import Question
+    from .preset_annotation import Unsettled
     from .two_stage import FirstStage
 
 DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
@@ -154,7 +154,7 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
 
 
 def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable) -> None:
-    """What span._.set does, without Spans and Tokens, which took longer than all inference.
+    """Do as span._.set does, without Spans and Tokens, which took longer than all inference.
 
     put (Callable): Sets an item of a dict.
     """
@@ -307,7 +307,7 @@ class CRFPipe(LearningPipe):
         return predict(self.parts(), docs)
 
     def parts(self) -> Parts:
-        """What the component predicts and learns by, with the rules compiled, as its settings are now.
+        """The parts by which the component predicts and learns, with its present settings and compiled rules.
 
         RETURNS (Parts)
         RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
@@ -451,7 +451,7 @@ class CRFPipe(LearningPipe):
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
 
     def bounds(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
-        """What the log partition of a Doc lies between: the logarithm of the sum over all labellings of exp(score), by which
+        """Bounds of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), by which
         probabilities are normalised. Both are the same where it is known exactly, as of chains.
 
         doc (Doc): The text.
@@ -461,7 +461,7 @@ class CRFPipe(LearningPipe):
         return self.distribution(doc, keep_annotation=keep_annotation).bounds()
 
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
-        """What the other methods ask: the distribution over the labellings of a Doc.
+        """The distribution over the labellings of a Doc, which the other methods ask.
 
         doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
@@ -486,7 +486,7 @@ class CRFPipe(LearningPipe):
 
         return proven(*self._ask_about(doc, keep_annotation)[:4])
 
-    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Parts, Any, Any, Any, "Optional[Question]"]:
+    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Parts, Any, Any, Any, "Optional[Unsettled]"]:
         """The Doc, its scores, what is still allowed, and what that leaves to be asked if anything is settled."""
         from .preset_annotation import restrict
 
@@ -529,8 +529,8 @@ class CRFPipe(LearningPipe):
     # -------------------------------------------------------------------------------------------------- scoring
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
-        """What the scorer says; with confidence, how far the probabilities can be trusted too; with decode = "beam", in which
-        share of the texts it finds the most probable labelling."""
+        """Scores of the component's scorer; with confidence also how far probabilities can be trusted; with decode = "beam" also
+        the share of texts whose most probable labelling it finds."""
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:

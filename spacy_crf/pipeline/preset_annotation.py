@@ -1,4 +1,4 @@
-"""What Docs settle before anything is predicted, in order of precedence: the annotation that is present, then
+"""Annotation that Docs bring and that prediction keeps, in order of precedence: the annotation that is present, then
 ``doc.spans["crf_blocked"]``, then ``doc.spans["crf_forced"]``. The rules come last, and yield to all of it.
 
 It is taken up span by span. What contradicts something before it is left out, and said: so there is a labelling that has all of
@@ -26,7 +26,7 @@ BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
 
 class PresetAnnotation(NamedTuple):
-    """What is known of the T tokens of some Docs. The arrays are filled in place."""
+    """Known labels of the T tokens of some Docs. The arrays are filled in place."""
 
     iob: NDArray[np.int64]  # [T] spaCy's codes of what is settled; MISSING where anything may be
     label: NDArray[np.int64]  # [T] labels of the spans there
@@ -41,8 +41,8 @@ class PresetAnnotation(NamedTuple):
         return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
 
 
-class Question(NamedTuple):
-    """What is left to be predicted."""
+class Unsettled(NamedTuple):
+    """The part of some Docs that is left to be predicted."""
 
     docs: DocBatch
     scores: Any
@@ -56,8 +56,8 @@ class Question(NamedTuple):
         return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
-def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Question]:
-    """What is left to be predicted of Docs, None if they settle nothing.
+def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Unsettled]:
+    """The part of Docs that is left to be predicted; None if they bring nothing that prediction keeps.
 
     scores: What the model says of them.
     preset: Annotation that is present and counts, as `read_preset` gives it, or None.
@@ -76,11 +76,11 @@ def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray
     known = settled.iob != MISSING
     empty = ~states_of(clamp).any(axis=1)
     if not empty.any():
-        return Question(docs, scores, clamp, known, None, scores.starts)
-    _tell_unlabelled(parts, docs, empty)
+        return Unsettled(docs, scores, clamp, known, None, scores.starts)
+    _warn_of_unlabelled(parts, docs, empty)
     kept = np.flatnonzero(~empty)
     some = _leave_out(scores, kept, empty)
-    return Question(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
+    return Unsettled(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
 
 
 def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
@@ -142,7 +142,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
     return problem
 
 
-def _tell_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) -> None:
+def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) -> None:
     """Once for each Doc with tokens that have no label left."""
     at = np.flatnonzero(empty)
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1

@@ -105,7 +105,7 @@ class _Batch:
             if d not in found.relaxed:
                 self._warn(Warnings.CRFW602, d, used="the best that was found")
         for d in found.approximate:
-            self._tell_approximate(d)
+            self._warn_of_approximate(d)
         return found.tags
 
     def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
@@ -169,7 +169,7 @@ class _Batch:
         path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
             names = [rule.name for rule, _ in self._rules.left_out] + [rule.name for rule in self._rules.global_]
-            self._parts.tell_once(Warnings.CRFW346, rules=", ".join(names))
+            self._parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
             (scores, clamp, _), none = self._untied().joined, np.zeros(0, dtype=np.int32)
@@ -213,7 +213,7 @@ class _Batch:
         return LikelySpans.join(parts)
 
     def distribution(self, d: int) -> Distribution:
-        """That of one Doc."""
+        """The distribution over the labellings of one Doc."""
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
         if self._rules is not None:
             found = self._with_ties(d, tokens)
@@ -223,14 +223,14 @@ class _Batch:
         graph = None
         if self._rules is not None:
             rules, kept = self._rules.upto(tokens.stop - tokens.start), self._kept(d)
-            self._tell_ignored(rules)
+            self._warn_of_ignored(rules)
             scores = rules.apply(scores, self._facts.at(tokens), kept)
             automata = rules.fitting.intersection(rules.automata_of(kept))
             graph = rules.graph(automata) if automata else None
         return self._decoding.distribution(scores, clamp, graph)
 
     def _with_ties(self, d: int, tokens: slice) -> Optional[Distribution]:
-        """That of one Doc where ties join its tokens, None if rules are asked of chains."""
+        """The distribution of one Doc whose tokens are tied; None if its rules are applied to chains."""
         from ..constraints.decoding import Documents
 
         ties = self._decoding.ties
@@ -240,14 +240,14 @@ class _Batch:
         if not ties.are_exact_in(scores):
             return None
         rules = self._rules.upto(tokens.stop - tokens.start)
-        self._tell_ignored(rules)
+        self._warn_of_ignored(rules)
         document = Documents(scores, clamp, self._facts.at(tokens), None)
         found = ties.under_rules(rules, document, self._kept(d))
         if found is None:
-            self._tell_approximate(d)
+            self._warn_of_approximate(d)
         return found
 
-    def _tell_approximate(self, d: int) -> None:
+    def _warn_of_approximate(self, d: int) -> None:
         """Once."""
         if d not in self._approximate:
             self._approximate.add(d)
@@ -264,7 +264,7 @@ class _Batch:
     def _untied(self) -> Distribution:
         scores = self._scores
         if self._rules is not None:
-            self._tell_ignored(self._rules)
+            self._warn_of_ignored(self._rules)
             scores = self._rules.apply(scores, self._facts)
         return self._decoding.batch(scores, self._clamp)
 
@@ -285,7 +285,7 @@ class _Batch:
         seconds = self._rules.constraints.time_limit
         self._parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
-    def _tell_ignored(self, asked: "RuleSet") -> None:
+    def _warn_of_ignored(self, asked: "RuleSet") -> None:
         """Which rules probabilities don't know that may matter to the Docs, once."""
         names = []
         if asked.left_out:

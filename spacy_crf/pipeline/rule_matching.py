@@ -1,4 +1,4 @@
-"""What the rules' patterns and functions say of Docs: spaCy's Matcher, PhraseMatcher and registered functions."""
+"""Matches of the rules' patterns and functions in Docs: spaCy's Matcher, PhraseMatcher and registered functions."""
 
 import re
 import threading

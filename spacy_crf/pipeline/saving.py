@@ -130,7 +130,7 @@ def parameters(model: Model) -> list[tuple[Model, str]]:
 
 
 def forget_gradients(model: Model) -> None:
-    """Those that wait for a step are 0."""
+    """Set the gradients that wait for a step to 0."""
     for node in model.walk():
         for name in node.grad_names:
             node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
@@ -182,7 +182,7 @@ class SavingPipe(LabelPipe):
         seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
     def _settings(self) -> dict[str, Any]:
-        """What is saved beside the model."""
+        """Settings that are saved beside the model."""
         return self.cfg
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "SavingPipe":

@@ -92,7 +92,7 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
 
 
 def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
-    """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
+    """Wrong segments by the spans in ``reference.spans[key]``, where the annotation leaves it open: precisely these tokens with
     this label."""
     annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, texts.starts))))
     found, labels, report = set(), texts.labels, texts.report

@@ -44,7 +44,7 @@ class SegmentDecoding(Decoding):
         return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))
 
     def worth(self, expected: SegmentScores) -> dict[str, Floats]:
-        """As of chains. That says nothing of where one segment ends and another one of its label begins: there what is likelier
+        """As for chains. That leaves open where one segment ends and another one of its label begins: there what is likelier
         tells the labellings apart, and not the last digit of a sum."""
         tokens, begins = np.clip(expected.tokens, 0.0, 1.0), np.clip(expected.begins, 0.0, 1.0)
         goes_on = tokens - begins
@@ -92,7 +92,7 @@ class SegmentDecoding(Decoding):
         return Supervision(clamp, gold.unset, wrong, alternatives=named)
 
     def spell_spans(self, spans: Segments) -> Spelt:
-        """Those that are too long are cut into the fewest segments that are allowed."""
+        """Spans that are too long are cut into the fewest segments that are allowed."""
         length, step = spans.end - spans.start, self.longest[1 + spans.label]
         n_pieces = -(-length // step)
         starts = np.append(0, np.cumsum(n_pieces))

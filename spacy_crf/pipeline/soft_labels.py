@@ -49,7 +49,7 @@ class SoftSpans(NamedTuple):
 def supervise(
     parts: Parts, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> Supervision:
-    """What is known of a batch with what soft labels say of it, if it has any. The clamp leaves what they take to be possible."""
+    """Add the soft labels of a batch, if it has any. The clamp leaves the labels that they hold to be possible."""
     key = parts.loss.spans_key
     if not any(key in example.reference.spans for example in examples):
         return known
@@ -167,7 +167,7 @@ def _fit(
 def _label(
     spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
-    """What spans say of the states, and which these are at each token: bool[T, S]."""
+    """The probabilities of states that spans imply, and which states these are at each token: bool[T, S]."""
     n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)
     weight = np.repeat(spans.weight, n_pieces)
     ends_at = np.cumsum(tags.lengths) - np.repeat(np.append(0, np.cumsum(spans.end - spans.begin))[:-1], n_pieces)

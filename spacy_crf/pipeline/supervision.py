@@ -1,4 +1,4 @@
-"""What training is told beside the annotation itself: alternatives, spans known to be wrong, and how much a Doc counts."""
+"""Supervision beside the annotation itself: alternatives, spans known to be wrong, and how much a Doc counts."""
 
 import math
 import zlib
@@ -78,7 +78,7 @@ def forbid_incorrect(
     report: GoldReport,
     starts: NDArray[np.int64],
 ) -> Segments:
-    """What the spans in ``reference.spans[key]`` say is wrong, where the annotation leaves it open: precisely these tokens with
+    """Forbid the spans in ``reference.spans[key]``, where the annotation leaves it open: precisely these tokens with
     this label, as in spaCy's `ner`; with "O", that the tokens are outside. Takes from the clamp the tags that say so by
     themselves: of single tokens with BILUO, of taggers, and "O".
 

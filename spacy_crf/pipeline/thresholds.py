@@ -39,7 +39,7 @@ class Counts(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What one threshold does."""
+    """Spans that are found with one threshold, and how many of them are right."""
 
     min_prob: MinProb
     found: int  # spans
@@ -56,7 +56,7 @@ class Point(NamedTuple):
         return _f(self.all, beta)
 
     def expected_f(self, beta: float = 1.0) -> float:
-        """What the model expects it to be."""
+        """F as the model expects it."""
         return _share((1 + beta**2) * self.expected_right, self.found + beta**2 * self.expected_gold)
 
     @property
@@ -71,7 +71,7 @@ class Point(NamedTuple):
 def measure(
     pipe: "CRFPipe", examples: Iterable[Example], min_probs: Sequence[MinProb] = THRESHOLDS, *, judge: bool = True
 ) -> list[Point]:
-    """What the component finds in texts with each of some thresholds. The model looks at each text once.
+    """Find spans in texts with each of some thresholds. The model looks at each text once.
 
     examples (Iterable[Example]): With what the components before have annotated. They stay as they are.
     judge (bool): Whether to compare with the annotation of the texts, as far as there is any.

@@ -44,7 +44,7 @@ class TrainingBatch(NamedTuple):
 
 
 class Training(TrainingData):
-    """What a component keeps from one step to the next."""
+    """The state of a component's training, from one step to the next."""
 
     def __init__(self, pipe: LabelPipe):
         super().__init__(pipe)
@@ -88,7 +88,7 @@ class Training(TrainingData):
     # ------------------------------------------------------------------------------------------------- by what
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
-        """What the component learns by where the pipeline is given an optimizer: its own, if it has one. One that steps aside
+        """The optimizer that the component uses where the pipeline is given one: its own, if it has one. One that steps aside
         (`Minibatch`) does so for optimizers that ask for the objective, and where there is an encoder; and a pool's that asks
         for the objective has done its work by then."""
         own = self._pipe.optimizer
@@ -208,7 +208,7 @@ class Training(TrainingData):
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
             n_sequences, self._n_gradients = self._n_gradients, 0
-            self._tell_continuation(n_sequences)
+            self._announce_continuation(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.forget_scores()
         elif not pipe.is_linear:
@@ -262,7 +262,7 @@ class Training(TrainingData):
         told = {} if batch.soft is None else {"soft": batch.soft}
         losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights, **told)
         if impossible.any():
-            pipe.tell_once(Warnings.CRFW403, n=int(impossible.sum()))
+            pipe.warn_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
 
     def _step(self, optimizer: Optimizer, examples: list[Example]) -> float:
@@ -281,7 +281,7 @@ class Training(TrainingData):
             if self.corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %d texts", pipe.name, len(examples))
             self.meet(examples)
-            self._tell_continuation(len(examples))
+            self._announce_continuation(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
         self.corpus.objective.passes_per_evaluation = self.evaluation / (per_token * max(1, self.corpus.n_tokens))
@@ -301,7 +301,7 @@ class Training(TrainingData):
             raise
         n_impossible = getattr(self.corpus.objective, "n_impossible", 0)
         if n_impossible:
-            pipe.tell_once(Warnings.CRFW403, n=n_impossible)
+            pipe.warn_once(Warnings.CRFW403, n=n_impossible)
         tick, self._tick = self._tick, None
         if tick is not None:
             tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
@@ -328,7 +328,7 @@ class Training(TrainingData):
         counts = self._pipe.is_initialized and self._pipe.is_linear
         self.continuation = Continuation(self.frame().evidence()) if counts else None
 
-    def _tell_continuation(self, n_texts: int) -> None:
+    def _announce_continuation(self, n_texts: int) -> None:
         if self.continuation is not None:
             self._announce_once(_GOES_ON, self.continuation.evidence.sequences, n_texts)
 
@@ -376,7 +376,7 @@ def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, do
 
 
 def _finish_update(model: Model, optimizer: Optimizer) -> None:
-    """What `thinc.Model.finish_update` does, with the learning rate of each node."""
+    """Do as `thinc.Model.finish_update` does, with the learning rate of each node."""
     for node in model.walk():
         for shim in node.shims:
             shim.finish_update(optimizer)
@@ -387,7 +387,7 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
 
 
 def _drawing_back(pipe: LabelPipe, optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
-    """What draws the weights of a model that goes on back after a step.
+    """Function that draws the weights of a model that goes on back after a step.
 
     before (dict): The weights.
     """
@@ -537,7 +537,7 @@ class LearningPipe(SavingPipe):
     # -------------------------------------------------------------------------------------- what it has learned
 
     def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
-        """What the model has learned of a label: the weights of its features, transitions and lengths that are not 0.
+        """The weights that the model has learned for a label: those of its features, transitions and lengths that are not 0.
 
         label (str): A label, or one of its tags; all of them if None.
         top (int): How many at most.
@@ -554,7 +554,7 @@ class LearningPipe(SavingPipe):
     # -------------------------------------------------------------------------------------------------- scoring
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
-        """What the scorer says."""
+        """Scores of the component's scorer."""
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.score")
         self.training.evaluation = sum(_PER_DOC + _PER_TOKEN * len(example.predicted) for example in examples)

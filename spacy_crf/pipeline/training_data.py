@@ -1,4 +1,4 @@
-"""What a component learns from: texts with what their annotation says, and a corpus whose features are looked up once."""
+"""Training data: texts with their annotation, and a corpus whose features are looked up once."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Optional
@@ -49,7 +49,7 @@ def view_for(optimizer: Optimizer) -> str:
 
 
 class TrainingData:
-    """What a component learns from: texts in blocks, with what their annotation says of them.
+    """Reads the texts that a component learns from, in blocks, with their annotation.
 
     pipe (LabelPipe): The component.
     """
@@ -105,7 +105,7 @@ class TrainingData:
             measure(self._pipe.model, self._pipe.labels, read(), Keys.of(self._pipe))
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
-        """What the model is told of texts, with the annotation of earlier components, when it counts their features."""
+        """Texts, annotated by earlier components, as the model counts their features."""
         docs = self._to_learn(docs)
         starts = self._pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, report)
@@ -113,7 +113,7 @@ class TrainingData:
         return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
-        """What optimizers learn from.
+        """Texts as optimizers learn from them.
 
         kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
         """
@@ -129,7 +129,7 @@ class TrainingData:
         )
 
     def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
-        """What an optimizer minimises, of a corpus that is read block by block.
+        """The objective that an optimizer minimises, of a corpus that is read block by block.
 
         RAISES (ValueError): CRF210, CRF347 if it does not fit.
         """
@@ -137,7 +137,7 @@ class TrainingData:
         return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
-        """What the gold annotation allows, with the alternatives and the incorrect spans."""
+        """Knowledge from the gold annotation, the alternatives, the incorrect spans and the soft labels."""
         parts, keys = self._pipe.parts(), Keys.of(self._pipe)
         gold = parts.annotation.gold(examples, starts, report)
         if keys.incorrect:
@@ -148,11 +148,11 @@ class TrainingData:
 
             known = soft_labels.supervise(parts, known, examples, starts, report)
         elif any(SOFT_LABELS in example.reference.spans for example in examples):
-            parts.tell_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(parts.loss).__name__)
+            parts.warn_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(parts.loss).__name__)
         return known
 
     def _usable(self, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:
-        """What is known, less what the loss or the optimizer can't look at. Warns once about what is lost."""
+        """Leave out knowledge that the loss or the optimizer can't use, and warn once about it."""
         pipe = self._pipe
         loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
         who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.labelled in loss.excludes
@@ -163,9 +163,9 @@ class TrainingData:
             return known
         if len(known.wrong.start):
             key = Keys.of(pipe).incorrect
-            pipe.tell_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
+            pipe.warn_once(Warnings.CRFW402, n=len(known.wrong.start), key=key, who=who)
         if len(known.steps):
-            pipe.tell_once(Warnings.CRFW421, n=len(known.steps), who=who)
+            pipe.warn_once(Warnings.CRFW421, n=len(known.steps), who=who)
             supervision.leave_out(pipe.decoding, known.steps, known.clamp, starts)
         return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
@@ -191,12 +191,12 @@ class TrainingData:
         ruled = RuledSegments if rule_set.of_segments else RuledChain
         around = {"excluded": excluded, "threads": default_threads()}
         structure = ruled(rule_set, facts, known.clamp, starts, bounds, pipe.decoding.longest, **around)
-        self._tell_broken(structure.broken, docs)
+        self._warn_of_broken(structure.broken, docs)
         if rule_set.global_:
-            pipe.tell_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
+            pipe.warn_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
         return structure
 
-    def _tell_broken(self, broken: list, docs: list[Doc]) -> None:
+    def _warn_of_broken(self, broken: list, docs: list[Doc]) -> None:
         """Once, if there are any."""
         if broken and "broken" not in self._pipe.told:
             self._pipe.told.add("broken")
@@ -247,7 +247,7 @@ class PreparedCorpus:
         return batch
 
     def _of_pipe(self) -> tuple:
-        """What it has of the component."""
+        """The features and the rules of the component that the objective depends on."""
         return self._pipe.sparse_features, self._pipe.rules() if self._pipe.rules_train else None
 
     @property

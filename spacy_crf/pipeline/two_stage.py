@@ -52,7 +52,7 @@ class SecondStage(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Any, features: tuple[str, ...]) -> "SecondStage":
-        """What a config says; the others have their defaults.
+        """Settings of a config, and defaults for the others.
 
         features (tuple[str]): What there is to read, all of it by default.
         RAISES (ValueError): CRF020.
@@ -81,7 +81,7 @@ class SecondStage(NamedTuple):
         return LBFGS(l1=self.l1, l2=self.l2, delta=5e-4, **most)
 
     def templates(self) -> list[str]:
-        """What the second stage reads beside the templates of the config."""
+        """Templates that the second stage has beside those of the config."""
         return [f"stage:{name}[0]" for name in self.features]
 
 
@@ -122,7 +122,7 @@ class FirstStage:
         self._held_out: dict[bytes, DocSpans] = {}  # of training texts, by a model that has not learned from them
 
     def __call__(self, docs: list[Doc]) -> Labelling:
-        """What it says of a batch, without rules, and by the words alone: annotation that Docs bring is left out of account."""
+        """Label a batch without rules, and by the words alone: annotation that Docs bring is left out of account."""
         component = self.component
         hashes = np.array([component.vocab.strings[label] for label in component.labels], dtype=np.uint64)
         if not component.is_initialized:  # for there are no labels

@@ -1,4 +1,4 @@
-"""What the components' annotations have in common."""
+"""The base of all annotations: where a component reads and writes labels, and the report of gold annotation without use."""
 
 import copy
 import logging
@@ -60,8 +60,8 @@ def place_of(span: Span) -> str:
 
 
 class Supervision(NamedTuple):
-    """What annotation says of the labelling of a batch of Docs. The first two arrays are changed in place by what is said beside
-    the gold annotation."""
+    """Knowledge about the labelling of a batch of Docs, from its annotation. Alternatives and wrong spans change the first two
+    arrays in place."""
 
     clamp: (
         Any  # what is allowed; `Annotation.gold` gives it in the tags in which annotation is read, see `Scheme.spell`
@@ -84,13 +84,13 @@ class Mention(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """The same of what is said to be there and what was found there."""
+        """Equal for an annotated mention and the same mention found."""
         return self[:3]
 
 
 class Annotation:
-    """What a component's annotation means: where labels are read and written, and how they are spelt as tags. It knows the labels
-    that it was bound to, and is not changed. `Entities` says what each question is; `TokenTags` answers them too:
+    """The meaning of a component's annotation: where labels are read and written, and how they are spelt as tags. It is bound to
+    labels, and does not change. `Entities` says what each question is; `TokenTags` answers them too:
 
         tags tag_labels mask span_states path             how labels are spelt
         span_tags tells_alone continuing_tags spell       how the annotation of training is read as tags
@@ -112,7 +112,7 @@ class Annotation:
     labels: tuple[str, ...] = ()
 
     def bind(self: Bound, name: str, vocab: Vocab, labels: Iterable[str]) -> Bound:
-        """The same, of a component with these labels."""
+        """RETURNS (Annotation): A copy for a component with these labels."""
         bound = copy.copy(self)
         bound.name, bound.vocab, bound.labels = name, vocab, tuple(labels)
         bound._index = {vocab.strings.add(label): n for n, label in enumerate(bound.labels)}
@@ -128,7 +128,7 @@ class Annotation:
             vocab.strings.add(label)
 
     def spelled(self, value: int, docs: Iterable[Doc]) -> str:
-        """What a hash stands for that was read from one of the Docs, whose vocabularies need not be the component's."""
+        """The text of a hash that was read from one of the Docs, whose vocabularies need not be the component's."""
         vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
         return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
 
@@ -145,11 +145,11 @@ class Annotation:
         checks.expect(is_text, f"Component '{self.name}'", "a label", label, must)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
-        """What a Doc says."""
+        """The labelled spans or tokens of a Doc."""
         raise NotImplementedError
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
-        """What the reference says, and what was found where it says anything."""
+        """The mentions of the reference, and those of the predicted Doc where the reference is annotated."""
         raise NotImplementedError
 
     def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
@@ -167,12 +167,12 @@ class Annotation:
 
     @property
     def assigns(self) -> list[str]:
-        """What is written, in the words of `nlp.analyze_pipes`."""
+        """Attributes that the annotation writes, as `nlp.analyze_pipes` names them."""
         return [f"token.{name}" for name in self.writes]
 
 
 def probability_of(span: Span) -> Optional[float]:
-    """What a component with ``confidence`` gave a span."""
+    """The probability that a component with ``confidence`` gave a span."""
     return span._.crf_prob
 
 

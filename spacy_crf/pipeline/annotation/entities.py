@@ -111,7 +111,7 @@ class Entities(Annotation):
         return self.scheme.reading.continues(len(self.labels))[tag]
 
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
-        """What annotation allows, in the component's tags, and the steps that it rules out, see `Scheme.spell`."""
+        """The component's tags that annotation allows, and the steps that it rules out, see `Scheme.spell`."""
         return self.scheme.spell(allowed, starts)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
@@ -132,7 +132,7 @@ class Entities(Annotation):
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        """What the gold annotation says of the tokens of the predicted Docs."""
+        """The gold annotation, at the tokens of the predicted Docs."""
         annotation = [_aligned_entities(example, report) for example in examples]
         iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
         label = self.label_indices(types)
@@ -204,7 +204,7 @@ class Entities(Annotation):
                 if other is not None and (start, stop, kept_label) != (begin, end, own):
                     spans = doc[begin - shift : end - shift].text, doc[start - shift : stop - shift].text
                     told = {"other": other, "label": own, "kept_label": kept_label, "text": doc.text[:40]}
-                    parts.tell_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
+                    parts.warn_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
                     return
 
     def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:

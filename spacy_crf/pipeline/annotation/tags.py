@@ -211,7 +211,7 @@ class TokenTags(Annotation):
         return present
 
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
-        """What is there stays what it is, which need not be text; without a label nothing is written."""
+        """Write labels to an extension. Present values stay, which need not be text; tokens without a label get nothing."""
         changed = values if kept is None else np.where(kept != 0, 0, values)
         for token, value in zip(doc, changed.tolist()):
             if value or self.overwrite:
