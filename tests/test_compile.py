@@ -19,7 +19,7 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.init_config import RECIPES
+from spacy_crf.cli.configs import RECIPES
 from spacy_crf.kernels import needed
 from spacy_crf.kernels.announcing import announcer
 

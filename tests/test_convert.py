@@ -510,4 +510,4 @@ def test_a_folder_is_not_converted_to_a_file(columns, tmp_path):
 def test_other_commands_say_whose_options_are_named(columns):
     result = CliRunner().invoke(app, ["data", str(columns("Ann X\n"))])
     output = " ".join(result.output.split())
-    assert result.exit_code == 1 and "say --scheme bare" in output and "options of `spacy crf convert`" in output
+    assert result.exit_code == 1 and "add --scheme bare" in output and "`spacy crf convert` has these" in output

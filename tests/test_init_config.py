@@ -7,7 +7,7 @@ from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.init_config import FOLDER, RECIPES
+from spacy_crf.cli.configs import FOLDER, RECIPES
 
 from . import test_configs
 from .test_configs import corpus  # noqa: F401  a fixture

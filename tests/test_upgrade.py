@@ -9,7 +9,7 @@ from spacy.util import Config, load_config, load_model_from_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.cli.upgrade import upgrade
+from spacy_crf.cli.configs import upgrade
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.removed import NAMES
 

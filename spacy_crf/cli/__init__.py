@@ -1,6 +1,46 @@
-"""``python -m spacy crf …``: each command is a function in one of these files, which is imported when the command is used."""
+"""``python -m spacy crf …``: each command is a function in one of these files, which is imported when the command is used. And
+entities drawn for ``spacy evaluate --displacy-path``, whatever component has found them: spaCy itself draws those of the factory
+``ner`` alone, and for other components reports files that it has not written.
+"""
 
-from .evaluate import draw_entities_of_any_component
+import importlib
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from spacy.tokens import Doc
+from wasabi import msg
+
 from .group import app as app
+
+_MADE = "entities.html"  # spaCy's name for the file
+
+
+def draw_entities_of_any_component() -> None:
+    """Make spaCy's command draw the entities of any component, if this version of spaCy has the function that draws."""
+    command = importlib.import_module("spacy.cli.evaluate")
+    render_parses = getattr(command, "render_parses", None)
+    if render_parses is None or hasattr(render_parses, "__wrapped__"):
+        return
+
+    @wraps(render_parses)
+    def render_ours(docs: list[Doc], output_path: Path, model_name: str = "", limit: int = 250, **kinds: Any) -> None:
+        is_all = not any(kinds.values())
+        if not is_all:
+            render_parses(docs, output_path, model_name=model_name, limit=limit, **kinds)
+        if kinds.get("ents", True):
+            return
+        from ..explain.displacy_marks import render
+        from ..whole_files import write_whole
+
+        docs = docs[:limit]
+        if any(doc.ents for doc in docs) or (is_all and any(doc.has_annotation("TAG") for doc in docs)):
+            docs[0].user_data["title"] = model_name
+            write_whole(output_path / _MADE, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
+        elif is_all:
+            msg.warn("Nothing was drawn: the pipeline found no entities and no tags in these texts")
+
+    command.render_parses = render_ours
+
 
 draw_entities_of_any_component()

@@ -13,32 +13,20 @@ from spacy.cli._util import app as spacy_app
 from typer.core import TyperGroup
 from typer.main import get_group
 
-# The file that has each command
-_FILES = {
-    "annotate": "annotate",
-    "calibrate": "report",
-    "clusters": "clusters",
-    "compile": "train",
-    "convert": "convert",
-    "curve": "tune",
-    "data": "data",
-    "distil": "distil",
-    "errors": "report",
-    "explain": "explain",
-    "export": "migrate",
-    "import": "migrate",
-    "init-config": "init_config",
-    "inspect": "explain",
-    "report": "report",
-    "rules": "explain",
-    "show": "explain",
-    "threshold": "report",
-    "train": "train",
-    "tune": "tune",
-    "update": "train",
-    "upgrade": "upgrade",
-    "vectors": "clusters",
+_COMMANDS = {  # by file
+    "annotate": ("annotate",),
+    "clusters": ("clusters", "vectors"),
+    "configs": ("init-config", "upgrade"),
+    "convert": ("convert",),
+    "data": ("data",),
+    "distil": ("distil",),
+    "explain": ("explain", "inspect", "rules", "show"),
+    "migrate": ("export", "import"),
+    "report": ("calibrate", "errors", "report", "threshold"),
+    "train": ("compile", "train", "update"),
+    "tune": ("curve", "tune"),
 }
+_FILES = dict(sorted((command, file) for file, commands in _COMMANDS.items() for command in commands))
 
 
 def import_commands(names: Iterable[str] = tuple(_FILES)) -> None:

@@ -19,7 +19,7 @@ from wasabi import msg
 
 from ..errors import no_component
 from ..pipeline.corpora import doc_bin
-from .init_config import FOLDER, ComponentName
+from .configs import FOLDER, ComponentName
 from .shared import (
     WITH_OVERRIDES,
     ComponentOption,

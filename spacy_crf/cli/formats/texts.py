@@ -42,7 +42,11 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     label_keys, all_labels, some_has_spans = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
-        labels = _labels_of(item, place, label_keys, settings)
+        keys = [key for key in LABEL_KEYS if key in label_keys and key in item]
+        filled = [key for key in keys if item[key] not in _EMPTY]
+        if len(filled) > 1:
+            raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, filled)), last=filled[-1]))
+        labels = _labels_under((filled or keys)[0], item, place, settings) if keys else None
         unread = {key: value for key, value in item.items() if key not in label_keys}
         has_spans = bool(unread.keys() & {*SPAN_KEYS}) and (some_has_spans or not label_keys)
         report.has_spans |= has_spans
@@ -134,15 +138,6 @@ def _answers_label(fields: dict[str, Any]) -> bool:
     """Whether an item is an answer to Prodigy's question whether a text has one label."""
     is_asked = isinstance(fields.get("label"), str) and not fields.get("accept")
     return is_asked and fields.get("answer") in ("accept", "reject")
-
-
-def _labels_of(fields: dict[str, Any], place: str, label_keys: set[str], settings: ReadSettings) -> Labels:
-    """The labels of an item. RAISES (ValueError): CRF714 for labels under several keys."""
-    keys = [key for key in LABEL_KEYS if key in label_keys and key in fields]
-    filled = [key for key in keys if fields[key] not in _EMPTY]
-    if len(filled) > 1:
-        raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, filled)), last=filled[-1]))
-    return _labels_under((filled or keys)[0], fields, place, settings) if keys else None
 
 
 def _labels_under(key: str, fields: dict[str, Any], place: str, settings: ReadSettings) -> Labels:
