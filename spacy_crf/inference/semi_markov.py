@@ -24,14 +24,6 @@ from .scaling import LatestResults, exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
 
 
-class StateSegments(NamedTuple):
-    """Segments of paths, in their order."""
-
-    begin: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    state: NDArray[np.integer]  # [N]
-
-
 def add_spans(
     listed: Optional[SpanList], begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int
 ) -> tuple[SpanList, NDArray[np.int64], NDArray[np.int64]]:
@@ -238,60 +230,49 @@ class SemiMarkov(Structure[SegmentScores]):
     def weigh_spans(self, work: SegmentWork, spans: SpanStates, segments: Segments) -> Floats:
         tag, tag_of = spans.offset + segments.label, work.tag_of
         if tag_of is None:
-            return self.weigh_segments(work, StateSegments(segments.start, segments.end, tag))
+            return self.weigh_segments(work, Segments(segments.start, segments.end, tag))
         # Each span is a question for every state of its label.
         asked, state = np.nonzero(tag[:, np.newaxis] == tag_of)
-        found = self.weigh_segments(work, StateSegments(segments.start[asked], segments.end[asked], state))
+        found = self.weigh_segments(work, Segments(segments.start[asked], segments.end[asked], state))
         return np.minimum(np.bincount(asked, found, minlength=len(tag)), 1.0)
 
-    def weigh_segments(self, work: SegmentWork, segments: StateSegments) -> Floats:
+    def weigh_segments(self, work: SegmentWork, segments: Segments) -> Floats:
         """Probability of each given segment of a chunk.
 
-        segments (StateSegments): N segments.
+        segments (Segments): N segments, with states in place of labels.
         RETURNS (float64[N]): 0 where a segment is impossible.
         """
-        [asked] = np.nonzero(segments.end - segments.begin <= len(work.scores.lengths))
+        [asked] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))
         # A listed span has an expectation of its own.
-        listing, _, numbers = list_spans(work.scores, segments.begin[asked], segments.end[asked])
+        listing, _, numbers = list_spans(work.scores, segments.start[asked], segments.end[asked])
         _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp, listing))
-        probabilities = np.zeros(len(segments.begin))
-        probabilities[asked] = expected.spans[numbers, segments.state[asked]]
+        probabilities = np.zeros(len(segments.start))
+        probabilities[asked] = expected.spans[numbers, segments.label[asked]]
         return np.clip(probabilities, 0.0, 1.0)
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
         tag_of = work.tag_of
         # A probable span has a state of at least its share of the probability; then all its states are added up.
         most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))
-        (begin, end, state), probabilities = self.list_segments(work, min_prob / most_states)
+        # One part in a million less, so that rounding does not miss a bound such as 1.0
+        min_log_prob = np.log(min_prob / most_states) - 1e-6 if min_prob > 0 else -np.inf
+        log_z, room, count = np.empty(work.n_sequences), -1, 0
+        entered, _ = log_space.prefixes(work, log_z)
+        leaving, _ = log_space.suffixes(work)
+        while count > room:  # once to count them, and once to list them
+            room = count
+            found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
+            count = kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
+        begin, length, state, log_prob = (array[:count] for array in found)
         label = (state if tag_of is None else tag_of[state]) - spans.offset
         real = label >= 0
-        segments = Segments(begin[real], end[real], label[real])
+        segments = Segments(begin[real], (begin + length)[real], label[real])
         if tag_of is None:
-            return LikelySpans(segments, probabilities[real])
+            return LikelySpans(segments, np.minimum(np.exp(log_prob[real]), 1.0))
         segments = Segments(*np.unique(np.column_stack(segments), axis=0).T)
         probabilities = self.weigh_spans(work, spans, segments)
         kept = probabilities >= min_prob * (1 - 1e-6)
         return LikelySpans(Segments(*(column[kept] for column in segments)), probabilities[kept])
-
-    def list_segments(self, work: SegmentWork, min_prob: float) -> tuple[StateSegments, Floats]:
-        """All segments of a chunk that have at least some probability.
-
-        min_prob (float): The least probability that exactly these tokens are a segment of this state.
-        RETURNS (StateSegments, float64[N]): The segments and their probabilities.
-        """
-        # One part in a million less, so that rounding does not miss a bound such as 1.0
-        min_log_prob = np.log(min_prob) - 1e-6 if min_prob > 0 else -np.inf
-        log_z = np.empty(work.n_sequences)
-        entered, _ = log_space.prefixes(work, log_z)
-        leaving, _ = log_space.suffixes(work)
-        room = 0
-        while True:
-            found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
-            count = kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
-            if count <= room:
-                begin, length, state, log_prob = (array[:count] for array in found)
-                return StateSegments(begin, begin + length, state), np.minimum(np.exp(log_prob), 1.0)
-            room = count
 
 
 def _sum_up(work: SegmentWork, out: SegmentScores) -> None:

@@ -23,8 +23,9 @@ from ..features.gazetteers import Gazetteer
 from ..features.segment_templates import SegmentFeatureSet, segment_features
 from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
-from ..inference.semi_markov import StateSegments, add_spans, begins_of, every_span
+from ..inference.semi_markov import add_spans, begins_of, every_span
 from ..models import sparse
+from ..schemes import Segments
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
 from .emissions import Emissions
 from .neural import EncoderNode
@@ -152,11 +153,11 @@ def SparseSegments(
     )
 
 
-def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
+def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:
     """Segments in every path that a clamp allows, except those of ``O``.
 
     clamp (SegmentClamp), starts (int64[B + 1])
-    RETURNS (StateSegments)
+    RETURNS (Segments): With states in place of labels.
     """
     n_tokens = len(clamp.states)
     opens = clamp.must_begin.copy()
@@ -169,7 +170,7 @@ def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSeg
     stops = np.append(np.flatnonzero(~joined), n_tokens)
     end = stops[np.searchsorted(stops, begin, side="right")]
     closed = np.append(opens, True)[end]
-    return StateSegments(begin[closed], end[closed], state[begin][closed].astype(np.int64))
+    return Segments(begin[closed], end[closed], state[begin][closed].astype(np.int64))
 
 
 # ---------------------------------------------------------------------------------------- scores of a neural encoder

@@ -13,13 +13,13 @@ from .line_search import RayPoint, backtracking
 from .objective import Objective, setting, with_settings
 
 # At first weights move as far as this power of the frequency of what they belong to: the curvature grows with the frequency, but
-# falls as the model becomes sure. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse
-# close to the minimum. On wnut17, cora_refs, usaddress and mit_restaurant it saves a tenth to a half of the iterations.
+# falls as the model becomes sure. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse close to the minimum.
+# On wnut17, cora_refs, usaddress and mit_restaurant it saves a tenth to a half of the iterations.
 _REACH = -0.3
 FAST = 0.03  # share of the objective that an iteration gains on average far from the minimum
-# With l1 no step is tried that is longer than the last move by more. Where rare features have many weights (wnut17), the first
+# With l1 no step is longer than the last move by more than this factor. If rare features have many weights (wnut17), the first
 # steps would be thousands of times too long, and sums over labellings so far away take long: 60 iterations took 5.4 s, and 2.3 s
-# so; usaddress, cora_refs and mit_restaurant take as many evaluations as without.
+# with the bound; usaddress, cora_refs and mit_restaurant take as many evaluations as without.
 GROWTH = 5.0
 
 

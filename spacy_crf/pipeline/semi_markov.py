@@ -9,7 +9,6 @@ from spacy import registry
 from spacy.training import Example
 
 from .. import arrays
-from ..inference.semi_markov import StateSegments
 from ..models.segments import certain_segments
 from ..schemes import NO_SEGMENTS, NO_STEPS, SEGMENTS, Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SegmentScores
@@ -100,22 +99,22 @@ class SegmentDecoding(Decoding):
         lengths[starts[1:] - 1] = length - (n_pieces - 1) * step
         return Spelt(np.repeat(1 + spans.label, n_pieces), lengths, starts)
 
-    def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> StateSegments:
+    def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:
         """Cuts segments that are too long into the fewest that are allowed: every token keeps its label.
 
-        RETURNS (StateSegments): Those that were too long.
+        RETURNS (Segments): Those that were too long, with states in place of labels.
         """
         found = certain_segments(clamp, starts)
-        longest = self.longest[found.state]
-        too_long = found.end - found.begin > longest
-        for begin, end, step in zip(found.begin[too_long], found.end[too_long], longest[too_long]):
+        longest = self.longest[found.label]
+        too_long = found.end - found.start > longest
+        for begin, end, step in zip(found.start[too_long], found.end[too_long], longest[too_long]):
             cuts = np.arange(begin + step, end, step)
             clamp.may_begin[cuts] = True
             clamp.must_begin[cuts] = True
-        return StateSegments(found.begin[too_long], found.end[too_long], found.state[too_long])
+        return Segments(*(column[too_long] for column in found))
 
-    def _report_long(self, long: StateSegments, examples: list[Example], report: GoldReport) -> None:
-        if len(long.begin):
+    def _report_long(self, long: Segments, examples: list[Example], report: GoldReport) -> None:
+        if len(long.start):
             tokens = [token for example in examples for token in example.predicted]
             for begin, end, state in zip(*long):
                 words = " ".join(token.text for token in tokens[begin : min(end, begin + 8)])

@@ -32,14 +32,10 @@ class Orders(NamedTuple):
     keys: NDArray[np.int64]  # [G] sorted
     size: int  # tags
     keep: Optional[float] = None  # nodes that a token keeps after each level, on average; None for all
-    thresholds: Optional[Floats] = (
-        None  # [order] how probable what stays is at least; None: as `keep` says, at each asking
-    )
+    thresholds: Optional[Floats] = None  # [order] least probability of kept nodes; None to keep as many as `keep` says
     digit_of: Optional[NDArray[np.int64]] = None  # [S] of states, None where these are the tags
     slots: Optional[NDArray[np.int32]] = None  # of the keys, see `indexed`
-    measured: Optional[Floats] = (
-        None  # [order] of derivatives: how probable what stayed in training was at least, or NaN
-    )
+    measured: Optional[Floats] = None  # [order] of derivatives: the thresholds in training, or NaN
 
     @property
     def levels(self) -> int:
