@@ -95,11 +95,6 @@ class DocPart(DocBatch):
         self.words, self.sent_start, self.ent_iob = docs.words[kept], docs.sent_start[kept], docs.ent_iob[kept]
 
 
-def doc_bounds(docs: list[Doc]) -> NDArray[np.int64]:
-    """RETURNS (int64[D + 1]): Where the tokens of each Doc begin and end."""
-    return DocBatch.of(docs).bounds
-
-
 def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64]:
     """``Doc.to_array`` of all Docs, laid end to end: uint64[T, C]."""
     if not docs:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 
-from ..features.doc_batch import doc_bounds
+from ..features.doc_batch import DocBatch
 from ..losses.clamped import LabelledLoss, LogLikelihood
 from ..types import Floats
 from .architecture import Architecture, StructureModel, build
@@ -183,4 +183,4 @@ def held_out_sequences(docs: list[Doc], starts: NDArray[np.int64], share: float)
     RETURNS (bool[B])
     """
     chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)
-    return chosen[np.searchsorted(doc_bounds(docs), starts[:-1], side="right") - 1]
+    return chosen[np.searchsorted(DocBatch.of(docs).bounds, starts[:-1], side="right") - 1]

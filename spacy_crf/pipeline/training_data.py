@@ -10,7 +10,7 @@ from spacy.training import Example
 from thinc.api import Optimizer
 
 from ..errors import Errors, Warnings
-from ..features.doc_batch import doc_bounds
+from ..features.doc_batch import DocBatch
 from ..features.token_columns import ANNOTATION
 from ..models.corpus import block_tokens
 from ..models.node import AnnotatedDocs, Evidence
@@ -181,7 +181,7 @@ class TrainingData:
         from ..constraints.training import Excluded, RuledChain, RuledSegments
         from ..inference.threads import default_threads
 
-        bounds = doc_bounds(docs)
+        bounds = DocBatch.of(docs).bounds
         if rules is None:
             rule_set = pipe.decoding.compile_rules(Constraints([]))
         else:

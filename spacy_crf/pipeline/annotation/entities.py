@@ -14,7 +14,7 @@ from spacy.training import Example
 
 from ...arrays import ranges
 from ...errors import Errors, Warnings
-from ...features.doc_batch import DocBatch, doc_bounds, read_attributes
+from ...features.doc_batch import DocBatch, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
 from ...types import Clamp
@@ -138,7 +138,7 @@ class Entities(Annotation):
         label = self.label_indices(types)
         entity = (iob == BEGIN) | (iob == INSIDE)
         unknown = entity & (label < 0)
-        doc_starts = doc_bounds([example.predicted for example in examples])
+        doc_starts = DocBatch(example.predicted for example in examples).bounds
 
         def place(token: int) -> str:
             n = int(np.searchsorted(doc_starts, token, side="right")) - 1
