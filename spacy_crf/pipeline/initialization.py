@@ -26,7 +26,7 @@ from ..models.pool import held_out_sequences
 from .annotation.annotation import GoldReport
 from .earlier_components import EarlierAnnotation, annotators_that_learn, require_upstream
 from .labels import LabelPipe
-from .new_texts import TextsMet, labels_of
+from .new_texts import labels_of
 from .saving import FILE_NAME, forget_gradients
 from .training_data import PreparedCorpus, takes_objective, view_for
 
@@ -272,7 +272,7 @@ class Initialization:
         if not count(pipe, self.read, self.nlp if work is None else None, self.had_labels):
             # At most labels, as `nlp.initialize()` without examples has them
             pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
-            pipe.training.new_features = TextsMet()
+            pipe.training.new_features = set()
 
     def announce(self) -> None:
         """Log how much there is to learn, and how many words have clusters and vectors: words of another language have few."""

@@ -45,22 +45,19 @@ def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
     return labels - pipe.annotation.outside
 
 
-class TextsMet:
-    """Tells texts, with their annotation, that were met from new ones."""
+def unmet(pipe: LabelPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
+    """Examples whose text was not met before with this annotation.
 
-    def __init__(self) -> None:
-        self._met: set[int] = set()
-
-    def new_of(self, pipe: LabelPipe, examples: Iterable[Example]) -> list[Example]:
-        """The examples that were not met before. From now on they are."""
-        read = [IDS[name.upper()] for name in pipe.token_attributes]
-        keys, new = supervision.Keys.of(pipe), []
-        for example in examples:
-            check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
-            if check not in self._met:
-                self._met.add(check)
-                new.append(example)
-        return new
+    met (Set[int]): Fingerprints of the texts that were met; receives those of the examples.
+    """
+    read = [IDS[name.upper()] for name in pipe.token_attributes]
+    keys, new = supervision.Keys.of(pipe), []
+    for example in examples:
+        check = hash((example.reference.text, supervision.fingerprint(pipe.annotation, [example], keys, read)))
+        if check not in met:
+            met.add(check)
+            new.append(example)
+    return new
 
 
 class Continuation:
@@ -72,7 +69,7 @@ class Continuation:
     def __init__(self, evidence: Evidence):
         self.evidence = evidence
         self.since: Optional[Evidence] = None  # the texts that came since, each once
-        self._texts = TextsMet()
+        self._met: set[int] = set()  # fingerprints of these texts
         self._start: Any = None  # which weights there were, and what they were
 
     def begin(self, pipe: LabelPipe) -> None:
@@ -83,7 +80,7 @@ class Continuation:
 
     def meet(self, pipe: LabelPipe, examples: Iterable[Example]) -> None:
         """Counts texts that come for the first time."""
-        new = [example.predicted for example in self._texts.new_of(pipe, examples)]
+        new = [example.predicted for example in unmet(pipe, examples, self._met)]
         if new:
             found = pipe.training.frame().evidence_of(new)
             self.since = found if self.since is None else self.since.plus(found)

@@ -26,7 +26,7 @@ from .decoding import check_knows_states
 from .earlier_components import require_vectors, with_vectors
 from .initialization import Initialization
 from .labels import LabelPipe
-from .new_texts import Continuation, TextsMet, add_labels
+from .new_texts import Continuation, add_labels, unmet
 from .saving import SavingPipe, forget_gradients, parameters, unchanged_by_errors
 from .training_data import PreparedBatch, PreparedCorpus, TrainingData, takes_objective, view_for
 
@@ -52,8 +52,8 @@ class Training(TrainingData):
         self.corpus: Optional[PreparedCorpus] = None
         # None where the weights come from this training
         self.continuation: Optional[Continuation] = None
-        # Texts whose features were added; None where `initialize` counted all there are
-        self.new_features: Optional[TextsMet] = None
+        # Fingerprints of texts whose features were added; None where `initialize` counted all there are
+        self.new_features: Optional[set[int]] = None
         self.prunes = False  # whether zero weights are left out when the model is saved
         self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
         self._last_docs: list[Doc] = []  # of the batch whose gradient came last
@@ -155,7 +155,7 @@ class Training(TrainingData):
             self.continuation.begin(self._pipe)
         add_labels(self._pipe, examples)
         if self.new_features is not None and self._pipe.feature_stores:
-            new = self.new_features.new_of(self._pipe, examples)
+            new = unmet(self._pipe, examples, self.new_features)
             if new:
                 self.count(lambda: new)
         if self.continuation is not None:
@@ -316,13 +316,14 @@ class Training(TrainingData):
 
     def expect_new_features(self) -> None:
         """The component has got a label: features of later texts are still to be added."""
-        self.new_features = self.new_features or TextsMet()
+        if self.new_features is None:
+            self.new_features = set()
 
     def go_on(self) -> None:
         """From here on the weights stand for what training has met."""
         if not self.has_read_corpus:
             self.corpus = None
-        self.new_features = TextsMet()
+        self.new_features = set()
         wake(self._pipe.model, holds_out=False)  # a correction is to be learned, whatever its words
         self._pipe.told.discard(_GOES_ON)
         counts = self._pipe.is_initialized and self._pipe.is_linear
