@@ -92,7 +92,7 @@ def _read(
             for span, score, aligned in _aligned(example, key):
                 if span.label_ and span.label_ not in parts.labels:
                     place = f"doc.spans['{key}'] of '{span.doc.text[:40]}...', '{span.text}'"
-                    checks.labels(f"{parts.owner}, {place}", [span.label_], parts.labels)
+                    checks.labels(f"Component '{parts.name}', {place}", [span.label_], parts.labels)
                 if not span.label_:
                     is_soft[tokens][_touched(example, span)] = False
                 elif aligned is None:
