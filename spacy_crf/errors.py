@@ -442,6 +442,15 @@ class Errors(metaclass=_Coded):
     CRF750 = "{path} exists already: {advice}."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF768 = "--optimize accuracy changes how labels of tokens are decided, but {component} labels texts. Leave it out."
+    CRF770 = "{folds} folds of {texts} texts are not possible: give at least two folds, and no more folds than texts."
+    CRF771 = (
+        "Component '{name}' can't be fitted: `fit` trains sparse features by spacy_crf.LBFGS.v1. Name that optimizer in the "
+        "config, or use `spacy train`."
+    )
+    CRF772 = (
+        "Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first, then source "
+        "and freeze it, or leave it out of the pipeline."
+    )
     CRF722 = (
         "[training.score_weights] has no weight for any score of the component '{name}', so there is nothing to tune it for. "
         "Its scores: {scores}."

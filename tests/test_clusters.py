@@ -173,11 +173,31 @@ def packaged(tmp_path, monkeypatch):
     path.write_text('{"Ann": 1, "Rome": 2, "the": 0}', encoding="utf8")
     folders = {"xx": {"lexeme_cluster": path}, "yy": {"lexeme_prob": path}}
     monkeypatch.setattr(registry, "lookups", folders)
+    monkeypatch.setattr(module, "cache_folder", lambda path: tmp_path / "kept")
+    return path
 
 
 def test_packaged_clusters(packaged):
     read = read_clusters("spacy-lookups-data", None, spacy.blank("xx").vocab, name="crf_ner")
     assert found(read, ["cluster[0]"], ["Ann", "rome", "Rome", "the"]) == [["cluster[0]=10"], [], ["cluster[0]=01"], []]
+
+
+@pytest.mark.issue(35)
+def test_packaged_clusters_are_kept_until_the_package_changes(packaged, tmp_path, monkeypatch):
+    def read():
+        return read_clusters("spacy-lookups-data", None, spacy.blank("xx").vocab, name="crf_ner")
+
+    first = read()
+    (kept,) = (tmp_path / "kept").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "load_language_data", lambda path: pytest.fail("the package was read again"))
+        assert read() == first
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert read() == first
+    packaged.write_text('{"Ann": 1, "Rome": 2, "Oslo": 3}', encoding="utf8")
+    assert len(read()) == 3
+    monkeypatch.setattr(module, "cache_folder", lambda path: packaged / "no folder")
+    assert len(read()) == 3
 
 
 def test_no_packaged_clusters(packaged):

@@ -74,7 +74,7 @@ def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
     else:
         plain["components"][component].update(decode="spans", min_prob=0.5)
         fit = {"@callbacks": "spacy_crf.fit_min_prob.v1", "path": "${paths.dev}"}
-        plain["training"]["before_to_disk"] = {**fit, "component": None, "beta": 1.0, "per_label": False}
+        plain["training"]["before_to_disk"] = {**fit, "component": None, "beta": 1.0, "per_label": False, "limit": 1000}
         if plain["training"]["optimizer"]["@optimizers"] == "spacy_crf.LBFGS.v1":
             plain["training"]["optimizer"]["l1"] = 0.05
     assert config == plain

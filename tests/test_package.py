@@ -35,6 +35,7 @@ LAYERS = [
     ("pipeline",),
     ("explain", "migrate", "sklearn"),
     ("report",),
+    ("cross_validation",),
     ("cli",),
 ]
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}

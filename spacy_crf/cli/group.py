@@ -21,6 +21,7 @@ _COMMANDS = {  # by file
     "data": ("data",),
     "distil": ("distil",),
     "explain": ("explain", "inspect", "rules", "show"),
+    "fit": ("fit",),
     "migrate": ("export", "import"),
     "report": ("calibrate", "errors", "report", "threshold"),
     "train": ("compile", "train", "update"),

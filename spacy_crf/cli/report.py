@@ -30,11 +30,12 @@ from .shared import (
     progress_bar,
     save_pipeline,
 )
-from .texts import read_examples, read_raw
+from .texts import SUSPECTS, read_examples, read_held_out, read_raw
 
 if TYPE_CHECKING:
     from ..pipeline.thresholds import Point
     from ..report.cases import Case, Judged
+    from ..report.suspects import Suspect
 
 _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
@@ -61,7 +62,9 @@ def errors_cli(
         checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
     nlp = load_pipeline(model)
     data_of_pipes = {}
-    for judged in judge(nlp, our_pipes(nlp, component), read_examples(data, nlp)):
+    held_out = read_held_out(data, nlp)
+    examples = read_examples(data, nlp) if held_out is None else held_out
+    for judged in judge(nlp, our_pipes(nlp, component), examples, held_out=held_out is not None):
         chosen = [
             case
             for case in judged.errors
@@ -159,16 +162,30 @@ def report_cli(
         pipes = our_pipes(nlp, component)
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
-        judged = judge(nlp, pipes, read_examples(data, nlp))
+        held_out = read_held_out(data, nlp)
+        examples = read_examples(data, nlp) if held_out is None else held_out
+        judged = judge(nlp, pipes, examples, held_out=held_out is not None)
         progress(advance=1, description="training without each part" if folds else "writing")
-        subjects = []
+        subjects, found_by_fit = [], _suspects(data / SUSPECTS) if held_out is not None else None
         for of_pipe in judged:
             on_fold = partial(progress, advance=1)
-            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold) if folds else None
+            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold) if folds else found_by_fit
             subjects.append(Subject(of_pipe, training, suspects))
         page = render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=points)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
+
+
+def _suspects(path: Path) -> list["Suspect"]:
+    """RAISES (ValueError): CRF701 if `fit` did not write the file."""
+    from ..report.suspects import of_jsonl
+
+    try:
+        return of_jsonl(path.read_text(encoding="utf8"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            Errors.CRF701.format(place=path, reason=f"{error}. `spacy crf fit` writes such files")
+        ) from None
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
@@ -238,7 +255,10 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
 
     pipes = our_pipes(nlp, component)
     tell_probabilities(pipes)
-    scores = nlp.evaluate(read_examples(data, nlp))
+    held_out = read_held_out(data, nlp)
+    scores = nlp.evaluate(read_examples(data, nlp)) if held_out is None else {}
+    for pipe in pipes if held_out is not None else ():
+        scores.update(pipe.score(held_out))
     return {
         pipe.name: {
             name: scores[f"{pipe.annotation.scores_prefix}_{name}"]

@@ -18,6 +18,7 @@ from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
+PREDICTED, ANNOTATED, SUSPECTS = "predicted.spacy", "annotated.spacy", "suspects.jsonl"  # in a folder of held-out texts
 _STEPS = 1000  # of a progress bar
 _OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
 _OPTION = re.compile(r"--[a-z]")  # of `convert`, in a message
@@ -120,6 +121,14 @@ def read_docs(
     if not docs:
         raise ValueError(Errors.CRF708.format(path=path))
     return docs
+
+
+def read_held_out(folder: Path, nlp: Language) -> Optional[list[Example]]:
+    """Read the texts that `fit` held out, each with the prediction of a model that had not seen it; None for any other path."""
+    paths = [folder / name for name in (PREDICTED, ANNOTATED)]
+    if not all(path.is_file() for path in paths):
+        return None
+    return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)]
 
 
 def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Example]:

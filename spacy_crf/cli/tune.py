@@ -80,11 +80,7 @@ def tune_cli(
         check_writable(output)
         overrides = read_overrides(ctx.args)
         settings = read_config(config, overrides, interpolate=False)
-        grid = []
-        for name, text in (("l1", l1), ("l2", l2)):
-            grid.append(list(dict.fromkeys(_numbers(text))))
-            are_possible = grid[-1] and all(0 <= value < np.inf for value in grid[-1])
-            checks.expect(are_possible, "crf tune", f"--{name}", text, "numbers of at least 0, between commas")
+        grid = regularizers("crf tune", l1, l2)
         tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
         progress(total=len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds)
         tuned, trials = tune(
@@ -247,6 +243,16 @@ def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
 
 def _names(block: Any, optimizer: str) -> bool:
     return isinstance(block, dict) and block.get("@optimizers") == optimizer
+
+
+def regularizers(command: str, l1: str, l2: str) -> list[list[float]]:
+    """The values of --l1 and of --l2. RAISES (ValueError): CRF020 unless all are finite and at least 0."""
+    grid = []
+    for option, text in (("--l1", l1), ("--l2", l2)):
+        grid.append(list(dict.fromkeys(_numbers(text))))
+        are_possible = grid[-1] and all(0 <= value < np.inf for value in grid[-1])
+        checks.expect(are_possible, command, option, text, "numbers of at least 0, between commas")
+    return grid
 
 
 def _numbers(text: str) -> list[float]:

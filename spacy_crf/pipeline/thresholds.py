@@ -1,5 +1,6 @@
 """Which `min_prob` does best where ``decode = "spans"``: by annotated texts, or by what the model itself expects."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
 _BALANCED = 0.5  # makes the fewest mistakes where nothing is known of the texts
+ENOUGH_ENTITIES = 100
 _CHANCE = 0.001  # a difference of F that says nothing
 
 
@@ -114,6 +116,17 @@ def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> P
     return min(good, key=lambda point: abs(point.min_prob - _BALANCED))
 
 
+def shrunk(points: list[Point], beta: float = 1.0) -> float:
+    """The threshold with the best F, moved towards the one that the model expects to be best (on the scale of log odds) where
+    fewer than `ENOUGH_ENTITIES` are annotated: a few entities choose by chance."""
+    weight = min(1.0, points[0].all.gold / ENOUGH_ENTITIES)
+    by_annotation, by_model = (
+        math.log(point.min_prob / (1 - point.min_prob))
+        for point in (best(points, beta), best(points, beta, expected=True))
+    )
+    return round(1 / (1 + math.exp(-weight * by_annotation - (1 - weight) * by_model)), 3)
+
+
 def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
     """A threshold for each label, from what each point does to it: labels leave that of `best` one after the other, as long as F
     gains by more than chance. Spans of different labels that overlap are left out of account.
@@ -152,7 +165,7 @@ def annotated_before(nlp: Language, name: str, examples: Iterable[Example]) -> l
 
 
 def fit_min_prob(
-    path: Path, component: Optional[str] = None, beta: float = 1.0, per_label: bool = False
+    path: Path, component: Optional[str] = None, beta: float = 1.0, per_label: bool = False, limit: int = 1000
 ) -> Callable[[Language], Language]:
     """For ``[training.before_to_disk]``: whenever a pipeline is saved, its components get the threshold with the best F on
     annotated texts (``spacy_crf.fit_min_prob.v1``).
@@ -161,9 +174,11 @@ def fit_min_prob(
     component (str): By default all of this package that decode by spans.
     beta (float): How many times as much recall is worth as precision.
     per_label (bool): A threshold for each label.
+    limit (int): Texts that are looked at whenever the pipeline is saved, evenly from all of them; 0 for all.
     """
     owner = "spacy_crf.fit_min_prob.v1"
     beta, per_label = checks.positive(owner, "beta", beta), checks.flag(owner, "per_label", per_label)
+    limit = checks.count(owner, "limit", limit, least=0)
     corpus = Corpus(path)
 
     def fit(nlp: Language) -> Language:
@@ -176,8 +191,10 @@ def fit_min_prob(
             wanted = 'of spacy_crf with decode = "spans", as spacy_crf.fit_min_prob.v1 needs it'
             raise no_component(wanted, nlp.pipe_names, component)
         for pipe in pipes:
-            points = measure(pipe, annotated_before(nlp, pipe.name, corpus(nlp)))
-            use(nlp, pipe, best_of_labels(points, beta) if per_label else best(points, beta).min_prob)
+            examples = list(corpus(nlp))
+            examples = examples[:: max(1, -(-len(examples) // limit)) if limit else 1]
+            points = measure(pipe, annotated_before(nlp, pipe.name, examples))
+            use(nlp, pipe, best_of_labels(points, beta) if per_label else shrunk(points, beta))
         return nlp
 
     return fit

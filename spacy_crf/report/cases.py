@@ -50,26 +50,31 @@ class Judged(NamedTuple):
     examples: list[Example]  # predicted by the pipeline
     cases: list[Case]  # in the order of the texts
     texts: list[str]  # kept, since spaCy joins the tokens in each call
+    held_out: bool = False  # whether other models predicted, each trained without the texts that it predicted
 
     @property
     def errors(self) -> list[Case]:
         return [case for case in self.cases if case.kind != "right"]
 
 
-def judge(nlp: Language, pipes: Sequence[CRFPipe], examples: Iterable[Example]) -> list[Judged]:
+def judge(
+    nlp: Language, pipes: Sequence[CRFPipe], examples: Iterable[Example], *, held_out: bool = False
+) -> list[Judged]:
     """Run a pipeline, and compare what its components find with the annotation. Tokens without annotation are not compared.
 
     nlp (Language): The pipeline. From now on, its components set the probabilities of entities.
     pipes (Sequence[CRFPipe]): Components of the pipeline.
     examples (Iterable[Example]): Annotated texts.
+    held_out (bool): Take the predictions of the examples as they are, from models that have not seen the texts.
     RETURNS (list[Judged]): One for each component.
     """
-    tell_probabilities(pipes)
     examples = list(examples)
-    docs = nlp.pipe(example.predicted.copy() for example in examples)
-    compared = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
+    if not held_out:
+        tell_probabilities(pipes)
+        docs = nlp.pipe(example.predicted.copy() for example in examples)
+        examples = [Example(doc, example.reference) for doc, example in zip(docs, examples)]
     texts = [example.reference.text for example in examples]
-    return [Judged(pipe, compared, _cases(pipe, compared), texts) for pipe in pipes]
+    return [Judged(pipe, examples, _cases(pipe, examples, held_out), texts, held_out) for pipe in pipes]
 
 
 def certainty(case: Case) -> float:
@@ -79,11 +84,11 @@ def certainty(case: Case) -> float:
     return 1.0 - (case.gold.probability or 0.0)
 
 
-def _cases(pipe: CRFPipe, examples: list[Example]) -> list[Case]:
+def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]:
     cases = []
     for number, example in enumerate(examples):
         of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
-        if any(case.gold and case.kind != "right" for case in of_text):
+        if not held_out and any(case.gold and case.kind != "right" for case in of_text):
             known = _probabilities(pipe, example.predicted)
             of_text = [case._replace(gold=_weighed(case.gold, known)) for case in of_text]
         cases.extend(of_text)
@@ -142,8 +147,10 @@ def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason
     """Explain the most certain mistakes: features for the found mention against the annotated one, or against all others if
     nothing is annotated; for a missed mention, features for and against it.
 
-    RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake.
+    RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake; none for held-out texts, as other models predicted.
     """
+    if judged.held_out:
+        return {}
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))[:most]
     return {number: found for number, case in numbered if (found := _reasons(judged, case))}
 

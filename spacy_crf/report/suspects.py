@@ -4,6 +4,7 @@ A model believes the annotation that it has learned, so a model that was trained
 """
 
 import copy
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -93,3 +94,24 @@ def _is_complete(pipe: CRFPipe, example: Example) -> bool:
     if pipe.annotation.spans_are_tokens:
         return len(pipe.annotation.mentions_in(example.reference)) == len(example.predicted)
     return MISSING not in example.reference.to_array(ENT_IOB)
+
+
+def to_jsonl(suspects: Iterable[Suspect]) -> str:
+    """Suspects as lines of JSON, which `of_jsonl` reads."""
+    lines = []
+    for suspect in suspects:
+        mentions = {name: [mention.place for mention in getattr(suspect, name)] for name in ("gold", "best")}
+        ratio = suspect.log_ratio if math.isfinite(suspect.log_ratio) else None
+        lines.append(json.dumps({"text": suspect.text, "log_ratio": ratio, **mentions}, ensure_ascii=False))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def of_jsonl(text: str) -> list[Suspect]:
+    """RAISES (ValueError, KeyError, TypeError): If `to_jsonl` did not write the text."""
+    suspects = []
+    for row in map(json.loads, text.splitlines()):
+        ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
+        suspects.append(
+            Suspect(row["text"], ratio, *([Mention(*place) for place in row[key]] for key in ("gold", "best")))
+        )
+    return suspects

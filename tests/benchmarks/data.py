@@ -33,6 +33,8 @@ SETS = {
     "ingredients_ip": DataSet(),
     "jnlpba": DataSet(),
     "german_ler": DataSet(),
+    "germeval14": DataSet(),
+    "wikigold": DataSet(),
 }
 
 

@@ -12,7 +12,7 @@ from ...errors import Errors
 from ...inference.structure import SpanStates
 from ...schemes import NO_STEPS, TransitionMask
 from ...types import Clamp
-from .annotation import Annotation, GoldReport, Starts, Supervision
+from .annotation import Annotation, GoldReport, Mention, Starts, Supervision
 
 
 class Cats(Annotation):
@@ -74,6 +74,17 @@ class Cats(Annotation):
                 message = Errors.CRF466.format(name=self.name, label=label, value=value, text=doc.text[:40])
                 raise ValueError(message)
         return named[0] if named else None
+
+    def mentions_in(self, doc: Doc) -> list[Mention]:
+        """The label with the largest value, as one mention of the whole text."""
+        if not doc.cats:
+            return []
+        label = max(doc.cats, key=doc.cats.get)
+        return [Mention(0, len(doc.text), label, doc.cats[label])]
+
+    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        gold = self.mentions_in(example.reference)
+        return gold, self.mentions_in(example.predicted) if gold else []
 
     def fingerprint(self, docs: list[Doc]) -> int:
         return zlib.crc32(repr([doc.cats for doc in docs]).encode("utf8", "surrogatepass"))

@@ -1,0 +1,117 @@
+"""The command `fit`: train on all texts, with settings chosen by cross-validation."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+from spacy.language import Language
+from wasabi import msg
+
+from ..pipeline.corpora import doc_bin
+from ..whole_files import write_whole
+from .shared import (
+    WITH_OVERRIDES,
+    ConfigArgument,
+    check_writable,
+    command,
+    print_table,
+    progress_bar,
+    quietly,
+    read_config,
+    read_overrides,
+    save_pipeline,
+)
+from .texts import ANNOTATED, PREDICTED, SUSPECTS, read_examples
+from .tune import regularizers
+
+if TYPE_CHECKING:
+    from ..cross_validation import Fitted
+
+HELD_OUT = "held_out"  # the folder of the pipeline with the texts, annotated and as predicted
+
+
+@command("fit", context_settings=WITH_OVERRIDES)
+def fit_cli(
+    ctx: typer.Context,
+    config: ConfigArgument,
+    train: Annotated[
+        Path, typer.Option("--train", help="All annotated texts: .spacy, or a file that `convert` reads.", exists=True)
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pipeline to.")],
+    dev: Annotated[
+        Optional[Path], typer.Option("--dev", help="Texts to score the pipeline by; not learned.", exists=True)
+    ] = None,
+    folds: Annotated[int, typer.Option("--folds", "-n", help="Parts of the texts that are held out in turn.")] = 5,
+    l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0,0.05",
+    l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.1,0.03",
+    words: Annotated[
+        bool, typer.Option("--words/--no-words", help="Try the word clusters of spacy-lookups-data.")
+    ] = True,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the folds.")] = 0,
+) -> None:
+    """Train on all texts, and choose the settings by cross-validation. No text is kept aside: each fold is held out once and
+    judges values of l1 and l2, thresholds of probabilities, and word clusters; the best of them train on everything."""
+    from ..cross_validation import fit
+
+    with progress_bar("training") as progress:
+        check_writable(output / "meta.json")
+        settings = read_config(config, read_overrides(ctx.args), interpolate=True)
+        grid = regularizers("crf fit", l1, l2)
+        with quietly():
+            nlp, fitted = fit(
+                settings,
+                lambda nlp: read_examples(train, nlp),
+                folds=folds,
+                l1=grid[0],
+                l2=grid[1],
+                words=words,
+                seed=seed,
+                on_fold=lambda: progress(advance=1),
+            )
+        scores = {} if dev is None else nlp.evaluate(read_examples(dev, nlp))
+        _save(nlp, fitted, output)
+    for each in fitted:
+        _show(each, folds)
+    weights = {
+        name for each in fitted for name, weight in nlp.get_pipe_meta(each.name).default_score_weights.items() if weight
+    }
+    if dev is not None:
+        rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weights) if scores.get(name) is not None]
+        print_table(str(dev), ("", "score"), rows, n_texts=1)
+    msg.good(f"Pipeline in {output}, trained on all texts; predictions of the held-out texts in {output / HELD_OUT}")
+
+
+def _save(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:
+    """Save the pipeline, with its scores on held-out texts, and these texts as they are annotated and as they were predicted."""
+    from ..cross_validation import performance
+    from ..report.suspects import to_jsonl
+
+    nlp.meta["performance"] = performance(nlp, fitted)
+    save_pipeline(nlp, output)
+    for each in fitted:
+        folder = output / HELD_OUT / each.name
+        folder.mkdir(parents=True, exist_ok=True)
+        doc_bin(example.reference for example in each.held_out).to_disk(folder / ANNOTATED)
+        doc_bin(example.predicted for example in each.held_out).to_disk(folder / PREDICTED)
+        write_whole(folder / SUSPECTS, to_jsonl(each.suspects).encode("utf8"))
+
+
+def _show(fitted: "Fitted", folds: int) -> None:
+    columns = ("words", "l1", "l2", "min_prob", "F1")
+    rows = []
+    for trial in fitted.trials:
+        clusters, l1, l2 = trial.candidate
+        min_prob = "best path" if trial.min_prob is None else f"{trial.min_prob:.2f}"
+        rows.append(
+            [
+                "clusters" if clusters else "none",
+                f"{l1:g}",
+                f"{l2:g}",
+                min_prob,
+                f"{100 * trial.f:.1f}",
+                f"{trial.folds}",
+            ]
+        )
+    print_table(f"{fitted.name}: {folds} folds of {fitted.texts:,} texts", columns, rows, n_texts=1, bold=rows[0])
+    f, low, high = (100 * share for share in fitted.f)
+    msg.info(f"{fitted.name}: F1 {f:.1f} on texts that it had not seen (95 %: {low:.1f} to {high:.1f})")

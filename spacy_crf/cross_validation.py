@@ -1,0 +1,395 @@
+"""Train on all annotated texts, with settings that cross-validation chooses: no annotation is kept aside as a dev set.
+
+Each fold holds out some texts, trains every candidate (l1, l2, clusters of words or none) on the others, and judges it by those
+that it has not seen. Candidates that fall behind leave the race (Maron & Moore 1994, "Hoeffding races"). All held-out texts
+together choose the winner and its threshold; one training on all texts follows.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.language import Language
+from spacy.schemas import ConfigSchemaTraining
+from spacy.training import Example
+from spacy.util import Config, load_model_from_config, registry
+
+from . import checks
+from .errors import Errors, no_component
+from .features.clusters import PACKAGE, has_packaged_clusters
+from .optimizers.lbfgs import LBFGS
+from .pipeline.corpora import Corpus
+from .pipeline.initialization import earlier_annotation
+from .pipeline.prediction import CRFPipe
+from .pipeline.thresholds import Counts, Point, best, measure, shrunk, use
+from .pipeline.training import LearningPipe
+from .report.suspects import Suspect, judged_by, ranked
+
+FOLDS = 5
+L1, L2 = (0.0, 0.05), (0.1, 0.03)
+ITERATIONS = 300
+DELTA = 1e-3  # a candidate begins near its optimum, where 1 % in ten iterations would be no sign that it is there
+PRESETS = ("spacy_crf.ner_features.v3", "spacy_crf.tagger_features.v3")
+CLUSTER_TEMPLATES = (
+    "cluster[-2..2]",
+    "cluster4[-1..1]",
+    "cluster6[-1..1]",
+    "cluster10[-1..1]",
+    "cluster[-1]|cluster[0]",
+    "cluster[0]|cluster[1]",
+)
+# A threshold is used if it gains at least as much F1: decoding by probabilities takes longer than the best path
+LEAST_GAIN = 0.005
+DRAWS, LEVEL = 1000, 0.95
+
+
+class Candidate(NamedTuple):
+    """A way to train a component."""
+
+    clusters: bool  # whether templates read the word clusters of spacy-lookups-data
+    l1: float
+    l2: float
+
+
+class Trial(NamedTuple):
+    """The F1 of a candidate on the texts that were held out; for a tagger the accuracy."""
+
+    candidate: Candidate
+    f: float
+    min_prob: Optional[float]  # None for the best path
+    folds: int  # fewer than all for a candidate that left the race
+
+
+class Interval(NamedTuple):
+    """A value and its bootstrap interval over texts (95 %)."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Fitted(NamedTuple):
+    """A component that was trained on all texts, and its judgement by cross-validation."""
+
+    name: str
+    texts: int
+    chosen: Trial
+    f: Interval
+    trials: list[Trial]  # the best first
+    held_out: list[Example]  # each text with the prediction of a model that has not seen it, in the order of the texts
+    suspects: list[Suspect]  # texts whose annotation looks wrong to a model that has not seen it
+
+
+@dataclass
+class _Judged:
+    """Results of one candidate, added up over folds."""
+
+    counts: NDArray[np.float64]  # [3]: annotated, found and right mentions of the best path
+    points: Optional[list[Point]] = None  # the same for each threshold; None for components that find no entities
+    pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
+
+    def best(self) -> tuple[float, Optional[float]]:
+        """The F1 of the better way to decode, and its `min_prob`, None for the best path."""
+        path = _f(self.counts)
+        if self.points is not None:
+            min_prob = shrunk(self.points)
+            f = next(point.f() for point in self.points if point.min_prob == best(self.points).min_prob)
+            if f >= path + LEAST_GAIN:
+                return f, min_prob
+        return path, None
+
+
+def fit(
+    config: Config,
+    read: Callable[[Language], Sequence[Example]],
+    *,
+    folds: int = FOLDS,
+    l1: Sequence[float] = L1,
+    l2: Sequence[float] = L2,
+    words: bool = True,
+    seed: int = 0,
+    on_fold: Callable[[], None] = lambda: None,
+) -> tuple[Language, list[Fitted]]:
+    """Train the components of a config on all texts, each with the settings that win the cross-validation.
+
+    config (Config): As for `spacy train`, interpolated. Its corpora are not read.
+    read (Callable[[Language], Sequence[Example]]): Reads the annotated texts. A text is held out as a whole.
+    l1, l2 (Sequence[float]): The candidates are all pairs, and the pair of the config.
+    words (bool): Whether to try clusters of words from spacy-lookups-data, where the package has the language and the config
+        names no clusters.
+    on_fold (Callable[[], None]): Called after each fold of each component, and after its last training.
+    RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
+    RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
+        be fitted.
+    """
+    nlp = load_model_from_config(config, auto_fill=True)
+    names = _components(nlp, config)
+    examples = list(read(nlp))
+    if not 2 <= folds <= len(examples):
+        raise ValueError(Errors.CRF770.format(folds=folds, texts=len(examples)))
+    fold_of = np.empty(len(examples), dtype=np.int64)
+    fold_of[np.random.default_rng(seed).permutation(len(examples))] = np.arange(len(examples)) % folds
+    fitted = []
+    for n, name in enumerate(names):
+        with nlp.select_pipes(disable=names[n + 1 :]):  # a component reads what components before it predict
+            race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words))
+            for fold in range(folds):
+                race.run(examples, fold_of == fold)
+                on_fold()
+            fitted.append(race.finish(examples, fold_of))
+            on_fold()
+    return nlp, fitted
+
+
+def refit(
+    train: Union[str, Path],
+    dev: Optional[Union[str, Path]] = None,
+    folds: int = FOLDS,
+    words: bool = True,
+    seed: int = 0,
+) -> Callable[[Language], Language]:
+    """For ``[training.before_to_disk]``: `spacy train` saves the pipeline that `fit` trains on the texts of train and dev
+    (``spacy_crf.refit.v1``). It is fitted once, when `spacy train` first saves.
+
+    train, dev (Path): The texts, .spacy files or folders of them, such as ${paths.train} and ${paths.dev}.
+    folds (int), words (bool), seed (int): As in `fit`.
+    """
+    owner = "spacy_crf.refit.v1"
+    folds, words = checks.count(owner, "folds", folds), checks.flag(owner, "words", words)
+    fitted: list[Language] = []
+
+    def read(nlp: Language) -> list[Example]:
+        return [example for path in (train, dev) if path is not None for example in Corpus(path)(nlp)]
+
+    def save(nlp: Language) -> Language:
+        if not fitted:
+            made, found = fit(nlp.config.interpolate(), read, folds=folds, words=words, seed=seed)
+            fitted.append(made)
+            made.meta["performance"] = performance(made, found)
+        return fitted[0]
+
+    return save
+
+
+def performance(nlp: Language, fitted: Iterable[Fitted]) -> dict[str, Any]:
+    """The scores of components on held-out texts, for the meta.json of a pipeline."""
+    scores: dict[str, Any] = {}
+    for each in fitted:
+        scores.update(nlp.get_pipe(each.name).score(each.held_out))
+        scores[f"{each.name}_cross_validation"] = {**each.f._asdict(), "texts": each.texts}
+    return scores
+
+
+def _components(nlp: Language, config: Config) -> list[str]:
+    """The names of the components to fit.
+
+    RAISES (ValueError): CRF771 for a component that cannot be fitted, CRF772 for another that needs training.
+    """
+    training = registry.resolve(nlp.config.interpolate()["training"], schema=ConfigSchemaTraining)
+    sourced = [name for name, block in config["components"].items() if "source" in block]
+    names = []
+    for name, pipe in nlp.pipeline:
+        if name in (*training["frozen_components"], *sourced):
+            continue
+        if isinstance(pipe, LearningPipe):
+            if not pipe.is_linear or _lbfgs(nlp, name) is None:
+                raise ValueError(Errors.CRF771.format(name=name))
+            names.append(name)
+        elif getattr(pipe, "is_trainable", False):
+            raise ValueError(Errors.CRF772.format(name=name))
+    if not names:
+        raise no_component("to fit", nlp.pipe_names)
+    return names
+
+
+def _lbfgs(nlp: Language, name: str) -> Optional[dict[str, Any]]:
+    """The block of the L-BFGS optimizer that trains a component; its defaults where the component's own optimizer steps aside,
+    None for any other optimizer."""
+    config = nlp.config.interpolate()
+    block = config["components"][name].get("optimizer") or config["training"]["optimizer"]
+    if block.get("@optimizers") == "spacy_crf.Minibatch.v1":
+        block = config["training"]["optimizer"]
+    return dict(block) if block.get("@optimizers") == "spacy_crf.LBFGS.v1" else None
+
+
+def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float], words: bool) -> list[Candidate]:
+    """All candidates; in each group the most regularized first, whose weights the next training starts with."""
+    own = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
+    pairs = sorted({*product(l1, l2), (own.l1, own.l2)}, key=lambda pair: (pair[0], -pair[1]))
+    return [
+        Candidate(clusters, *pair)
+        for clusters in ([False, True] if words and _can_cluster(nlp, name) else [False])
+        for pair in pairs
+    ]
+
+
+def _can_cluster(nlp: Language, name: str) -> bool:
+    """Whether a component can have the packaged clusters, and has none of its own."""
+    if not has_packaged_clusters(nlp.lang):
+        return False
+    features = _features(nlp.config["components"][name])
+    given = (nlp.config["initialize"]["components"].get(name) or {}).get("clusters")
+    return given is None and features is not None and features.get("@misc") in PRESETS
+
+
+def _features(component: dict[str, Any]) -> Optional[dict[str, Any]]:
+    return ((component.get("model") or {}).get("emissions") or {}).get("features")
+
+
+class _Race:
+    """The candidates of one component."""
+
+    def __init__(self, nlp: Language, name: str, candidates: list[Candidate]):
+        self._nlp, self._name = nlp, name
+        self._settings = nlp.config.interpolate()["components"][name]
+        self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
+        self._judged = {candidate: _Judged(np.zeros(3)) for candidate in candidates}
+        self._running = list(candidates)
+        self._untrained: dict[bool, LearningPipe] = {}  # with the labels of all texts; by whether it has clusters
+
+    def run(self, examples: list[Example], held: NDArray[np.bool_]) -> None:
+        """Train the candidates without the texts that are held out, and judge them by these."""
+        for clusters in sorted({candidate.clusters for candidate in self._running}):
+            if clusters not in self._untrained:
+                self._untrained[clusters] = self._initialized(clusters, examples)
+            pipe = copy.deepcopy(self._untrained[clusters])
+            seen, unseen = self._annotated(pipe, examples, ~held), self._annotated(pipe, examples, held)
+            pipe.initialize(lambda seen=seen: seen, nlp=self._nlp, labels=list(pipe.labels))
+            for candidate in self._trained(pipe, seen, [c for c in self._running if c.clusters == clusters]):
+                judged = self._judged[candidate]
+                judged.pipes.append(copy.deepcopy(pipe))
+                judged.counts += _counts(pipe, _predicted(pipe, unseen)).sum(axis=0)
+                if _finds_entities(pipe):
+                    judged.points = _added(judged.points, measure(pipe, unseen))
+        self._drop()
+
+    def finish(self, examples: list[Example], fold_of: NDArray[np.int64]) -> Fitted:
+        """Train the winner on all texts, and write its settings to the config of the pipeline."""
+        trials = [Trial(c, *judged.best(), len(judged.pipes)) for c, judged in self._judged.items()]
+        trials.sort(key=lambda trial: (trial.candidate in self._running, trial.f), reverse=True)
+        chosen = trials[0]
+        held_out, suspects = self._held_out(chosen, examples, fold_of)
+        f = _interval(_counts(self._untrained[chosen.candidate.clusters], held_out))
+        pipe = self._initialized(chosen.candidate.clusters, examples)
+        owner = self._optimizer_block()
+        owner.update(l1=chosen.candidate.l1, l2=chosen.candidate.l2)
+        others = [name for name in self._nlp.pipe_names if name != self._name]
+        self._nlp.update(examples, sgd=self._optimizer(chosen.candidate), exclude=others, annotates=others)
+        if chosen.min_prob is not None:
+            use(self._nlp, pipe, chosen.min_prob)
+        return Fitted(self._name, len(examples), chosen, f, trials, held_out, suspects)
+
+    def _initialized(self, clusters: bool, examples: list[Example]) -> LearningPipe:
+        """The component with an entry for each label and feature, untrained, as a part of the pipeline."""
+        nlp, name = self._nlp, self._name
+        settings = copy.deepcopy(self._settings)
+        of_initialize = {key: value for key, value in self._of_initialize.items() if key not in ("corpus", "shards")}
+        if clusters:
+            of_initialize["clusters"] = PACKAGE
+            features = _features(settings)
+            features["extra"] = [*(features.get("extra") or []), *CLUSTER_TEMPLATES]
+        nlp.replace_pipe(name, settings.pop("factory"), config=settings)
+        nlp.config["initialize"]["components"][name] = of_initialize  # spaCy has removed it with the pipe
+        with nlp.select_pipes(enable=name):
+            nlp.initialize(lambda: examples)
+        return nlp.get_pipe(name)
+
+    def _annotated(self, pipe: LearningPipe, examples: list[Example], chosen: NDArray[np.bool_]) -> list[Example]:
+        annotate = earlier_annotation(pipe, self._nlp)
+        return [Example(annotate(examples[n]), examples[n].reference) for n in np.flatnonzero(chosen)]
+
+    def _trained(self, pipe: LearningPipe, examples: list[Example], candidates: list[Candidate]) -> Iterator[Candidate]:
+        """Train each candidate in place, from the weights of the one before."""
+        objective = pipe.training.objective(LBFGS(), examples)
+        begins = objective.weights()
+        for candidate in candidates:
+            if pipe.model.attrs["role"].has_hidden(pipe.model):  # whose states strong regularizers make equal for good
+                objective.assign(begins)
+            self._optimizer(candidate).step(objective, key=pipe.name)
+            yield candidate
+
+    def _optimizer_block(self) -> dict[str, Any]:
+        own = self._nlp.config["components"][self._name].get("optimizer")
+        return own if own and own["@optimizers"] == "spacy_crf.LBFGS.v1" else self._nlp.config["training"]["optimizer"]
+
+    def _optimizer(self, candidate: Candidate) -> LBFGS:
+        settings = {key: value for key, value in _lbfgs(self._nlp, self._name).items() if not key.startswith("@")}
+        settings.update(l1=candidate.l1, l2=candidate.l2, iterations_per_step=ITERATIONS)
+        settings["delta"] = min(settings.get("delta", DELTA), DELTA)
+        return LBFGS(**settings)
+
+    def _drop(self) -> None:
+        """Let candidates leave whose F1 is more than one standard error below the best one."""
+        f = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
+        top, n_gold = max(f.values()), self._judged[self._running[0]].counts[0]
+        error = math.sqrt(top * (1 - top) / max(1.0, n_gold))
+        self._running = [candidate for candidate in self._running if f[candidate] >= top - error]
+
+    def _held_out(
+        self, chosen: Trial, examples: list[Example], fold_of: NDArray[np.int64]
+    ) -> tuple[list[Example], list[Suspect]]:
+        """Each text as the winner predicts it, trained without it, and the texts whose annotation looks wrong to that model."""
+        found, suspects = {}, []
+        for fold, pipe in enumerate(self._judged[chosen.candidate].pipes):
+            unseen = self._annotated(pipe, examples, fold_of == fold)
+            if isinstance(pipe, CRFPipe):
+                suspects += judged_by(pipe, unseen)
+            pipe.cfg["confidence"] = _finds_entities(pipe)
+            if chosen.min_prob is not None:
+                pipe.cfg.update(decode="spans", min_prob=chosen.min_prob)
+            found.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
+        return [found[n] for n in range(len(examples))], ranked(suspects)
+
+
+def _predicted(pipe: LearningPipe, examples: list[Example]) -> list[Example]:
+    docs = pipe.pipe(example.predicted.copy() for example in examples)
+    return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
+
+
+def _finds_entities(pipe: LearningPipe) -> bool:
+    return pipe.annotation.scores_prefix == "ents"
+
+
+def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
+    """Annotated, found and right mentions of each text. RETURNS (float64[N, 3])"""
+    counts = np.zeros((len(examples), 3))
+    for of_text, example in zip(counts, examples):
+        gold, found = ({mention.place for mention in mentions} for mentions in pipe.annotation.mentions(example))
+        of_text[:] = len(gold), len(found), len(gold & found)
+    return counts
+
+
+def _f(counts: NDArray[np.float64]) -> float:
+    gold, found, right = counts
+    return float(2 * right / (gold + found)) if gold + found else 0.0
+
+
+def _interval(counts: NDArray[np.float64]) -> Interval:
+    """F1 of all texts, with percentiles of its bootstrap over texts (Efron & Tibshirani 1993, chapter 13)."""
+    n = len(counts)
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) @ counts
+    low, high = np.quantile([_f(row) for row in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(_f(counts.sum(axis=0)), float(low), float(high))
+
+
+def _added(points: Optional[list[Point]], more: list[Point]) -> list[Point]:
+    """The points of several sets of texts as points of all of them."""
+    if points is None:
+        return more
+    added = []
+    for one, other in zip(points, more):
+        labels = {*one.by_label, *other.by_label}
+        by_label = {name: one.by_label.get(name, Counts()).plus(other.by_label.get(name, Counts())) for name in labels}
+        sums = (
+            one.found + other.found,
+            one.expected_right + other.expected_right,
+            one.expected_gold + other.expected_gold,
+        )
+        added.append(Point(one.min_prob, *sums, by_label))
+    return added

@@ -1,0 +1,102 @@
+"""What a few annotated sentences give: `crf fit` on all of them, with and without packaged clusters of words, against
+python-crfsuite with its strong features, and spaCy's ``ner`` for the same CPU time: ``python -m tests.benchmarks.small_data``.
+
+Sentences are drawn by seed from the training part, test F1 is the mean over seeds.
+"""
+
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import spacy
+import typer
+from spacy.training import Example
+from spacy.util import fix_random_seed, load_config, minibatch
+
+from spacy_crf.cross_validation import fit
+
+from .data import ROOT, Sentence, iob2_tags, make_doc, make_examples, make_gold_doc, read_sentences
+from .measure import entity_f1, show
+from .rivals import STRONG_PARAMS, CRFsuite, CRFsuiteTagger, strong_features
+
+NAMES = "wnut17,mit_restaurant,wikigold,jnlpba,germeval14,usaddress,ingredients_ip"
+LANGUAGES = {"germeval14": "de", "german_ler": "de"}
+BATCH = 32
+
+
+def main(
+    names: str = typer.Option(NAMES, help="Data sets, between commas."),
+    sizes: str = typer.Option("50,100,200,500,1000", help="Numbers of sentences, between commas; 0 for all."),
+    seeds: int = typer.Option(3, help="Draws of the sentences."),
+    most_test: int = typer.Option(3000, help="Sentences of the test part, at most."),
+    ner: bool = typer.Option(True, help="Whether to train spaCy's ner."),
+) -> None:
+    rows = []
+    for name in names.split(","):
+        everything, test = read_sentences(name, "train"), read_sentences(name, "test", limit=most_test)
+        for size in map(int, sizes.split(",")):
+            results = []
+            for seed in range(seeds if size else 1):
+                drawn = random.Random(seed).sample(everything, min(size, len(everything)) if size else len(everything))
+                results.append(_row(LANGUAGES.get(name, "en"), drawn, test, ner))
+            rows.append([f"{name}, {size or 'all'}", *map(_mean, zip(*results))])
+            show(f"F1 on test, mean of {seeds} draws", HEADER, rows[-1:])
+    show(f"F1 on test, mean of {seeds} draws", HEADER, [*rows, ["mean", *map(_mean, zip(*(row[1:] for row in rows)))]])
+
+
+HEADER = ("sentences", "CRFsuite", "fit, no words", "fit, clusters", "ner, same CPU", "fit, expected", "fit, CPU s")
+
+
+def _mean(values) -> "float | None":
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def _row(lang: str, train: list[Sentence], test: list[Sentence], ner: bool) -> list["float | None"]:
+    gold = [sentence.tags for sentence in test]
+    plain, expected, seconds = _fit(lang, train, test, gold, words=False)
+    words, *_ = _fit(lang, train, test, gold, words=True)
+    rival = _ner(lang, train, test, gold, seconds) if ner else None
+    return [_crfsuite(lang, train, test, gold), plain, words, rival, expected, seconds]
+
+
+def _fit(lang: str, train: list[Sentence], test: list[Sentence], gold, *, words: bool) -> tuple[float, float, float]:
+    """RETURNS: Test F1, the F1 that the folds expect, and the CPU seconds of the training."""
+    config = load_config(ROOT / "configs" / "crf_ner.cfg", overrides={"nlp.lang": lang}, interpolate=True)
+    start = time.process_time()
+    nlp, (fitted,) = fit(config, lambda nlp: make_examples(nlp.vocab, train), words=words)
+    seconds = time.process_time() - start
+    docs = nlp.pipe(make_doc(nlp.vocab, sentence) for sentence in test)
+    return entity_f1(gold, [iob2_tags(doc) for doc in docs]), 100 * fitted.f.value, seconds
+
+
+def _crfsuite(lang: str, train: list[Sentence], test: list[Sentence], gold) -> float:
+    vocab = spacy.blank(lang).vocab
+    docs = [make_gold_doc(vocab, sentence) for sentence in train]
+    rival = CRFsuite(strong_features, STRONG_PARAMS).read(docs, [iob2_tags(doc) for doc in docs])
+    with tempfile.TemporaryDirectory() as folder:
+        rival.train(Path(folder) / "model", max_iterations=150)
+        tagger = CRFsuiteTagger(strong_features, Path(folder) / "model")
+        return entity_f1(gold, [tagger(make_doc(vocab, sentence)) for sentence in test])
+
+
+def _ner(lang: str, train: list[Sentence], test: list[Sentence], gold, seconds: float) -> float:
+    """spaCy's default ``ner``, trained on all sentences until the CPU time is over."""
+    fix_random_seed(0)
+    nlp = spacy.blank(lang)
+    nlp.add_pipe("ner")
+    examples: list[Example] = make_examples(nlp.vocab, train)
+    start = time.process_time()
+    optimizer = nlp.initialize(lambda: examples)
+    while time.process_time() - start < seconds:
+        random.shuffle(examples)
+        for batch in minibatch(examples, BATCH):
+            nlp.update(batch, sgd=optimizer, drop=0.1)
+    docs = nlp.pipe(make_doc(nlp.vocab, sentence) for sentence in test)
+    return entity_f1(gold, [iob2_tags(doc) for doc in docs])
+
+
+if __name__ == "__main__":
+    typer.run(main)
