@@ -157,8 +157,11 @@ def refit(
     """For ``[training.before_to_disk]``: `spacy train` saves the pipeline that `fit` trains on the texts of train and dev
     (``spacy_crf.refit.v1``). It is fitted once, when `spacy train` first saves.
 
-    train, dev (Path): The texts, .spacy files or folders of them, such as ${paths.train} and ${paths.dev}.
-    folds (int), words (bool), seed (int): As in `fit`.
+    train (Path): Texts, a .spacy file or a folder of them, such as ${paths.train}.
+    dev (Path): More texts, such as ${paths.dev}; none by default.
+    folds (int): Number of parts that are held out in turn.
+    words (bool): Whether clusters of words from spacy-lookups-data are tried.
+    seed (int): Draws the parts.
     """
     owner = "spacy_crf.refit.v1"
     folds, words = checks.count(owner, "folds", folds), checks.flag(owner, "words", words)
