@@ -2,7 +2,7 @@
 
 Without workers a part is a batch of texts from one file, and in the end all parts are joined to the output. With workers a part
 is some bytes or rows of an archive, each worker loads the pipeline by its path, and the parts themselves are the output. A
-manifest names the parts that are done: the same command goes on with the others.
+manifest names the parts that are done: the same command continues with the others.
 """
 
 import hashlib
@@ -110,16 +110,15 @@ def annotate_archive(
     RAISES (ValueError): With a code, if the source, the target or a worker can't do it; CRF491 if the results would be
         texts of the next run.
     """
-    planned, folder = plan(source, part_bytes), WorkFolder(options.target)
+    (parts, stamps, part_bytes), folder = plan(source, part_bytes), WorkFolder(options.target)
     if folder.is_within(source):
         raise ValueError(Errors.CRF491.format(target=options.target, source=source))
-    head = _head(options) | {"files": planned.files, "part_bytes": planned.part_bytes}
-    run = partial(executor.run, partial(Annotator, options, len(planned.parts)))
+    head = _head(options) | {"files": stamps, "part_bytes": part_bytes}
+    run = partial(executor.run, partial(Annotator, options, len(parts)))
     with folder.alone():
         manifest = Manifest(folder, head)
-        left = [part for part in planned.parts if part.number not in manifest.done]
-        size = sum(part.size for part in planned.parts)
-        total = _annotate(run, left, manifest, source, size, progress)
+        left = [part for part in parts if part.number not in manifest.done]
+        total = _annotate(run, left, manifest, source, sum(part.size for part in parts), progress)
         if total.errors:
             listed = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
             folder.write(ERRORS, "".join(f"{line}\n" for line in listed).encode("ascii"))

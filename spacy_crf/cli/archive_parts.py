@@ -33,18 +33,11 @@ class Part(NamedTuple):
         return f"{self.path}, {'row groups' if is_parquet(self.path) else 'bytes'} {self.begin} to {self.end}"
 
 
-class Plan(NamedTuple):
-    """files (dict): By name, properties that equal files have in common. part_bytes (int): The size that parts should have."""
-
-    parts: list[Part]
-    files: dict[str, list[str]]
-    part_bytes: int
-
-
-def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
+def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dict[str, list[str]], int]:
     """Cut a file, or all files of text or Parquet below a folder, in the order of their names.
 
     part_bytes (int): Size of a part; by default found by the size of the archive.
+    RETURNS (tuple): The parts; by file, the properties that show whether it has changed; the size that parts should have.
     RAISES (ValueError): CRF784 if there are none, or what is there can't be read. (FileNotFoundError): If there is no such path.
     """
     system, root = fsspec.core.url_to_fs(source)
@@ -52,17 +45,16 @@ def plan(source: str, part_bytes: Optional[int] = None) -> Plan:
     if not system.exists(root):
         raise FileNotFoundError(2, "No such file or directory", source)
     if system.isdir(root) and paths == [root]:
-        raise ValueError(
-            Errors.CRF784.format(path=source, reason=f"it has no file that ends with {', '.join(LINES)} or {PARQUET}")
-        )
+        reason = f"it has no file that ends with {', '.join(LINES)} or {PARQUET}"
+        raise ValueError(Errors.CRF784.format(path=source, reason=reason))
     infos = [(system.unstrip_protocol(path), system.info(path)) for path in paths]
     part_bytes = part_bytes or min(max(sum(info["size"] for _, info in infos) // _PARTS, _LEAST), _MOST)
-    found = Plan([], {}, part_bytes)
+    parts: list[Part] = []
     for name, info in infos:
-        found.files[name] = [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None]
         for begin, end, size in _cut(name, info["size"], part_bytes):
-            found.parts.append(Part(len(found.parts), name, begin, end, size))
-    return found
+            parts.append(Part(len(parts), name, begin, end, size))
+    stamps = {name: [f"{key}={info[key]}" for key in _STAMPS if info.get(key) is not None] for name, info in infos}
+    return parts, stamps, part_bytes
 
 
 def is_parquet(path: str) -> bool:

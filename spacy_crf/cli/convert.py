@@ -118,7 +118,7 @@ def convert(input_path: Path, output_path: Path, lang: str, settings: ReadSettin
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
                 "another key, name it with --label-column"
             )
-        report.tell()
+        report.print_warnings()
 
 
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:

@@ -285,7 +285,7 @@ def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[C
         if counts[0]:
             rows = [(key, *(f"{each.get(key, 0):,}" for each in counts)) for key in counts[0]]
             print_table(title, (*what, *(f"{what[1]} of dev" for _ in of_dev)), rows, n_texts=1)
-    report.tell()
+    report.print_warnings()
     for warning in _warnings(facts):
         msg.warn(warning)
 
@@ -322,8 +322,8 @@ def _warnings(facts: CorpusFacts) -> list[str]:
         (facts.untagged_tokens if facts.tags else 0, "tokens have no tag: crf_tagger allows any there"),
         (facts.without_cats, "texts have no label: crf_textcat allows any there that is not ruled out by 0"),
     )
-    told = [f"{len(texts):,} {what}: {_some(texts)}" for texts, what in shown if texts]
-    return told + [f"{n:,} {what}" for n, what in counted if n]
+    found = [f"{len(texts):,} {what}: {_some(texts)}" for texts, what in shown if texts]
+    return found + [f"{n:,} {what}" for n, what in counted if n]
 
 
 def _some(texts: list[str]) -> str:

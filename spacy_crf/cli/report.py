@@ -93,7 +93,9 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
     rows = []
     for case in chosen[:most]:
         text = judged.texts[case.doc]
-        rows.append((KINDS[case.kind], _said(text, case.gold), _said(text, case.found), _around(text, *case.places)))
+        rows.append(
+            (KINDS[case.kind], _described(text, case.gold), _described(text, case.found), _around(text, *case.places))
+        )
     title = f"{min(most, len(chosen))} of {len(chosen)} mistakes"
     print_table(title, ("kind", "annotated", "found", "around it"), rows, n_texts=4)
 
@@ -109,7 +111,7 @@ def _around(text: str, first: int, last: int) -> str:
     return " ".join((before + text[first:last] + after).split())
 
 
-def _said(text: str, mention) -> str:
+def _described(text: str, mention) -> str:
     if mention is None:
         return ""
     probability = "" if mention.probability is None else f" {mention.probability:.1%}"
@@ -136,7 +138,7 @@ def report_cli(
     data: DataArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     train: Annotated[
-        Optional[Path], typer.Option("--train", help="Its training texts, to tell known words from unknown ones.")
+        Optional[Path], typer.Option("--train", help="Its training texts, which show the known words.")
     ] = None,
     folds: Annotated[
         int, typer.Option("--folds", help="Number of trainings that look for wrong annotation in the training texts.")

@@ -69,12 +69,12 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
         for place, line in read_lines(sys.stdin.buffer, "the standard input"):
             yield from items_of_line(line, place)
         return
-    source, told = Source(path), 0
+    source, reported = Source(path), 0
     is_json = source.is_json()
     for place, value in source.items() if is_json else source.lines():
-        if progress is not None and source.position - told >= source.size // _STEPS:
-            told = source.position
-            progress(told, source.size)
+        if progress is not None and source.position - reported >= source.size // _STEPS:
+            reported = source.position
+            progress(reported, source.size)
         yield from [_item(value, place)] if is_json else items_of_line(value, place)
 
 
@@ -105,7 +105,7 @@ def read_docs(
     """Read the annotated Docs of a file, or of all .spacy files below a folder.
 
     nlp (Language): The pipeline whose tokenizer makes Docs of texts.
-    settings (ReadSettings): How to read the file; by default its contents tell.
+    settings (ReadSettings): How to read the file; by default found by its contents.
     report (Report): Collects what was read and what could not be used.
     RETURNS (List[Doc])
     RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
@@ -131,10 +131,10 @@ def read_held_out(folder: Path, nlp: Language) -> Optional[list[Example]]:
     return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)]
 
 
-def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Example]:
+def read_examples(path: Path, nlp: Language, *, warns: bool = True) -> list[Example]:
     """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads.
 
-    tell (bool): Whether to print what could not be used.
+    warns (bool): Whether to print what could not be used.
     RETURNS (List[Example])
     RAISES (ValueError): If there are no texts, or one can't be read.
     """
@@ -142,8 +142,8 @@ def read_examples(path: Path, nlp: Language, *, tell: bool = True) -> list[Examp
     if brat.is_collection(path) or (path.suffix != ".spacy" and not path.is_dir()):
         report = Report()
         examples = list(corpus.make_examples(nlp, read_docs(path, nlp, report=report)))
-        if tell:
-            report.tell()
+        if warns:
+            report.print_warnings()
         return examples
     docs = [doc for file in walk_corpus(path, ".spacy") for doc in docs_of(file, nlp)]
     for number, doc in enumerate(docs, start=1):

@@ -168,7 +168,7 @@ def update(
 
 def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
     """The weighted scores of components, and the F of each label."""
-    found, scores = nlp.evaluate(read_examples(data, nlp, tell=False)), {}
+    found, scores = nlp.evaluate(read_examples(data, nlp, warns=False)), {}
     for name in names:
         for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
             if weight:

@@ -92,7 +92,13 @@ def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
     if not any(tags):
         annotation["tags"] = pos
     if any(heads) and any(deps):
-        annotation["heads"] = [_head(word, n, len(words)) for n, word in enumerate(words)]
+        annotation["heads"] = []
+        for n, word in enumerate(words):
+            head = word.cells[6]
+            if head not in ("0", "_") and (not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= len(words)):
+                has = counted(len(words), "word")
+                raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {has}")
+            annotation["heads"].append(n if head in ("0", "_") else int(head) - 1)
         annotation["deps"] = ["ROOT" if dep.lower() == "root" else dep for dep in deps]
     annotation = {name: values for name, values in annotation.items() if any(values) or name == "heads"}
     if scheme:
@@ -102,13 +108,3 @@ def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
         return Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)
     except (ValueError, KeyError) as error:
         raise unreadable(words[0].place, f"spaCy says: {error}") from None
-
-
-def _head(word: Word, at: int, length: int) -> int:
-    head = word.cells[6]
-    if head in ("0", "_"):
-        return at
-    if not head.isdecimal() or len(head) > 9 or not 0 < int(head) <= length:
-        has = counted(length, "word")
-        raise unreadable(word.place, f"its head '{head}' is not a word of its sentence, which has {has}")
-    return int(head) - 1

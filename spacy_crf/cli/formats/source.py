@@ -79,8 +79,7 @@ class Report:
     binary: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)  # that were not read
 
-    def tell(self) -> None:
-        """Print the warnings."""
+    def print_warnings(self) -> None:
         for places, what in (
             (self.trimmed, "spans began or ended with white space, which is left out"),
             (self.overlapping, "spans overlap longer ones (or equal ones before them), and are left out"),

@@ -22,7 +22,7 @@ import spacy
 from ... import __version__
 from ...errors import Errors, shown
 
-# Makes the function that does a task, called with the task and, unless it is None, with what all tasks are told. It is sent to
+# Makes the function that does a task, called with the task and, unless it is None, with what all tasks share. It is sent to
 # the workers by its name, so they have to be able to import it.
 Maker = Callable[[], Callable[..., Any]]
 Outcome = tuple[Any, Optional[Exception]]  # of a task: its result, or the error that it raised
@@ -52,11 +52,11 @@ class Executor:
 class Staff:
     """Workers that stay from one run to the next, with what they have made."""
 
-    def run(self, tasks: Iterable[Any], told: Any = None) -> Iterator[tuple[Any, Any]]:
+    def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
         """Tasks with their results, as they get ready. If there are no more tasks than workers, the task at a place goes to the
         same worker in each run.
 
-        told: Second argument of the function that does a task, unless it is None.
+        shared: Second argument of the function that does a task, unless it is None.
         RAISES (ValueError): CRF780 if a task seems to kill its workers, CRF738 if processes end before they are ready.
         """
         raise NotImplementedError
@@ -72,10 +72,10 @@ class _Worker:
     def versions(self) -> dict[str, str]:
         return _versions()
 
-    def do(self, task: Any, told: Any) -> Outcome:
+    def do(self, task: Any, shared: Any) -> Outcome:
         try:
             self._work = self._work or self._make()
-            return (self._work(task) if told is None else self._work(task, told)), None
+            return (self._work(task) if shared is None else self._work(task, shared)), None
         except Exception as error:
             try:
                 pickle.loads(pickle.dumps(error))
@@ -122,7 +122,7 @@ class _ProcessStaff(Staff):
         self._make, self._workers = make, workers
         self._idle: list[_Process] = []
 
-    def run(self, tasks: Iterable[Any], told: Any = None) -> Iterator[tuple[Any, Any]]:
+    def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
         left, deaths = list(tasks)[::-1], Counter()
         busy: dict[Connection, _Process] = {}
 
@@ -130,7 +130,7 @@ class _ProcessStaff(Staff):
             while left and len(busy) < self._workers:
                 process = self._idle.pop(0) if self._idle else self._hire(busy.values())
                 busy[process.connection] = process
-                process.give(left.pop(), told)
+                process.give(left.pop(), shared)
 
         try:
             while left or busy:
@@ -185,10 +185,10 @@ class _Process:
         self._is_ready = False
         self.task: Any = None
 
-    def give(self, task: Any, told: Any) -> None:
+    def give(self, task: Any, shared: Any) -> None:
         self.task = task
         with suppress(OSError):  # the process is gone, which `receive` will see
-            _send(self.connection, (task, told))
+            _send(self.connection, (task, shared))
 
     def receive(self) -> Any:
         """RETURNS: `_READY`, an `Outcome`, or None if the process is gone. RAISES (ValueError): CRF738."""
@@ -291,11 +291,11 @@ class _RayStaff(Staff):
         self._actors: list[Any] = []  # by their place
         self._beginning: dict[Any, int] = {}  # by the call that shows when the worker is ready, its place
 
-    def run(self, tasks: Iterable[Any], told: Any = None) -> Iterator[tuple[Any, Any]]:
+    def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
         """RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other versions than this process, CRF739 if
         they can't import the function that does tasks."""
         ray, deaths, left = self._ray, Counter(), list(tasks)[::-1]
-        told = None if told is None else ray.put(told)  # once for each machine
+        shared = None if shared is None else ray.put(shared)  # once for each machine
         while len(self._actors) < min(self._executor.workers, len(left)):
             self._replace(len(self._actors))
         # Some may never get ready, in a cluster with fewer cores: nobody waits for them
@@ -305,7 +305,7 @@ class _RayStaff(Staff):
         def give() -> None:
             while left and idle:
                 place, task = idle.pop(0), left.pop()
-                running[self._actors[place].do.remote(task, told)] = place, task
+                running[self._actors[place].do.remote(task, shared)] = place, task
 
         while left or running:
             give()

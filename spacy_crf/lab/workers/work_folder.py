@@ -200,7 +200,7 @@ class Manifest:
         if self.done if first is None else first in self.done:
             key = differing[0]
             difference = _difference(before.get(key), self.head[key])
-            raise self._folder.refusal(f"what is there was made with other {key}: {difference}")
+            raise self._folder.refusal(f"it was made with other {key}: {difference}")
         if self.done:
             announcements.info("%s: other work was begun there, and is begun anew", self._folder.folder)
             self.done = {}
