@@ -10,7 +10,7 @@ import socket
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Optional
 from weakref import WeakValueDictionary, finalize
@@ -54,10 +54,7 @@ class Lock:
             self._file.truncate(0)
             self._file.write(f"{os.getpid()} of {socket.gethostname()}".encode())
 
-    def __enter__(self) -> "Lock":
-        return self
-
-    def __exit__(self, *args: Any) -> None:
+    def close(self) -> None:
         self._file.close()
 
 
@@ -149,7 +146,7 @@ class WorkFolder:
         held: Any = nullcontext()
         if isinstance(self._system, LocalFileSystem):
             try:
-                held = Lock(Path(self._root) / LOCK)
+                held = closing(Lock(Path(self._root) / LOCK))
             except NoLocks as error:
                 warnings.warn(Warnings.CRFW490.format(path=self.folder, reason=error.__cause__), stacklevel=4)
         with held:
