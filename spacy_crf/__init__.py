@@ -17,7 +17,7 @@ __all__ = [
     "__version__",
     "render",
 ]
-__version__ = "0.14.0"
+__version__ = "0.15.0"
 
 # Loaded when they are asked for: every ``spacy.blank()`` imports this package
 _MODULES = {
