@@ -49,7 +49,7 @@ def fit_cli(
     ] = True,
     seed: Annotated[int, typer.Option("--seed", help="Draws the folds.")] = 0,
 ) -> None:
-    """Train on all texts, and choose the settings by cross-validation. No text is kept aside: each fold is held out once and
+    """Train on all texts; cross-validation chooses the settings. No text is kept aside: each fold is held out once and
     judges values of l1 and l2, thresholds of probabilities, and word clusters; the best of them train on everything."""
     from ..cross_validation import fit
 
