@@ -7,6 +7,7 @@ together choose the winner and its threshold; one training on all texts follows.
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -27,7 +28,7 @@ from .optimizers.lbfgs import LBFGS
 from .pipeline.corpora import Corpus
 from .pipeline.initialization import earlier_annotation
 from .pipeline.prediction import CRFPipe
-from .pipeline.thresholds import Counts, Point, best, measure, shrunk, use
+from .pipeline.thresholds import Point, best, measure, shrunk, use
 from .pipeline.training import LearningPipe
 from .report.suspects import Suspect, judged_by, ranked
 
@@ -388,7 +389,8 @@ def _added(points: Optional[list[Point]], more: list[Point]) -> list[Point]:
     added = []
     for one, other in zip(points, more):
         labels = {*one.by_label, *other.by_label}
-        by_label = {name: one.by_label.get(name, Counts()).plus(other.by_label.get(name, Counts())) for name in labels}
+        none: Counter[str] = Counter()
+        by_label = {name: one.by_label.get(name, none) + other.by_label.get(name, none) for name in labels}
         sums = (
             one.found + other.found,
             one.expected_right + other.expected_right,

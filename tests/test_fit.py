@@ -1,6 +1,7 @@
 """Training on all texts, with settings that cross-validation chooses: `crf fit` and ``spacy_crf.refit.v1``."""
 
 import json
+from collections import Counter
 from functools import wraps
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from spacy_crf.cli import app
 from spacy_crf.cross_validation import Candidate, fit
 from spacy_crf.features import clusters
 from spacy_crf.pipeline.prediction import CRFPipe
-from spacy_crf.pipeline.thresholds import Counts, Point, measure, shrunk
+from spacy_crf.pipeline.thresholds import Point, measure, shrunk
 from spacy_crf.report.suspects import of_jsonl
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, tag_examples
@@ -161,7 +162,7 @@ def test_who_is_a_standard_error_behind_leaves():
 
 
 def point(min_prob, right, found, gold, expected_right, expected_gold):
-    return Point(min_prob, found, expected_right, expected_gold, {"X": Counts(found, right, gold)})
+    return Point(min_prob, found, expected_right, expected_gold, {"X": Counter(judged=found, right=right, gold=gold)})
 
 
 @pytest.mark.parametrize("n, least, most", [(1, 0.6, 0.7), (50, 0.4, 0.5), (100, 0.2, 0.2), (1000, 0.2, 0.2)])

@@ -1,6 +1,7 @@
 """`crf threshold` and ``spacy_crf.fit_min_prob.v1``: which min_prob does best where components decode by spans."""
 
 import json
+from collections import Counter
 
 import pytest
 import spacy
@@ -11,7 +12,7 @@ from spacy.training.loop import train
 from spacy.util import load_config, registry
 
 from spacy_crf.cli.report import threshold
-from spacy_crf.pipeline.thresholds import THRESHOLDS, Counts, Point, best, best_of_labels, measure
+from spacy_crf.pipeline.thresholds import THRESHOLDS, Point, best, best_of_labels, measure
 
 from .test_commands import run
 from .test_configs import ROOT
@@ -33,7 +34,7 @@ def folder(tmp_path_factory):
 
 
 def point(min_prob, right, judged=10, gold=10, **others):
-    return Point(min_prob, judged, 0.0, 0.0, {"PER": Counts(judged, right, gold), **others})
+    return Point(min_prob, judged, 0.0, 0.0, {"PER": Counter(judged=judged, right=right, gold=gold), **others})
 
 
 def test_the_best_f_is_taken_and_of_equals_the_one_nearest_to_one_half():
@@ -61,9 +62,9 @@ def test_what_is_measured_is_what_the_component_finds(factory, config):
         pipe.cfg.update(decode="spans", min_prob=each.min_prob)
         found = [Example(nlp(example.predicted.copy()), example.reference) for example in examples]
         pairs = [(set(gold), set(said)) for gold, said in map(_places, [pipe] * len(found), found)]
-        assert each.found == each.all.judged == sum(len(said) for _, said in pairs)
-        assert each.all.right == sum(len(gold & said) for gold, said in pairs)
-        assert each.all.gold == sum(len(gold) for gold, _ in pairs)
+        assert each.found == each.all["judged"] == sum(len(said) for _, said in pairs)
+        assert each.all["right"] == sum(len(gold & said) for gold, said in pairs)
+        assert each.all["gold"] == sum(len(gold) for gold, _ in pairs)
     assert all(0.0 <= each.expected_f() <= 1.0 for each in points)
     found = [each.found for each in points]
     assert found[0] > found[-1] and points[0].recall >= points[-1].recall
@@ -118,7 +119,11 @@ def test_the_command_prints_and_saves(folder, tmp_path):
 
 
 def test_labels_get_thresholds_of_their_own(folder, tmp_path):
-    rare = [Counts(30, 10, 20), Counts(12, 8, 20), Counts(4, 4, 20)]
+    rare = [
+        Counter(judged=30, right=10, gold=20),
+        Counter(judged=12, right=8, gold=20),
+        Counter(judged=4, right=4, gold=20),
+    ]
     points = [
         point(t, *per, ORG=org) for t, per, org in zip((0.1, 0.4, 0.8), [(15, 16, 20), (9, 9, 20), (2, 2, 20)], rare)
     ]

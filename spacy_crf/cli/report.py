@@ -344,7 +344,7 @@ def threshold(
     for pipe in pipes:
         annotated = annotated_before(nlp, pipe.name, examples)
         points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
-        if not expected and not points[0].all.gold:
+        if not expected and not points[0].all["gold"]:
             raise ValueError(Errors.CRF423.format(name=pipe.name, path=data))
         if per_label:
             points += measure(pipe, annotated, [best_of_labels(points, beta)])

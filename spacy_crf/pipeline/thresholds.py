@@ -1,6 +1,7 @@
 """Which `min_prob` does best where ``decode = "spans"``: by annotated texts, or by what the model itself expects."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -29,17 +30,6 @@ ENOUGH_ENTITIES = 100
 _CHANCE = 0.001  # a difference of F that says nothing
 
 
-class Counts(NamedTuple):
-    """Spans of one label, where the texts are annotated."""
-
-    judged: int = 0
-    right: int = 0
-    gold: int = 0
-
-    def plus(self, other: "Counts") -> "Counts":
-        return Counts(self.judged + other.judged, self.right + other.right, self.gold + other.gold)
-
-
 class Point(NamedTuple):
     """Spans that are found with one threshold, and how many of them are right."""
 
@@ -47,11 +37,13 @@ class Point(NamedTuple):
     found: int  # spans
     expected_right: float  # sum of their probabilities
     expected_gold: float  # of all spans
-    by_label: dict[str, Counts]
+    by_label: dict[
+        str, Counter[str]
+    ]  # numbers of "judged" spans, "right" ones and "gold" ones, where texts are annotated
 
     @property
-    def all(self) -> Counts:
-        return _sum(self.by_label.values())
+    def all(self) -> Counter[str]:
+        return sum(self.by_label.values(), Counter())
 
     def f(self, beta: float = 1.0) -> float:
         """F, of which recall is worth beta times as much as precision."""
@@ -63,11 +55,11 @@ class Point(NamedTuple):
 
     @property
     def precision(self) -> float:
-        return _share(self.all.right, self.all.judged)
+        return _share(self.all["right"], self.all["judged"])
 
     @property
     def recall(self) -> float:
-        return _share(self.all.right, self.all.gold)
+        return _share(self.all["right"], self.all["gold"])
 
 
 def measure(
@@ -89,13 +81,15 @@ def measure(
             done += len(docs)
             pipe.require_ready(docs)
             scores = pipe.model.predict(DocBatch.of(docs))
-            judged = _Judge(pipe, docs, references)
+            known: list[tuple[bytes, dict[str, Counter[str]]]] = [(b"none", {})] * len(docs)
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
                 prediction = predict(pipe.parts(), DocBatch.of(docs), scores)
                 if judge:
-                    judged.add(prediction, before.by_label)
+                    known = _judge(pipe, docs, references, prediction, known)
+                    for label, of_doc in (item for _, counts in known for item in counts.items()):
+                        before.by_label.setdefault(label, Counter()).update(of_doc)
                 points[n] = before._replace(
                     found=before.found + len(prediction.probabilities),
                     expected_right=before.expected_right + float(prediction.probabilities.sum()),
@@ -119,7 +113,7 @@ def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> P
 def shrunk(points: list[Point], beta: float = 1.0) -> float:
     """The threshold with the best F, moved towards the one that the model expects to be best (on the scale of log odds) where
     fewer than `ENOUGH_ENTITIES` are annotated: a few entities choose by chance."""
-    weight = min(1.0, points[0].all.gold / ENOUGH_ENTITIES)
+    weight = min(1.0, points[0].all["gold"] / ENOUGH_ENTITIES)
     by_annotation, by_model = (
         math.log(point.min_prob / (1 - point.min_prob))
         for point in (best(points, beta), best(points, beta, expected=True))
@@ -134,14 +128,14 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
     RETURNS (Dict[str, float]): Of the labels that are annotated, and that of the others.
     """
     start = best(points, beta)
-    chosen = dict.fromkeys((label for label, counts in start.by_label.items() if counts.gold), start)
+    chosen = dict.fromkeys((label for label, counts in start.by_label.items() if counts["gold"]), start)
     is_better = True
     while is_better:
         is_better = False
         for label in chosen:
-            others = _sum(counts for other, counts in start.by_label.items() if other not in chosen)
-            others = others.plus(_sum(chosen[other].by_label[other] for other in chosen if other != label))
-            f = [_f(others.plus(point.by_label.get(label, Counts())), beta) for point in points]
+            points_of = {**dict.fromkeys(start.by_label, start), **chosen}
+            others = [point.by_label[other] for other, point in points_of.items() if other != label]
+            f = [_f(sum(others, point.by_label.get(label, Counter())), beta) for point in points]
             top = points[f.index(max(f))]
             if max(f) > f[points.index(chosen[label])] + _CHANCE:
                 chosen[label], is_better = top, True
@@ -200,37 +194,30 @@ def fit_min_prob(
     return fit
 
 
-class _Judge:
-    """Compares what is found in some Docs with their annotation. Of one threshold and the next most Docs are the same, and these
-    are looked at once."""
-
-    def __init__(self, pipe: "CRFPipe", docs: list[Doc], references: list[Doc]):
-        self._pipe, self._docs, self._references = pipe, docs, references
-        self._tags: list[Optional[bytes]] = [None] * len(docs)
-        self._counts: list[dict[str, Counts]] = [{}] * len(docs)  # what these tags gave
-
-    def add(self, prediction: Prediction, by_label: dict[str, Counts]) -> None:
-        """Adds up what is found, right, and annotated."""
-        starts = prediction.doc_starts
-        tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(starts)]
-        new = [n for n, before in enumerate(self._tags) if tags[n] != before]
-        copies = [self._docs[n].copy() for n in new]
-        self._pipe.set_annotations(copies, _of_docs(prediction, new))
-        for n, doc in zip(new, copies):
-            self._tags[n], self._counts[n] = tags[n], self._count(doc, self._references[n])
-        for counts in self._counts:
-            for label, of_doc in counts.items():
-                by_label[label] = by_label.get(label, Counts()).plus(of_doc)
-
-    def _count(self, doc: Doc, reference: Doc) -> dict[str, Counts]:
-        gold, found = self._pipe.annotation.mentions(Example(doc, reference))
-        places, counts = {mention.place for mention in gold}, dict[str, Counts]()
+def _judge(
+    pipe: "CRFPipe",
+    docs: list[Doc],
+    references: list[Doc],
+    prediction: Prediction,
+    known: list[tuple[bytes, dict[str, Counter[str]]]],
+) -> list[tuple[bytes, dict[str, Counter[str]]]]:
+    """Compare a prediction with the annotation: the tags of each Doc, and its counts by label. Most Docs have the same tags as
+    with the threshold before (`known`), and keep their counts."""
+    judged = list(known)
+    tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(prediction.doc_starts)]
+    new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
+    copies = [docs[n].copy() for n in new]
+    pipe.set_annotations(copies, _of_docs(prediction, new))
+    for n, doc in zip(new, copies):
+        gold, found = pipe.annotation.mentions(Example(doc, references[n]))
+        places = {mention.place for mention in gold}
+        counts: dict[str, Counter[str]] = {}
         for mention in found:
-            one = Counts(judged=1, right=int(mention.place in places))
-            counts[mention.label] = counts.get(mention.label, Counts()).plus(one)
+            counts.setdefault(mention.label, Counter()).update(judged=1, right=int(mention.place in places))
         for _, _, label in places:
-            counts[label] = counts.get(label, Counts()).plus(Counts(gold=1))
-        return counts
+            counts.setdefault(label, Counter()).update(gold=1)
+        judged[n] = tags[n], counts
+    return judged
 
 
 def _of_docs(prediction: Prediction, numbers: list[int]) -> Prediction:
@@ -247,15 +234,8 @@ def _of_docs(prediction: Prediction, numbers: list[int]) -> Prediction:
     )
 
 
-def _sum(counts: Iterable[Counts]) -> Counts:
-    total = Counts()
-    for each in counts:
-        total = total.plus(each)
-    return total
-
-
-def _f(counts: Counts, beta: float) -> float:
-    return _share((1 + beta**2) * counts.right, counts.judged + beta**2 * counts.gold)
+def _f(counts: Counter[str], beta: float) -> float:
+    return _share((1 + beta**2) * counts["right"], counts["judged"] + beta**2 * counts["gold"])
 
 
 def _share(part: float, whole: float) -> float:
