@@ -29,6 +29,8 @@ _BALANCED = 0.5  # makes the fewest mistakes where nothing is known of the texts
 ENOUGH_ENTITIES = 100
 _CHANCE = 0.001  # a difference of F that says nothing
 
+Judged = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, and their counts by label
+
 
 class Point(NamedTuple):
     """Spans that are found with one threshold, and how many of them are right."""
@@ -37,9 +39,7 @@ class Point(NamedTuple):
     found: int  # spans
     expected_right: float  # sum of their probabilities
     expected_gold: float  # of all spans
-    by_label: dict[
-        str, Counter[str]
-    ]  # numbers of "judged" spans, "right" ones and "gold" ones, where texts are annotated
+    by_label: dict[str, Counter[str]]  # where texts are annotated: how many spans are "judged", "right" and "gold"
 
     @property
     def all(self) -> Counter[str]:
@@ -81,7 +81,7 @@ def measure(
             done += len(docs)
             pipe.require_ready(docs)
             scores = pipe.model.predict(DocBatch.of(docs))
-            known: list[tuple[bytes, dict[str, Counter[str]]]] = [(b"none", {})] * len(docs)
+            known: list[Judged] = [(None, {})] * len(docs)
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
@@ -195,14 +195,10 @@ def fit_min_prob(
 
 
 def _judge(
-    pipe: "CRFPipe",
-    docs: list[Doc],
-    references: list[Doc],
-    prediction: Prediction,
-    known: list[tuple[bytes, dict[str, Counter[str]]]],
-) -> list[tuple[bytes, dict[str, Counter[str]]]]:
-    """Compare a prediction with the annotation: the tags of each Doc, and its counts by label. Most Docs have the same tags as
-    with the threshold before (`known`), and keep their counts."""
+    pipe: "CRFPipe", docs: list[Doc], references: list[Doc], prediction: Prediction, known: list[Judged]
+) -> list[Judged]:
+    """Compare a prediction with the annotation. Most Docs have the same tags as with the threshold before (`known`), and keep
+    their counts."""
     judged = list(known)
     tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(prediction.doc_starts)]
     new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
