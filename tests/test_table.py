@@ -13,7 +13,7 @@ from spacy_crf.features.shared_windows import CorpusTokens
 from spacy_crf.kernels.sparse_rows import LARGE, add_kind_rows, scatter_kind_rows
 from spacy_crf.models.fixed_tokens import FixedTokens, TokensPass, items_side_by_side
 from spacy_crf.models.table import Table, parts_for
-from spacy_crf.models.table_scorer import LexemeScores
+from spacy_crf.models.table_scorer import TableScorer
 from spacy_crf.types import TokenFeatures
 
 TEMPLATES = [
@@ -191,13 +191,8 @@ def test_items_side_by_side_are_the_same(corpus, kept):
 
 def test_scores_of_lexemes(corpus):
     """What prediction sums per lexeme, and the rest per token, is the whole."""
-    rows, slots = corpus.rows, corpus.rows.slots(corpus.weights)
-    single = corpus.compiled.reads_one_lexeme
-    lexemes = LexemeScores(corpus.compiled, single, rows, slots)
-    rest = corpus.compiled.only(~single)
     scores = np.zeros_like(corpus.d_scores)
-    lexemes.add(corpus.columns, scores)
-    rows.add_scores(rest.rows(corpus.columns, rows.index), slots, scores)
+    TableScorer(corpus.compiled, corpus.rows, corpus.weights, by_lexeme=True).add(corpus.columns, scores)
     assert scores == pytest.approx(corpus.scores, abs=1e-5)  # summed in float32
 
 

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Optional
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -22,8 +22,12 @@ _LEXEME_SCORES_BYTES = 256 << 20
 
 
 class TableScorer:
-    """Scores of tokens by one table of weights. Features of templates that read a single lexeme are summed once for each lexeme,
-    features of other templates are looked up.
+    """Scores of tokens by one table of weights.
+
+    Templates that read attributes of one lexeme, and its vector, give the same scores wherever the word stands. They are summed
+    once, for each token that sees the lexeme, when the lexeme is met first; so a window of -2..2 costs the addition of one run of
+    five rows per word, whatever the number of templates. Features of other templates are looked up. Safe to use from several
+    threads.
 
     compiled (CompiledTemplates): The templates.
     table (Table), weights (float32[W]): Pairs with weights, and the weights.
@@ -43,8 +47,27 @@ class TableScorer:
         self.slots = table.slots(weights).astype(np.float32)  # as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
-        self.lexeme_scores = LexemeScores(compiled, single, table, self.slots, vectors)
         self._rest = compiled.only(~single)
+        offsets = compiled.part_offsets[compiled.part_starts[:-1]]
+        of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
+        self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
+        self._matrix = None if vectors is None else vectors.seen_by(self._sight)
+        # By offset, so that the templates of each place are a slice
+        chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
+        self._of_lexemes = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
+        found, counts = np.unique(offsets[chosen], return_counts=True)
+        ends = np.cumsum(counts)
+        self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
+        self._reach = compiled.reader.reach
+        self._lock = threading.Lock()
+        self._shape = (self._sight.width, table.n_columns)
+        # For each table that is in use: scores, and of how many of its words. (A thread may still use an older table.)
+        self._known: WeakKeyDictionary[LexemeTable, tuple[NDArray[np.float32], int]] = WeakKeyDictionary()
+
+    @property
+    def bytes_per_lexeme(self) -> int:
+        """Memory for the scores of one lexeme."""
+        return 4 * math.prod(self._shape)
 
     @property
     def attributes(self) -> set[str]:
@@ -61,7 +84,7 @@ class TableScorer:
 
         RETURNS (float): How many words of the columns' table need nothing any more but what is looked up; inf for all.
         """
-        n_known = self.lexeme_scores.add(columns, scores)
+        n_known = self._add_lexemes(columns, scores)
         rest, index = self._rest, self._table.index
         if not len(self._table.pair_columns):
             return n_known
@@ -71,46 +94,7 @@ class TableScorer:
             self._table.add_scores(rest.look_up(rest.hash_items(columns), index), self.slots, scores)
         return n_known
 
-
-class LexemeScores:
-    """Scores of all templates that read attributes of one lexeme, or its vector, summed for each token that sees the lexeme.
-
-    They are the same wherever the word stands, so a window of -2..2 costs the addition of one run of five rows per word,
-    whatever the number of templates. Scores are computed when a lexeme is met first; safe to use from several threads.
-    """
-
-    def __init__(
-        self,
-        compiled: CompiledTemplates,
-        single: NDArray[np.bool_],
-        rows: Table,
-        slots: Floats,
-        vectors: Optional[Any] = None,
-    ):
-        self._rows = rows
-        self._slots = slots
-        offsets = compiled.part_offsets[compiled.part_starts[:-1]]
-        of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
-        self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
-        self._matrix = None if vectors is None else vectors.seen_by(self._sight)
-        # By offset, so that the templates of each place are a slice
-        chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
-        self._compiled = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
-        found, counts = np.unique(offsets[chosen], return_counts=True)
-        ends = np.cumsum(counts)
-        self._places = [(self._sight.place(o), slice(e - n, e)) for o, n, e in zip(found, counts, ends)]
-        self._reach = compiled.reader.reach
-        self._lock = threading.Lock()
-        self._shape = (self._sight.width, rows.n_columns)
-        # For each table that is in use: scores, and of how many of its words. (A thread may still use an older table.)
-        self._of_tables: WeakKeyDictionary[LexemeTable, tuple[NDArray[np.float32], int]] = WeakKeyDictionary()
-
-    @property
-    def bytes_per_lexeme(self) -> int:
-        """Memory for the scores of one lexeme."""
-        return 4 * math.prod(self._shape)
-
-    def add(self, columns: TokenColumns, scores: Floats) -> float:
+    def _add_lexemes(self, columns: TokenColumns, scores: Floats) -> float:
         """Add the scores of the lexemes around each token to ``scores`` (float64[T, C]).
 
         RETURNS (float): Of how many words of the table there are scores; inf where none are needed.
@@ -119,7 +103,7 @@ class LexemeScores:
             return math.inf
         table = columns.table
         with self._lock:
-            known, filled = self._of_tables.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
+            known, filled = self._known.get(table) or (np.zeros((0, *self._shape), dtype=np.float32), 0)
             size = table.size
             if size > filled:
                 if size > len(known):
@@ -128,16 +112,16 @@ class LexemeScores:
                     grown[:filled] = known[:filled]
                     known = grown
                 known[filled:size] = self._of_words(*table.rows(slice(filled, size)))
-                self._of_tables[table] = known, size
+                self._known[table] = known, size
         add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, known, scores)
         return max(size, filled)
 
     def _of_words(self, attributes: NDArray[np.uint64], vectors: NDArray[np.float32]) -> Floats:
         values = np.ascontiguousarray(attributes.T)
-        rows = self._compiled.rows_of_values(values, self._compiled.part_columns, self._rows.index)
-        first_slots, scores = self._rows.first_slots(rows), np.zeros((rows.shape[1], *self._shape))
+        rows = self._of_lexemes.rows_of_values(values, self._of_lexemes.part_columns, self._table.index)
+        first_slots, scores = self._table.first_slots(rows), np.zeros((rows.shape[1], *self._shape))
         for place, templates in self._places:
-            self._rows.add_references(first_slots[templates], self._slots, scores, place=place)
+            self._table.add_references(first_slots[templates], self.slots, scores, place=place)
         if self._matrix is not None:
             # In float64, or a word would have slightly other scores among others
             scores += np.tensordot(vectors.astype(np.float64), self._matrix, axes=1)
@@ -146,4 +130,4 @@ class LexemeScores:
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
     """Number of lexemes for which scorers keep scores: as many as are wanted, or as there is memory for. RETURNS (int)"""
-    return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.lexeme_scores.bytes_per_lexeme for scorer in scorers)))
+    return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))
