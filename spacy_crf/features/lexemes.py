@@ -240,7 +240,7 @@ class LexemeTable:
         vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
         size = self.size + len(rows)
         if size > len(self.columns):
-            self.columns, self.vectors = (_grown(array, self.size, size) for array in (self.columns, self.vectors))
+            self.columns, self.vectors = (grown(array, self.size, size) for array in (self.columns, self.vectors))
         self.columns[self.size : size] = rows[:, self._kept]
         if self._fresh is not None:
             of_words = np.zeros((len(rows), 0), dtype=np.float32) if vectors is None else vectors
@@ -270,11 +270,11 @@ class LexemeTable:
         return hashed
 
 
-def _grown(array: NDArray, used: int, size: int) -> NDArray:
+def grown(array: NDArray, used: int, size: int) -> NDArray:
     """A new array with room for more rows: other threads may be reading the old one."""
-    grown = np.zeros((max(size, 2 * len(array)), array.shape[1]), dtype=array.dtype)
-    grown[:used] = array[:used]
-    return grown
+    larger = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
+    larger[:used] = array[:used]
+    return larger
 
 
 def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

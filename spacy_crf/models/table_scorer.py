@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..features.extractor import CompiledTemplates
-from ..features.lexemes import LexemeTable
+from ..features.lexemes import LexemeTable, grown
 from ..features.token_columns import ColumnReader, TokenColumns
 from ..kernels.sparse_rows import add_kind_rows
 from ..types import Floats
@@ -107,10 +107,7 @@ class TableScorer:
             size = table.size
             if size > filled:
                 if size > len(known):
-                    # A new array: other threads may be reading the old one
-                    grown = np.zeros((max(size, 2 * len(known)), *self._shape), dtype=np.float32)
-                    grown[:filled] = known[:filled]
-                    known = grown
+                    known = grown(known, filled, size)
                 known[filled:size] = self._of_words(*table.rows(slice(filled, size)))
                 self._known[table] = known, size
         add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, known, scores)
