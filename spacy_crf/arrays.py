@@ -223,6 +223,13 @@ def ends(starts: Optional[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np
     return opens, closes
 
 
+def grown(array: NDArray, used: int, size: int) -> NDArray:
+    """A new array with room for more rows: other threads may be reading the old one."""
+    larger = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
+    larger[:used] = array[:used]
+    return larger
+
+
 def spread(rows: NDArray, places: NDArray[np.int64], size: int, fill: float = 0.0) -> NDArray:
     """An array of `size` rows: the given rows at their places, the fill value elsewhere."""
     every = np.full((size, *rows.shape[1:]), fill, dtype=rows.dtype)

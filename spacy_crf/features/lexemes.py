@@ -15,6 +15,7 @@ from spacy.symbols import NAMES
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
+from ..arrays import grown
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
 from .clusters import DIGIT, WIDTHS, Clusters, with_zeros
 from .feature_index import HashTable
@@ -268,13 +269,6 @@ class LexemeTable:
         if self.names is not None:
             self.names[hashed] = text
         return hashed
-
-
-def grown(array: NDArray, used: int, size: int) -> NDArray:
-    """A new array with room for more rows: other threads may be reading the old one."""
-    larger = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
-    larger[:used] = array[:used]
-    return larger
 
 
 def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spacy.vocab import Vocab
 from thinc.api import Model
 
-from ..arrays import ranges, spread
+from ..arrays import grown, ranges, spread
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import (
     FeatureIndex,
@@ -412,9 +412,7 @@ class PairCounter:
     def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: NDArray[np.int64]) -> None:
         """Count features of tokens, with the columns of each token as compressed rows."""
         if len(self) > len(self._seen):
-            grown = np.zeros((2 * len(self), self._seen.shape[1]), dtype=np.uint64)
-            grown[: len(self._seen)] = self._seen
-            self._seen = grown
+            self._seen = grown(self._seen, len(self._seen), 2 * len(self))
         mark_pairs(features.rows, features.starts, columns, column_starts, self._seen)
 
     def add_chosen(self, features: TokenFeatures, chosen: NDArray[np.int64], columns: NDArray[np.int64]) -> None:

@@ -9,8 +9,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import grown
 from ..features.extractor import CompiledTemplates
-from ..features.lexemes import LexemeTable, grown
+from ..features.lexemes import LexemeTable
 from ..features.token_columns import ColumnReader, TokenColumns
 from ..kernels.sparse_rows import add_kind_rows
 from ..types import Floats

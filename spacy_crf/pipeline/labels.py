@@ -4,7 +4,6 @@ A component is read in four files: this one, ``prediction.py``, ``training.py`` 
 (``annotation/``) reads and writes labels, its `Decoding` knows the structure, its `Training` how it learns.
 """
 
-import logging
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +29,6 @@ from .decoding import Decoding
 from .earlier_components import require_vectors
 from .parts import Parts
 
-logger = logging.getLogger("spacy.spacy_crf")
 # A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
 # the scores of their tokens should stay in the cache, and each Doc is a dozen containers: those that outlive two searches of
 # Python's garbage collector count as old, and with a quarter more of old objects it searches all that spaCy has loaded. With 512
@@ -119,13 +117,7 @@ class LabelPipe(TrainablePipe):
         """As messages about settings and arguments name it."""
         return f"Component '{self.name}'"
 
-    def warn(self, message: str, **values: Any) -> None:
-        logger.warning(message.format(name=self.name, **values))
-
-    def warn_once(self, message: str, **values: Any) -> None:
-        if message not in self.told:
-            self.told.add(message)
-            self.warn(message, **values)
+    warn, warn_once = Parts.warn, Parts.warn_once  # with the component's `name` and `told`
 
     # ---------------------------------------------------------------------------------------------------- labels
 
