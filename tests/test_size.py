@@ -13,9 +13,9 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_LINES, MOST_FILES, MOST_CLASSES = 58_800, 335, 626
-MOST_LINES_OF_CORE = 38_500
-BESIDE_CORE = ("cli", "explain", "report", "migrate", "lab", "sklearn.py")
+MOST_LINES, MOST_FILES, MOST_CLASSES = 56_300, 257, 552
+MOST_LINES_OF_CORE = 30_000
+BESIDE_CORE = ("cli", "explain", "report", "migrate", "lab", "sklearn.py", "cross_validation.py")
 # How many files name the scores of a structure that are neither its own nor those of all structures
 STRUCTURES = {
     "SegmentScores": ("semi_markov", "segments", "segment_", "semicrf_ner", "log_space"),
@@ -24,7 +24,7 @@ STRUCTURES = {
     "LatentChain": ("latent",),
     "TiedScores": ("ties", "tied", "graph", "lab"),
 }
-MOST_NAMING = {"SegmentScores": 5, "HigherOrderScores": 1, "HiddenChain": 2, "LatentChain": 1, "TiedScores": 0}
+MOST_NAMING = {"SegmentScores": 4, "HigherOrderScores": 0, "HiddenChain": 2, "LatentChain": 1, "TiedScores": 0}
 
 
 def sources() -> dict[Path, str]:
