@@ -122,7 +122,7 @@ def cut(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
 
 
 def _cut_list(scores: Scores, tokens: Tokens, rows: dict[str, Any]) -> dict[str, SpanList]:
-    """The list of the spans of some tokens, for scores with such a list."""
+    """The listed spans of some tokens as a keyword argument of `_replace`; empty if the scores list no spans."""
     listed = getattr(scores, "listed", None)
     if listed is None:
         return {}

@@ -435,8 +435,8 @@ class Errors(metaclass=_Coded):
         "every machine, in the same versions."
     )
     CRF745 = (
-        "What is given ({given}) does not name one config. Give --component NAME, optionally with --recipe NAME and --optimize "
-        "NAME; or --file NAME alone, for a config that comes with the package."
+        "The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe NAME and "
+        "--optimize NAME; or --file NAME alone, for a config that comes with the package."
     )
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."
     CRF750 = "{path} exists already: {advice}."
@@ -465,7 +465,9 @@ class Errors(metaclass=_Coded):
         "{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so the last column may not hold entities. "
         "If it does, add --scheme bare; otherwise name the column of tags with --tag-column."
     )
-    CRF879 = "{error} `spacy crf convert` has these options: make a .spacy file with it, and use that."
+    CRF879 = (
+        "{error} Only `spacy crf convert` has these options. Convert the file to .spacy with it, and give the result."
+    )
     CRF868 = "--{option} {value}: there is no such column or attribute. Known: {known}."
     CRF869 = (
         "{place}: a table needs a header with columns of words and tags, or of texts and labels. The columns are {names}. Name "
@@ -509,7 +511,7 @@ class Errors(metaclass=_Coded):
     )
     CRF838 = "Component '{name}' can't explain {what}: {reason}."
     CRF840 = "Component '{name}' can't split a decision up among its training texts: {reason}."
-    CRF810 = "{where}, but there is none. Add a block [components.NAME.second_stage], or leave these templates out."
+    CRF810 = "{where}, but there is no first stage. Add a block [components.NAME.second_stage], or leave these templates out."
     CRF811 = "Component '{name}' can't use its second_stage: {reason}; or set second_stage = null."
     CRF815 = (
         "Component '{name}' has a second_stage, whose first stage is trained before {others} in annotating_components have "
@@ -682,10 +684,10 @@ class Warnings(metaclass=_Coded):
         "none. To block only some labels, give the spans these labels."
     )
     CRFW421 = (
-        "{name}: {n} or more spans of the first batch with any are next to tokens without annotation, and the scheme needs two "
-        "tags to show where they end. {who} look at one tag at a time, and assume that no span of the same label is next to "
-        "them. The schemes BIO and BILUO lose nothing, nor do losses such as LogLikelihood or MaxMargin with LBFGS, "
-        "ConjugateGradient or Adam.v1."
+        "{name}: some spans are next to tokens without annotation ({n} or more in the first such batch), and the scheme needs "
+        "two tags to show where these spans end. {who} look at one tag at a time, so they assume that no other span of the same "
+        "label is next to them. The schemes BIO and BILUO lose nothing, nor do losses such as LogLikelihood or MaxMargin with "
+        "LBFGS, ConjugateGradient or Adam.v1."
     )
     CRFW422 = (
         "{name}: decode = 'spans' with min_prob = 0 finds every span that is not impossible. Set min_prob to the lowest "

@@ -480,7 +480,7 @@ def _add(factory="crf_ner", **config):
         ({"second_stage": {}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}}, "CRF210: .*'crf_ner.first_stage'"),
         (
             {"model": {"emissions": {"features": {"extra": ["stage:token_majority[0]"]}}}},
-            "CRF810: The features of component 'crf_ner' read stage:NAME, but there is none",
+            "CRF810: The features of component 'crf_ner' read stage:NAME, but there is no first stage",
         ),
     ],
 )

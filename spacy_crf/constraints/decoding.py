@@ -76,10 +76,10 @@ def decode(
 ) -> Decoded:
     """Best labellings of D documents.
 
-    documents (Documents): Each begins a sequence.
-    doc_starts (int64[D + 1]): Where they start.
-    kept (KeptRules): The rules that hold; by default all that can be kept, in their order.
-    structure (Structure): Finds the best labellings under the rules without a memory; that of the rules by default.
+    documents (Documents): The documents; each one begins with a new sequence.
+    doc_starts (int64[D + 1]): Where the documents start.
+    kept (KeptRules): The rules to apply; by default all rules that can be kept, tried in their order.
+    structure (Structure): Finds the best labellings under the rules that need no memory; by default the structure of `rules`.
     make_search (Callable): Makes the search for the best labelling of a document that breaks a rule, a `RuleSearch` by default.
     RETURNS (Decoded)
     """

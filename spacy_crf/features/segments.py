@@ -324,7 +324,7 @@ class CompiledSegments:
 
 
 def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found:
-    """Repeated items of spans, of which a token may have several: each but the first one of its row in a span."""
+    """Corrections for items that occur several times in a span: minus the value of each occurrence of a row but the first."""
     order = np.lexsort((token, row))
     token, row, value = token[order], row[order], value[order]
     before, after = token[:-1], token[1:]

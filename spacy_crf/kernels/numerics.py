@@ -49,7 +49,7 @@ def draw(terms, uniform):
 
 @helper
 def draw_mass(masses, uniform):
-    """One of N, with probabilities proportional to masses; -1 if all are 0."""
+    """Draw the index of one of N masses, with probabilities proportional to them; -1 if all masses are 0."""
     remaining = 0.0
     for mass in masses:
         remaining += mass

@@ -1,8 +1,8 @@
 """Brown clusters of the words of raw texts: words that have the same neighbours are in one (Brown et al. 1992).
 
-The words come in the order of their frequency. There are never more than n clusters: each word begins as one of its own, then the
-two are merged whose merging loses least of the mutual information of neighbours (Liang 2005, section 2.4). At last the n clusters
-are merged into one: the tree of these merges gives the paths.
+The words come in the order of their frequency. Each word begins as a cluster of its own. As soon as there are more than n
+clusters, the two are merged whose merge loses least mutual information of neighbours (Liang 2005, section 2.4). Finally the n
+clusters are merged into one, and the tree of these merges gives the paths.
 """
 
 from collections.abc import Callable, Iterable

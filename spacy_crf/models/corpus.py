@@ -190,7 +190,7 @@ class SparseCorpus:
         return of_pass.gradient()
 
     def thin(self, kept: dict[str, NDArray[np.bool_]]) -> None:
-        """Keep only some weights by table (bool[W]); those of others are 0."""
+        """Keep the chosen weights of each table (bool[W], by the name of the table); weights that are not kept count as 0."""
         tables = {name: self.features.tables[name].thinned(of_table) for name, of_table in kept.items()}
         self.move(self.features.with_tables(tables))
 

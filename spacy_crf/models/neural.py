@@ -104,11 +104,11 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 def encoder_emissions(
     owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
-    """Emissions of an encoder, or another output that its node makes of the scores.
+    """A layer that computes scores from the vectors of an encoder; `role` turns these scores into the model's output.
 
     owner (str): The architecture, for messages. tok2vec (Model): The encoder.
     hidden_width (int): Width of a hidden layer between encoder and scores, 0 for none.
-    role (EncoderNode): The node, for emissions by default.
+    role (EncoderNode): Turns the scores into the output; by default into emissions.
     RETURNS (Model)
     """
     role = role or EncoderNode()

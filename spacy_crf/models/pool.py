@@ -146,8 +146,9 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
 def pooled_loss(
     loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
 ) -> tuple[Floats, Pooled, NDArray[np.bool_]]:
-    """Loss of each member, and for held-out texts the negative log probability (see `ClampedLoss`), which determines the shares:
-    other losses may be least where all scores are 0.
+    """The summed losses of the members; for held-out texts, the negative log probability that the pool gives them (see
+    `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they could not
+    determine shares.
 
     structure (Structure), scores (Pooled), clamp, weights (float64[B]): See `ClampedLoss`. soft: Soft labels, if the loss takes
     any.

@@ -100,7 +100,7 @@ class SparseFeatures(ListedFeatures):
     # ----------------------------------------------------------------------------------------------- for subclasses
 
     def _compile(self) -> Any:
-        """Templates against a reader without a first stage, see `compiled`."""
+        """Compile the templates for a reader without a first stage, see `compiled`."""
         raise NotImplementedError
 
     def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:

@@ -134,7 +134,8 @@ _YOUNG = 1  # the generation of what has outlived a search at most
 
 @contextmanager
 def only_young_searched() -> Iterator[None]:
-    """Garbage of today is collected, that of long ago after it: while much is read that stays, and little is thrown away."""
+    """Within the context, the garbage collector searches only young objects; for phases that read much data, keep it, and
+    discard little."""
     *young, old = gc.get_threshold()
     gc.set_threshold(*young, _NEVER)
     try:
@@ -145,7 +146,7 @@ def only_young_searched() -> Iterator[None]:
 
 @contextmanager
 def not_searched() -> Iterator[None]:
-    """All that there is now is in use until the end. What is made meanwhile is searched as ever."""
+    """Within the context, the garbage collector skips all objects that existed at its start; it searches newer ones as usual."""
     if gc.get_freeze_count():  # somebody else has said so, and says when it ends
         yield
         return

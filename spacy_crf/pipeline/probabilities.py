@@ -52,8 +52,8 @@ def predict(
 
 
 def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
-    """The distribution over the labellings of a single Doc, under the scheme, the clamp and all rules that it keeps and that an
-    automaton holds."""
+    """The distribution over the labellings of a single Doc. It respects the scheme, the clamp, and those rules that the Doc
+    keeps and an automaton can represent."""
     if parts.rules is None and parts.decoding.ties is not None:
         found = parts.decoding.ties.of_doc(scores, clamp)
         if found is not None:

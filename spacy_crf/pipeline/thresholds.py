@@ -143,7 +143,7 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
 
 
 def use(nlp: Language, pipe: "CRFPipe", min_prob: MinProb) -> None:
-    """Has a component of a pipeline decode so, in its config too."""
+    """Let a component decode spans with these probability thresholds, and write this to its config."""
     settings = {"decode": "spans", "min_prob": min_prob}
     pipe.cfg.update(settings)
     nlp.get_pipe_config(pipe.name).update(settings)

@@ -88,9 +88,10 @@ class Training(TrainingData):
     # ------------------------------------------------------------------------------------------------- by what
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
-        """The optimizer that the component uses where the pipeline is given one: its own, if it has one. One that steps aside
-        (`Minibatch`) does so for optimizers that ask for the objective, and where there is an encoder; and a pool's that asks
-        for the objective has done its work by then."""
+        """The optimizer that the component uses if the pipeline is given one: its own optimizer if it has one, with two
+        exceptions. An own optimizer that steps aside (`Minibatch`) leaves the work to the given one if that asks for the
+        objective, or if the model has an encoder. A pool's own optimizer that asks for the objective has finished by then, so
+        the pool uses the given one."""
         own = self._pipe.optimizer
         if own is None or self.finds_optimum:
             return given
@@ -150,7 +151,7 @@ class Training(TrainingData):
     # ------------------------------------------------------------------------------------------------ from what
 
     def meet(self, examples: list[Example]) -> None:
-        """Adds what a batch brings that is not known: labels, and features where `initialize` did not count all."""
+        """Add the labels of a batch that the component does not know yet, and new features if `initialize` did not count all."""
         if self.continuation is not None:
             self.continuation.begin(self._pipe)
         add_labels(self._pipe, examples)

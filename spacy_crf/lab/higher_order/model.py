@@ -56,7 +56,7 @@ class HigherOrderDecoding(Decoding):
             raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def compile_rules(self, constraints: Constraints) -> RuleSet:
-        """Rules for the present labels, without programs: their searches are for chains of order 1.
+        """Compile the rules for the present labels, without rule programs, which can search only chains of order 1.
 
         RAISES (ValueError): CRF034 for rules that need a program.
         """

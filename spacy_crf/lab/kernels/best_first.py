@@ -15,7 +15,8 @@ from .lattice import segment_score, suffixes
 
 
 class EventAutomata(NamedTuple):
-    """One below the other; states count from the first of their automaton. They read one event for each tag, or segment."""
+    """Automata stacked in one table; the states of each are numbered from 0. An automaton reads one event for each tag or
+    segment."""
 
     events: NDArray[np.int32]  # [G, G] event of each tag after each tag; at the start the last row counts
     following: NDArray[np.int32]  # [Q, E]
@@ -25,7 +26,7 @@ class EventAutomata(NamedTuple):
 
 
 class SearchQueue(NamedTuple):
-    """Those that were reached, M at most, and the queue of those that were not looked at yet."""
+    """The prefixes that were reached, M at most, and the queue of those that were not expanded yet."""
 
     bounds: Floats  # [M] of what they can still reach
     reached: Floats  # [M]
@@ -88,8 +89,8 @@ def _pop(heap, bounds, n):
 
 @helper
 def _is_first(prefixes, node):
-    """Notes that a prefix was taken. Those that end at one place in the same tag and states are one, and the first that is
-    taken is the best of them. RETURNS (bool): Whether it is the first of its kind."""
+    """Note that a prefix was taken. Prefixes that end at one place in the same tag and automaton states are of one kind, and
+    the first one taken is the best of its kind. RETURNS (bool): Whether it is the first of its kind."""
     _, _, tag_of, place_of, _, states, _, seen, _ = prefixes
     slots = seen.shape[0]
     code = np.int64(place_of[node]) * 1000003 + tag_of[node]

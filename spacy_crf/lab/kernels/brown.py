@@ -60,8 +60,8 @@ def _g(x, y, logs):
 
 @helper
 def _own(i, j, window, logs):
-    """What a loss has beside the sum over all classes: the four counts of i and j become one, which the sum takes for rows and
-    columns of others; and the sums of their rows and columns."""
+    """The terms of a loss besides its sum over all classes: those of the row and column sums of i and j, and a correction,
+    since the four counts among i and j become one, but the sum treats them as counts with other classes."""
     ii, ij, ji, jj = window.after[i, i], window.after[j, i], window.after[i, j], window.after[j, j]
     loss = _f(ii, logs) + _f(ij, logs) + _f(ji, logs) + _f(jj, logs) - _f(ii + ij + ji + jj, logs)
     loss -= _g(ii, ji, logs) + _g(ij, jj, logs) + _g(ii, ij, logs) + _g(ji, jj, logs)
@@ -100,7 +100,7 @@ def _add_counts(word, new, bigrams, window):
 
 @helper
 def _add_context(new, row, window, logs):
-    """Pairs of classes that have the new one beside them: row (int32[M]) says how often."""
+    """Update the losses of pairs of classes that have the new class beside them; row (int32[M]) says how often."""
     for i in range(len(row)):
         if row[i] > 0 and i != new:
             for j in range(i):
@@ -110,7 +110,7 @@ def _add_context(new, row, window, logs):
 
 @helper
 def _change_sums(new, old, sums, window, logs):
-    """Pairs with a class whose sum (int64[M]) has changed."""
+    """Update the losses of pairs with a class whose sum (int64[M]) has changed."""
     for i in range(len(sums)):
         if sums[i] != old[i] and i != new:
             for j in range(len(sums)):
@@ -156,7 +156,7 @@ def _cheapest(window):
 
 @helper
 def _merge_contexts(a, b, beside, window, logs):
-    """Where others have classes a and b beside them, they have one."""
+    """Merge rows a and b of `beside`, and update the losses of the pairs of classes that have a or b beside them."""
     for i in range(len(beside)):
         if beside[b, i] > 0 and i != b:
             x, y = beside[a, i], beside[b, i]
@@ -172,7 +172,7 @@ def _merge_contexts(a, b, beside, window, logs):
 
 @helper
 def _merge_items(a, b, beside, window, logs):
-    """What class b has beside it, class a has."""
+    """Add column b of `beside` to column a, and update the losses of the pairs of a with other classes."""
     for k in range(len(beside)):
         x, y = beside[k, a], beside[k, b]
         if y > 0:
@@ -207,8 +207,8 @@ def _merge(a, b, window, logs):
 
 @kernel(seconds=20)
 def place_words(begin, end, bigrams, window, logs):
-    """Puts the words from ``begin`` to ``end`` into classes, one after the other: each into the free slot, then the two classes
-    are merged that lose least by it, so that a slot is free again."""
+    """Puts the words from ``begin`` to ``end`` into classes, one after the other: each gets the free slot, and then the two
+    classes whose merge loses least are merged, which frees a slot again."""
     word_in = np.full(len(window.first), -1, dtype=np.int32)  # one of each class, of which others know the class
     for word in range(begin):
         if window.parent[word] == word:
@@ -230,7 +230,7 @@ def place_words(begin, end, bigrams, window, logs):
 def join_classes(window, logs):
     """Merges classes until one is left.
 
-    RETURNS (int32[C - 1, 2]): The slots of each two that were merged; they are in the first of them then.
+    RETURNS (int32[C - 1, 2]): The two slots of each merge; the merged class is in the first one.
     """
     merges = np.empty((window.is_used.sum() - 1, 2), dtype=np.int32)
     for n in range(len(merges)):

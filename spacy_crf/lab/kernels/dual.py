@@ -44,7 +44,8 @@ def make_table(corpus: ChainCorpus, room: PassBuffers) -> ScoreTable:
 
 
 class Ascent(NamedTuple):
-    """What each sequence keeps, and what it goes through. Of exponentiated gradients are the last three."""
+    """The state of each sequence in the dual, and the settings of a pass. Only exponentiated gradients use the last three
+    fields."""
 
     order: NDArray  # [n] of the sequences
     learns: bool  # or are only the losses wanted?
@@ -213,7 +214,7 @@ def _add(rows, amount, others):
 
 @helper(inline="always")
 def _aim(corpus, work, pairs, segments, table, b, mean):
-    """Where a sequence could go, less where it is: in terms of scores in ``table.direction``, and collected by weight."""
+    """The direction from a sequence's present mean to its target: by score in ``table.direction``, and collected by weight."""
     direction = table.direction
     _read(table.derivatives, table.rows[b], direction)
     _add(direction[: len(mean)], -1.0, mean)
@@ -223,7 +224,8 @@ def _aim(corpus, work, pairs, segments, table, b, mean):
 
 @helper
 def _cost(corpus, d_nodes, b, costs):
-    """Of the labellings whose uses, less the annotation's, are the derivative: the annotation itself costs nothing."""
+    """Expected cost of the labellings whose mean uses of tokens' scores, minus the annotation's, are `d_nodes`. The annotation
+    itself costs nothing."""
     cost = 0.0
     begin = corpus.starts[b]
     for t in range(begin, corpus.starts[b + 1]):

@@ -23,7 +23,7 @@ _FIRST, _NONE = np.int32(0), np.int32(-1)  # for a literal numba compiles a help
 
 
 class KindAutomata(NamedTuple):
-    """Over kinds of events; kind 0 leaves an automaton where it is, for nothing. Scores are at most 0."""
+    """Automata that read kinds of events. Kind 0 leaves an automaton in its state at no cost. Scores are at most 0."""
 
     following: NDArray[
         np.int32
@@ -121,8 +121,9 @@ def make_slots(steps, kinds, states, rests):
 
 @kernel
 def first_prices(steps, kinds, slots, order, prices):
-    """Prices under which a labelling gains nothing by what automata read, so that they choose: the right ones if what is
-    chosen at one time is worth the same whatever is chosen at others. Each step is paid by one automaton.
+    """Initial prices. They cancel what a labelling gains by the steps that automata read, so the automata choose among these
+    steps. They are optimal if the worth of a choice at one time does not depend on the choices at other times. One automaton
+    pays for each step.
 
     kinds (int32[A, N]): What each step is to each automaton.
     order (int64[A]): Automata, the first ones before the others.
@@ -163,12 +164,12 @@ def first_prices(steps, kinds, slots, order, prices):
 
 @kernel
 def bound(steps, automata, slots, prices, rest, suffixes):
-    """The best that can follow, under prices.
+    """Compute the best score that can follow each place and each state of an automaton, under prices.
 
     prices (float64[Z])
-    rest (float64[V]): Receives it for each place, with the prices of what happens.
-    suffixes (float64[bounds[-1]]): Receives it for each automaton, less the prices, in each row and state.
-    RETURNS (float64): An upper bound of all labellings.
+    rest (float64[V]): Receives the score for each place, plus the prices of the slots used.
+    suffixes (float64[bounds[-1]]): Receives the score for each row and state of each automaton, minus the prices.
+    RETURNS (float64): An upper bound on the score of every labelling.
     """
     rest[:] = -np.inf
     rest[-1] = 0.0
@@ -225,7 +226,8 @@ class Climb(NamedTuple):
 
 @helper
 def _follow(steps, automata, slots, prices, rest, states, path, uses):
-    """The best labelling under prices, and which slots it uses. RETURNS: Its score with what automata say, and its length."""
+    """The best labelling under prices, and which slots it uses. RETURNS: Its score, including the scores of the automata, and
+    its length."""
     states[:] = 0
     total, place, length = 0.0, 0, 0
     while place < len(rest) - 1:
@@ -255,7 +257,7 @@ def _follow(steps, automata, slots, prices, rest, states, path, uses):
 
 @helper
 def _follow_automata(automata, slots, prices, suffixes, uses):
-    """Takes the slots off that the automata would use."""
+    """Subtract from `uses` the slots that the automata would choose under the prices."""
     for a in range(len(automata.tables)):
         size, q, at = automata.states[a + 1] - automata.states[a], 0, slots.bounds[a]
         for r in range(slots.rows[a], slots.rows[a + 1]):
@@ -274,10 +276,10 @@ def _follow_automata(automata, slots, prices, suffixes, uses):
 
 @kernel
 def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
-    """Lowers the bound.
+    """Lower the upper bound by subgradient steps on the prices.
 
-    climb (Climb): Is continued. rest, suffixes: As in `bound`, to work in.
-    RETURNS (int): How many iterations there were: fewer where the labelling of the lowest bound is the best one.
+    climb (Climb): State of the ascent, which is updated. rest, suffixes: Work space, see `bound`.
+    RETURNS (int): Number of iterations. It is smaller than `iterations` if a labelling reaches the bound, or if there is none.
     """
     values, prices, best_prices, best_path, length = climb
     uses = np.zeros(len(prices), dtype=np.int64)
@@ -315,7 +317,7 @@ def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
 
 
 class PrefixTable(NamedTuple):
-    """Those that are kept, M at most."""
+    """The prefixes that the search keeps, M at most."""
 
     score: Floats  # [M] with what automata said
     worth: Floats  # [M] with a bound of what may follow
@@ -406,7 +408,7 @@ def _put(prefixes, place, states, score, worth, parent, step):
 
 @helper
 def _choose(prefixes, place, width):
-    """Keeps the best prefixes at a place. RETURNS (float): What the best of the others is worth."""
+    """Keeps the best prefixes at a place. RETURNS (float): The worth of the best prefix that is dropped."""
     count, m = 0, prefixes.latest[place]
     while m >= 0:
         count, m = count + 1, prefixes.beside[m]
@@ -436,11 +438,11 @@ def search(steps, automata, slots, rest, suffixes, width, floor, most, path):
     """The best labelling that automata accept, among those of the best prefixes at each place.
 
     rest, suffixes: From `bound`.
-    width (int): Prefixes at each place. most (int): Of all together.
-    floor (float): Score of a labelling that is known: others have to be better.
+    width (int): Most prefixes at each place. most (int): Most prefixes in all.
+    floor (float): Score of a known labelling; the search looks only for better ones.
     path (int32[V]): Receives the steps.
-    RETURNS (float, int, float, int): Score and length of the labelling, -inf and 0 if there is none; what the best of the
-        prefixes was worth that were left out, -inf for none; and how many steps were tried.
+    RETURNS (float, int, float, int): Score and length of the labelling, -inf and 0 if there is none; the worth of the best
+        prefix that was left out, -inf for none; and the number of steps tried.
     """
     n_automata, last = len(automata.tables), len(rest) - 1
     prefixes = _make_prefixes(most, n_automata, last + 1)

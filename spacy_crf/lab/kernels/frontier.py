@@ -1,7 +1,7 @@
 """Sums over a single sequence with ties inside it, from its first token to its last.
 
-A tie is open from its first end to its second one. While it is, sums know the label of its first end beside the state: the labels
-of all tokens that ties are open of are the frontier.
+A tie is open from its first end to its second one. While it is open, there is a sum for each label of its first end, in
+addition to each state. The frontier is the labels of all tokens at which open ties begin.
 
     sums[t][a, y] = own[t, y] · prod over ties that end at t of table[a's label of the other end, y's label]
                     · sum_i before[a, i] · step[i, y]
@@ -33,7 +33,7 @@ class Factors(NamedTuple):
 
 
 class Frontier(NamedTuple):
-    """What is open where."""
+    """Which ties are open at each token."""
 
     n_open: NDArray[np.int64]  # [T] tokens whose labels are known at a token, the one opened last in the last place
     closes: NDArray[np.bool_]  # [T, W] which of these places are open no longer behind the token
@@ -65,7 +65,7 @@ def _continued(frontier, t, n_labels, into):
 
 @helper
 def _weigh(factors, frontier, t, scale, out):
-    """Sets out (float64[A, S]) to what a token and the ties that end at it say, divided by a scale."""
+    """Set out (float64[A, S]) to the factors of a token and of the ties that end at it, divided by a scale."""
     own, _, tables, label_of = factors
     n_labels, n_open = tables.shape[1], frontier.n_open[t]
     for a in range(len(out)):
@@ -93,7 +93,7 @@ def _behind(factors, frontier, t, sums, into, before):
 
 @kernel
 def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
-    """The log partition of the factors, and the derivative times a weight, which is added; none if d_own has no rows.
+    """Compute the log partition of the factors, and add its derivative times a weight, unless d_own has no rows.
 
     RETURNS (float): NaN where numbers are not to be trusted.
     """

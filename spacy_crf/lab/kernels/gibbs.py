@@ -1,4 +1,4 @@
-"""Walks through the labellings of tied chains: sequences are drawn one after the other, the labels of the others as they are.
+"""Walks through the labellings of tied chains: one sequence after the other is drawn, given the present labels of all others.
 
 A sequence is drawn as a whole (a block): filtered forwards, then drawn backwards. What its ties to others say of a token is added
 to its emissions:
@@ -55,7 +55,8 @@ def own_scores(chains, t, begin, end, power, row):
 
 @helper
 def _tell(neighbours, states, t, begin, end, power, row):
-    """Adds what the ties of a token to tokens outside of begin:end say. RETURNS (bool): Whether it has others."""
+    """Add the scores of a token's ties to tokens outside begin:end to `row`. RETURNS (bool): Whether it has ties inside
+    begin:end too."""
     bounds, ends, kinds, tables, label_of = neighbours
     has_others = False
     for e in range(bounds[t], bounds[t + 1]):
@@ -125,7 +126,7 @@ def _follow(chains, neighbours, rows, power, b, uniforms, room, states):
 
 @helper
 def _tell_inside(neighbours, states, t, end, power, row):
-    """Adds what the ties of a token to later ones of its sequence say."""
+    """Add the scores of a token's ties to later tokens of its sequence, given the labels of these, to `row`."""
     bounds, ends, kinds, tables, label_of = neighbours
     for e in range(bounds[t], bounds[t + 1]):
         if t < ends[e] < end:
@@ -136,9 +137,9 @@ def _tell_inside(neighbours, states, t, end, power, row):
 
 @helper
 def _of_ties(neighbours, states, others, begin, end, inside):
-    """What the ties of a sequence score, those inside (half at each end) or those to others.
+    """Score of the ties of a sequence: of those inside it (half at each end), or of those to other sequences.
 
-    states (int32[T]): Its own, others (int32[T]): Those of the other sequences.
+    states (int32[T]): Labels of the sequence's own tokens. others (int32[T]): Labels of the tokens of other sequences.
     """
     bounds, ends, kinds, tables, label_of = neighbours
     score = 0.0
@@ -153,8 +154,8 @@ def _of_ties(neighbours, states, others, begin, end, inside):
 
 @helper
 def _exponentials(transitions, power, exps):
-    """Sets exps (float64[S, S]) to exp of power · transitions, less their maximum, where all tokens share them. RETURNS (float):
-    It, -inf if there is none."""
+    """Set exps (float64[S, S]) to exp(power · transitions - maximum), if all tokens share the transitions. RETURNS (float):
+    The maximum; -inf if they don't."""
     top = -np.inf
     if transitions.shape[0] == 1:
         for i in range(exps.shape[0]):
@@ -171,10 +172,11 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
     """Draws all sequences again and again.
 
     chains (ChainArrays), neighbours (Neighbours)
-    powers (float64[N]): Of the probabilities, for each time.
-    is_told (bool): Whether sequences are told what the ties to others say, or propose without.
+    powers (float64[N]): Exponent of the probabilities in each round.
+    is_told (bool): Whether sequences are drawn given their ties to other sequences; otherwise the draws are proposals that
+        ignore these ties.
     uniforms (float64[N, T + B]): Random numbers of the tokens and of the sequences.
-    states (int32[T]): A possible labelling; follows.
+    states (int32[T]): A possible labelling, which is updated.
     drawn (int32[N, T]): Receives the labellings.
     RETURNS (int): How many draws were taken.
     """
@@ -229,7 +231,7 @@ def best_path(chains, rows, begin, end, states):
 
 @helper
 def _score(chains, neighbours, own, begin, end, states):
-    """Of a sequence, given the scores of its tokens with what others say (float64[T, S])."""
+    """Score of a sequence. own (float64[T, S]): Scores of its tokens, including its ties to other sequences."""
     transitions, score = chains.transitions, _of_ties(neighbours, states, states, begin, end, True)
     step = 1 if transitions.shape[0] > 1 else 0
     for t in range(begin, end):
@@ -241,10 +243,12 @@ def _score(chains, neighbours, own, begin, end, states):
 
 @kernel
 def ascend(chains, neighbours, some, sweeps, states):
-    """Gives one sequence after the other its best labelling, those of the others as they are, where that is better: until nothing
-    is (iterated conditional modes, Besag 1986). Ties inside of it count for nothing at first, then as if they were to others.
+    """Replace the labelling of one sequence after the other by the best one given all others, if that is better, until no
+    sequence improves (iterated conditional modes, Besag 1986). Ties inside a sequence are ignored at first, then treated as
+    ties to other sequences.
 
-    some (int64[N]): Which sequences. sweeps (int): At most. states (int32[T]): A possible labelling; follows.
+    some (int64[N]): The sequences. sweeps (int): Most passes over them. states (int32[T]): A possible labelling, which is
+        updated.
     """
     starts = chains.starts
     n_tokens, size = chains.emissions.shape

@@ -615,8 +615,8 @@ def sample(level, chances, starts, uniforms, drawn):
 
 @kernel
 def span_ends(level, chances, continues, starts, enters, leaves):
-    """Of each node, the share of its paths that enter a span with it (float64[N]), and how probable those are that leave one
-    behind it (float64[N], which is 0)."""
+    """For each node, the share of its paths that enter a span at the node (`enters`, float64[N]), and the probability of the
+    paths that leave a span after it (`leaves`, float64[N], zeros at the start)."""
     node_starts, symbol, _, _, source, arcs, _, _ = level
     nodes, of_arcs = chances
     for b in range(starts.shape[0] - 1):
@@ -635,7 +635,7 @@ def span_ends(level, chances, continues, starts, enters, leaves):
 
 @helper
 def _step_back(level, chances, continues, t, open_spans):
-    """From what is open at token t to what is at t - 1. RETURNS (float): How probable that is."""
+    """Follow the open spans from token t back to token t - 1. RETURNS (float): Their probability."""
     node_starts, symbol, _, _, source, arcs, _, _ = level
     nodes, of_arcs = chances
     total = 0.0
@@ -654,7 +654,7 @@ def _step_back(level, chances, continues, t, open_spans):
 
 @helper
 def _close(level, label_of, leaves, t, label, open_spans):
-    """Opens, from behind, the spans of a label that end with token t. RETURNS (float): How probable that is."""
+    """Begin to follow backwards the spans of a label that end with token t. RETURNS (float): Their probability."""
     total = 0.0
     for v in range(level.starts[t], level.starts[t + 1]):
         open_spans[v] = leaves[v] if label_of[level.symbol[v]] == label else 0.0

@@ -58,7 +58,7 @@ class Lists(NamedTuple):
 
 @helper
 def _append(pool, end, lists, v, other):
-    """RETURNS (int64[P], int): The array of all lists, a larger one where there is no room, and where it is free."""
+    """RETURNS (int64[P], int): The array of all lists, enlarged if it was full, and the first free place in it."""
     begin, count, room = lists
     if count[v] == room[v]:
         more = 2 * room[v] + 2
@@ -94,7 +94,8 @@ def _count(pool, lists, v, logs, marks, stamp, costs):
 
 @helper
 def _read(source, target, n):
-    """The neighbours of n variables. RETURNS (Lists, int64[P], int): And the array where they stand, and where it is free."""
+    """The neighbours of n variables. RETURNS (Lists, int64[P], int): The lists, the array that has their entries, and the
+    first free place in it."""
     lists = Lists(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64))
     begin, count, _ = lists
     pool, end = np.empty(8 * len(source) + 4, dtype=np.int64), 0
@@ -198,7 +199,7 @@ def order(source, target, sizes, most):
 
     source, target (int64[E]): The ends of edges, some of which may be the same. sizes (int64[N]): Of the variables.
     most (int): Numbers of a table; at the first one that would be larger there is no more order.
-    RETURNS (Order, float): And how large the largest table is.
+    RETURNS (Order, float): The order, and the size of the largest table.
     """
     n = len(sizes)
     lists, pool, end = _read(source, target, n)
@@ -334,7 +335,8 @@ def _place_edge(tree, bounds, n, other, strides):
 
 @helper
 def _next(counters, sizes, strides, n_axes, at):
-    """Goes to the next row of a table. RETURNS (int): And of what goes along."""
+    """Go to the next row of a table. RETURNS (int): The matching place in a second array, whose steps along the axes are
+    `strides`."""
     for a in range(n_axes - 1, -1, -1):
         counters[a] += 1
         at += strides[a]
@@ -438,8 +440,8 @@ def eliminate(graph, tree, maximum):
     """Eliminates all tokens.
 
     maximum (bool): Whether the best states count alone, in place of all together.
-    RETURNS (float64[sum], float64[sum], float): The tables (of sums, the probabilities of the states of the tokens given those of
-        their neighbours), the messages, and what all labellings come to.
+    RETURNS (float64[sum], float64[sum], float): The tables (of sums, the probabilities of the states of the tokens given those
+        of their neighbours), the messages, and the log partition, or the best score.
     """
     bounds, (variables, place, starts, rest) = graph.bounds, tree.order
     n, total = len(variables), 0.0

@@ -99,8 +99,8 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
 
 @kernel
 def decide(chains, neighbours, told, order, states):
-    """Gives one sequence after the other its best labelling: those that come before it are decided, of the others there are the
-    messages. Where there is no cycle that is the best of all, among equals too.
+    """Give one sequence after the other its best labelling, given the labels decided before it and the messages from the
+    sequences after it. Without cycles the result is a best labelling of all, even if several are equally good.
 
     told (float64[2 E, L]): What the other ends of `gibbs.Neighbours` say.
     order (int64[B]): Of the sequences. states (int32[T]): Receives them; -1 where nothing is decided.

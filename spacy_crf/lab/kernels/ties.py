@@ -87,7 +87,7 @@ def connect(source, target, component):
 
 @kernel
 def add_forest(source, target, order, parents, uses):
-    """Counts the ties of a forest (Kruskal 1956): of all, in their order, those that close no cycle.
+    """Count the ties of a spanning forest, for which ties are taken in their order unless they close a cycle (Kruskal 1956).
 
     source, target (int64[E]): Sequences that are tied. order (int64[E]). parents (int64[B]): 0, 1, ….
     uses (int64[E]): Counted up.
@@ -184,17 +184,19 @@ def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, r
 
 @kernel
 def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
-    """Sends messages along some ties, forth and back until they stay, while the chains say the same.
+    """Send messages along some ties in both directions until they converge, while the messages of the chains stay fixed.
 
     m[u>v](j) = sum_i b[u](i) / m[v>u](i) · table[i, j], scaled so that its numbers add up to 1
 
-    Only where u has had news since, other than from v: most ties share no end with others, and have said all at once.
+    A message is sent again only if another token than v has sent u a new one: most ties share no end with others, and need one
+    message.
 
     ties (Sent): All of them.
     some (int64[M]): Which, by their components, and then in order.
     bounds (int64[C + 1]): Which of these each component has, damping (float64[C]): How much of its value a message keeps there.
     tolerance (float): Messages stay if none of their numbers changes by more than this part.
-    beliefs (float64[V, P]): What each place believes, all messages in it: numbers that add up to 1; follows these.
+    beliefs (float64[V, P]): Beliefs at each place, with all its messages; each row adds up to 1. They are updated with the
+        messages.
     messages (float64[E, 2, P])
     """
     ends, kind, tables, shares = ties

@@ -38,7 +38,7 @@ class Forest(NamedTuple):
 
 
 class Room(NamedTuple):
-    """For the numbers of a tree of N tokens."""
+    """Work space for a tree of N tokens."""
 
     own: Floats  # [T, L] of all of them
     inside: Floats  # [N, L]
@@ -47,7 +47,7 @@ class Room(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """What is believed of the two ends of ties, until it is counted."""
+    """Beliefs about the two ends of ties that wait to be counted."""
 
     left: Floats  # [K, TOGETHER, L]
     right: Floats  # [K, TOGETHER, L]
@@ -141,7 +141,8 @@ def _multiply(left, s, right, u, target, t):
 
 @helper
 def _count(pairs, n, counts):
-    """Adds the products of the pairs that wait to counts[n]: of several at a time, so that numbers are loaded and stored once."""
+    """Add the products of the waiting pairs to counts[n], several pairs at a time, so that each number is loaded and stored
+    once."""
     lefts, rights, waiting = pairs
     size, first = counts.shape[2], n * lefts.shape[1] * counts.shape[2]
     for i in range(0, size, LANES):
@@ -154,7 +155,8 @@ def _count(pairs, n, counts):
 
 @helper(fastmath=LINEAR)
 def _go_up(forest, begin, end, kind, tables, room):
-    """From the leaves of a tree to its root. RETURNS (float): The log partition, NaN where it is not to be trusted."""
+    """Pass messages from the leaves of a tree to its root. RETURNS (float): The log partition, NaN where it is not to be
+    trusted."""
     own, inside, messages, _ = room
     order, parent, tie, turned = forest.order, forest.parent, forest.tie, forest.turned
     total, product, wrong, rest = 0.0, 1.0, 0, 0.0
@@ -175,8 +177,8 @@ def _go_up(forest, begin, end, kind, tables, room):
 
 @helper(fastmath=LINEAR)
 def _go_down(forest, r, kind, tables, room, weight, pairs, counts):
-    """And back: what is inside of each token becomes what is believed of it, times a weight. RETURNS (bool): Whether it can be
-    trusted."""
+    """Pass messages from the root back to the leaves; `inside` of each token becomes its marginals, times a weight. RETURNS
+    (bool): Whether no number got too small to be trusted."""
     own, inside, messages, outside = room
     order, tie, turned, children = forest.order, forest.tie, forest.turned, forest.children
     begin, end, size = forest.starts[r], forest.starts[r + 1], own.shape[1]
@@ -224,7 +226,7 @@ def sums(forest, room, kind, tables, component, weights, believed, pairs, counts
     room (Room): With exp of the scores of the tokens. kind (int64[E]): Of the ties.
     tables (float64[2, K, L, L]): exp of scores, and the same turned. component (int64[T])
     weights (float64[C]): Of the expectations; none if they are not asked for.
-    believed (float64[T, at most L]): Receives the marginals. pairs (Pairs): None of them waits.
+    believed (float64[T, at most L]): Receives the marginals. pairs (Pairs): Work space, in which no pair waits.
     counts (float64[K, L, L]): Those of the pairs of labels of ties, divided by the tables, are added.
     log_z (float64[C]): Is added to.
     """

@@ -52,7 +52,8 @@ class LatticeAutomaton:
 
     @cached_property
     def may_gain(self) -> bool:
-        """Whether an event may do it good; of one with many states it is not known that none does."""
+        """Whether an event may improve what the automaton can still reach. True without a check for an automaton with many
+        states."""
         following, scores, last = self.following, self.scores, self.last
         if len(last) > _MANY:
             return True
@@ -187,7 +188,7 @@ class SegmentTextAutomaton(TextAutomaton):
 
 
 def stacked(readers: Sequence[LatticeAutomaton]) -> KindAutomata:
-    """One below the other, as the kernels want them."""
+    """Stack automata in one table for the kernels."""
     sizes = [reader.following.size for reader in readers]
     states = [len(reader.last) for reader in readers]
     return KindAutomata(

@@ -37,9 +37,9 @@ _ATTRS = (
 
 
 class Pieces:
-    """The texts of a corpus, with what components before the one that is trained say of them, and their annotation.
+    """The texts of a corpus, with their annotation and with the predictions of the components before the trained one.
 
-    path (Path): Of the file; beside it lies where its pieces are.
+    path (Path): The file of the pieces. An index beside it has their places.
     """
 
     def __init__(self, path: Path):
@@ -47,10 +47,11 @@ class Pieces:
         self._index_path = path.with_name(f"{path.name}.index")
 
     def write(self, examples: Iterable[Example], known: Optional[dict[str, int]] = None) -> dict[str, int]:
-        """RETURNS (dict): How many texts and tokens there are, and a checksum of all of them.
+        """RETURNS (dict): The numbers of texts and tokens, and a checksum of all texts.
 
-        known (dict): What that must be, if the file is there already.
-        RAISES (ValueError): CRF475 if there is no room for them, CRF472 if they are others than there were.
+        known (dict): The expected result, if the file was written before.
+        RAISES (ValueError): CRF475 if the disk has no room for the pieces, CRF472 if the texts differ from those written
+            before.
         """
         places: list[list[int]] = []
         check = 0

@@ -1,4 +1,5 @@
-"""Files of arrays that are mapped into memory: several processes that read one have it there once, and it is there at once.
+"""Files of arrays that are mapped into memory: processes that read the same file share its memory, and opening it takes no
+time.
 
 Behind a header with a checksum stand lists, texts, numbers and the places of the arrays, as JSON; then the arrays, as they are.
 Reading never runs code.
@@ -74,7 +75,7 @@ class File:
             raise ValueError(Errors.CRF472.format(path=path, reason=f"it is damaged: {error}")) from error
 
     def give_back(self) -> None:
-        """The memory that its arrays take, until they are looked at again. What was changed of them is then as in the file."""
+        """Release the memory of the arrays until they are read again. Changes of the arrays are lost."""
         if hasattr(mmap, "MADV_DONTNEED"):  # as everywhere but on Windows
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -4,7 +4,7 @@ the other.
 
 In each epoch of parameter mixing every shard is walked through from the same weights, by itself; then the weights that were found
 are averaged, and so are the numbers that the rule remembers about each weight. This is another algorithm than a walk through the
-whole corpus: the other shards hear at the end of an epoch what a shard has learned in it. No result depends on which worker walks
+whole corpus: what one shard has learned in an epoch reaches the others at its end. No result depends on which worker walks
 through which shard, nor on who is first.
 """
 
@@ -149,7 +149,7 @@ def walk_part(
 ) -> tuple[float, Floats]:
     """An epoch over one part of a corpus, from the weights that all parts share.
 
-    run (OnlineRun): Its slots are the weights. It stays as it is.
+    run (OnlineRun): A run whose slots are the weights; it is not changed.
     RETURNS (tuple[float, float64[k]]): The loss, and the result of this part, see `mixture`.
     """
     own = _in_slots(optimizer, run, objective)

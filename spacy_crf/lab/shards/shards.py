@@ -156,7 +156,7 @@ class ShardedTraining:
     # ------------------------------------------------------------------------------------------- what initializes
 
     def restore(self, pipe: "CRFPipe") -> bool:
-        """Takes up what lies in the folder, if all features are. RETURNS (bool): Whether they are."""
+        """Load the component from the folder, if it was written there with all features. RETURNS (bool): Whether it was."""
         if _FROZEN not in self._manifest.done:
             return False
         pipe.from_disk(self.shards.path / FROZEN)
@@ -290,7 +290,7 @@ class ShardedTraining:
 
 
 class _SumOfFiles:
-    """An array that is the sum of one of each file, of which no more is in memory than is asked for."""
+    """The sum of one array from each of several files; only the part that is read is in memory."""
 
     def __init__(self, files: list[mapped.File], number: int):
         self._files, self._arrays = files, [file.value[number] for file in files]

@@ -84,7 +84,7 @@ class ShardWork:
         return objective.signature[-1]
 
     def thin(self, task: ShardTask, told: Any) -> None:
-        """Write the file of a shard anew, with the rows alone that variables stand for."""
+        """Rewrite the file of a shard with only the rows for which there are variables."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
             objective = CorpusObjective(*self._parts(), []).with_stored(self._file(path).value[1])

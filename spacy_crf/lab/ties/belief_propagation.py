@@ -138,7 +138,7 @@ class _Sums(_Messages):
 
     @property
     def logarithms(self) -> Floats:
-        """Less the largest of each message: float64[E, 2, L]."""
+        """Logarithms of the messages, each minus the maximum of its message: float64[E, 2, L]."""
         told = np.log(self.told[:, :, : self.problem.n_labels])
         return told - told.max(axis=2, initial=-np.inf, keepdims=True)
 
@@ -171,7 +171,7 @@ OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 
 class Bounded(NamedTuple):
-    """A problem of ties between sentences alone, whose log partition is at least as large."""
+    """A problem that has ties between sentences only, and a log partition at least as large as the original one."""
 
     problem: Problem
     shares: Floats  # [E'] of its ties
@@ -200,7 +200,8 @@ class Bounded(NamedTuple):
 
 
 def _shares(problem: Problem) -> Floats:
-    """The share of random forests that have each tie: of at least `_FORESTS`, and until every tie is in one."""
+    """For each tie, the share of random forests that contain it. At least `_FORESTS` forests are drawn, and more until every
+    tie is in one."""
     ends = np.searchsorted(problem.chains.starts, [problem.source, problem.target], side="right") - 1
     shares, n_sequences = np.ones(ends.shape[1]), len(problem.component)
     for c in range(len(problem.firsts)):
@@ -337,7 +338,7 @@ class BeliefPropagation(Inference):
         return found
 
     def _settle(self, messages: OfMessages) -> OfMessages:
-        """Messages, from these on until they stay, or those after the last iteration."""
+        """Update messages until they converge or the iterations are used up."""
         problem = messages.problem
         component, lengths, of_ties = problem.component, np.diff(problem.chains.starts), problem.of_ties
         n_tokens = problem.by_component(lengths)
@@ -364,7 +365,8 @@ class BeliefPropagation(Inference):
 
 
 def _outwards(messages: _Messages) -> NDArray[np.int64]:
-    """The sequences so that each, but the first of its component, comes after one that it is tied to: int64[B]."""
+    """An order of the sequences in which each one, except the first of its component, comes after one that it is tied to:
+    int64[B]."""
     tied: list[list[int]] = [[] for _ in messages.problem.component]
     for a, b in np.unique(messages.receivers, axis=0).tolist():
         tied[a].append(b)
@@ -380,7 +382,7 @@ def _outwards(messages: _Messages) -> NDArray[np.int64]:
 
 
 def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
-    """Marginals at some tokens (int64[N], rising): without those of transitions it is a third quicker."""
+    """Marginals at some tokens (int64[N], rising). Leaving out the marginals of transitions saves a third of the time."""
     work = LinearChain().prepare(chains)
     if not work.per_position:
         marginals, log_z = scaling.marginals(work, rows)

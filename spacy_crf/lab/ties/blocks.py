@@ -38,8 +38,8 @@ def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]
 
 
 def best_improved(problem: Problem, found: list[States]) -> States:
-    """The best labelling of those that some (int32[T]) become when one sequence after the other is given its best labelling, the
-    labels of the others as they are, until there is nothing to improve (iterated conditional modes, Besag 1986).
+    """Improve each of some labellings (int32[T]) and return the best result. One sequence after the other gets its best
+    labelling, given the labels of the others, until nothing improves (iterated conditional modes, Besag 1986).
 
     RETURNS (int32[T]): -1 in components of which the first one lacks tokens.
     """
@@ -115,7 +115,7 @@ def _blocks(
 def tell_wide(of_ties: NDArray[np.int64], fits: NDArray[np.bool_], what: str) -> None:
     """Says once that some of the sequences of ties (int64[E]) are too wide, if not all of them fit (bool[B]).
 
-    what (str): Is approximate there.
+    what (str): The answer that is approximate for these sequences.
     """
     tied = np.unique(of_ties)
     n = int((~fits[tied]).sum())

@@ -1,8 +1,8 @@
 """Exact answers by eliminating one variable after the other (Lauritzen & Spiegelhalter 1988; Koller & Friedman 2009, chapter 9).
 
-A variable is eliminated by summing all that is said of it and of its neighbours over its states: what is left is said of the
-neighbours alone. Which variable comes next is the one whose neighbours have to be joined by the fewest new edges (min-fill). The
-table of a variable has an axis for each neighbour that is left, so it grows with every one of them: hence `max_table`.
+To eliminate a variable, the product of all factors on it and its neighbours is summed over its states, which leaves a factor on
+the neighbours alone. Which variable comes next is the one whose neighbours have to be joined by the fewest new edges (min-fill).
+The table of a variable has an axis for each neighbour that is left, so it grows with every one of them: hence `max_table`.
 
     message[n1, n2, ...] = log sum_x exp(table[n1, n2, ..., x])
 
@@ -248,8 +248,8 @@ def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tre
 
 
 def _steps(chains: ChainScores) -> NDArray[np.int64]:
-    """Tokens that have one before them in their sequence. None where no transition says anything: then there is no chain, and of
-    how often its transitions are used nothing is said."""
+    """Tokens that have a predecessor in their sequence. If all transitions score 0 there is no chain: the result is empty, and
+    the uses of transitions are not counted."""
     if not chains.transitions.any():
         return np.zeros(0, dtype=np.int64)
     return np.flatnonzero(~arrays.ends(chains.starts, len(chains.emissions))[0])

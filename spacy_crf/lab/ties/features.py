@@ -120,10 +120,11 @@ _MOST_WORDS = 500_000  # whose attributes are kept
 
 
 class SharedFeatures(ItemReader):
-    """At each token what templates find at those that it is tied to, each once.
+    """Items of each token: the values of templates at all tokens that it is tied to, each value once.
 
-    ties (Dict[str, TieTemplate]): What ties them.
-    templates (List[str]): Of attributes that words have by themselves.
+    ties (Dict[str, TieTemplate]): Templates that say which tokens are tied.
+    templates (List[str]): Templates of features; they may read only attributes that words have by themselves, such as lower or
+        shape.
     """
 
     def __init__(self, owner: str, ties: dict[str, TieTemplate], templates: list[str]):
@@ -183,7 +184,7 @@ class SharedFeatures(ItemReader):
 def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) -> list[str]:
     """Lets emissions read the features of the tokens that a token is tied to.
 
-    given (Union[bool, List[str]]): Whether, or by which templates.
+    given (Union[bool, List[str]]): Whether features are shared, or the templates of the shared features.
     RETURNS (List[str]): The templates, none if nothing is shared.
     """
     if given is False:

@@ -1,9 +1,9 @@
 """Gibbs sampling (Geman & Geman 1984; Finkel, Grenager & Manning 2005) with sequences as blocks: a walk through the labellings of
 tied sequences, each of which is drawn anew as a whole, given the labels that stand at the other ends of its ties.
 
-What is asked of the distribution is counted on the way, what is best is found by a walk that grows cold (annealing), and how much
-all labellings come to is estimated by weighing independent draws (importance sampling). All of it is exact in the limit only:
-where ties are strong, and what they join goes together in two ways that are both likely, a walk stays in one of them for long.
+Marginals are counted along the walk, the best labelling is found by a cooling walk (annealing), and the log partition is
+estimated by weighing independent draws (importance sampling). All of it is exact in the limit only: where ties are strong, and
+what they join goes together in two ways that are both likely, a walk stays in one of them for long.
 
 One seed, one walk: for each component the same, whatever else is asked about with it.
 """
@@ -34,7 +34,7 @@ _PROPOSAL = BeliefPropagation(iterations=10)
 
 
 class Walk(NamedTuple):
-    """One through the labellings of a single component."""
+    """A walk through the labellings of a single component."""
 
     problem: Problem
     chains: ChainArrays
@@ -49,7 +49,7 @@ class Walk(NamedTuple):
     def go(self, powers: Floats, random: np.random.Generator, *, is_told: bool = True) -> States:
         """The labellings that it comes by: int32[N, T].
 
-        powers (float64[N]): Of the probabilities.
+        powers (float64[N]): Exponents of the probabilities, one for each round.
         is_told (bool): Whether sequences are drawn given what their ties say; otherwise as if there were none, and the ties
             decide whether draws are taken.
         """
@@ -95,7 +95,8 @@ class Gibbs(Inference):
 
             log Z = log Z(chains) + log mean(exp(score(draw) - score of the chains(draw)))
 
-        RETURNS (float64[C], float64[C]): These, and how many draws of equal weights would say as much.
+        RETURNS (float64[C], float64[C]): The log partitions, and the effective sample size of each (the number of equally
+            weighted draws that would say as much).
         """
         log_z, effective = np.full((2, len(problem.firsts)), -np.inf)
         effective[:] = 0.0
@@ -157,7 +158,8 @@ class Gibbs(Inference):
         return states
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        """Chains fitted by further scores of labels, so that labels of tied tokens are as probable as they were often drawn."""
+        """Chains with further scores of labels, fitted so that the probability of each label of a tied token is its frequency
+        in the samples."""
         chains, emissions = problem.chains, problem.chains.emissions.copy()
         tied = np.unique([problem.source, problem.target])
         of_chains = problem.by_label(LinearChain().marginals(chains)[tied])
@@ -199,7 +201,7 @@ class Gibbs(Inference):
         return np.concatenate(walks)
 
     def _anneal(self, part: Problem, begin: States) -> States:
-        """The best labelling that a walk comes by which grows cold, after it has been improved."""
+        """Simulated annealing: improve `begin` and the best labelling of a cooling walk, and return the better result."""
         if (begin < 0).any():
             return np.full(len(begin), -1, dtype=np.int32)
         walk = Walk.of(part, begin)

@@ -38,7 +38,7 @@ class TieFeatures(ListedFeatures):
         self._reader = None
 
     def forget_scores(self) -> None:
-        """They have none of their own."""
+        """Does nothing, since ties have no scores of their own."""
 
     @property
     def reader(self) -> CompiledTemplates:
@@ -96,7 +96,7 @@ class TiesRole(Node):
 
 def TiesLayer(templates: dict[str, TieTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
     """templates (Dict[str, TieTemplate]): By their names in the config.
-    further (list): What else says what weights mean.
+    further (list): Further settings on which the meaning of weights depends.
     """
     spelled = [[name, *template.spelled()] for name, template in templates.items()] + further
     return Model(

@@ -64,7 +64,8 @@ class ToldChains(NamedTuple):
 
 
 def tie_pieces(scores: TiedScores, clamp: Clamp, factors: Floats) -> tuple[Floats, Floats]:
-    """Each tie by itself: what all pairs of labels reach, less what those reach that the annotation allows.
+    """Piecewise terms of ties: for each tie, the log sum over all pairs of labels minus the log sum over the pairs that the
+    annotation allows.
 
     factors (float64[T]): Of tokens; a tie has the mean of those of its ends.
     RETURNS (float64[E], float64[F, L, L]): The terms, and the derivative of their sum.

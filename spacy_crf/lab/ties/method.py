@@ -63,7 +63,7 @@ class Inference:
         raise NotImplementedError
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        """Chains each of which is distributed as the method thinks that it is, whatever the others are."""
+        """Independent chains, each with the distribution that the method computes for its sequence."""
         raise NotImplementedError
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
@@ -71,7 +71,7 @@ class Inference:
         raise NotImplementedError
 
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
-        """Labellings (int32[n, T]) that walks come to in so many steps from others (int32[n, T], -1 where there is none)."""
+        """Labellings (int32[n, T]) that walks reach `times` steps after `states` (int32[n, T], -1 where there is none)."""
         raise NotImplementedError
 
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:

@@ -1,5 +1,5 @@
-"""Rules beside ties: what a junction tree answers exactly of the labellings that the automata of rules allow, and the search that
-falls back to chains, which know what ties say, where a junction tree has no room.
+"""Rules beside ties. A junction tree gives exact answers about the labellings that the automata of rules allow. Where its
+tables have no room, the search falls back to chains whose scores include the ties.
 
 The sequences of the Doc are joined to one (`arrays.join_sequences`), whose states are those of the graph: tags with what rules
 remember. A tie sees the tags alone. States that no labelling reaches at a token are left out, so that tables stay small.
@@ -92,7 +92,7 @@ class RuledTies(TiedChains):
     def _as_chain(
         self, scores: ScoresOrWork, spans: SpanStates, clamp: Optional[Clamp]
     ) -> tuple[ChainScores, SpanStates]:
-        """And how its states spell spans."""
+        """The scores as independent chains, and how their states spell spans."""
         work = self.prepare(scores, clamp)
         return self.inference.as_chains(work.problem), work.whole.expansion.spans(spans)
 
@@ -123,7 +123,7 @@ class TiedSearch:
     """The search for the best labelling of a document that breaks a rule. Which rules yield does not depend on ties: a search
     of chains says it. Its labelling is the answer where there are no ties, or no junction tree that has room for the automata.
 
-    inference (Elimination): The junction tree, None if it is another inference that decodes.
+    inference (Elimination): The junction tree; None if another inference decodes.
     as_chains (Callable): Makes chains of scores with ties, given a clamp.
     document (Documents): With the scores of chains and ties.
     """

@@ -35,7 +35,7 @@ class Ties(NamedTuple):
         return self._replace(source=source, target=target).some((source >= 0) & (target >= 0))
 
     def some(self, which: NDArray[np.bool_]) -> "Ties":
-        """Some of them (bool[E])."""
+        """The chosen ties (bool[E])."""
         return self._replace(source=self.source[which], target=self.target[which], kind=self.kind[which])
 
     def sums(self, tables: Floats) -> Floats:
@@ -47,7 +47,7 @@ class Ties(NamedTuple):
         return total
 
     def by_feature(self, of_kinds: Floats, out: Floats) -> None:
-        """The way back of derivatives, added to those of the features."""
+        """Add derivatives with respect to the tables of ties to the derivatives with respect to those of features."""
         for column in self.rows.T:
             [some] = np.nonzero(column >= 0)
             some = some[np.argsort(column[some], kind="stable")]

@@ -116,9 +116,13 @@ def sum_up(
     d_chains: Optional[ChainScores] = None,
     d_tables: Optional[Floats] = None,
 ) -> None:
-    """Sets log partitions (float64[C], NaN where they are asked for) of components that are a single sequence of which few ties
-    are open at once; and adds the derivative of their weighted sum (float64[C]), if that is asked for. NaN stays where numbers
-    are not trusted."""
+    """Compute the log partitions of components that are a single sequence with few ties open at once. With `weights`, also add
+    the derivatives of their weighted sum to `d_chains` and `d_tables`.
+
+    log_z (float64[C]): NaN for the components to compute; receives the results. NaN stays where numbers are too small to be
+        trusted.
+    weights (float64[C]): Weights of the components in the sum.
+    """
     chosen = list(chosen_of(problem, np.isnan(log_z)))
     if not chosen:
         return

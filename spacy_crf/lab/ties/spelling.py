@@ -1,5 +1,6 @@
-"""Templates that tie words of a Doc by their spelling: words that are spelt nearly alike, as are inflected names, slips and other
-transcriptions (text similarity: Bunescu & Mooney 2004), and acronyms with what they stand for."""
+"""Templates that tie words of a Doc by their spelling. `SimilarWords` ties words that are spelt nearly alike, such as
+inflected names, typing errors and other transcriptions (text similarity: Bunescu & Mooney 2004). `Acronyms` ties acronyms to
+the words that they stand for."""
 
 from typing import Any, Optional
 
@@ -23,7 +24,7 @@ _SMALL_WORDS = 2  # that may stand between words whose initials count: "Court of
 
 @template
 class SimilarWords(GroupTemplate):
-    """Ties places at which a Doc has words that are spelt nearly alike, but not the same: those `RepeatedWords` ties.
+    """Ties places at which a Doc has words that are spelt nearly alike, but differ (`RepeatedWords` ties equal words).
 
     similarity (float): From above 0 to 1: how similar words have to be.
     measure (str): "jaro_winkler" or "levenshtein" (the share of characters that need no change).

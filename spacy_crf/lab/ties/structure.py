@@ -63,7 +63,7 @@ class TiedWork(Work[TiedScores]):
 class TiedChains(Structure[TiedScores]):
     """Answers the questions of `Structure` for `TiedScores`; clamps are bool[T, S].
 
-    inference (Inference): How, where there are ties.
+    inference (Inference): The method that answers where there are ties.
     """
 
     work = TiedWork
@@ -90,7 +90,7 @@ class TiedChains(Structure[TiedScores]):
         return type(self)(self.inference, threads=threads)
 
     def conform(self, scores: TiedScores) -> TiedScores:
-        """RAISES (ValueError): CRF040 for ties that are none."""
+        """RAISES (ValueError): CRF040 for invalid ties."""
         scores = super().conform(scores)
         ties, n_tokens, (n_features, n_labels) = scores.ties, len(scores.emissions), scores.tables.shape[:2]
         if len(ties.source):
@@ -256,7 +256,7 @@ class TiedChains(Structure[TiedScores]):
         """Samples of labellings: ends of walks where there are ties.
 
         begin (int32[1, T]): The labelling where they begin; None for one that is drawn without ties.
-        annotation (bool[T, S]): By which they are known again, where they go on from when they were last asked for.
+        annotation (bool[T, S]): Identifies the walks, which continue from where the last call left them.
         """
         states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)
         if not work.is_tied:
@@ -273,7 +273,7 @@ class TiedChains(Structure[TiedScores]):
         return states
 
     def answered_by(self, inference: Inference) -> "TiedChains":
-        """A structure that another method answers for."""
+        """The same structure with another method of inference."""
         return TiedChains(inference)
 
     def own_terms(self, loss: LocalLoss) -> Callable:
@@ -295,8 +295,8 @@ class TiedChains(Structure[TiedScores]):
     # ------------------------------------------------------------------------------------- approximated by chains
 
     def as_chains(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> ChainScores:
-        """Chains each of which is distributed as the method thinks that it is: what answers everything that a chain answers, of
-        one sequence at a time. The same scores where there are no ties."""
+        """Independent chains, each with the distribution that the method computes for its sequence; they answer any question
+        about a single sequence. Scores without ties are returned unchanged."""
         if isinstance(scores, TiedScores) and not len(scores.ties.source):
             return scores.chains
         work = self.prepare(scores, clamp)

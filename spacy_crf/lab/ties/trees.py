@@ -27,7 +27,8 @@ class Trees(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> "Optional[Trees]":
-        """None where there are none: neighbours are weighed together, or ties form cycles."""
+        """The forests of a problem. None if it has none, because transitions weigh neighbours together or all its ties form
+        cycles."""
         chains = problem.chains
         if chains.transitions.any():
             return None
@@ -98,7 +99,7 @@ class Trees(NamedTuple):
         return sums
 
     def _by_state(self, believed: Floats, own: Floats, states: Floats) -> Floats:
-        """Beliefs about labels as beliefs about their states."""
+        """Split the belief about each label among its states, in proportion to their scores."""
         if self.is_plain:
             return believed
         label_of = self.problem.label_of
