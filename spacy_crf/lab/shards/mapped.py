@@ -27,7 +27,7 @@ _PLACE = "array"  # stands for an array in what is said
 def write(path: Path, value: Any) -> None:
     """Writes a file that is whole or not there.
 
-    value: Of lists, dicts with texts or numbers as keys, texts, numbers, None and arrays.
+    value: Lists, dicts with texts or numbers as keys, texts, numbers, None and arrays.
     RAISES (ValueError): CRF475 if there is no room for it.
     """
     arrays: list[NDArray] = []

@@ -41,7 +41,7 @@ def best_improved(problem: Problem, found: list[States]) -> States:
     """Improve each of some labellings (int32[T]) and return the best result. One sequence after the other gets its best
     labelling, given the labels of the others, until nothing improves (iterated conditional modes, Besag 1986).
 
-    RETURNS (int32[T]): -1 in components of which the first one lacks tokens.
+    RETURNS (int32[T]): The result; -1 in components in which the first labelling has tokens without a state.
     """
     chains, (ties, _) = potentials(problem.chains), neighbours(problem)
     lost = problem.lost(found[0])
