@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import FunctionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from typer.models import ArgumentInfo, OptionInfo
+from typer.utils import get_params_from_function
 
 import spacy_crf
 from spacy_crf.cli.group import app, import_commands
@@ -201,24 +202,21 @@ def _cli() -> str:
     text = ""
     for name, command in commands().items():
         usage, options = [name], []
-        hints = get_type_hints(command, include_extras=True)
-        for parameter in inspect.signature(command).parameters.values():
-            kind, *told = get_args(hints[parameter.name]) or (hints[parameter.name],)
-            if told and isinstance(told[0], ArgumentInfo):
-                required = parameter.default is parameter.empty
+        for parameter in get_params_from_function(command).values():
+            info = parameter.default
+            required = getattr(info, "default", ...) in (..., parameter.empty)
+            if isinstance(info, ArgumentInfo):
                 usage.append(parameter.name.upper() if required else f"[{parameter.name.upper()}]")
-            elif told:
-                options.append(_option(parameter, kind, told[0]))
+            elif isinstance(info, OptionInfo):
+                options.append(_option(parameter.name, parameter.annotation, info, None if required else info.default))
         text += f"\n## `{' '.join(usage)}`\n\n{' '.join(inspect.getdoc(command).split())}\n\n" + "".join(options)
     return text
 
 
-def _option(parameter: inspect.Parameter, kind: Any, told: OptionInfo) -> str:
-    given = [told.default] if isinstance(told.default, str) else []  # where typer keeps the first name
-    given = [*given, *(told.param_decls or ())] or [f"--{parameter.name.replace('_', '-')}"]
-    names = ", ".join(f"`{name}`" for name in given)
-    default = getattr(parameter.default, "value", parameter.default)
-    shown = "" if default in (None, False, "", parameter.empty) or default == [] else f" (`{default}`)"
+def _option(name: str, kind: Any, told: OptionInfo, default: Any) -> str:
+    names = ", ".join(f"`{given}`" for given in told.param_decls or (f"--{name.replace('_', '-')}",))
+    default = getattr(default, "value", default)
+    shown = "" if default in (None, False, "") or default == [] else f" (`{default}`)"
     enums = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Enum)]
     choices = "".join(f" One of {', '.join(value.value for value in each)}." for each in enums)
     return f"- {names}{shown}: {told.help}{choices}\n"

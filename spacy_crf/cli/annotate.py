@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from wasabi import msg
 
 from ..errors import Errors
@@ -29,43 +29,22 @@ _SECONDS = 60.0  # between two lines of progress, where there is no terminal
 @command("annotate")
 def annotate_cli(
     model: ModelArgument,
-    input_path: Annotated[
-        str,
-        typer.Argument(
-            help='Texts: lines, or JSONL with "text"; - for the standard input. With --workers also a folder.'
-        ),
-    ],
-    output_path: Annotated[
-        str, typer.Argument(help="File to write, - for the standard output. With --workers a folder.")
-    ],
-    format_: Annotated[
-        Optional[FormatName],
-        typer.Option("--format", "-f", help="By default prodigy; spans with --workers."),
-    ] = None,
-    sort: Annotated[Optional[Order], typer.Option("--sort", help="Write the least certain texts first.")] = None,
-    min_prob: Annotated[
-        float, typer.Option("--min-prob", min=0.0, max=1.0, help="Leave out less probable spans.")
-    ] = 0.0,
-    component: Annotated[
-        Optional[str],
-        typer.Option("--component", "-c", help="The component whose certainty counts; by default all of ours."),
-    ] = None,
+    input_path: str = Arg(
+        ..., help='Texts: lines, or JSONL with "text"; - for the standard input. With --workers also a folder.'
+    ),
+    output_path: str = Arg(..., help="File to write, - for the standard output. With --workers a folder."),
+    format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default prodigy; spans with --workers."),
+    sort: Optional[Order] = Opt(None, help="Write the least certain texts first."),
+    min_prob: float = Opt(0.0, min=0.0, max=1.0, help="Leave out less probable spans."),
+    component: Optional[str] = Opt(
+        None, "--component", "-c", help="The component whose certainty counts; by default all of ours."
+    ),
     code: CodeOption = None,
-    workers: Annotated[
-        Optional[int], typer.Option("--workers", min=1, max=1024, help="Number of workers that share an archive.")
-    ] = None,
-    executor: Annotated[
-        Optional[ExecutorName],
-        typer.Option("--executor", help="The workers: processes of this machine, or of a Ray cluster."),
-    ] = None,
-    address: Annotated[
-        Optional[str], typer.Option("--address", help="Address of the Ray cluster; by default one is started.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first text that can't be annotated.")] = False,
-    part_size: Annotated[
-        Optional[float],
-        typer.Option("--part-size", min=0.001, help="MiB of texts in a part; by default 0.25 to 4."),
-    ] = None,
+    workers: Optional[int] = Opt(None, min=1, max=1024, help="Number of workers that share an archive."),
+    executor: Optional[ExecutorName] = Opt(None, help="The workers: processes of this machine, or of a Ray cluster."),
+    address: Optional[str] = Opt(None, help="Address of the Ray cluster; by default one is started."),
+    strict: bool = Opt(False, "--strict", help="Stop at the first text that can't be annotated."),
+    part_size: Optional[float] = Opt(None, min=0.001, help="MiB of texts in a part; by default 0.25 to 4."),
 ) -> None:
     """Annotate texts. Without --workers, write one file for Prodigy, doccano or Label Studio, columns or a .spacy file;
     `convert` reads each of them back. With --workers, annotate an archive of JSONL, lines of text or Parquet, and write a folder

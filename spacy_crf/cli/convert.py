@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.tokens import Doc
 from wasabi import msg
 
@@ -29,43 +29,23 @@ Overlaps = choice("Overlaps", ("longest", "error"))
 
 @command("convert")
 def convert_cli(
-    input_path: Annotated[Path, typer.Argument(help="A file, or a folder of files.", exists=True)],
-    output_path: Annotated[Path, typer.Argument(help="The .spacy file, or a folder for them.")],
+    input_path: Path = Arg(..., help="A file, or a folder of files.", exists=True),
+    output_path: Path = Arg(..., help="The .spacy file, or a folder for them."),
     lang: LangOption = "en",
-    format_: Annotated[
-        Optional[FormatName],
-        typer.Option("--format", "-f", help="By default found by the contents."),
-    ] = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of the files.")] = "utf-8",
-    word_column: Annotated[
-        Optional[str],
-        typer.Option("--word-column", "-w", help="Number or name of the word or text column; by default 1."),
-    ] = None,
-    label_column: Annotated[
-        Optional[str],
-        typer.Option("--label-column", help="Number or name of the tag or label column; by default the last."),
-    ] = None,
-    tag_column: Annotated[
-        Optional[str], typer.Option("--tag-column", "-t", help="Number or name of the column for token.tag.")
-    ] = None,
-    scheme: Annotated[Optional[SchemeName], typer.Option("--scheme", help="By default found by the tags.")] = None,
-    n_sents: Annotated[
-        int, typer.Option("--n-sents", "-n", min=0, help="Number of sentences in a Doc; 0 for whole documents.")
-    ] = 1,
-    tag_names: Annotated[
-        str, typer.Option("--tag-names", help="Names of tags that are numbers, from 0 on: O,B-PER,I-PER …")
-    ] = "",
-    ignore: Annotated[
-        Optional[list[str]],
-        typer.Option("--ignore", help="Leave out the annotation under this key of JSON; may be repeated."),
-    ] = None,
-    overlaps: Annotated[
-        Overlaps, typer.Option("--overlaps", help="Overlapping spans: keep the longest, or refuse them.")
-    ] = Overlaps.longest,
-    without_spans: Annotated[bool, typer.Option("--without-spans", help="Accept files without annotation.")] = False,
-    predictions: Annotated[
-        bool, typer.Option("--predictions", help="Label Studio: take predictions where nobody annotated.")
-    ] = False,
+    format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default found by the contents."),
+    encoding: str = Opt("utf-8", help="Encoding of the files."),
+    word_column: Optional[str] = Opt(
+        None, "--word-column", "-w", help="Number or name of the word or text column; by default 1."
+    ),
+    label_column: Optional[str] = Opt(None, help="Number or name of the tag or label column; by default the last."),
+    tag_column: Optional[str] = Opt(None, "--tag-column", "-t", help="Number or name of the column for token.tag."),
+    scheme: Optional[SchemeName] = Opt(None, help="By default found by the tags."),
+    n_sents: int = Opt(1, "--n-sents", "-n", min=0, help="Number of sentences in a Doc; 0 for whole documents."),
+    tag_names: str = Opt("", help="Names of tags that are numbers, from 0 on: O,B-PER,I-PER …"),
+    ignore: Optional[list[str]] = Opt(None, help="Leave out the annotation under this key of JSON; may be repeated."),
+    overlaps: Overlaps = Opt(Overlaps.longest, help="Overlapping spans: keep the longest, or refuse them."),
+    without_spans: bool = Opt(False, "--without-spans", help="Accept files without annotation."),
+    predictions: bool = Opt(False, "--predictions", help="Label Studio: take predictions where nobody annotated."),
 ) -> None:
     """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
     of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It finds the format by the

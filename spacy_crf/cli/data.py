@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any, Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg
@@ -214,14 +214,10 @@ def _short(text: str, most: Optional[int] = 60) -> str:
 
 @command("data")
 def data_cli(
-    path: Annotated[
-        Path, typer.Argument(help="Annotated texts: .spacy, a folder, or a file that `convert` reads.", exists=True)
-    ],
-    dev: Annotated[
-        Optional[Path], typer.Option("--dev", help="Dev texts, to compare with the others.", exists=True)
-    ] = None,
+    path: Path = Arg(..., help="Annotated texts: .spacy, a folder, or a file that `convert` reads.", exists=True),
+    dev: Optional[Path] = Opt(None, help="Dev texts, to compare with the others.", exists=True),
     lang: LangOption = "en",
-    top: Annotated[int, typer.Option("--top", min=0, help="Number of strings annotated in several ways.")] = 20,
+    top: int = Opt(20, min=0, help="Number of strings annotated in several ways."),
     as_json: JsonOption = False,
 ) -> None:
     """Look at annotated texts: what is there, and what looks wrong. Prints labels and lengths of spans, misaligned spans,

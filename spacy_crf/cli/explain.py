@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
-from typing import Annotated, Any, Optional
+from typing import Any, Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg, table
@@ -32,11 +32,10 @@ from .texts import STANDARD, read_examples, read_items
 @command("show")
 def show_cli(
     model: ModelArgument,
-    texts: Annotated[
-        Optional[list[str]],
-        typer.Argument(help='Texts; by default the lines of the standard input, which may be JSONL with "text".'),
-    ] = None,
-    html: Annotated[Optional[Path], typer.Option("--html", help="Write the marked texts to this file too.")] = None,
+    texts: Optional[list[str]] = Arg(
+        None, help='Texts; by default the lines of the standard input, which may be JSONL with "text".'
+    ),
+    html: Optional[Path] = Opt(None, help="Write the marked texts to this file too."),
 ) -> None:
     """Print the entities of texts. For pipelines without entities, print tags or labels of texts."""
     from ..explain.displacy_marks import render
@@ -81,27 +80,15 @@ _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
 @command("explain")
 def explain_cli(
     model: ModelArgument,
-    text: Annotated[str, typer.Argument(help="A text.")],
-    span: Annotated[
-        Optional[str], typer.Option("--span", help="Tokens 3:5, or 3:5:LABEL; by default each entity that is found.")
-    ] = None,
-    label: Annotated[
-        Optional[str], typer.Option("--label", help="For crf_textcat: a label; by default the most probable one.")
-    ] = None,
-    against: Annotated[
-        Optional[str], typer.Option("--against", help="The label to compare with, or O; by default all others.")
-    ] = None,
-    kind: Annotated[
-        str, typer.Option("--kind", "-k", help="contrast, log_odds, leave_out, words or texts.")
-    ] = "contrast",
-    train: Annotated[
-        Optional[Path], typer.Option("--train", help="For --kind texts: the training texts.", exists=True)
-    ] = None,
-    effect: Annotated[
-        bool, typer.Option("--effect", help="For --kind texts: what would change without each listed text.")
-    ] = False,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of features in each list.")] = 20,
-    html: Annotated[Optional[Path], typer.Option("--html", help="Write a page, and print nothing.")] = None,
+    text: str = Arg(..., help="A text."),
+    span: Optional[str] = Opt(None, help="Tokens 3:5, or 3:5:LABEL; by default each entity that is found."),
+    label: Optional[str] = Opt(None, help="For crf_textcat: a label; by default the most probable one."),
+    against: Optional[str] = Opt(None, help="The label to compare with, or O; by default all others."),
+    kind: str = Opt("contrast", "--kind", "-k", help="contrast, log_odds, leave_out, words or texts."),
+    train: Optional[Path] = Opt(None, help="For --kind texts: the training texts.", exists=True),
+    effect: bool = Opt(False, "--effect", help="For --kind texts: what would change without each listed text."),
+    top: int = Opt(20, "--top", "-n", min=1, help="Number of features in each list."),
+    html: Optional[Path] = Opt(None, help="Write a page, and print nothing."),
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
@@ -159,8 +146,8 @@ _WIDEST = 24  # most tags of a printed matrix
 @command("inspect")
 def inspect_cli(
     model: ModelArgument,
-    label: Annotated[Optional[str], typer.Option("--label", "-l", help="Only this label or tag.")] = None,
-    top: Annotated[int, typer.Option("--top", "-n", min=1, help="Number of weights for and against each label.")] = 20,
+    label: Optional[str] = Opt(None, "--label", "-l", help="Only this label or tag."),
+    top: int = Opt(20, "--top", "-n", min=1, help="Number of weights for and against each label."),
     component: ComponentOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -239,7 +226,7 @@ _UNDER_A_BEAM = (
 @command("rules")
 def rules_cli(
     model: ModelArgument,
-    text: Annotated[Optional[str], typer.Argument(help="Show what each rule changes in this text.")] = None,
+    text: Optional[str] = Arg(None, help="Show what each rule changes in this text."),
     component: ComponentOption = None,
 ) -> None:
     """Print the rules of a pipeline's components. With a text, print its spans as rules are added one by one."""

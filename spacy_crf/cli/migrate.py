@@ -1,9 +1,9 @@
 """Import models of other programs as pipelines, and export them."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.util import registry
 from thinc.api import Config
@@ -24,28 +24,19 @@ PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 
 @command("import")
 def import_cli(
-    file: Annotated[Path, typer.Argument(help="The model.", exists=True, dir_okay=False)],
-    program: Annotated[str, typer.Option("--from", help=f"The program that trained it: {', '.join(PROGRAMS)}.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the pipeline.")],
-    columns: Annotated[
-        Optional[str], typer.Option("--columns", help="Attributes of tokens that the columns are, such as orth,tag.")
-    ] = None,
-    features: Annotated[
-        Optional[str],
-        typer.Option("--features", help="crfsuite: the function that makes features, as package.module:function."),
-    ] = None,
-    check: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--check", help="A file of columns: compare the labels of both programs.", exists=True, dir_okay=False
-        ),
-    ] = None,
+    file: Path = Arg(..., help="The model.", exists=True, dir_okay=False),
+    program: str = Opt(..., "--from", help=f"The program that trained it: {', '.join(PROGRAMS)}."),
+    output: Path = Opt(..., "--output", "-o", help="Folder for the pipeline."),
+    columns: Optional[str] = Opt(None, help="Attributes of tokens that the columns are, such as orth,tag."),
+    features: Optional[str] = Opt(None, help="crfsuite: the function that makes features, as package.module:function."),
+    check: Optional[Path] = Opt(
+        None, help="A file of columns: compare the labels of both programs.", exists=True, dir_okay=False
+    ),
     lang: LangOption = "en",
-    attribute: Annotated[str, typer.Option("--attribute", help="Attribute of tokens that gets the labels.")] = "tag",
-    replay: Annotated[
-        bool,
-        typer.Option("--replay", help="crfpp, wapiti: make features as that program does, by no native templates."),
-    ] = False,
+    attribute: str = Opt("tag", help="Attribute of tokens that gets the labels."),
+    replay: bool = Opt(
+        False, "--replay", help="crfpp, wapiti: make features as that program does, by no native templates."
+    ),
 ) -> None:
     """Make a pipeline of another program's model.
 
@@ -216,11 +207,9 @@ def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, co
 @command("export")
 def export_cli(
     model: ModelArgument,
-    output: Annotated[Path, typer.Argument(help="The file to write.")],
-    program: Annotated[str, typer.Option("--to", help="The program that will read it: crfsuite.")] = "crfsuite",
-    component: Annotated[
-        Optional[str], typer.Option("--component", "-c", help="By default the first that fits.")
-    ] = None,
+    output: Path = Arg(..., help="The file to write."),
+    program: str = Opt("crfsuite", "--to", help="The program that will read it: crfsuite."),
+    component: Optional[str] = Opt(None, "--component", "-c", help="By default the first that fits."),
 ) -> None:
     """Write a component's weights as a model of CRFsuite.
 

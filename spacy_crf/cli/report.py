@@ -5,9 +5,9 @@ import json
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import typer
+from spacy.cli._util import Opt
 from spacy.language import Language
 from spacy.training import Example
 from spacy.util import Config
@@ -45,13 +45,9 @@ _SPACE = re.compile(r"\s")
 def errors_cli(
     model: ModelArgument,
     data: DataArgument,
-    kind: Annotated[
-        Optional[str], typer.Option("--kind", "-k", help="Only this kind: label, boundary, both, missed or spurious.")
-    ] = None,
-    label: Annotated[Optional[str], typer.Option("--label", "-l", help="Only this label, annotated or found.")] = None,
-    most: Annotated[
-        int, typer.Option("--most", "-n", help="Number of mistakes of each component, the most certain first.")
-    ] = 20,
+    kind: Optional[str] = Opt(None, "--kind", "-k", help="Only this kind: label, boundary, both, missed or spurious."),
+    label: Optional[str] = Opt(None, "--label", "-l", help="Only this label, annotated or found."),
+    most: int = Opt(20, "--most", "-n", help="Number of mistakes of each component, the most certain first."),
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
@@ -136,16 +132,10 @@ def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
 def report_cli(
     model: ModelArgument,
     data: DataArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    train: Annotated[
-        Optional[Path], typer.Option("--train", help="Its training texts, which show the known words.")
-    ] = None,
-    folds: Annotated[
-        int, typer.Option("--folds", help="Number of trainings that look for wrong annotation in the training texts.")
-    ] = 0,
-    curve: Annotated[
-        Optional[Path], typer.Option("--curve", help="Draw the learning curve that `curve --json` wrote.", exists=True)
-    ] = None,
+    output: Path = Opt(Path("report.html"), "--output", "-o", help="The page."),
+    train: Optional[Path] = Opt(None, help="Its training texts, which show the known words."),
+    folds: int = Opt(0, help="Number of trainings that look for wrong annotation in the training texts."),
+    curve: Optional[Path] = Opt(None, help="Draw the learning curve that `curve --json` wrote.", exists=True),
     component: ComponentOption = None,
 ) -> None:
     """Write a page about what a pipeline does well and badly. It has scores with intervals, confusions, all mistakes,
@@ -275,16 +265,10 @@ def threshold_cli(
     model: ModelArgument,
     data: DataArgument,
     component: ComponentOption = None,
-    beta: Annotated[float, typer.Option("--beta", help="Weight of recall against precision: F1, F2 …")] = 1.0,
-    expected: Annotated[
-        bool, typer.Option("--expected", help="Use expected scores: the texts need no annotation.")
-    ] = False,
-    per_label: Annotated[
-        bool, typer.Option("--per-label", help="Look for one for each label: needs many entities of each.")
-    ] = False,
-    output: Annotated[
-        Optional[Path], typer.Option("--output", "-o", help="Save the changed pipeline to this folder.")
-    ] = None,
+    beta: float = Opt(1.0, help="Weight of recall against precision: F1, F2 …"),
+    expected: bool = Opt(False, "--expected", help="Use expected scores: the texts need no annotation."),
+    per_label: bool = Opt(False, "--per-label", help="Look for one for each label: needs many entities of each."),
+    output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
     """Find the min_prob that leaves the best entities. Prints precision and recall of entities with at least some probability,
     as decode = "spans" finds them, and the setting."""

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import spacy
-import typer
 from click import UsageError
-from spacy.cli._util import parse_config_overrides
+from spacy.cli._util import Arg, Opt, parse_config_overrides
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
@@ -29,20 +28,14 @@ from .group import app
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
-ModelArgument = Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")]
-DataArgument = Annotated[
-    Path, typer.Argument(help="Annotated texts: .spacy, or a file that `convert` reads.", exists=True)
-]
-ConfigArgument = Annotated[
-    Path, typer.Argument(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)
-]
-CodeOption = Annotated[Optional[Path], typer.Option("--code", help="Python file with functions to register.")]
-ComponentOption = Annotated[
-    Optional[str], typer.Option("--component", "-c", help="Only this one; by default all of ours.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LangOption = Annotated[str, typer.Option("--lang", "-l", help="Language of the tokenizer.")]
-SvgOption = Annotated[Optional[Path], typer.Option("--svg", help="Write the chart to this file.")]
+ModelArgument = Annotated[str, Arg(help="A pipeline: the name of a package, or a folder.")]
+DataArgument = Annotated[Path, Arg(help="Annotated texts: .spacy, or a file that `convert` reads.", exists=True)]
+ConfigArgument = Annotated[Path, Arg(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)]
+CodeOption = Annotated[Optional[Path], Opt("--code", help="Python file with functions to register.")]
+ComponentOption = Annotated[Optional[str], Opt("--component", "-c", help="Only this one; by default all of ours.")]
+JsonOption = Annotated[bool, Opt("--json", help="Print JSON.")]
+LangOption = Annotated[str, Opt("--lang", "-l", help="Language of the tokenizer.")]
+SvgOption = Annotated[Optional[Path], Opt("--svg", help="Write the chart to this file.")]
 WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # for a command that takes overrides
 
 

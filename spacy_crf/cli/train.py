@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Optional
+from typing import Any, Optional
 
 import spacy
 import typer
+from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training.initialize import init_nlp
@@ -46,21 +47,12 @@ _LOCAL = "local"  # as an address: start a cluster on this machine
 def train_cli(
     ctx: typer.Context,
     config: ConfigArgument,
-    shards: Annotated[
-        int,
-        typer.Option("--shards", "-n", help="Number of parts of the corpus; changes weights slightly."),
-    ],
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", help="Folder to write the pipelines to.")] = None,
-    workers: Annotated[
-        Optional[int], typer.Option("--workers", help="Number of workers; by default as many as fit.")
-    ] = None,
-    ray: Annotated[
-        Optional[str], typer.Option("--ray", help="Address of a Ray cluster; 'local' starts one on this machine.")
-    ] = None,
-    cores: Annotated[int, typer.Option("--cores", help="Cores of each worker of a Ray cluster.")] = 1,
-    path: Annotated[
-        Optional[Path], typer.Option("--path", help="Folder of the shards; by default OUTPUT/shards.")
-    ] = None,
+    shards: int = Opt(..., "--shards", "-n", help="Number of parts of the corpus; changes weights slightly."),
+    output: Optional[Path] = Opt(None, "--output", "-o", help="Folder to write the pipelines to."),
+    workers: Optional[int] = Opt(None, help="Number of workers; by default as many as fit."),
+    ray: Optional[str] = Opt(None, help="Address of a Ray cluster; 'local' starts one on this machine."),
+    cores: int = Opt(1, help="Cores of each worker of a Ray cluster."),
+    path: Optional[Path] = Opt(None, help="Folder of the shards; by default OUTPUT/shards."),
     component: ComponentOption = None,
 ) -> None:
     """Train by several processes, or by workers of a Ray cluster. Each works on a part of the corpus. A command that was stopped
@@ -115,15 +107,11 @@ Scores = dict[str, Optional[float]]
 @command("update")
 def update_cli(
     model: ModelArgument,
-    data: Annotated[
-        Path, typer.Argument(help="New annotated texts: .spacy, or a file that `convert` reads.", exists=True)
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pipeline to.")],
-    dev: Annotated[
-        Optional[Path], typer.Option("--dev", help="Annotated texts to score the pipeline by.", exists=True)
-    ] = None,
+    data: Path = Arg(..., help="New annotated texts: .spacy, or a file that `convert` reads.", exists=True),
+    output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
+    dev: Optional[Path] = Opt(None, help="Annotated texts to score the pipeline by.", exists=True),
     component: ComponentOption = None,
-    l2: Annotated[float, typer.Option("--l2", help="Weight of the squared distance from the old weights.")] = 0.1,
+    l2: float = Opt(0.1, help="Weight of the squared distance from the old weights."),
 ) -> None:
     """Train a pipeline further on new texts, without the old ones. New labels and features are added; old weights change as
     little as the new texts allow. Prints the scores before and after."""
@@ -191,9 +179,7 @@ _COMPILED_TEXTS = [
 
 @command("compile", has_code=False)
 def compile_cli(
-    components: Annotated[
-        Optional[list[ComponentName]], typer.Argument(help="The components; by default all of ours.")
-    ] = None,
+    components: Optional[list[ComponentName]] = Arg(None, help="The components; by default all of ours."),
 ) -> None:
     """Compile the kernels that components need. Each component is trained on a few words with its config from `init-config`,
     saved, loaded and applied: later trainings with this config and predictions of its model compile nothing. Compiled kernels

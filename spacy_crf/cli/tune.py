@@ -8,10 +8,11 @@ from hashlib import blake2b
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import typer
+from spacy.cli._util import Opt
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
 from spacy.tokens import Doc
@@ -60,19 +61,13 @@ class Trial(NamedTuple):
 def tune_cli(
     ctx: typer.Context,
     config: ConfigArgument,
-    output: Annotated[
-        Optional[Path], typer.Option("--output", "-o", help="Write the best config to this file.")
-    ] = None,
-    component: Annotated[Optional[str], typer.Option("--component", "-c", help="Needed if there are several.")] = None,
-    l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0,0.05",
-    l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.01,0.03,0.1,0.3,1,3",
-    schemes: Annotated[
-        Optional[str], typer.Option("--schemes", help="Tag schemes of crf_ner to try, between commas.")
-    ] = None,
-    folds: Annotated[
-        int, typer.Option("--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus.")
-    ] = 1,
-    iterations: Annotated[int, typer.Option("--iterations", help="Most iterations of each training.")] = 200,
+    output: Optional[Path] = Opt(None, "--output", "-o", help="Write the best config to this file."),
+    component: Optional[str] = Opt(None, "--component", "-c", help="Needed if there are several."),
+    l1: str = Opt("0,0.05", help="Values to try, between commas."),
+    l2: str = Opt("0.01,0.03,0.1,0.3,1,3", help="Values to try, between commas."),
+    schemes: Optional[str] = Opt(None, help="Tag schemes of crf_ner to try, between commas."),
+    folds: int = Opt(1, "--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus."),
+    iterations: int = Opt(200, help="Most iterations of each training."),
 ) -> None:
     """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted once for each fold and scheme, and each training
     starts with the weights of the one before."""
@@ -281,11 +276,9 @@ class CurvePoint(NamedTuple):
 def curve_cli(
     ctx: typer.Context,
     config: ConfigArgument,
-    shares: Annotated[
-        str, typer.Option("--shares", help="Shares of the training texts, in percent, between commas.")
-    ] = "10,25,50,100",
+    shares: str = Opt("10,25,50,100", help="Shares of the training texts, in percent, between commas."),
     svg: SvgOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, which `report --curve` draws.")] = False,
+    as_json: bool = Opt(False, "--json", help="Print JSON, which `report --curve` draws."),
 ) -> None:
     """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
     scored on dev."""
