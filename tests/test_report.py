@@ -22,7 +22,7 @@ from spacy_crf.cli.report import _around
 from spacy_crf.pipeline.annotation.annotation import Mention
 from spacy_crf.report import figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
-from spacy_crf.report.page import Subject, parts, render
+from spacy_crf.report.page import parts, render
 
 from .test_commands import run
 from .test_probabilities import trained, with_rules
@@ -169,19 +169,15 @@ def test_wilson():
 
 
 def test_groups(nlp, judged):
-    training = ner_examples(nlp)
-    for groups in (
-        figures.by_length(judged),
-        figures.by_frequency(judged, training),
-        figures.by_words(judged, training),
-    ):
+    judged = judged._replace(training=ner_examples(nlp))
+    for groups in (figures.by_length(judged), figures.by_frequency(judged), figures.by_words(judged)):
         assert sum(group.n for group in groups) == sum(case.gold is not None for case in judged.cases)
     length = {group.name: group.n for group in figures.by_length(judged)}
     assert length == {"1 token": 8, "2 tokens": 8, "3 tokens": 1}
-    frequency = {group.name: group.n for group in figures.by_frequency(judged, training)}
+    frequency = {group.name: group.n for group in figures.by_frequency(judged)}
     # never: Bob (ORG), Bob left, Oslo; once: Paris twice, Rome twice, Carla Diaz, Blue Sky Ltd; the others twice
     assert frequency == {"0 times in training": 3, "1 time in training": 6, "2 to 4 times in training": 8}
-    assert {group.name: group.n for group in figures.by_words(judged, training)} == {
+    assert {group.name: group.n for group in figures.by_words(judged)} == {
         "all words known": 16,
         "with unknown words": 1,
     }
@@ -290,7 +286,7 @@ class Page(HTMLParser):
 
 
 def test_a_page_is_whole_and_asks_for_nothing(judged, nlp):
-    html = render("A report", [Subject(judged, ner_examples(nlp))], curve=[(10, 0.5), (20, 0.75)])
+    html = render("A report", [judged._replace(training=ner_examples(nlp))], curve=[(10, 0.5), (20, 0.75)])
     page = Page(html)
     used = {
         value for _, attrs, _ in page.elements for name, value in attrs.items() if name in ("src", "href", "action")
@@ -322,7 +318,7 @@ def test_texts_and_labels_are_no_markup():
     other = Doc(nlp.vocab, words=["say", "that", "now"], ents=["O"] * 3)
     examples = [Example(Doc(nlp.vocab, words=[token.text for token in gold]), gold) for gold in (doc, other)]
     nlp.initialize(lambda: examples)
-    html = render(HOSTILE, [Subject(judge(nlp, [nlp.get_pipe("crf_ner")], examples)[0], examples)])
+    html = render(HOSTILE, [judge(nlp, [nlp.get_pipe("crf_ner")], examples)[0]._replace(training=examples)])
     assert HOSTILE not in html and label not in html
     page = Page(html)
     assert len(page.named("script")) == 2
@@ -425,7 +421,7 @@ def test_taggers():
     rows = figures.scores(judged)
     accuracy = nlp.evaluate(examples)["tag_acc"]
     assert rows[0].n_gold == 6 and rows[0].f.value == pytest.approx(accuracy) and accuracy < 1
-    html = render("tags", [Subject(judged, examples)])
+    html = render("tags", [judged._replace(training=examples)])
     assert "by length" not in html and "wrong label" in html
     assert [suspect.text for suspect in suspects.judged_by(judged.pipe, examples)] == ["the dog barks "]
 
@@ -435,7 +431,7 @@ def test_rules(nlp, examples):
 
     (judged,) = judge(nlp, [nlp.get_pipe("crf_ner")], examples)
     (effect,) = rule_effects(judged)
-    assert (effect.rule, effect.weight) == ("at_most GPE", "hard") or effect.weight == "hard"
+    assert effect["weight"] == "hard"
     # "Bob left Rome and Paris" has two places: one of them is lost
-    assert effect.changed >= 1 and effect.broken >= 1
+    assert effect["changed"] >= 1 and effect["broken"] >= 1
     assert Span.has_extension("crf_prob")

@@ -3,7 +3,7 @@
 import pytest
 
 from spacy_crf.report.cases import judge
-from spacy_crf.report.page import Subject, render
+from spacy_crf.report.page import render
 
 from .test_probabilities import trained
 from .util import NER_TEXTS, ner_examples
@@ -18,7 +18,7 @@ def report(tmp_path_factory):
     (judged,) = judge(nlp, [nlp.get_pipe("crf_ner")], examples)
     assert len(judged.errors) > 25
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(render("A report", [Subject(judged, ner_examples(nlp))]), encoding="utf8")
+    path.write_text(render("A report", [judged._replace(training=ner_examples(nlp))]), encoding="utf8")
     return path, judged
 
 

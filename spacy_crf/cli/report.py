@@ -3,6 +3,8 @@ threshold of probabilities that leaves the best entities."""
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -30,12 +32,11 @@ from .shared import (
     progress_bar,
     save_pipeline,
 )
-from .texts import SUSPECTS, read_examples, read_held_out, read_raw
+from .texts import SUSPECTS, read_examples, read_judged, read_raw
 
 if TYPE_CHECKING:
     from ..pipeline.thresholds import Point
     from ..report.cases import Case, Judged
-    from ..report.suspects import Suspect
 
 _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
@@ -58,9 +59,8 @@ def errors_cli(
         checks.one_of("crf errors", "--kind", kind, [name for name in KINDS if name != "right"])
     nlp = load_pipeline(model)
     data_of_pipes = {}
-    held_out = read_held_out(data, nlp)
-    examples = read_examples(data, nlp) if held_out is None else held_out
-    for judged in judge(nlp, our_pipes(nlp, component), examples, held_out=held_out is not None):
+    examples, held_out = read_judged(data, nlp)
+    for judged in judge(nlp, our_pipes(nlp, component), examples, held_out=held_out):
         chosen = [
             case
             for case in judged.errors
@@ -142,58 +142,47 @@ def report_cli(
     calibration, known and unknown words, annotation that looks wrong, and effects of rules, in one file of HTML that needs no
     network."""
     from ..report.cases import judge
-    from ..report.page import Subject, render
-    from ..report.suspects import cross_validated
+    from ..report.page import render
+    from ..report.suspects import cross_validated, of_jsonl
 
     with progress_bar("reading and predicting") as progress:
         check_writable(output, data, train, curve)
         if folds and train is None:
             raise ValueError(Errors.CRF788.format(option="--folds", other="the training texts, --train PATH,"))
-        points = [] if curve is None else read_curve(curve)
+        points = []
+        if curve is not None:
+            with _written_by("spacy crf curve --json", curve) as text:
+                points = [(float(row["texts"]), float(row["score"])) for row in json.loads(text)]
+                if len(points) < 2:
+                    raise ValueError("a learning curve has at least two rows")
         nlp = load_pipeline(model)
         pipes = our_pipes(nlp, component)
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
-        held_out = read_held_out(data, nlp)
-        examples = read_examples(data, nlp) if held_out is None else held_out
-        judged = judge(nlp, pipes, examples, held_out=held_out is not None)
+        examples, held_out = read_judged(data, nlp)
+        judged = judge(nlp, pipes, examples, held_out=held_out)
         progress(advance=1, description="training without each part" if folds else "writing")
-        subjects, found_by_fit = [], _suspects(data / SUSPECTS) if held_out is not None else None
+        subjects, suspects = [], None
+        if held_out:
+            with _written_by("spacy crf fit", data / SUSPECTS) as text:
+                suspects = of_jsonl(text)
         for of_pipe in judged:
-            on_fold = partial(progress, advance=1)
-            suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold) if folds else found_by_fit
-            subjects.append(Subject(of_pipe, training, suspects))
+            if folds:
+                on_fold = partial(progress, advance=1)
+                suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold)
+            subjects.append(of_pipe._replace(training=training, suspects=suspects))
         page = render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=points)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
 
 
-def _suspects(path: Path) -> list["Suspect"]:
-    """RAISES (ValueError): CRF701 if `fit` did not write the file."""
-    from ..report.suspects import of_jsonl
-
+@contextmanager
+def _written_by(command: str, path: Path) -> Iterator[str]:
+    """Read a file that a command writes. RAISES (ValueError): CRF701 if it is not such a file."""
     try:
-        return of_jsonl(path.read_text(encoding="utf8"))
+        yield path.read_text(encoding="utf8")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
-            Errors.CRF701.format(place=path, reason=f"{error}. `spacy crf fit` writes such files")
-        ) from None
-
-
-def read_curve(path: Path) -> list[tuple[float, float]]:
-    """Read the numbers of texts and the scores of a learning curve.
-
-    RAISES (ValueError): CRF701 if `curve --json` did not write the file.
-    """
-    try:
-        rows = json.loads(path.read_text(encoding="utf8"))
-        points = [(float(row["texts"]), float(row["score"])) for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = f"{error}. A learning curve is JSON as `spacy crf curve --json` prints it"
-        raise ValueError(Errors.CRF701.format(place=path, reason=reason)) from None
-    if len(points) < 2:
-        raise ValueError(Errors.CRF701.format(place=path, reason="a learning curve has at least two rows"))
-    return points
+        raise ValueError(Errors.CRF701.format(place=path, reason=f"{error}. `{command}` writes such files")) from None
 
 
 @command("calibrate")
@@ -247,17 +236,13 @@ def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> 
 
     pipes = our_pipes(nlp, component)
     tell_probabilities(pipes)
-    held_out = read_held_out(data, nlp)
-    scores = nlp.evaluate(read_examples(data, nlp)) if held_out is None else {}
-    for pipe in pipes if held_out is not None else ():
-        scores.update(pipe.score(held_out))
-    return {
-        pipe.name: {
-            name: scores[f"{pipe.annotation.scores_prefix}_{name}"]
-            for name in ("calibration", "calibration_error", "brier")
-        }
-        for pipe in pipes
-    }
+    examples, held_out = read_judged(data, nlp)
+    of_all, found = {} if held_out else nlp.evaluate(examples), {}
+    for pipe in pipes:
+        scores, prefix = pipe.score(examples) if held_out else of_all, pipe.annotation.scores_prefix
+        names = ("calibration", "calibration_error", "brier")
+        found[pipe.name] = {name: scores[f"{prefix}_{name}"] for name in names}
+    return found
 
 
 @command("threshold")

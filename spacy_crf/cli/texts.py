@@ -123,12 +123,15 @@ def read_docs(
     return docs
 
 
-def read_held_out(folder: Path, nlp: Language) -> Optional[list[Example]]:
-    """Read the texts that `fit` held out, each with the prediction of a model that had not seen it; None for any other path."""
-    paths = [folder / name for name in (PREDICTED, ANNOTATED)]
+def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
+    """Read the texts that `fit` held out, each with the prediction of a model that had not seen it; or any other annotated texts.
+
+    RETURNS (Tuple[List[Example], bool]): The texts, and whether they are such predictions.
+    """
+    paths = [path / name for name in (PREDICTED, ANNOTATED)]
     if not all(path.is_file() for path in paths):
-        return None
-    return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)]
+        return read_examples(path, nlp), False
+    return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)], True
 
 
 def read_examples(path: Path, nlp: Language, *, warns: bool = True) -> list[Example]:

@@ -1,15 +1,18 @@
 """Compare annotation with what a component found: right mentions, mistakes by kind, and the features and rules behind them."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from spacy.language import Language
-from spacy.tokens import Doc, Span
+from spacy.tokens import Span
 from spacy.training import Example
 
 from ..explain.comparison import NothingToCompare, effects
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.prediction import CRFPipe, tell_probabilities
+
+if TYPE_CHECKING:
+    from .suspects import Suspect
 
 # Kinds of cases, and their names in reports
 KINDS = {
@@ -51,6 +54,8 @@ class Judged(NamedTuple):
     cases: list[Case]  # in the order of the texts
     texts: list[str]  # kept, since spaCy joins the tokens in each call
     held_out: bool = False  # whether other models predicted, each trained without the texts that it predicted
+    training: Sequence[Example] = ()  # the texts that the component was trained on
+    suspects: "Optional[Sequence[Suspect]]" = None  # among the training texts; None if nobody looked for them
 
     @property
     def errors(self) -> list[Case]:
@@ -89,8 +94,13 @@ def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]
     for number, example in enumerate(examples):
         of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
         if not held_out and any(case.gold and case.kind != "right" for case in of_text):
-            known = _probabilities(pipe, example.predicted)
-            of_text = [case._replace(gold=_weighed(case.gold, known)) for case in of_text]
+            # Computed without the entities that the pipeline set
+            likely = pipe.span_probabilities(example.predicted, LEAST)
+            known = {(span.start_char, span.end_char, span.label_): probability for span, probability in likely}
+            of_text = [
+                case._replace(gold=case.gold and case.gold._replace(probability=known.get(case.gold.place, 0.0)))
+                for case in of_text
+            ]
         cases.extend(of_text)
     return cases
 
@@ -106,7 +116,9 @@ def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, 
     pairs = [(g, f) for g in gold.values() for f in found.values() if g.start < f.end and f.start < g.end]
     for g, f in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
         if g.place in gold and f.place in found:
-            matched.append((_kind(g, f), gold.pop(g.place), found.pop(f.place)))
+            same_place, same_label, *_ = _likeness(g, f)
+            kind = "label" if same_place else "boundary" if same_label else "both"
+            matched.append((kind, gold.pop(g.place), found.pop(f.place)))
     matched += [("missed", g, None) for g in gold.values()]
     matched += [("spurious", None, f) for f in found.values()]
     return sorted(matched, key=lambda item: ((item[1] or item[2]).start, (item[2] or item[1]).start))
@@ -116,23 +128,6 @@ def _likeness(gold: Mention, found: Mention) -> tuple[bool, bool, int, int]:
     same_place = (gold.start, gold.end) == (found.start, found.end)
     shared = min(gold.end, found.end) - max(gold.start, found.start)
     return same_place, gold.label == found.label, shared, -gold.start
-
-
-def _kind(gold: Mention, found: Mention) -> str:
-    same_place, same_label = _likeness(gold, found)[:2]
-    if same_place:
-        return "label"
-    return "boundary" if same_label else "both"
-
-
-def _probabilities(pipe: CRFPipe, doc: Doc) -> dict[tuple[int, int, str], float]:
-    """Probabilities of all spans above LEAST, computed without the entities that the pipeline set."""
-    spans = pipe.span_probabilities(doc, LEAST)
-    return {(span.start_char, span.end_char, span.label_): probability for span, probability in spans}
-
-
-def _weighed(gold: Optional[Mention], known: dict[tuple[int, int, str], float]) -> Optional[Mention]:
-    return gold and gold._replace(probability=known.get(gold.place, 0.0))
 
 
 # ------------------------------------------------------------------------------------------------------------- reasons
@@ -175,34 +170,33 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
 MOST_TEXTS = 1000  # texts for the effects of rules
 
 
-class RuleCounts(NamedTuple):
-    rule: str
-    weight: str
-    changed: int  # texts
-    mended: int  # annotated mentions that the rule adds
-    broken: int  # annotated mentions that the rule removes
-
-
-def rule_effects(judged: Judged) -> list[RuleCounts]:
+def rule_effects(judged: Judged) -> list[dict[str, Any]]:
     """Effects of each rule on the first `MOST_TEXTS` texts: in how many it changes the labelling under the rules before it, and
-    how many annotated mentions it adds and removes."""
+    how many annotated mentions it mends (adds) and breaks (removes)."""
     pipe = judged.pipe
     if pipe.rules() is None:
         return []
-    counts = {rule.name: [0, 0, 0] for rule in pipe.rules().all.rules}
+    found = {
+        rule.name: {
+            "rule": rule.name,
+            "weight": "hard" if rule.hard else f"{rule.weight:g}",
+            **dict.fromkeys(("changed", "mended", "broken"), 0),
+        }
+        for rule in pipe.rules().all.rules
+    }
     for example in judged.examples[:MOST_TEXTS]:
         if not len(example.predicted):
             continue
         gold = {mention.place for mention in pipe.annotation.mentions(example)[0]}
         before, changes = effects(pipe, example.predicted)
         right = _right(before, gold)
-        for change in changes:
-            now = _right(change.spans, gold)
-            for n, amount in enumerate((1, len(now - right), len(right - now))):
-                counts[change.rule.name][n] += amount
+        for rule, spans, _ in changes:
+            now = _right(spans, gold)
+            found[rule.name]["changed"] += 1
+            found[rule.name]["mended"] += len(now - right)
+            found[rule.name]["broken"] += len(right - now)
             right = now
-    weights = {rule.name: "hard" if rule.hard else f"{rule.weight:g}" for rule in pipe.rules().all.rules}
-    return [RuleCounts(name, weights[name], *numbers) for name, numbers in counts.items()]
+    return list(found.values())
 
 
 def _right(spans: Sequence[Span], gold: set[tuple[int, int, str]]) -> set[tuple[int, int, str]]:

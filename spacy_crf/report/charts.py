@@ -13,19 +13,14 @@ from markupsafe import Markup
 from .figures import Share
 
 BARS, ROW = 410, 24  # page.css has the margins for names and numbers
-SIZE, MARGIN, TOP = (
-    260,
-    60,
-    8,
-)  # as wide as a phone; numbers are in the margin; TOP leaves room for points at the upper edge
-# Styles of a chart in a file of its own, on white
-_STYLE = (
-    "svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none } "
-)
-_STYLE += (
-    ".diagonal { stroke: #555; stroke-dasharray: 4 4; fill: none } .line { stroke: #06c; stroke-width: 2; fill: none } "
-)
-_STYLE += ".point { fill: #06c }"
+# SIZE is as wide as a phone, MARGIN has the numbers, TOP leaves room for points at the upper edge
+SIZE, MARGIN, TOP = 260, 60, 8
+# Of a chart in a file of its own, on white
+_STYLE = """
+svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none }
+.diagonal { stroke: #555; stroke-dasharray: 4 4; fill: none } .line { stroke: #06c; stroke-width: 2; fill: none }
+.point { fill: #06c }
+"""
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
@@ -52,17 +47,11 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
     """A reliability diagram. points (Iterable): Mean probability, share that is right, and number (the area of the point)."""
     points = list(points)
     most = max((n for *_, n in points), default=1)
-    parts = _square()
-    parts.append(f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>')
-    places = [(MARGIN + SIZE * said, SIZE - SIZE * came_true, n) for said, came_true, n in points]
-    if places:
-        line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
-        parts.append(f'<path class="line" d="M{line}"/>')
-    for x, y, n in places:
-        parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{2 + 8 * (n / most) ** 0.5:.1f}"/>')
-    parts.append(_said("probability", MARGIN + SIZE / 2, SIZE + 34))
-    parts.append(_said("right", 12, SIZE / 2, turned=True))
-    return _scaled(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+    places = [
+        (MARGIN + SIZE * said, SIZE - SIZE * came_true, 2 + 8 * (n / most) ** 0.5) for said, came_true, n in points
+    ]
+    diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
+    return _lined(title, "probability", "right", [*_square(), diagonal], places)
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> Markup:
@@ -71,12 +60,8 @@ def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_n
     least, most = min(ys), max(ys)
     span = most - least or 1.0
     parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
-    places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span) for x, y in points]
-    parts.append('<path class="line" d="M' + "L".join(f"{x:.1f} {y:.1f}" for x, y in places) + '"/>')
-    parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="4"/>' for x, y in places]
-    parts.append(_said(x_name, MARGIN + SIZE / 2, SIZE + 34))
-    parts.append(_said(y_name, 12, SIZE / 2, turned=True))
-    return _scaled(title, SIZE + MARGIN + 20, SIZE + 44, parts)
+    places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
+    return _lined(title, x_name, y_name, parts, places)
 
 
 def alone(chart: Markup) -> bytes:
@@ -99,14 +84,18 @@ def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = Non
     return parts
 
 
-def _said(text: str, x: float, y: float, *, turned: bool = False) -> str:
-    turn = f' transform="rotate(-90 {x} {y})"' if turned else ""
-    return f'<text class="axis" x="{x}" y="{y}" text-anchor="middle"{turn}>{escape(text)}</text>'
-
-
-def _scaled(title: str, width: float, height: float, parts: Iterable[str]) -> Markup:
-    size = f'viewBox="0 {-TOP} {width} {height + TOP}" width="{width}" height="{height + TOP}"'
-    return _svg(title, size, parts)
+def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Markup:
+    """A chart with a line through points. places (list): Of the points, and their radii."""
+    if places:
+        line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
+        parts.append(f'<path class="line" d="M{line}"/>')
+    parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>' for x, y, radius in places]
+    width, height = SIZE + MARGIN + 20, SIZE + 44 + TOP
+    below, beside = f'x="{MARGIN + SIZE / 2}" y="{SIZE + 34}"', f'x="12" y="{SIZE / 2}"'
+    parts.append(f'<text class="axis" {below} text-anchor="middle">{escape(x_name)}</text>')
+    turned = f'{beside} transform="rotate(-90 12 {SIZE / 2})"'
+    parts.append(f'<text class="axis" {turned} text-anchor="middle">{escape(y_name)}</text>')
+    return _svg(title, f'viewBox="0 {-TOP} {width} {height}" width="{width}" height="{height}"', parts)
 
 
 def _svg(title: str, size: str, parts: Iterable[str]) -> Markup:

@@ -3,11 +3,11 @@
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.training import Example
+from spacy.tokens import Span
 
 from .cases import Case, Judged
 
@@ -101,42 +101,39 @@ def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]
 
 def by_length(judged: Judged) -> list[Group]:
     """Groups of annotated mentions by number of tokens."""
-    groups = _names(LENGTHS, "token", "tokens")
 
-    def group(case: Case) -> str:
-        doc = judged.examples[case.doc].reference
-        span = doc.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
-        return groups[bisect.bisect_left(LENGTHS, len(span))]
+    def group(case: Case) -> int:
+        return bisect.bisect_left(LENGTHS, len(_span(judged, case)))
 
-    return _grouped(judged.cases, groups, group)
+    return _grouped(judged.cases, _names(LENGTHS, "token", "tokens"), group)
 
 
-def by_frequency(judged: Judged, training: Sequence[Example]) -> list[Group]:
+def by_frequency(judged: Judged) -> list[Group]:
     """Groups of annotated mentions by how often the training texts have the same words with the same label."""
     known = Counter()
-    for example in training:
+    for example in judged.training:
         text = example.reference.text.lower()
         known.update((text[m.start : m.end], m.label) for m in judged.pipe.annotation.mentions_in(example.reference))
-    groups = _names(FREQUENCIES, "time in training", "times in training")
 
-    def group(case: Case) -> str:
+    def group(case: Case) -> int:
         words = judged.texts[case.doc][case.gold.start : case.gold.end].lower()
-        return groups[bisect.bisect_left(FREQUENCIES, known[words, case.gold.label])]
+        return bisect.bisect_left(FREQUENCIES, known[words, case.gold.label])
 
-    return _grouped(judged.cases, groups, group)
+    return _grouped(judged.cases, _names(FREQUENCIES, "time in training", "times in training"), group)
 
 
-def by_words(judged: Judged, training: Iterable[Example]) -> list[Group]:
+def by_words(judged: Judged) -> list[Group]:
     """Groups of annotated mentions with and without words that are not in the training texts."""
-    known = {token.lower for example in training for token in example.reference}
-    groups = ["all words known", "with unknown words"]
+    known = {token.lower for example in judged.training for token in example.reference}
 
-    def group(case: Case) -> str:
-        doc = judged.examples[case.doc].reference
-        span = doc.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
-        return groups[any(token.lower not in known for token in span)]
+    def group(case: Case) -> int:
+        return any(token.lower not in known for token in _span(judged, case))
 
-    return _grouped(judged.cases, groups, group)
+    return _grouped(judged.cases, ["all words known", "with unknown words"], group)
+
+
+def _span(judged: Judged, case: Case) -> Span:
+    return judged.examples[case.doc].reference.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
 
 
 def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
@@ -149,14 +146,13 @@ def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
     return [*names, f"{least} {many} or more"]
 
 
-def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], str]) -> list[Group]:
-    totals, right = Counter(), Counter()
+def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], int]) -> list[Group]:
+    """Groups that have mentions. group (Callable): The number of the group of an annotated mention."""
+    found: list[list[bool]] = [[] for _ in names]
     for case in cases:
         if case.gold:
-            name = group(case)
-            totals[name] += 1
-            right[name] += case.kind == "right"
-    return [Group(name, totals[name], wilson(right[name], totals[name])) for name in names if totals[name]]
+            found[group(case)].append(case.kind == "right")
+    return [Group(name, len(right), wilson(sum(right), len(right))) for name, right in zip(names, found) if right]
 
 
 def wilson(right: int, n: int, z: float = 1.959964) -> Share:
@@ -171,10 +167,6 @@ def wilson(right: int, n: int, z: float = 1.959964) -> Share:
 
 def judged_probabilities(cases: Iterable[Case]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Probabilities of found mentions, and whether they are right. RETURNS (float64[N], bool[N])"""
-    known = [
-        (case.found.probability, case.kind == "right")
-        for case in cases
-        if case.found and case.found.probability is not None
-    ]
-    probability: Optional[list[float]] = [pair[0] for pair in known]
-    return np.array(probability, dtype=np.float64), np.array([pair[1] for pair in known], dtype=bool)
+    found = [case for case in cases if case.found and case.found.probability is not None]
+    probability = np.array([case.found.probability for case in found], dtype=np.float64)
+    return probability, np.array([case.kind == "right" for case in found], dtype=bool)

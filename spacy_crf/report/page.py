@@ -5,14 +5,13 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from markupsafe import Markup
-from spacy.training import Example
 
 from .. import __version__
 from ..pipeline.annotation.annotation import Mention
@@ -40,32 +39,23 @@ MOST_LABELS = 30  # in charts and in the table of confusions
 _SUSPECT = "Annotation that looks wrong"
 
 
-class Subject(NamedTuple):
-    """A component on some texts, its training texts, and suspects among these."""
-
-    judged: Judged
-    training: Sequence[Example] = ()
-    suspects: Optional[Sequence[Suspect]] = None  # suspects among the training texts; None if nobody looked for them
-
-
-def render(title: str, subjects: Iterable[Subject], *, curve: Sequence[tuple[float, float]] = ()) -> str:
+def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[float, float]] = ()) -> str:
     """Make the page.
 
     title (str): Heading.
-    subjects (Iterable[Subject]): The components.
+    subjects (Sequence[Judged]): The components.
     curve (Sequence[tuple[float, float]]): Numbers of training texts, and the scores reached with them.
     RETURNS (str): HTML.
     """
-    subjects = list(subjects)
     style, script = Markup(_source("page.css")), Markup(_source("page.js"))
     drawn = charts.curve("Score by training texts", curve, x_name="texts", y_name="score") if curve else None
     return _template().render(
         title=title,
         version=f"spacy-crf {__version__}",
-        n_texts=len(subjects[0].judged.examples),
+        n_texts=len(subjects[0].examples),
         level=round(100 * LEVEL),
         most_texts=MOST_TEXTS,
-        sections=[_section(subject) for subject in subjects],
+        sections=[_section(judged) for judged in subjects],
         curve=drawn,
         style=style,
         script=script,
@@ -74,8 +64,7 @@ def render(title: str, subjects: Iterable[Subject], *, curve: Sequence[tuple[flo
     )
 
 
-def _section(subject: Subject) -> dict[str, Any]:
-    judged = subject.judged
+def _section(judged: Judged) -> dict[str, Any]:
     rows, labels = scores(judged), labels_of(judged.cases)
     probabilities, right = judged_probabilities(judged.cases)
     trusted = calibration(probabilities, right)
@@ -98,17 +87,16 @@ def _section(subject: Subject) -> dict[str, Any]:
         "calibration_error": trusted["calibration_error"],
         "brier": trusted["brier"],
         "chart_of_calibration": charts.reliability("Share that is right by probability", points),
-        "groups": _groups(subject),
-        "suspects": _suspects(subject),
+        "groups": _groups(judged),
+        "suspects": _suspects(judged),
         "rules": rule_effects(judged),
     }
 
 
-def _groups(subject: Subject) -> list[tuple[str, Markup, list[Group]]]:
-    judged, training = subject.judged, subject.training
+def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
     found = [] if judged.pipe.annotation.spans_are_tokens else [("length", by_length(judged))]
-    if training:
-        found += [("frequency", by_frequency(judged, training)), ("words", by_words(judged, training))]
+    if judged.training:
+        found += [("frequency", by_frequency(judged)), ("words", by_words(judged))]
     return [
         (name, charts.shares(f"Found, by {name}", [(group.name, group.found) for group in groups]), groups)
         for name, groups in found
@@ -168,13 +156,13 @@ def parts(text: str, case: Case) -> list[tuple[str, str]]:
     return pieces
 
 
-def _suspects(subject: Subject) -> list[tuple[str, str, list[dict[str, str]]]]:
-    of_data = ranked(judged_by(subject.judged.pipe, subject.judged.examples))
+def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
+    of_data = ranked(judged_by(judged.pipe, judged.examples))
     said = "Texts for which another labelling is more probable than the annotation, by the ratio of both probabilities."
     found = [(_SUSPECT, said, of_data)]
-    if subject.suspects is not None:
+    if judged.suspects is not None:
         said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
-        found.append((f"{_SUSPECT}, in the training texts", said, list(subject.suspects)))
+        found.append((f"{_SUSPECT}, in the training texts", said, judged.suspects))
     return [(title, said, [_spelt(s) for s in suspects[:MOST_SUSPECTS]]) for title, said, suspects in found]
 
 
