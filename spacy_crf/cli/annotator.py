@@ -267,13 +267,14 @@ class Annotator:
         tell_probabilities(self._pipes)
         self._folder = WorkFolder(options.target)
         self._written = 0  # bytes
+        self._errors: list[tuple[str, str]] = []  # of a part: places of texts that can't be annotated, and reasons
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Entry]]:
         """Annotate parts in this process, as an executor does in others."""
         return ((task, self(task)) for task in tasks)
 
     def __call__(self, part: Task) -> Entry:
-        errors = _Errors(self._options.strict)
+        self._errors = []
         # A memory zone forgets the words of a part with it. The first parts have none: the tokenizer remembers how words are cut,
         # a quarter of all work, only outside of memory zones
         with self.nlp.memory_zone() if self._written >= _KEPT else nullcontext():
@@ -282,14 +283,14 @@ class Annotator:
                 kept = (json.dumps((record.uncertainty, record.text)) for record in found)
                 suffix, content = ".jsonl", "".join(f"{line}\n" for line in kept).encode("ascii")
             elif is_parquet(part.path):
-                suffix, (found, content) = PARQUET, self._annotate_rows(part, errors)
+                suffix, (found, content) = PARQUET, self._annotate_rows(part)
             else:
                 writer, file = WRITERS[self._options.format], io.BytesIO()
-                found = list(self._annotate(_items_of_lines(part, errors), errors, self._options.format))
+                found = list(self._annotate(self._items_of_lines(part), self._options.format))
                 writer.join((record.text for record in found), file, self.nlp.vocab)
                 suffix, content = writer.suffix, file.getvalue()
-        if not found and len(errors.kept) >= TEXTS:
-            raise _all_wrong(part, errors.kept)
+        if not found and len(self._errors) >= TEXTS:
+            raise _all_wrong(part, self._errors)
         name = f"part-{part.number:0{self._digits}}{suffix}"
         self._folder.write(name, content)
         self._written += len(content)
@@ -300,10 +301,10 @@ class Annotator:
             "texts": len(found),
             "spans": sum(record.spans for record in found),
             "doubtful": sum(record.doubtful for record in found),
-            "errors": sorted(errors.kept, key=lambda error: (len(error[0]), error[0])),  # places end with numbers
+            "errors": sorted(self._errors, key=lambda error: (len(error[0]), error[0])),  # places end with numbers
         }
 
-    def _annotate_rows(self, part: Part, errors: "_Errors") -> tuple[list[Record], bytes]:
+    def _annotate_rows(self, part: Part) -> tuple[list[Record], bytes]:
         """The rows that could be annotated, with two columns more: "spans" and "cats".
 
         RAISES (ValueError): CRF784 if the table has no texts, or has these columns already.
@@ -323,8 +324,8 @@ class Annotator:
         missing = [] if "text" in names else [f"it has no column 'text', but {', '.join(names)}"]
         for reason in (*taken, *missing):
             raise ValueError(Errors.CRF784.format(path=part.path, reason=reason))
-        items = _items_of_rows(part, table.column("text").to_pylist(), errors)
-        found = list(self._annotate(items, errors, "spans"))
+        items = self._items_of_rows(part, table.column("text").to_pylist())
+        found = list(self._annotate(items, "spans"))
         values = [json.loads(record.text) for record in found]
         table = table.take([value[_ROW] for value in values])
         for name, type_ in columns.items():
@@ -335,7 +336,7 @@ class Annotator:
         write_table(table, content)
         return found, content.getvalue()
 
-    def _annotate(self, items: Iterable[Item], errors: "_Errors", format_: str) -> Iterator[Record]:
+    def _annotate(self, items: Iterable[Item], format_: str) -> Iterator[Record]:
         """Annotate some texts at a time. If one of these can't be annotated, each of them is annotated alone."""
         items = iter(items)
         while some := list(islice(items, TEXTS)):
@@ -344,7 +345,7 @@ class Annotator:
             except Exception:  # whatever components raise
                 found = []
                 for item in some:
-                    with errors.kept_of(item.place):
+                    with self._kept(item.place):
                         found += self.records([item], format_)
             yield from found
 
@@ -363,27 +364,32 @@ class Annotator:
             uncertainty = sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in asked)
             yield Record(uncertainty, len(likely), len(doubtful), text)
 
+    def _items_of_lines(self, part: Part) -> Iterator[Item]:
+        for place, line in lines(part):
+            with self._kept(place):
+                [(_, text)] = read_lines([line], place)
+                yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
 
-class _Errors:
-    """Places of texts that can't be annotated, and reasons. is_strict (bool): Whether the first ends the work."""
-
-    def __init__(self, is_strict: bool):
-        self._is_strict = is_strict
-        self.kept: list[tuple[str, str]] = []
+    def _items_of_rows(self, part: Part, texts: list[Any]) -> Iterator[Item]:
+        for row, text in enumerate(texts):
+            place = f"{part.place}, row {row + 1}"
+            with self._kept(place):
+                if not isinstance(text, str):
+                    raise ValueError(Errors.CRF709.format(place=place))
+                yield Item(place, {"text": text, _ROW: row})
 
     @contextmanager
-    def kept_of(self, place: str) -> Iterator[None]:
-        """RAISES (ValueError): CRF787 with the place, if it is strict."""
+    def _kept(self, place: str) -> Iterator[None]:
+        """Keep the error of a text. RAISES (ValueError): CRF787 with the place, if the options are strict."""
         try:
             yield
         except OSError:
             raise  # it is not the text
         except Exception as error:
-            if self._is_strict:
-                raise ValueError(
-                    Errors.CRF787.format(place=place, error=error, advice=" (without --strict it goes to errors.jsonl)")
-                ) from error
-            self.kept.append((place, str(error) or type(error).__name__))
+            if self._options.strict:
+                advice = " (without --strict it goes to errors.jsonl)"
+                raise ValueError(Errors.CRF787.format(place=place, error=error, advice=advice)) from error
+            self._errors.append((place, str(error) or type(error).__name__))
 
 
 # ------------------------------------------------------------------------------------------------------------- texts
@@ -425,19 +431,3 @@ def _without_annotation(fields: dict[str, Any], place: str) -> dict[str, Any]:
         if isinstance(fields.get(key), (list, dict)) and fields[key]:
             raise ValueError(Errors.CRF873.format(place=place, key=key, value=shown(fields[key])))
     return {key: value for key, value in fields.items() if key not in (*SPAN_KEYS, "tokens", "answer")}
-
-
-def _items_of_lines(part: Part, errors: _Errors) -> Iterator[Item]:
-    for place, line in lines(part):
-        with errors.kept_of(place):
-            [(_, text)] = read_lines([line], place)
-            yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
-
-
-def _items_of_rows(part: Part, texts: list[Any], errors: _Errors) -> Iterator[Item]:
-    for row, text in enumerate(texts):
-        place = f"{part.place}, row {row + 1}"
-        with errors.kept_of(place):
-            if not isinstance(text, str):
-                raise ValueError(Errors.CRF709.format(place=place))
-            yield Item(place, {"text": text, _ROW: row})

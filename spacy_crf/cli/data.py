@@ -13,6 +13,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg
 
+from ..explain.explanation import shorter
 from .formats import FORMATS, ReadSettings, Report
 from .shared import JsonOption, LangOption, blank, command, print_table
 from .texts import read_docs
@@ -20,15 +21,6 @@ from .texts import read_docs
 Words = tuple[str, ...]
 _FEW = 50  # spans or texts of a label: fewer are hardly enough to learn and measure it
 _SHOWN = 3  # examples in a warning
-
-
-@dataclass
-class LabelCounts:
-    """Counts of the spans of a label: all, different ones, and spans by number of tokens."""
-
-    spans: int = 0
-    strings: int = 0
-    lengths: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -40,7 +32,8 @@ class CorpusFacts:
     spans: int = 0
     without_spans: int = 0  # documents
     unannotated_tokens: int = 0  # without annotation of entities
-    labels: dict[str, LabelCounts] = field(default_factory=dict)
+    # By label the number of "spans", of different "strings", and of spans by number of tokens ("lengths")
+    labels: dict[str, dict[str, Any]] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
     cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the texts with 1.0
@@ -85,7 +78,8 @@ class Overlap:
 def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     """Count what Docs contain. nlp (Language): The pipeline whose tokenizer training will use."""
     docs = list(docs)
-    found, strings, tags, cats = CorpusFacts(), defaultdict(set), Counter(), Counter()
+    found, tags, cats = CorpusFacts(), Counter(), Counter()
+    lengths, strings = defaultdict(Counter), defaultdict(set)
     annotated: dict[str, Any] = {}
     for doc in docs:
         found.documents += 1
@@ -103,17 +97,23 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
             found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)})")
         cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
         for span in doc.ents:
-            _add_span(span, cut, found)
+            lengths[span.label_][len(span)] += 1
             strings[span.label_].add(_words(span))
+            shown = f"{_short(span.text)} ({span.label_})"
+            if cut.char_span(span.start_char, span.end_char) is None:
+                found.misaligned.append(shown)
+            if not any(letter.isalnum() for letter in span.text):
+                found.odd.append(shown)
+            if any(token.is_sent_start for token in span[1:]):
+                found.crossing.append(shown)
         spans = [(span.start, span.end, span.label_) for span in doc.ents]
         annotation = spans, [token.tag_ for token in doc], dict(doc.cats)
         before = annotated.setdefault(_key(doc), annotation)
         found.repeated += before is not annotation
         if before != annotation:
             found.repeated_otherwise.append(_short(doc.text))
-    for label, texts in strings.items():
-        found.labels[label].strings = len(texts)
-    found.labels = dict(sorted(found.labels.items()))
+    for label, of in sorted(lengths.items()):
+        found.labels[label] = {"spans": of.total(), "strings": len(strings[label]), "lengths": dict(of)}
     found.untagged_tokens = tags.pop("", 0)
     found.tags = dict(tags.most_common())
     found.cats = dict(cats.most_common())
@@ -156,20 +156,6 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
     return sorted((one for one in found if one.doubtful), key=lambda one: (-one.doubtful, one.text))
 
 
-def _add_span(span: Span, cut: Doc, found: CorpusFacts) -> None:
-    """Count a span. cut (Doc): Its text, as the tokenizer cuts it."""
-    label = found.labels.setdefault(span.label_, LabelCounts())
-    label.spans += 1
-    label.lengths[len(span)] = label.lengths.get(len(span), 0) + 1
-    shown = f"{_short(span.text)} ({span.label_})"
-    if cut.char_span(span.start_char, span.end_char) is None:
-        found.misaligned.append(shown)
-    if not any(letter.isalnum() for letter in span.text):
-        found.odd.append(shown)
-    if any(token.is_sent_start for token in span[1:]):
-        found.crossing.append(shown)
-
-
 def _all_labels(docs: list[Doc]) -> set[str]:
     """All labels of spans, tokens and texts."""
     return {
@@ -204,9 +190,8 @@ def _words(span: Span) -> Words:
     return tuple(token.text for token in span)
 
 
-def _short(text: str, most: Optional[int] = 60) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _short(text: str) -> str:
+    return shorter(" ".join(text.split()))
 
 
 # ---------------------------------------------------------------------------------------------------------- command
@@ -269,9 +254,9 @@ def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[C
     msg.info(f"{FORMATS[report.format].title}: {', '.join(counted)}")
     rows = []
     for label, of in facts.labels.items():
-        mean = sum(length * n for length, n in of.lengths.items()) / of.spans
-        of_dev = [f"{dev.labels[label].spans:,}" if label in dev.labels else "0"] if dev else []
-        rows.append((label, f"{of.spans:,}", f"{of.strings:,}", f"{mean:.1f}", str(max(of.lengths)), *of_dev))
+        mean = sum(length * n for length, n in of["lengths"].items()) / of["spans"]
+        of_dev = [f"{dev.labels[label]['spans']:,}" if label in dev.labels else "0"] if dev else []
+        rows.append((label, f"{of['spans']:,}", f"{of['strings']:,}", f"{mean:.1f}", str(max(of["lengths"])), *of_dev))
     of_dev = [dev] if dev else []
     if rows:
         columns = ("label", "spans", "different", "mean tokens", "most", *("spans of dev" for _ in of_dev))
@@ -288,7 +273,7 @@ def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[C
 
 def _warnings(facts: CorpusFacts) -> list[str]:
     """Warnings about what a training would not learn, or would learn wrongly."""
-    few = [f"{label} ({of.spans})" for label, of in facts.labels.items() if of.spans < _FEW]
+    few = [f"{label} ({of['spans']})" for label, of in facts.labels.items() if of["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     tags = [tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)]
     by_name: dict[str, set[str]] = {}

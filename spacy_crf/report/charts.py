@@ -10,6 +10,7 @@ from typing import Optional
 
 from markupsafe import Markup
 
+from ..explain.explanation import shorter
 from .figures import Share
 
 BARS, ROW = 410, 24  # page.css has the margins for names and numbers
@@ -35,7 +36,7 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
         value, low, high = (f"{100 * part:.1f}" for part in (share.value, share.low, share.high))
         top, middle = n * ROW + 4, n * ROW + ROW / 2
         parts += [
-            f'<text x="0" dx="-8" y="{middle + 4}" text-anchor="end">{escape(_cut(name))}</text>',
+            f'<text x="0" dx="-8" y="{middle + 4}" text-anchor="end">{escape(shorter(name, 24))}</text>',
             f'<rect class="bar" x="0" y="{top}" width="{value}%" height="{ROW - 8}"/>',
             f'<line class="interval" x1="{low}%" y1="{middle}" x2="{high}%" y2="{middle}"/>',
             f'<text x="100%" dx="12" y="{middle + 4}">{value}</text>',
@@ -101,7 +102,3 @@ def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[
 def _svg(title: str, size: str, parts: Iterable[str]) -> Markup:
     inside, title = "".join(parts), escape(title)
     return Markup(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')
-
-
-def _cut(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
