@@ -24,10 +24,11 @@ class NothingToCompare(ValueError):
     """No possible labelling has, or none lacks, what is to be explained."""
 
 
-def nothing(*, has: bool) -> str:
-    """The reason for CRF838 where no possible labelling has, or none lacks, what is to be explained."""
+def nothing(pipe: "CRFPipe", *, has: bool) -> NothingToCompare:
+    """The error CRF838 where no possible labelling has, or none lacks, what is to be explained."""
     advice = "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment"
-    return f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
+    reason = f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
+    return NothingToCompare(Errors.CRF838.format(name=pipe.name, what="it", reason=reason))
 
 
 class Sides(NamedTuple):
@@ -61,16 +62,27 @@ class Comparison:
     """Compares two sides by the scores of a Doc, under the scheme, the preset annotation, and the rules that both sides can keep.
 
     pipe (CRFPipe): The component.
-    docs (DocBatch): A single Doc.
-    reading (Reading): Its scores.
+    reading (Reading): The Doc and its scores.
     sides (Sides): The two sides.
+    span (Tuple[int, int, str]): The explained span; None for the whole labelling.
+    against (str): The second side in words; None if it is everything else.
     RAISES (NothingToCompare): CRF838 if one side has no labelling.
     """
 
     is_of_texts = False  # whether it compares labels of a text
 
-    def __init__(self, pipe: "CRFPipe", docs: DocBatch, reading: Reading, sides: Sides):
-        self.pipe, self.reading, self.sides = pipe, reading, sides
+    def __init__(
+        self, pipe: "CRFPipe", reading: Reading, sides: Sides, span: Optional[SpanOf], against: Optional[str] = None
+    ):
+        docs = reading.docs
+        self.pipe, self.doc, self.reading, self.sides, self.span, self.against = (
+            pipe,
+            docs[0],
+            reading,
+            sides,
+            span,
+            against,
+        )
         self._structure: Structure = pipe.decoding.explained
         preset, clamp = (reading.scores, None) if self.is_of_texts else _preset(pipe, docs, reading.scores)
         self.ruled, self._joins, fixed = None, False, preset
@@ -97,7 +109,7 @@ class Comparison:
 
     def about(self, docs: DocBatch) -> "Comparison":
         """The comparison of the same sides for a Doc with other words in the same places."""
-        return type(self)(self.pipe, docs, Reading(self.pipe, docs), self.sides)
+        return type(self)(self.pipe, Reading(self.pipe, docs), self.sides, self.span, self.against)
 
     def cut(self, scores: Any) -> Any:
         """The scores of the compared tokens, from those of the Doc."""
@@ -118,7 +130,7 @@ class Comparison:
         n_having = len(self.sides.having)
         for some, has in ((log_z[:n_having], True), (log_z[n_having:], False)):
             if not (some > -np.inf).any():
-                raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what="it", reason=nothing(has=has)))
+                raise nothing(self.pipe, has=has)
         return Likelihoods(work, log_z, n_having)
 
     def uses(self, measured: Likelihoods, shares: Floats) -> Any:
@@ -147,14 +159,29 @@ class Comparison:
         if self.ruled is not None:
             ours, theirs = self.ruled.best(self.sides.having), self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
-                reason = nothing(has=ours is None)
-                raise NothingToCompare(Errors.CRF838.format(name=self.pipe.name, what="it", reason=reason))
-            return ours.path, theirs.path, ours.score - theirs.score
+                raise nothing(self.pipe, has=ours is None)
+            return ours[2], theirs[2], theirs[1] - ours[1]
         found = self._structure.viterbi(self.measure().work)
         scores, paths = found.scores.reshape(self.n_clamps, -1).sum(axis=1), found.states.reshape(self.n_clamps, -1)
         ours = int(scores[: len(self.sides.having)].argmax())
         theirs = len(self.sides.having) + int(scores[len(self.sides.having) :].argmax())
         return paths[ours], paths[theirs], float(scores[ours] - scores[theirs])
+
+    def probability(self, odds: float) -> dict[str, float]:
+        """Log-odds, the probability, and its complement, which subtraction would lose near 1."""
+        if self.against is not None:
+            return {"log-odds": odds}
+        found = {"log-odds": odds, "probability": float(np.exp(-np.logaddexp(0.0, -odds)))}
+        return found | {"1 - probability": float(np.exp(-np.logaddexp(0.0, odds)))}
+
+    def explanation(
+        self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
+    ) -> Explanation:
+        words, against = [token.text for token in self.doc], f"against {self.against or 'everything else'}"
+        rules = [] if self.ruled is None else [*self.ruled.left_out, *self.ruled.effects()]
+        return Explanation(
+            kind, self.pipe.name, words, self.span, against, target, base, rows, totals, rules=rules, **more
+        )
 
 
 def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
@@ -215,10 +242,8 @@ def _difference(scores: Any, others: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
-class BestLabelling(NamedTuple):
-    path: NDArray[np.int32]
-    score: float  # by the model and soft rules
-    relaxed: "list[Rule]"
+# The rules that a labelling has to break, its cost (the negative score by the model and soft rules), and its path
+BestLabelling = tuple["list[Rule]", float, NDArray[np.int32]]
 
 
 class Ruled:
@@ -241,7 +266,7 @@ class Ruled:
         effect (str): The effect of such a rule, in words.
         """
         best = self.best(clamps)
-        for rule in best.relaxed if best else ():
+        for rule in best[0] if best else ():
             self._places -= {rule.place}
             self.left_out.append(RuleEffect(rule.name, rule.kind, None, effect))
 
@@ -259,8 +284,8 @@ class Ruled:
             decoded = decode(self._rules, documents, self._docs.bounds, kept)
             score = float(self._structure.path_score(self._scores, decoded.tags).sum())
             score += sum(cost for cost in self.costs(decoded.tags).values() if cost > -np.inf)
-            found.append(BestLabelling(decoded.tags, score, decoded.relaxed.get(0, [])))
-        return min(found, key=lambda best: (len(best.relaxed), -best.score), default=None)
+            found.append((decoded.relaxed.get(0, []), -score, decoded.tags))
+        return min(found, key=lambda best: (len(best[0]), best[1]), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
         """What each rule that holds subtracts from the score of a labelling, by the rule's place."""
@@ -300,18 +325,11 @@ class Ruled:
         ]  # fmt: skip
 
 
-class RuleChange(NamedTuple):
-    """The change that a rule makes to the best labelling."""
-
-    rule: "Rule"
-    spans: list[Span]  # found with the rule and those before it
-    price: float  # by how much the model finds these spans less probable than those before, in log-odds
-
-
-def effects(pipe: "CRFPipe", doc: Doc) -> tuple[list[Span], list[RuleChange]]:
+def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, list[Span], float]]]":
     """Find the best labelling without rules, then add the rules in their order.
 
-    RETURNS (List[Span], List[RuleChange]): The spans without rules, and the rules that change them.
+    RETURNS (List[Span], List[Tuple[Rule, List[Span], float]]): The spans without rules. Each rule that changes them, the spans
+        with it and the rules before it, and its price: by how much the model finds these spans less probable, in log-odds.
     """
     from ..constraints.decoding import Documents
 
@@ -334,34 +352,6 @@ def effects(pipe: "CRFPipe", doc: Doc) -> tuple[list[Span], list[RuleChange]]:
     for n, rule in enumerate(every, start=1):
         spans, less = best(every[:n])
         if spans != now:
-            changes.append(RuleChange(rule, spans, score - less))
+            changes.append((rule, spans, score - less))
             now, score = spans, less
     return before, changes
-
-
-# ----------------------------------------------------------------------------------------------------------- request
-
-
-class Request(NamedTuple):
-    """A comparison with the words of the user who asked for it."""
-
-    comparison: Comparison
-    doc: Doc
-    span: Optional[SpanOf]
-    against: str
-    is_complement: bool  # whether the second side is everything else
-
-    def probability(self, odds: float) -> dict[str, float]:
-        """Log-odds, the probability, and its complement, which subtraction would lose near 1."""
-        if not self.is_complement:
-            return {"log-odds": odds}
-        found = {"log-odds": odds, "probability": float(np.exp(-np.logaddexp(0.0, -odds)))}
-        return found | {"1 - probability": float(np.exp(-np.logaddexp(0.0, odds)))}
-
-    def explanation(
-        self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
-    ) -> Explanation:
-        name, words = self.comparison.pipe.name, [token.text for token in self.doc]
-        ruled = self.comparison.ruled
-        rules = [] if ruled is None else [*ruled.left_out, *ruled.effects()]
-        return Explanation(kind, name, words, self.span, self.against, target, base, rows, totals, rules=rules, **more)

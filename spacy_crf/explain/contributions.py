@@ -18,6 +18,7 @@ losses do not add up.
 """
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,16 @@ from numpy.typing import NDArray
 from .. import arrays
 from ..schemes import Segments
 from ..types import GOES_ON, Floats
-from .comparison import Comparison, Likelihoods, Request
+from .comparison import Comparison, Likelihoods
 from .explanation import Explanation, Row, SpanOf
 from .reading import NOTHING, Reading, Step, Terms
 
 # ---------------------------------------------------------------------------------------------------------- contrast
 
 
-def contrast(request: Request) -> Explanation:
+def contrast(comparison: Comparison) -> Explanation:
     """The rows are the weights that one of the two labellings uses and the other does not. They add up exactly."""
-    comparison, pipe = request.comparison, request.comparison.pipe
+    pipe = comparison.pipe
     ours, theirs, target = comparison.best()
 
     def spans(path: NDArray[np.int32]) -> list[SpanOf]:
@@ -43,9 +44,9 @@ def contrast(request: Request) -> Explanation:
         shift, columns = comparison.tokens.start, zip(*(column.tolist() for column in found))
         return [(begin + shift, end + shift, pipe.labels[label]) for begin, end, label in columns]
 
-    totals = {"score": target, **request.probability(comparison.measure().odds)}
+    totals = {"score": target, **comparison.probability(comparison.measure().odds)}
     both = {"labelling": spans(ours), "rival": spans(theirs)}
-    return request.explanation("contrast", target, 0.0, rows_between(comparison, ours, theirs), totals, **both)
+    return comparison.explanation("contrast", target, 0.0, rows_between(comparison, ours, theirs), totals, **both)
 
 
 def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> list[Row]:
@@ -84,44 +85,35 @@ _RELATIVE, _SMALLEST = 2e-7, 1e-3  # error of the integral relative to the log-o
 _MOST_HALVINGS = 12
 
 
-def log_odds(request: Request) -> Explanation:
+def log_odds(comparison: Comparison) -> Explanation:
     """The rows add up to the log-odds."""
-    comparison = request.comparison
     base, target = _scaled(comparison, 0.0).odds, comparison.measure().odds
-    uses = arrays.zeros(comparison.uses(comparison.measure(), np.zeros(comparison.n_clamps)))
-    integrate(comparison, (0.0, 1.0), (base, target), uses, _RELATIVE * max(abs(target), _SMALLEST))
+    uses = integrate(comparison, (0.0, 1.0), (base, target), _RELATIVE * max(abs(target), _SMALLEST))
     rows = comparison.reading.rows(comparison.of_doc(uses))
-    totals = request.probability(target) | {"all labellings alike": base}
-    return request.explanation("log_odds", target, base, rows, totals)
+    totals = comparison.probability(target) | {"all labellings alike": base}
+    return comparison.explanation("log_odds", target, base, rows, totals)
 
 
 def integrate(
-    comparison: Comparison,
-    interval: tuple[float, float],
-    odds: tuple[float, float],
-    out: Any,
-    most_left: float,
-    depth: int = 0,
-) -> None:
-    """Add the integral of the expected uses over an interval of α. The exact integral is known, the difference of the log-odds:
-    where 16 nodes are not enough, each half is integrated by itself.
+    comparison: Comparison, interval: tuple[float, float], odds: tuple[float, float], most_left: float, depth: int = 0
+) -> Any:
+    """The integral of the expected uses of the compared scores over an interval of α. It is known what the uses explain, the
+    difference of the log-odds: where 16 nodes are not enough, each half is integrated by itself.
 
     odds (Tuple[float, float]): The log-odds at the ends of the interval.
-    out: Uses of the compared scores, which are added to.
     most_left (float): Largest error of the integral.
     """
     middle, half = sum(interval) / 2, (interval[1] - interval[0]) / 2
-    part = arrays.zeros(out)
-    for node, factor in zip(_NODES, _FACTORS):
-        measured = _scaled(comparison, middle + half * node)
-        _add(part, comparison.uses(measured, factor * half * measured.shares()))
-    left = abs(dot(comparison.scores, part) - (odds[1] - odds[0]))
-    if left > most_left and depth < _MOST_HALVINGS:
-        between = _scaled(comparison, middle).odds
-        integrate(comparison, (interval[0], middle), (odds[0], between), out, most_left / 2, depth + 1)
-        integrate(comparison, (middle, interval[1]), (between, odds[1]), out, most_left / 2, depth + 1)
-    else:
-        _add(out, part)
+    measured = (_scaled(comparison, middle + half * node) for node in _NODES)
+    parts = (comparison.uses(one, factor * half * one.shares()) for one, factor in zip(measured, _FACTORS))
+    found = reduce(arrays.added, parts)
+    if depth == _MOST_HALVINGS or abs(dot(comparison.scores, found) - (odds[1] - odds[0])) <= most_left:
+        return found
+    between = _scaled(comparison, middle).odds
+    first = integrate(comparison, (interval[0], middle), (odds[0], between), most_left / 2, depth + 1)
+    return arrays.added(
+        first, integrate(comparison, (middle, interval[1]), (between, odds[1]), most_left / 2, depth + 1)
+    )
 
 
 def dot(scores: Any, uses: Any) -> float:
@@ -139,18 +131,12 @@ def _scaled(comparison: Comparison, alpha: float) -> Likelihoods:
     return comparison.measure(scores._replace(**smaller))
 
 
-def _add(total: Any, part: Any) -> None:
-    for name, array in arrays.named(total).items():
-        array += getattr(part, name)
-
-
 # --------------------------------------------------------------------------------------------------------- leave-out
 
 
-def leave_out(request: Request) -> Explanation:
+def leave_out(comparison: Comparison) -> Explanation:
     """Each row says how much the log-odds lose without it: without a feature at one token, the transition to a token, the score
     of a first or last tag. Its weight is the difference of its mean weights with the span and without."""
-    comparison = request.comparison
     scores = comparison.scores
     if not comparison.is_of_texts and scores.transitions.ndim == 2:
         by_token = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *scores.transitions.shape)))
@@ -160,8 +146,8 @@ def leave_out(request: Request) -> Explanation:
     uses = tuple(comparison.of_doc(comparison.uses(measured, of_side)) for of_side in shares)
     shared = _label_rows if comparison.is_of_texts else _shared_rows
     rows = [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)]
-    return request.explanation(
-        "leave_out", measured.odds, 0.0, rows, request.probability(measured.odds), additive=False
+    return comparison.explanation(
+        "leave_out", measured.odds, 0.0, rows, comparison.probability(measured.odds), additive=False
     )
 
 
@@ -241,22 +227,21 @@ def _uses_by_token(uses: Any, name: str) -> Floats:
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-def contrast_of_labels(request: Request) -> Explanation:
+def contrast_of_labels(comparison: Comparison) -> Explanation:
     """The rows are weights, each as often as the label uses it more than the most probable other label. Where the hidden states
     below a label are not known, uses are expected ones; the entropies of the states are then the base:
 
         score(y) = E[score(y, h) | y] + H(h | y)
     """
-    comparison = request.comparison
     measured, target = comparison.measure(), comparison.best()[2]
     shares, rival = np.zeros(comparison.n_clamps), comparison.rival(measured)
     shares[[0, rival]] = 1.0, -1.0
     uses = comparison.uses(measured, shares)
     base = target - dot(comparison.scores, uses) if comparison.pipe.decoding.structure.ambiguous else 0.0
-    totals = {"score": target, **request.probability(measured.odds)}
-    ours, theirs = ([(0, len(request.doc), comparison.pipe.labels[comparison.label(clamp)])] for clamp in (0, rival))
+    totals = {"score": target, **comparison.probability(measured.odds)}
+    ours, theirs = ([(0, len(comparison.doc), comparison.pipe.labels[comparison.label(clamp)])] for clamp in (0, rival))
     rows = comparison.reading.rows(comparison.of_doc(uses))
-    return request.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
+    return comparison.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
 
 
 def _label_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:

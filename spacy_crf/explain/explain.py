@@ -14,7 +14,7 @@ from ..pipeline.annotation.cats import Cats
 from ..pipeline.labels import check_doc
 from ..pipeline.prediction import labelling
 from ..schemes import NO_SEGMENTS, Segments
-from .comparison import Comparison, Likelihoods, NothingToCompare, Request, Sides, nothing
+from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing
 from .contributions import contrast, contrast_of_labels, leave_out, log_odds
 from .events import SpanPlace, events_of
 from .explanation import Explanation, SpanOf
@@ -68,23 +68,22 @@ def _cant(pipe: Any, what: str, reason: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- spans
 
 
-def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Request:
+def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Comparison:
     """Translate the arguments of `CRFPipe.explain`.
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
     """
     if not len(doc):
         raise ValueError(_cant(pipe, "the text", "it has no tokens"))
-    docs = DocBatch([doc])
-    reading = Reading(pipe, docs)
+    reading = Reading(pipe, DocBatch([doc]))
     reader = _SpanReader(pipe, doc, reading)
     if span is None:
         sides, in_words = reader.labellings(against)
-        return Request(Comparison(pipe, docs, reading, sides), doc, None, in_words, False)
+        return Comparison(pipe, reading, sides, None, in_words)
     wanted = reader.span(span)
     place, events = reader.place(wanted), reader.events
     if against is None:
-        lacking, other, in_words = events.lacking(place), place, "against everything else"
+        lacking, other, in_words = events.lacking(place), place, None
     elif isinstance(against, (str, Span)):
         rival = reader.span(against) if isinstance(against, Span) else (*wanted[:2], against)
         is_outside = isinstance(against, str) and against in ("", "O") and against not in pipe.labels
@@ -92,17 +91,13 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Re
         other = SpanPlace(*rival[:2], -1, reader.starts) if is_outside else reader.place(rival)
         if rival == wanted:
             raise ValueError(_cant(pipe, f"'{doc[wanted[0] : wanted[1]].text}'", "`against` asks for the same"))
-        lacking, in_words = events.having(other), f"against '{doc[rival[0] : rival[1]].text}' as {rival[2]}"
+        lacking, in_words = events.having(other), f"'{doc[rival[0] : rival[1]].text}' as {rival[2]}"
     else:
         clamp, spelled = reader.only(against)
-        lacking, other, in_words = (
-            [clamp],
-            SpanPlace(0, len(doc), -1, reader.starts),
-            f"against the labelling {spelled}",
-        )
+        lacking, other = [clamp], SpanPlace(0, len(doc), -1, reader.starts)
+        in_words = f"the labelling {spelled}"
     tokens = slice(min(place.begin, other.begin), max(place.end, other.end))
-    comparison = Comparison(pipe, docs, reading, Sides(events.having(place), lacking, tokens))
-    return Request(comparison, doc, wanted, in_words, against is None)
+    return Comparison(pipe, reading, Sides(events.having(place), lacking, tokens), wanted, in_words)
 
 
 class _SpanReader:
@@ -148,10 +143,10 @@ class _SpanReader:
             raise ValueError(_cant(self._pipe, "the labelling", reason))
         best = self._pipe.n_best(self._doc, 2)
         if len(best) < 2:
-            raise NothingToCompare(_cant(self._pipe, "it", nothing(has=False)))
+            raise nothing(self._pipe, has=False)
         (_, ours), (_, theirs) = best
         [first, _], (second, in_words) = self.only(ours), self.only(theirs if against is None else against)
-        return Sides([first], [second], slice(0, len(self._doc))), f"against {in_words}"
+        return Sides([first], [second], slice(0, len(self._doc))), in_words
 
     def only(self, spans: Iterable[Span]) -> tuple[Any, str]:
         """The clamp that allows a single labelling, and the labelling in words."""
@@ -189,7 +184,7 @@ class LabelComparison(Comparison):
         return ours, theirs, float(measured.log_z[0] - measured.log_z[rival])
 
 
-def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> Request:
+def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> LabelComparison:
     """Translate the arguments of `CRFTextClassifier.explain`.
 
     RAISES (ValueError): CRF846 for an unknown label, CRF838 for one against itself or for a Doc without tokens.
@@ -202,9 +197,6 @@ def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against
         raise ValueError(_cant(pipe, label, "`against` asks for the same"))
     others = [other for other in pipe.labels if other != label] if against is None else [against]
     clamps = [np.array([[one == chosen for one in pipe.labels]]) for chosen in (label, *others)]
-    docs = DocBatch([doc])
-    reading = Reading(pipe, docs)
+    reading = Reading(pipe, DocBatch([doc]))
     sides = Sides(clamps[:1], clamps[1:], slice(0, int(reading.scores.starts[-1])))
-    in_words = "against everything else" if against is None else f"against {against}"
-    comparison = LabelComparison(pipe, docs, reading, sides)
-    return Request(comparison, doc, (0, len(doc), label), in_words, against is None)
+    return LabelComparison(pipe, reading, sides, (0, len(doc), label), against)

@@ -214,15 +214,6 @@ class Explanation:
         """
         return f"<style>{_STYLE}</style>{_figure(self, top)}"
 
-    def __str__(self) -> str:
-        return self.to_text()
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def __rich__(self) -> "Group":
-        return self.to_rich()
-
     def to_rich(self, top: int = 20) -> "Group":
         """The explanation for a terminal.
 
@@ -240,6 +231,8 @@ class Explanation:
             style = "red" if contribution.startswith("-") else "green"
             table.add_row(Text(contribution, style), *map(Text, cells))
         return Group(Text(self.title, "bold"), *map(Text, self.told()), table)
+
+    __str__, _repr_html_, __rich__ = to_text, to_html, to_rich
 
 
 def aligned(rows: list[tuple[str, ...]]) -> str:

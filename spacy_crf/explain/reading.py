@@ -280,7 +280,7 @@ class Reading:
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
-        self._tags = pipe.decoding.state_names()
+        self.docs, self._tags = docs, pipe.decoding.state_names()
         self._model = pipe.model
         members = members_of(pipe.model)
         self._members = [MemberReading(model, share, docs) for model, share in members]

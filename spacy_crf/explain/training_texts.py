@@ -34,7 +34,7 @@ from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..types import Floats
-from .comparison import Request
+from .comparison import Comparison
 from .contributions import difference, rows_between
 from .explanation import Explanation, Row, shorter
 
@@ -48,7 +48,7 @@ _SMALL = 1e-5  # largest change of a weight for differences of gradients
 
 
 def texts(
-    request: Request,
+    comparison: Comparison,
     corpus: Optional[Iterable[Example]] = None,
     l2: Optional[float] = None,
     l1: Optional[float] = None,
@@ -62,7 +62,7 @@ def texts(
         ones; True for all.
     RAISES (ValueError): CRF840 if the model has no shares of texts, CRF834 if it has no effects.
     """
-    comparison, pipe = request.comparison, request.comparison.pipe
+    pipe = comparison.pipe
 
     def refuse(reason: str) -> ValueError:
         return ValueError(Errors.CRF840.format(name=pipe.name, reason=reason))
@@ -86,7 +86,7 @@ def texts(
     if not l2:
         raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
     ours, theirs, target = comparison.best()
-    docs = DocBatch([request.doc])
+    docs = DocBatch([comparison.doc])
     uses = Direction.of_scores(pipe, docs, comparison.of_doc(difference(comparison, ours, theirs))).of_known()
     weights = rows_between(comparison, ours, theirs)
     of_rules = sum(row.contribution for row in weights if row.feature.startswith("rule "))
@@ -100,19 +100,19 @@ def texts(
         )
     totals, effects = {"score": target}, {}
     if n_effects:
-        odds, effects = effects_of_texts(request, LeftOut(pipe, examples, l2, l1), n_effects)
-        totals |= request.probability(odds)
+        odds, effects = effects_of_texts(comparison, LeftOut(pipe, examples, l2, l1), n_effects)
+        totals |= comparison.probability(odds)
     rows = []
     for n, (example, share) in enumerate(zip(examples, shares.tolist())):
         if share or n in effects:
             text = shorter(" ".join(example.reference.text.split()))
             rows.append(Row(f"#{n} {text}", "text", None, None, None, (), 1.0, share, 1.0, share, effects.get(n)))
-    return request.explanation("texts", target, base, rows, totals)
+    return comparison.explanation("texts", target, base, rows, totals)
 
 
-def effects_of_texts(request: Request, left_out: "LeftOut", n: int) -> tuple[float, dict[int, float]]:
+def effects_of_texts(comparison: Comparison, left_out: "LeftOut", n: int) -> tuple[float, dict[int, float]]:
     """The log-odds, and how they would change without each of the n texts with the largest effects."""
-    comparison, docs = request.comparison, DocBatch([request.doc])
+    docs = comparison.reading.docs
     measured, effects = comparison.measure(), {}
     uses = comparison.of_doc(comparison.uses(measured, measured.shares()))
     for number in left_out.influential(Direction.of_scores(comparison.pipe, docs, uses), n):

@@ -8,7 +8,7 @@ from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..features.doc_batch import DocBatch
-from .comparison import Request
+from .comparison import Comparison
 from .explanation import Explanation, Flip, Row
 from .weights import Block, largest
 
@@ -20,33 +20,32 @@ _MOST_CHANGES = 3  # words to replace together
 _KEPT = [TAG, POS, MORPH, LEMMA, ENT_IOB, ENT_TYPE, ENT_KB_ID, ENT_ID]
 
 
-def words(request: Request, candidates: int = 5) -> Explanation:
+def words(comparison: Comparison, candidates: int = 5) -> Explanation:
     """Each row says how much the log-odds lose without a word: without the features that read it, and with an unknown word for an
     encoder. The words that matter most are then replaced by other words, one by one and together.
 
     candidates (int): How many words of each label to try: those with the largest weights.
     """
-    comparison = request.comparison
     candidates = checks.count(comparison.pipe.owner, "candidates", candidates, least=0, most=1000)
     odds, first, last = comparison.measure().odds, comparison.tokens.start, comparison.tokens.stop
     if comparison.is_of_texts:
-        first, last = 0, len(request.doc)
-    elif request.span is not None:
-        first, last = max(first, request.span[0] - _NEAR), min(last, request.span[1] + _NEAR)
-    label, rows = () if request.span is None else (request.span[2],), []
+        first, last = 0, len(comparison.doc)
+    elif comparison.span is not None:
+        first, last = max(first, comparison.span[0] - _NEAR), min(last, comparison.span[1] + _NEAR)
+    label, rows = () if comparison.span is None else (comparison.span[2],), []
     for token in range(first, last):
-        loss = odds - _odds_without(request, token)
-        rows.append(Row(request.doc[token].text, "word", 0, token, token + 1, label, 1.0, loss, 1.0, loss))
+        loss = odds - _odds_without(comparison, token)
+        rows.append(Row(comparison.doc[token].text, "word", 0, token, token + 1, label, 1.0, loss, 1.0, loss))
     places = [row.token for row in sorted(rows, key=lambda row: -abs(row.contribution))[:_MOST_PLACES]]
-    flips = sorted(_flips(request, places, candidates), key=lambda flip: (len(flip.words), flip.characters))
-    return request.explanation("words", odds, 0.0, rows, request.probability(odds), flips=flips, additive=False)
+    flips = sorted(_flips(comparison, places, candidates), key=lambda flip: (len(flip.words), flip.characters))
+    return comparison.explanation("words", odds, 0.0, rows, comparison.probability(odds), flips=flips, additive=False)
 
 
-def _odds_without(request: Request, token: int) -> float:
+def _odds_without(comparison: Comparison, token: int) -> float:
     """The log-odds without a word."""
-    comparison, docs = request.comparison, None
+    docs = None
     if comparison.pipe.has_encoder:
-        docs = DocBatch([changed(request.doc, {token: UNKNOWN})])
+        docs = DocBatch([changed(comparison.doc, {token: UNKNOWN})])
         comparison.pipe.require_ready(docs)
     return comparison.measure(comparison.cut(comparison.reading.erased(token, docs))).odds
 
@@ -75,9 +74,9 @@ def changed(doc: Doc, words: dict[int, str]) -> Doc:
 # -------------------------------------------------------------------------------------------- words that would flip it
 
 
-def _flips(request: Request, places: list[int], n: int) -> list[Flip]:
+def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
     """Changes of one word that reverse the decision; changes of several words if there are none."""
-    comparison, doc, flips = request.comparison, request.doc, []
+    doc, flips = comparison.doc, []
     decision = comparison.best()[2] > 0
 
     def change(words: dict[int, str]) -> float:
@@ -89,10 +88,10 @@ def _flips(request: Request, places: list[int], n: int) -> list[Flip]:
         odds = of_other.measure().odds
         if (of_other.best()[2] > 0) != decision:
             changes = [(token, doc[token].text, word) for token, word in words.items()]
-            flips.append(Flip(changes, odds, _found(request, other)))
+            flips.append(Flip(changes, odds, _found(comparison, other)))
         return -odds if decision else odds
 
-    learned = _learned(request, n)
+    learned = _learned(comparison, n)
     best: dict[int, tuple[float, str]] = {}  # for each place the word that comes nearest to the other decision
     for token in places:
         for word in _others(doc[token].text, learned):
@@ -105,17 +104,17 @@ def _flips(request: Request, places: list[int], n: int) -> list[Flip]:
     return flips
 
 
-def _found(request: Request, doc: Doc) -> list[tuple[int, int, str]]:
-    pipe = request.comparison.pipe
-    if request.comparison.is_of_texts:
+def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
+    pipe = comparison.pipe
+    if comparison.is_of_texts:
         return [(0, len(doc), next(iter(pipe.probabilities(doc))))]
     best = pipe.n_best(doc, 1)
     return [(span.start, span.end, span.label_) for span in best[0][1]] if best else []
 
 
-def _learned(request: Request, n: int) -> list[str]:
+def _learned(comparison: Comparison, n: int) -> list[str]:
     """The words with the largest weights for each label."""
-    pipe, decoding = request.comparison.pipe, request.comparison.pipe.decoding
+    pipe, decoding = comparison.pipe, comparison.pipe.decoding
     labels = [*decoding.annotation.tags()[: decoding.tag_spans.offset], *pipe.labels]
     rows = (row for label in labels for row in largest(pipe, label, n, _of_words)) if n else ()
     return [text for text in (row.feature.partition("=")[2] for row in rows) if not text.startswith("<")]
