@@ -101,7 +101,7 @@ class SparseCorpus:
                 tokens.add(columns)
             if self.vectors is not None:
                 self.vectors.add(columns)
-            others, listed = features.find_spans(docs, columns) if features.has_spans else ({}, None)
+            others, listed = features.find_spans(docs, columns)
             for kind in features.compiled.templates.keys() - self.tokens.keys():
                 others[kind] = features.compiled.templates[kind].rows(columns, self._table(kind).index)
             found = FoundFeatures(columns.starts, others, listed)

@@ -10,20 +10,20 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model, NumpyOps
+from thinc.api import Model
 
 from .. import checks
 from ..arrays import states_of
 from ..errors import announcements
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
-from ..features.feature_index import CountingTable, HashedIndex, VectorIndex
+from ..features.feature_index import CountingTable, HashedIndex
 from ..features.token_columns import ColumnReader, TokenColumns
-from ..types import Clamp, Floats, SpanList, TokenFeatures
+from ..types import Clamp, Floats, SpanList
 from . import sparse
 from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives
-from .sparse import VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures, SparseNode
+from .sparse import VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures
 from .table import PairCounter, Table
-from .word_vectors import VectorCounter, VectorWeights, token_vectors
+from .word_vectors import VectorCounter
 
 
 class Emissions(NamedTuple):
@@ -79,17 +79,6 @@ class EmissionFeatures(SparseFeatures):
         of_vectors = {VECTORS: n_states} if self.feature_set.vector_offsets else {}
         return {"states": n_states, "transitions": n_states * n_states, **of_vectors}
 
-    def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
-        of_vectors = {}
-        if VECTORS in self.tables:
-            of_vectors = {VECTORS: token_vectors(columns, self.tables[VECTORS].index)}
-        return {**super().find(columns), **of_vectors}
-
-    def vector_weights(self, kind: str, weights: dict[str, NDArray[np.float32]]) -> Optional[VectorWeights]:
-        if kind != "states" or VECTORS not in self.tables:
-            return None
-        return VectorWeights.of(self.tables[VECTORS], weights[VECTORS])
-
     def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Emissions:
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
@@ -128,13 +117,9 @@ class EmissionFeatures(SparseFeatures):
         return {"vectors": self.vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
 
     def check_indexes(self, model: Model) -> None:
+        super().check_indexes(model)
         index = self.states.index
         check_equal("hashed rows", len(index) if isinstance(index, HashedIndex) else None, model.attrs.get("rows"))
-        if VECTORS in self.tables:
-            index = self.tables[VECTORS].index
-            check_equal("the index of vectors", isinstance(index, VectorIndex), True)
-            check_equal("offsets of vectors", index.offsets, self.feature_set.vector_offsets)
-            check_equal("numbers of vectors", index.width, self.vectors.width)
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
         return {"n_tags": self.n_states, **tables}
@@ -154,20 +139,9 @@ def SparseEmissions(
     possible_states (bool): Give every feature a weight for every tag, not only for those it was seen with.
     """
     _check_features("SparseEmissions", features)
+    settings = sparse.counting_settings("SparseEmissions", min_count, possible_states)
     stored = EmissionFeatures(features)
-    return Model(
-        "sparse_emissions",
-        sparse.forward,
-        init=sparse.init,
-        params=dict.fromkeys(stored.tables),
-        attrs={
-            "features": stored,
-            "min_count": checks.count("SparseEmissions", "min_count", min_count, most=checks.ANY),
-            "possible_states": checks.flag("SparseEmissions", "possible_states", possible_states),
-            "role": SparseNode("features", Emissions),
-        },
-        ops=NumpyOps(),
-    )
+    return sparse.make_layer("sparse_emissions", "features", stored, Emissions, sparse.init, **settings)
 
 
 def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc], Emissions]:
@@ -182,22 +156,10 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     rows = checks.count(owner, "rows", rows, most=1 << 26)
     checks.expect(not rows & (rows - 1), owner, "rows", rows, "a power of two")
     templates = [*map(str, features.transitions)]
-    checks.expect(
-        not templates, owner, "transitions", templates, "empty: these emissions have no templates of transitions"
-    )
-    stored = EmissionFeatures(features)
-    return Model(
-        "hashed_emissions",
-        sparse.forward,
-        init=_hashed_init,
-        params=dict.fromkeys(stored.tables),
-        attrs={
-            "features": stored,
-            "rows": rows,
-            "role": SparseNode("features", Emissions, meaning=("rows",)),
-        },
-        ops=NumpyOps(),
-    )
+    must = "empty: these emissions have no templates of transitions"
+    checks.expect(not templates, owner, "transitions", templates, must)
+    stored, own = EmissionFeatures(features), {"meaning": ("rows",), "rows": rows}
+    return sparse.make_layer("hashed_emissions", "features", stored, Emissions, _hashed_init, **own)
 
 
 def _check_features(owner: str, features: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model, NumpyOps
+from thinc.api import Model
 
 from .. import checks
 from ..arrays import ranges
@@ -24,13 +24,13 @@ from ..features.segment_templates import SegmentFeatureSet, segment_features
 from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
 from ..inference.semi_markov import add_spans, begins_of, every_span
-from ..models import sparse
 from ..schemes import Segments
 from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
+from . import sparse
 from .emissions import Emissions
 from .neural import EncoderNode
 from .node import AnnotatedDocs, Sizes, check_equal
-from .sparse import Counter, ScoreKind, SparseFeatures, SparseNode
+from .sparse import Counter, ScoreKind, SparseFeatures
 from .table import PairCounter
 
 PLACES = ("begins", "ends", "tokens", "spans")
@@ -69,9 +69,7 @@ class SegmentFeatures(SparseFeatures):
         super().set_lists(gazetteers, clusters)
         for name in self.feature_set.named(["near"]):
             if not gazetteers[name].scan:
-                text = (
-                    "seg.near:%s compares a segment with the likeliest of %d phrases, not with all (docs/features.md)"
-                )
+                text = "seg.near:%s compares a segment with the likeliest of %d phrases, not all (docs/features.md)"
                 announcements.info(text, name, len(gazetteers[name].entries))
 
     def widths(self, n_states: int) -> dict[str, int]:
@@ -138,19 +136,8 @@ def SparseSegments(
     features = segment_features() if features is None else features
     owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v2"
     checks.expect(isinstance(features, SegmentFeatureSet), owner, "features", features, must)
-    return Model(
-        "sparse_segments",
-        sparse.forward,
-        init=sparse.init,
-        params=dict.fromkeys(PLACES),
-        attrs={
-            "segment_features": SegmentFeatures(features),
-            "min_count": checks.count(owner, "min_count", min_count, most=checks.ANY),
-            "possible_states": checks.flag(owner, "possible_states", possible_states),
-            "role": SparseNode("segment_features", SpanScores),
-        },
-        ops=NumpyOps(),
-    )
+    settings, stored = sparse.counting_settings(owner, min_count, possible_states), SegmentFeatures(features)
+    return sparse.make_layer("sparse_segments", "segment_features", stored, SpanScores, sparse.init, **settings)
 
 
 def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:

@@ -9,20 +9,19 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, NumpyOps
 
+from .. import checks
 from ..errors import Errors
-from ..features.clusters import Clusters
 from ..features.doc_batch import UnitRows
-from ..features.gazetteers import Gazetteer
+from ..features.feature_index import VectorIndex
 from ..features.token_columns import ColumnReader, TokenColumns
-from ..features.word_vectors import WordVectors
 from ..types import Floats, SpanList, TokenFeatures
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_equal, check_weights, no_backprop
 from .resources import ListedFeatures
 from .table import ALL, GradientPart, PairCounter, Table, move_weights
 from .table_scorer import TableScorer, most_lexemes
-from .word_vectors import VectorCounter, VectorWeights
+from .word_vectors import VectorCounter, VectorWeights, token_vectors
 
 Counter = Union[PairCounter, VectorCounter]
 VECTORS = "vectors"  # the table of their weights
@@ -72,16 +71,8 @@ class SparseFeatures(ListedFeatures):
     clustered: Optional[ClusteredWords] = None  # if templates read clusters, once the features are counted
     have_vectors = (0, 0)  # number of words of the corpus with a vector, and of all words
 
-    def __init__(
-        self,
-        feature_set: Any,
-        *,
-        gazetteers: Optional[dict[str, Gazetteer]] = None,
-        clusters: Optional[Clusters] = None,
-        vectors: Optional[WordVectors] = None,
-        n_states: int = 1,
-    ):
-        super().__init__(feature_set, gazetteers, clusters, vectors)
+    def __init__(self, feature_set: Any, *, n_states: int = 1, **lists: Any):
+        super().__init__(feature_set, **lists)
         self.n_states = n_states
         # Pairs with a weight, by the name of the parameter
         self.tables = {name: Table.empty(width) for name, width in self.widths(n_states).items()}
@@ -105,14 +96,17 @@ class SparseFeatures(ListedFeatures):
 
     def find(self, columns: TokenColumns) -> dict[str, TokenFeatures]:
         """Features of tokens by kind."""
-        return {
+        found = {
             kind: templates.rows(columns, self.tables[self.kinds[kind].table].index)
             for kind, templates in self.compiled.templates.items()
         }
+        if VECTORS in self.tables:
+            found[VECTORS] = token_vectors(columns, self.tables[VECTORS].index)
+        return found
 
     def find_spans(self, docs: list[Doc], columns: TokenColumns) -> tuple[dict[str, TokenFeatures], Optional[SpanList]]:
-        """Features of spans by kind, and the spans that have any."""
-        raise NotImplementedError
+        """Features of spans by kind, and the spans that have any; None where only tokens have features."""
+        return {}, None
 
     def widths(self, n_states: int) -> dict[str, int]:
         """Number of columns of each table."""
@@ -207,7 +201,7 @@ class SparseFeatures(ListedFeatures):
     def look_up(self, docs: list[Doc]) -> FoundFeatures:
         """Features of a batch of Docs. RETURNS (FoundFeatures)"""
         columns = self.reader.read(docs)
-        of_spans, listed = self.find_spans(docs, columns) if self.has_spans else ({}, None)
+        of_spans, listed = self.find_spans(docs, columns)
         if self.unit is None:
             return FoundFeatures(columns.starts, {**self.find(columns), **of_spans}, listed)
         rows = self.rows(columns)
@@ -250,10 +244,11 @@ class SparseFeatures(ListedFeatures):
 
     def check_indexes(self, model: Model) -> None:
         """Check loaded indexes against the settings of the model. RAISES (ValueError): CRF509."""
-
-    def vector_weights(self, kind: str, weights: dict[str, NDArray[np.float32]]) -> Optional[VectorWeights]:
-        """Weights of vectors that are added to the scores of a kind, if there are any."""
-        return None
+        if VECTORS in self.tables:
+            index = self.tables[VECTORS].index
+            check_equal("the index of vectors", isinstance(index, VectorIndex), True)
+            check_equal("offsets of vectors", index.offsets, self.feature_set.vector_offsets)
+            check_equal("numbers of vectors", index.width, self.vectors.width)
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
         """The scorer for weights by table, kept until ``forget_scores`` or until the arrays are replaced."""
@@ -313,14 +308,16 @@ class Scorer:
     def __init__(self, features: SparseFeatures, weights: dict[str, NDArray[np.float32]]):
         self.weights = weights
         self._features = features
-        compiled = features.compiled
+        compiled, of_vectors = features.compiled, {}
+        if VECTORS in features.tables:
+            of_vectors["states"] = VectorWeights.of(features.tables[VECTORS], weights[VECTORS])
         self._of_tokens = {
             kind: TableScorer(
                 templates,
                 features.tables[kind],
                 weights[kind],
                 by_lexeme=not features.is_of_pairs(kind),
-                vectors=features.vector_weights(kind, weights),
+                vectors=of_vectors.get(kind),
             )
             for kind, templates in compiled.templates.items()
         }
@@ -339,7 +336,7 @@ class Scorer:
     def __call__(self, docs: list[Doc]) -> Any:
         features = self._features
         columns = self.reader.read(docs)
-        of_spans, listed = features.find_spans(docs, columns) if features.has_spans else ({}, None)
+        of_spans, listed = features.find_spans(docs, columns)
         scores, n_known = {}, columns.table.size
         for kind, scorer in self._of_tokens.items():
             name, shape = self._places[kind]
@@ -355,6 +352,34 @@ class Scorer:
 
 
 # ------------------------------------------------------------------------------------------------------ thinc models
+
+
+def make_layer(
+    name: str,
+    attr: str,
+    features: SparseFeatures,
+    output: type,
+    init: Callable,
+    *,
+    meaning: tuple[str, ...] = (),
+    **attrs: Any,
+) -> Model[list[Doc], Any]:
+    """A model of the sums of the weights of features.
+
+    attr (str): The attribute with the features. output (type): Type of the output. meaning (tuple): See `Node`.
+    attrs: Other attributes, which are settings.
+    """
+    attrs = {attr: features, "role": SparseNode(attr, output, meaning), **attrs}
+    params = dict.fromkeys(features.tables)
+    return Model(name, forward, init=init, params=params, attrs=attrs, ops=NumpyOps())
+
+
+def counting_settings(owner: str, min_count: int, possible_states: bool) -> dict[str, Any]:
+    """Settings of layers whose features are counted, checked. RAISES (ValueError): CRF020."""
+    return {
+        "min_count": checks.count(owner, "min_count", min_count, most=checks.ANY),
+        "possible_states": checks.flag(owner, "possible_states", possible_states),
+    }
 
 
 class SparseNode(Node):
@@ -413,11 +438,7 @@ class SparseNode(Node):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    """Scores of Docs.
-
-    docs (list[Doc]): A batch with T tokens.
-    RETURNS (Any, Callable): Output of the features, and the function that takes its derivative.
-    """
+    """Output of the features of some Docs, and the function that takes its derivative."""
     features: SparseFeatures = model.attrs[model.attrs["role"].attr]
     weights = {name: model.get_param(name) for name in features.tables}
     if not is_train:

@@ -2,7 +2,7 @@
 is, and then those that all tokens share. Weights that training did not see are not part of it."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -56,13 +56,14 @@ class TableBlock(NamedTuple):
         return counts[self.table.rows_of_pairs()]
 
 
-class SharedBlock(NamedTuple):
-    """Weights of a parameter of scores that all tokens share."""
+class ArrayBlock(NamedTuple):
+    """Weights of a parameter that is an array: of scores that all tokens share, or of the layer on a fixed encoder."""
 
     model: Model
     name: str
-    mask: NDArray[np.bool_]  # scores that have a weight
-    of_sequences: bool  # whether a sequence uses one of the scores, not each token
+    mask: NDArray[np.bool_]  # entries that have a weight, with one axis for the states or more, which may grow
+    shape: tuple[int, ...]  # of the parameter
+    of_sequences: bool = False  # whether a sequence uses one of the scores, not each token
 
     @property
     def fingerprint(self) -> list[NDArray]:
@@ -73,14 +74,14 @@ class SharedBlock(NamedTuple):
         return int(self.mask.sum())
 
     def read(self) -> NDArray[np.float32]:
-        return self.model.get_param(self.name)[self.mask]
+        return self.model.ops.to_numpy(self.model.get_param(self.name)).reshape(self.mask.shape)[self.mask]
 
     def laid_out(self, weights: NDArray) -> NDArray:
         whole = np.zeros(self.mask.shape, dtype=weights.dtype)
         whole[self.mask] = weights
-        return whole
+        return whole.reshape(self.shape)
 
-    def places(self, before: "SharedBlock") -> NDArray[np.int64]:
+    def places(self, before: "ArrayBlock") -> NDArray[np.int64]:
         number = np.cumsum(self.mask).reshape(self.mask.shape) - 1
         return number[tuple(map(slice, before.mask.shape))][before.mask]
 
@@ -91,40 +92,12 @@ class SharedBlock(NamedTuple):
 NAMES = ("W", "b")
 
 
-class DenseBlock(NamedTuple):
-    """Weights of a parameter of the layer on a fixed encoder."""
-
-    model: Model
-    name: str
-    kinds: int  # kinds of scores, each with a row for each state
-    shape: tuple[int, ...]
-
-    @classmethod
-    def all_of(cls, layer: Model) -> "list[DenseBlock]":
-        """The blocks of a layer (Model) on an encoder."""
-        output, kinds = layer.get_ref("output"), layer.attrs["role"].kinds
-        return [cls(output, name, kinds, output.get_param(name).shape) for name in NAMES]
-
-    @property
-    def fingerprint(self) -> list[NDArray]:
-        return [np.array(self.shape)]
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape))
-
-    def read(self) -> NDArray[np.float32]:
-        return self.model.ops.to_numpy(self.model.get_param(self.name)).ravel()
-
-    def laid_out(self, weights: NDArray) -> NDArray:
-        return weights.reshape(self.shape).copy()
-
-    def places(self, before: "DenseBlock") -> NDArray[np.int64]:
-        number = np.arange(self.size).reshape(self.kinds, self.shape[0] // self.kinds, -1)
-        return number[:, : before.shape[0] // self.kinds].ravel()
-
-    def met(self, evidence: Evidence) -> Floats:
-        return np.full(self.size, float(evidence.tokens))
+def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
+    """Weights of the layer on an encoder: all entries, for each kind of scores and each state."""
+    output, kinds = layer.get_ref("output"), layer.attrs["role"].kinds
+    for name in NAMES:
+        shape = output.get_param(name).shape
+        yield ArrayBlock(output, name, np.ones((kinds, shape[0] // kinds, *shape[1:]), dtype=bool), shape)
 
 
 class Weights:
@@ -139,9 +112,9 @@ class Weights:
         sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
         dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
-        self._dense = [block for layer in dense for block in DenseBlock.all_of(layer)]
+        self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
         self._shared = [
-            SharedBlock(model, name, mask, name in self.architecture.of_sequences)
+            ArrayBlock(model, name, mask, mask.shape, name in self.architecture.of_sequences)
             for name, mask in self.architecture.weighed(model).items()
         ]
         tables = [
