@@ -250,12 +250,7 @@ class Architecture(Node):
 
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
-    """A model of a structure.
-
-    layers (dict[str, Model]): Its layers under the names by which `model.get_ref` finds them.
-    attrs: Attributes of the model.
-    RETURNS (StructureModel)
-    """
+    """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
     params, parts = dict.fromkeys(node.params), list(layers.values())
     attrs = {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs}
     model = StructureModel(
@@ -268,11 +263,7 @@ def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any)
 
 
 def without_stage(model: Model) -> StructureModel:
-    """An untrained model with the same settings, without the templates that read the labels of a first stage.
-
-    model (Model): Of a structure.
-    RETURNS (StructureModel)
-    """
+    """An untrained model of a structure with the same settings, without templates that read the labels of a first stage."""
     layers = {name: model.get_ref(name).copy() for name in model.ref_names}
     for layer in layers.values():
         layer.ops = NumpyOps()
@@ -284,11 +275,7 @@ def without_stage(model: Model) -> StructureModel:
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    """Scores of Docs.
-
-    docs (list[Doc]): B sequences with T tokens.
-    RETURNS (Scores, Callable): Potentials, and the function that takes their derivatives.
-    """
+    """The potentials of some Docs, and the function that takes their derivatives."""
     node: Architecture = model.attrs["role"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
     weights = {name: model.get_param(name) for name in node.params}

@@ -146,10 +146,7 @@ class SparseCorpus:
 
     def stored(self) -> list[Any]:
         """The corpus as a file can hold it: lists, texts, numbers and arrays, for `with_stored`."""
-        found = [
-            [found.starts, found.listed, {kind: list(features) for kind, features in found.features.items()}]
-            for found in self.found
-        ]
+        found = [[starts, listed, {kind: [*some] for kind, some in by.items()}] for starts, by, listed in self.found]
         vectors = None if self.vectors is None else [self.vectors.words, self.vectors.kinds]
         return [found, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
 
@@ -157,12 +154,10 @@ class SparseCorpus:
         """The corpus that a file holds, with the same features."""
         corpus, (of_batches, tokens, vectors) = copy.copy(self), stored
         corpus.chosen, corpus._before = {}, {}
-        corpus.found = [
-            FoundFeatures(
-                starts, {kind: TokenFeatures(*of) for kind, of in features.items()}, listed and SpanList(*listed)
-            )
-            for starts, listed, features in of_batches
-        ]
+        corpus.found = []
+        for starts, listed, by_kind in of_batches:
+            features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
+            corpus.found.append(FoundFeatures(starts, features, listed and SpanList(*listed)))
         corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}
         if vectors is not None:
             corpus.vectors = copy.copy(self.vectors)
@@ -196,13 +191,15 @@ class SparseCorpus:
 
     def move(self, features: SparseFeatures) -> None:
         """Replace the weights by those of other tables with the same features."""
+        kinds = features.kinds.items()
         before, self.features = self.features.tables, features
+        places = {
+            kind: features.tables[table].slots_after(before[table]) for kind, (table, _) in kinds if table in before
+        }
         self.chosen, self._before = {}, {}
         for number, found in enumerate(self.found):
-            placed = {
-                kind: self._table(kind).placed_after(of_kind, before[features.kinds[kind].table])
-                for kind, of_kind in found.features.items()
-            }
+            found_of = found.features.items()
+            placed = {kind: self._table(kind).placed_after(of_kind, places[kind]) for kind, of_kind in found_of}
             self.found[number] = found._replace(features=placed)
         for kind, tokens in self.tokens.items():
             tokens.move(self._table(kind))
@@ -224,10 +221,8 @@ class SparsePass:
         }
         self._vectors = corpus.vectors
         if self._vectors is not None:
-            self._of_words, self._d_words = (
-                self._vectors.score(weights[VECTORS], threads=threads),
-                self._vectors.zeros(),
-            )
+            self._of_words = self._vectors.score(weights[VECTORS], threads=threads)
+            self._d_words = self._vectors.zeros()
 
     def score(self, number: int) -> Any:
         """Scores of the layer for one batch, in one thread."""
@@ -322,9 +317,6 @@ class DenseCorpus:
 
     def finish(self) -> None:
         """There is nothing to complete."""
-
-    def choose(self, number: int, places: Any) -> None:
-        """All scores are always there."""
 
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)

@@ -35,11 +35,7 @@ class Emissions(NamedTuple):
 
 
 def total(parts: Sequence[Emissions]) -> Emissions:
-    """Sum of emissions of the same Docs.
-
-    parts (Sequence[Emissions]): Only the first one may have transitions.
-    RETURNS (Emissions)
-    """
+    """Sum of emissions of the same Docs, of which only the first may have transitions."""
     first, *others = parts
     for other in others:
         first = first._replace(scores=first.scores + other.scores)

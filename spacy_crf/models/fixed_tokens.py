@@ -4,7 +4,7 @@
 one pass over it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,17 +77,21 @@ class FixedTokens:
                 for offset, of_offset in zip(kinds.offsets, kinds.rows)
             }
             self.windows.append(WindowTable(sight, first_slots, self._reach, kinds.rows[0].shape[1]))
-        self.blocks = [_by_slots(block, self.table.first_slots) for block in blocks]
+        first_slots, placed = self.table.first_slots, self.table.placed
+        self.blocks = [block._replace(rest=first_slots(block.rest), items=placed(block.items)) for block in blocks]
         del self._builder
 
     def move(self, table: Table) -> None:
         """Replace the weights by those of another table of the same features, which may have fewer."""
         places, self.table = table.slots_after(self.table), table
+        before, self.blocks = self.blocks, []
+        for block in before:
+            items = table.placed_after(block.items, places)
+            self.blocks.append(_shorter(block._replace(rest=places[block.rest], items=items)))
         self.windows = [
             windows._replace(first_slots={place: places[slots] for place, slots in windows.first_slots.items()})
             for windows in self.windows
         ]
-        self.blocks = [_less(_by_slots(block, places.__getitem__), table) for block in self.blocks]
 
     def fingerprint(self) -> Iterable[NDArray]:
         """The arrays that distinguish these features from others."""
@@ -178,22 +182,11 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
     return block._replace(rest=np.vstack([block.rest, beside]), items=none)
 
 
-def _by_slots(block: CorpusTokens, first_slots: Callable[[NDArray], NDArray[np.integer]]) -> CorpusTokens:
-    """The block with first slots in place of the rows of features, except for items with values."""
-    items = block.items
-    if items.values is None:
-        items = items._replace(rows=first_slots(items.rows))
-    return block._replace(rest=first_slots(block.rest), items=items)
-
-
-def _less(block: CorpusTokens, table: Table) -> CorpusTokens:
-    """The block without features that have no weights, if that makes a pass shorter."""
+def _shorter(block: CorpusTokens) -> CorpusTokens:
+    """The block with templates that have few weights as items, if that makes a pass shorter."""
     rest, items = block.rest, block.items
     if items.values is not None:
-        return block._replace(rest=rest[(rest >= 0).any(axis=1)], items=table.with_weights(items))
+        return block._replace(rest=rest[(rest >= 0).any(axis=1)])
     few = (rest >= 0).mean(axis=1) < _SPARSE
     tokens, template = np.nonzero(rest[few].T >= 0)
-    items = with_features(items, tokens, rest[few][template, tokens])
-    [kept] = np.nonzero(items.rows >= 0)
-    starts = np.searchsorted(kept, items.starts).astype(np.int64)
-    return block._replace(rest=rest[~few], items=TokenFeatures(items.rows[kept], None, starts))
+    return block._replace(rest=rest[~few], items=with_features(items, tokens, rest[few][template, tokens]))

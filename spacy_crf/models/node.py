@@ -25,9 +25,8 @@ class AnnotatedDocs(NamedTuple):
     weights: Optional[Floats] = None  # [B] factor of each sequence
     structure: Any = None  # used in place of the model's own if rules hold in training
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows in addition
-    excluded: Segments = (
-        NO_SEGMENTS  # segments that the structure excludes but no clamp does, for optimizers without a structure
-    )
+    # Segments that the structure excludes but no clamp does, for optimizers without a structure
+    excluded: Segments = NO_SEGMENTS
     soft: Any = None  # soft labels, see `losses.soft`
 
 

@@ -81,7 +81,8 @@ class CorpusObjective(Weights):
         def choose(number: int) -> None:
             places = self.architecture.places(self._kept[number].places)
             for layer in self._layers:
-                layer.choose(number, places)
+                if isinstance(layer, SparseCorpus):
+                    layer.choose(number, places)
 
         run_chunks(choose, range(len(self._kept)), self._structure.threads)
 

@@ -235,11 +235,17 @@ class Table:
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
         """Add the weights of each token's features to ``scores`` (float64[T, C], or with C = S · S float64[T, S, S])."""
         values = _NO_VALUES if features.values is None else features.values
-        tokens, columns = (
-            (features.rows, values, features.starts, 0, len(scores)),
-            (self._slots.starts, self._slots.columns),
+        columns = self._slots.starts, self._slots.columns
+        add_scores(
+            features.rows,
+            values,
+            features.starts,
+            0,
+            len(scores),
+            *columns,
+            slots,
+            scores.reshape(len(scores), self.n_columns),
         )
-        add_scores(*tokens, *columns, slots, scores.reshape(len(scores), self.n_columns))
 
     def add_uses(self, uses: KnownFeatures, slots: Floats, scores: Floats) -> None:
         """`add_scores` for features that come as pairs with a token."""
@@ -298,11 +304,14 @@ class Table:
         """Features as a corpus stores them: the first slot of each in place of its row, except for features with values."""
         return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
 
-    def placed_after(self, features: TokenFeatures, before: "Table") -> TokenFeatures:
-        """Features placed by another table of the same features, as placed by this one, without features that have no weights."""
+    def placed_after(self, features: TokenFeatures, places: NDArray[np.integer]) -> TokenFeatures:
+        """Features placed by another table of the same features, as placed by this one, without features that have no weights.
+
+        places (int[N + 1]): See `slots_after`.
+        """
         if features.values is not None:
             return self.with_weights(features)
-        rows = self.slots_after(before)[features.rows]
+        rows = places[features.rows]
         [kept] = np.nonzero(rows >= 0)
         return TokenFeatures(rows[kept], None, np.searchsorted(kept, features.starts).astype(np.int64))
 
@@ -370,9 +379,8 @@ class Table:
         # Each feature's columns rise, and there are no others
         rises = np.append(columns[1:] > columns[:-1], True)
         rises[pair_starts[1:][widths > 0] - 1] = True
-        check_equal(
-            "the columns", bool(rises.all() and 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns), True
-        )
+        inside = 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns
+        check_equal("the columns", bool(rises.all() and inside), True)
         counts = unpack_numbers(data["counts"])
         check_equal("the number of counts", len(counts), len(index))
         return cls(index, pair_starts, columns, n_columns, counts.astype(np.int64))

@@ -195,10 +195,8 @@ def NaiveBayes(emissions: Model[list[Doc], Emissions], alpha: float = 1.0) -> Mo
     """
     owner = "NaiveBayes"
     check_text_emissions(owner, emissions, TEXT)
-    is_counted = "possible_states" in emissions.attrs
-    checks.expect(
-        is_counted, owner, "emissions", emissions.name, "features that are counted: spacy_crf.SparseEmissions.v1"
-    )
+    must = "features that are counted: spacy_crf.SparseEmissions.v1"
+    checks.expect("possible_states" in emissions.attrs, owner, "emissions", emissions.name, must)
     emissions.attrs["possible_states"] = True
     alpha = checks.positive(owner, "alpha", alpha)
     return build("naive_bayes", NaiveBayesNode(), {"emissions": emissions}, alpha=alpha)

@@ -18,8 +18,8 @@ from .annotation.annotation import same_words
 _OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 outside of entities too
 
 
-class EarlierAnnotation:
-    """Annotates copies of the predicted Docs of examples.
+def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Callable[[Example], Doc]:
+    """A function that annotates copies of the predicted Docs of examples.
 
     Components in ``[training.annotating_components]`` before this one are applied if they are ready: rule-based, sourced or
     frozen. Attributes that are unset after that, since their component is trained in the same run, come from the gold
@@ -28,36 +28,37 @@ class EarlierAnnotation:
     nlp (Language): The pipeline, or None to use the gold annotation alone.
     name (str): This component.
     attributes (list[str]): Token attributes that the templates read, but for those that this component writes.
+    RETURNS (Callable): From an example to the Doc.
     """
+    components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
+    read = [IDS[attribute.upper()] for attribute in attributes]
+    ids = [ORTH, *read]  # two at least, for an array with two axes
 
-    def __init__(self, nlp: Optional[Language], name: str, attributes: list[str]):
-        self._components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
-        self._attributes = [IDS[attribute.upper()] for attribute in attributes]
-
-    def __call__(self, example: Example) -> Doc:
-        if not self._components and not self._attributes:
+    def annotate(example: Example) -> Doc:
+        if not components and not read:
             return example.predicted
         doc = example.predicted.copy()
-        for component in self._components:
+        for component in components:
             doc = component(doc)
-        if self._attributes and same_words(doc, example.reference):
-            ids = [ORTH, *self._attributes]  # two at least, for an array with two axes
-            values, gold = doc.to_array(ids), example.reference.to_array(ids)
-            unset = self._unset(doc, values[:, 1:])
-            gold = np.where(unset, gold[:, 1:], values[:, 1:])
-            if (gold != values[:, 1:]).any():
-                doc.from_array(ids[1:], gold)
+        if read and same_words(doc, example.reference):
+            values, gold = doc.to_array(ids)[:, 1:], example.reference.to_array(ids)[:, 1:]
+            gold = np.where(_unset(doc, read, values), gold, values)
+            if (gold != values).any():
+                doc.from_array(read, gold)
         return doc
 
-    def _unset(self, doc: Doc, values: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which values no component has set: bool[T, C] of uint64[T, C]. 0 may be an answer: no entity, the root of a tree."""
-        unset = values == 0
-        for column, attribute in enumerate(self._attributes):
-            if attribute in _OF_ENTITIES:
-                unset[:, column] &= doc.to_array(ENT_IOB) == 0
-            elif attribute == HEAD:
-                unset[:, column] &= not values[:, column].any()
-        return unset
+    return annotate
+
+
+def _unset(doc: Doc, attributes: list[int], values: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which values no component has set: bool[T, C] of uint64[T, C]. 0 may be an answer: no entity, the root of a tree."""
+    unset = values == 0
+    for column, attribute in enumerate(attributes):
+        if attribute in _OF_ENTITIES:
+            unset[:, column] &= doc.to_array(ENT_IOB) == 0
+        elif attribute == HEAD:
+            unset[:, column] &= not values[:, column].any()
+    return unset
 
 
 def annotators_that_learn(nlp: Language, name: str) -> list[str]:

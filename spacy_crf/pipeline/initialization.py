@@ -24,7 +24,7 @@ from ..models.node import AnnotatedDocs, forget
 from ..models.objective import CorpusObjective, TiedObjective
 from ..models.pool import held_out_sequences
 from .annotation.annotation import GoldReport
-from .earlier_components import EarlierAnnotation, annotators_that_learn, require_upstream
+from .earlier_components import annotator, annotators_that_learn, require_upstream
 from .labels import LabelPipe
 from .new_texts import labels_of
 from .saving import FILE_NAME, forget_gradients
@@ -156,7 +156,7 @@ class Initialization:
 
     def as_in_training(self) -> Iterator[Example]:
         """Examples whose predicted Docs are annotated as `nlp.update` does it."""
-        annotate = EarlierAnnotation(self.nlp, self.pipe.name, [])
+        annotate = annotator(self.nlp, self.pipe.name, [])
         for example in self.read():
             doc = annotate(example)
             yield example if doc is example.predicted else Example(doc, example.reference)
@@ -219,9 +219,8 @@ class Initialization:
         pipe, stores = self.pipe, self.pipe.feature_stores
         own = f"[initialize.components.{pipe.name}]"
         with_clusters = [features for features in stores if features.feature_set.reads_clusters]
-        clusters = self._of_words(
-            "clusters", "cluster6[-1..1]", f"{own} clusters", self.clusters, with_clusters, read_clusters
-        )
+        settings = f"{own} clusters"
+        clusters = self._of_words("clusters", "cluster6[-1..1]", settings, self.clusters, with_clusters, read_clusters)
         with_vectors = [features for features in stores if features.feature_set.vector_offsets]
         settings = f"[initialize] vectors and {own} vectors"
         vectors = self._of_words("vectors", "vector[-1..1]", settings, self.vectors, with_vectors, read_vectors)
@@ -383,9 +382,8 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     forget_gradients(pipe.model)
     pipe.cfg["left_out"] = sorted(left_out.difference(pipe.labels))
     if unread and n_docs:
-        pipe.warn(
-            Warnings.CRFW885, attributes=", ".join(sorted(unread, key=lambda name: (":" in name, name))), n=n_docs
-        )
+        attributes = ", ".join(sorted(unread, key=lambda name: (":" in name, name)))
+        pipe.warn(Warnings.CRFW885, attributes=attributes, n=n_docs)
     return says_something or not was_read
 
 
@@ -394,7 +392,7 @@ def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Ex
     read = pipe.token_attributes
     if not read:
         return lambda example: example.predicted
-    return EarlierAnnotation(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
+    return annotator(nlp, pipe.name, [name for name in read if name not in pipe.annotation.writes])
 
 
 def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
@@ -419,9 +417,9 @@ def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
     has_own (bool): Whether it is [initialize.components.NAME.corpus].
     """
     config = {} if nlp is None else nlp.config.interpolate()
-    section = (
-        f"initialize.components.{name}.corpus" if has_own else config.get("training", {}).get("train_corpus") or ""
-    )
+    section = config.get("training", {}).get("train_corpus") or ""
+    if has_own:
+        section = f"initialize.components.{name}.corpus"
     block = config
     for key in section.split("."):
         block = block.get(key) if isinstance(block, dict) else None

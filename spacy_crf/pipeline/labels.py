@@ -235,9 +235,8 @@ class LabelPipe(TrainablePipe):
         if reads and first is None:
             raise ValueError(Errors.CRF810.format(where=f"The features of component '{self.name}' read stage:NAME"))
         if first is not None and not reads:
-            reason = (
-                "no template reads its first stage. Name some in second_stage.features, such as stage:token_majority[0]"
-            )
+            reason = "no template reads its first stage. Name some in second_stage.features, such as "
+            reason += "stage:token_majority[0]"
             raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
 
     def forget_scores(self) -> None:
@@ -304,8 +303,7 @@ def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
     if not isinstance(docs, Iterable):
         raise ValueError(Errors.CRF479.format(name=name, value=shown(docs)))
     for doc in docs:
-        if not isinstance(doc, Doc):
-            raise ValueError(Errors.CRF479.format(name=name, value=shown(doc)))
+        check_doc(name, doc)
         yield doc
 
 

@@ -15,16 +15,15 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 from spacy.vocab import Vocab
-from thinc.api import Model, Optimizer
+from thinc.api import Model
 
 from .. import checks
 from ..checks import is_written
 from ..errors import Errors, Warnings, cant_train, shown
 from ..features.doc_batch import DocBatch, read_attributes
-from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
+from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
-from .annotation.annotation import Annotation
 from .decoding import Decoding, States
 from .labels import check_doc, only_docs
 from .training import LearningPipe
@@ -126,16 +125,13 @@ def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int
         if not isinstance(span, Span) or not len(span):
             raise ValueError(Errors.CRF461.format(name=name, value=shown(span)))
         if span.doc is not doc and [token.text for token in span.doc] != [token.text for token in doc]:
-            raise ValueError(
-                Errors.CRF462.format(name=name, span=span.text, other=span.doc.text[:40], doc=doc.text[:40])
-            )
+            texts = {"span": span.text, "other": span.doc.text[:40], "doc": doc.text[:40]}
+            raise ValueError(Errors.CRF462.format(name=name, **texts))
         found.append((span.start, span.end, span.label_))
     found.sort()
     for one, other in pairwise(found):
         if other[0] < one[1]:
-            one, other = (
-                f"'{doc[start:end].text}' ({label}, tokens {start} to {end})" for start, end, label in (one, other)
-            )
+            one, other = (f"'{doc[b:e].text}' ({label}, tokens {b} to {e})" for b, e, label in (one, other))
             raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
     return found
 
@@ -209,10 +205,6 @@ class CRFPipe(LearningPipe):
     """Base of the components that label tokens, which say where labels are written, what the model gives, and what the defaults
     are.
 
-    model (Model): From Docs to the scores of a structure.
-    annotation (Annotation): Where labels are read and written.
-    loss (ClampedLoss): What training minimises.
-    optimizer (Optimizer), scorer (Callable): See `LearningPipe`.
     confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
     decode (str): "viterbi", the most probable labelling; "beam", that of a beam search; "posterior", the valid one with the best
         expected number of right tags; or "spans", the spans of at least `min_prob` of which most is right in the mean.
@@ -223,7 +215,7 @@ class CRFPipe(LearningPipe):
     min_prob (Union[float, Dict[str, float]]): Spans with a lower probability are left out; one for all labels, or by label.
     constraints (Constraints): Rules that labellings keep.
     second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
-    settings: Others that are saved.
+    settings: Those of `LabelPipe`.
     """
 
     _compiled: Optional[Rules] = None
@@ -234,10 +226,6 @@ class CRFPipe(LearningPipe):
         model: Model,
         name: str,
         *,
-        annotation: Annotation,
-        loss: LabelledLoss,
-        optimizer: Optional[Optimizer] = None,
-        scorer: Optional[Callable] = None,
         confidence: bool = False,
         decode: str = "viterbi",
         beam: int = 8,
@@ -263,13 +251,11 @@ class CRFPipe(LearningPipe):
         self.first_stage = second_stage
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # from the config; others are added
-        learns: dict[str, Any] = {"annotation": annotation, "loss": loss, "optimizer": optimizer, "scorer": scorer}
         how = {"decode": decode, "beam": beam, "beam_margin": beam_margin, "min_prob": min_prob}
-        settings = {"confidence": confidence, **how, **settings}
-        super().__init__(vocab, model, name, **learns, **settings)
-        if self.rules_train and not isinstance(loss, ClampedLoss):
+        super().__init__(vocab, model, name, confidence=confidence, **how, **settings)
+        if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
-            raise cant_train(loss, what, reason, CLAMPED_LOSSES)
+            raise cant_train(self.loss, what, reason, CLAMPED_LOSSES)
 
     def _labels_changed(self) -> None:
         super()._labels_changed()

@@ -201,9 +201,6 @@ class TieCorpus:
     def finish(self) -> None:
         """There is nothing to do."""
 
-    def choose(self, number: int, places: Any) -> None:
-        """See `corpus.SparseCorpus`; it says everything."""
-
     def fingerprint(self):
         for ties in self._ties:
             yield from ties

@@ -14,7 +14,8 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Warnings
-from ...schemes import NO_SEGMENTS, NO_STEPS, Segments
+from ...inference.structure import SpanStates
+from ...schemes import NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
 
 if TYPE_CHECKING:
     from ...losses.soft import SoftLabelling
@@ -63,9 +64,8 @@ class Supervision(NamedTuple):
     """Knowledge about the labelling of a batch of Docs, from its annotation. Alternatives and wrong spans change the first two
     arrays in place."""
 
-    clamp: (
-        Any  # what is allowed; `Annotation.gold` gives it in the tags in which annotation is read, see `Scheme.spell`
-    )
+    # What is allowed; `Annotation.gold` gives it in the tags in which annotation is read, see `Scheme.spell`
+    clamp: Any
     unset: NDArray[np.bool_]  # [T] tokens without annotation
     wrong: Segments = NO_SEGMENTS  # spans that no labelling has, beside what the clamp leaves out
     steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
@@ -92,8 +92,8 @@ class Annotation:
     """The meaning of a component's annotation: where labels are read and written, and how they are spelt as tags. It is bound to
     labels, and does not change. `Entities` says what each question is; `TokenTags` answers them too:
 
-        tags tag_labels mask span_states path             how labels are spelt
-        span_tags tells_alone continuing_tags spell       how the annotation of training is read as tags
+        path                                              how labels are spelt
+        span_tags tells_alone continuing_tags             how the annotation of training is read as tags
         gold_labels gold is_gold fingerprint mentions …   what reference Docs say
         preset settle clamp refused_beside write          what Docs bring to prediction, and get from it
         look_for_lost                                     what they don't get, for what they bring
@@ -137,6 +137,29 @@ class Annotation:
         distinct, inverse = np.unique(hashes, return_inverse=True)
         known = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
         return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
+
+    # ------------------------------------------ as tags: the labels themselves, unless an annotation spells them otherwise
+
+    def tags(self) -> list[str]:
+        """Names of the tags, in the order of the scores."""
+        return list(self.labels)
+
+    def tag_labels(self) -> list[str]:
+        """The label of each tag, "O" for none."""
+        return self.tags()
+
+    def mask(self) -> TransitionMask:
+        """Which tag sequences are valid."""
+        size = len(self.labels)
+        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
+
+    def span_states(self) -> SpanStates:
+        """How tags spell spans."""
+        return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
+
+    def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
+        """The component's tags that annotation allows, and the steps that it rules out, see `Scheme.spell`."""
+        return allowed, NO_STEPS
 
     def check_label(self, label: Any) -> None:
         """RAISES (ValueError): CRF020 for what can't be a label."""

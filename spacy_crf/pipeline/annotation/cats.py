@@ -4,14 +4,10 @@ import zlib
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.training import Example
 
 from ...errors import Errors
-from ...inference.structure import SpanStates
-from ...schemes import NO_STEPS, TransitionMask
-from ...types import Clamp
 from .annotation import Annotation, GoldReport, Mention, Starts, Supervision
 
 
@@ -25,21 +21,6 @@ class Cats(Annotation):
     @property
     def assigns(self) -> list[str]:
         return ["doc.cats"]
-
-    def tags(self) -> list[str]:
-        return list(self.labels)
-
-    tag_labels = tags
-
-    def mask(self) -> TransitionMask:
-        size = len(self.labels)
-        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
-
-    def span_states(self) -> SpanStates:
-        return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
-
-    def spell(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, NDArray[np.int64]]:
-        return allowed, NO_STEPS
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         return set(doc.cats)

@@ -31,9 +31,8 @@ _IS_PRESET = 1  # the bit that INSIDE and BEGIN have
 # Entities that a component does not set because another one of ours has set others there: ``doc.ents`` has none that overlap
 _MOST_DOCS = 1000  # in which `Entities.look_for_lost` looks for them: that takes as long as predicting them
 _LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # Docs of each component in which it has looked
-_LATEST: dict[
-    str, tuple["ReferenceType[Doc]", tuple[str, ...]]
-] = {}  # of each component, the last batch and the labels
+# Of each component, the last batch and the labels
+_LATEST: dict[str, tuple["ReferenceType[Doc]", tuple[str, ...]]] = {}
 
 
 class Entities(Annotation):
@@ -66,20 +65,16 @@ class Entities(Annotation):
     # ------------------------------------------------------------------------------------------------------ as tags
 
     def tags(self) -> list[str]:
-        """Names of the tags, in the order of the scores."""
         return self.scheme.tags(list(self.labels))
 
     def tag_labels(self) -> list[str]:
-        """The label of each tag, "O" for none."""
         tags_of_label = (len(self.tags()) - 1) // max(1, len(self.labels))
         return ["O", *(label for label in self.labels for _ in range(tags_of_label))]
 
     def mask(self) -> TransitionMask:
-        """Which tag sequences are valid."""
         return self.scheme.transition_mask(len(self.labels))
 
     def span_states(self) -> SpanStates:
-        """How tags spell spans."""
         return _span_states(self.scheme, len(self.labels))
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
@@ -111,7 +106,6 @@ class Entities(Annotation):
         return self.scheme.reading.continues(len(self.labels))[tag]
 
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
-        """The component's tags that annotation allows, and the steps that it rules out, see `Scheme.spell`."""
         return self.scheme.spell(allowed, starts)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:

@@ -14,8 +14,7 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...features.doc_batch import read_attributes
-from ...inference.structure import SpanStates
-from ...schemes import BEGIN, MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
+from ...schemes import BEGIN, MISSING, NO_SEGMENTS, Segments
 from ...types import Clamp
 from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
 from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
@@ -87,18 +86,6 @@ class TokenTags(Annotation):
 
     # ------------------------------------------------------------------------------------------------------ as tags
 
-    def tags(self) -> list[str]:
-        return list(self.labels)
-
-    tag_labels = tags
-
-    def mask(self) -> TransitionMask:
-        size = len(self.labels)
-        return TransitionMask(np.ones((size, size), dtype=bool), *np.ones((2, size), dtype=bool))
-
-    def span_states(self) -> SpanStates:
-        return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
-
     def path(self, segments: Segments, starts: Starts) -> Tags:
         tags = np.full(int(starts[-1]), -1, dtype=np.int32)
         for begin, end, label in zip(*segments):
@@ -115,9 +102,6 @@ class TokenTags(Annotation):
 
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
         return np.zeros(len(self.labels), dtype=bool)
-
-    def spell(self, allowed: Clamp, starts: Starts) -> tuple[Clamp, NDArray[np.int64]]:
-        return allowed, NO_STEPS
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         return {value for value in map(self._get, doc) if value and not self._negated(value)}
