@@ -5,7 +5,7 @@ and a column for each state. Rows by token, and by listed span, belong to sequen
 is an array of rows by token, or a named tuple of such arrays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
@@ -41,6 +41,28 @@ def is_shared(scores: Scores, name: str) -> bool:
 def per_position(scores: Scores) -> bool:
     """Whether transitions depend on the token."""
     return np.ndim(scores.transitions) == 3
+
+
+class LatestResults:
+    """The four latest results of functions of arrays, as successive batches have the same transitions. Callers must not write to
+    them."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def of(self, make: Callable, *given: NDArray) -> Any:
+        """What `make` returns for these arrays, computed anew if they differ from the latest."""
+        asked = tuple([array.tobytes() for array in given])
+        for known, made in self._latest:
+            if known == asked:  # numpy took as long for it as decoding a sentence takes
+                return made
+        made = make(*[array.copy() for array in given])
+        self._latest = ((asked, made), *self._latest[:3])
+        return made
+
+    def clear(self) -> None:
+        """Forget the latest results."""
+        self._latest: tuple[tuple[tuple[bytes, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
 
 
 # --------------------------------------------------------------------------------------------------------------- checks

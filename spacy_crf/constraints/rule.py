@@ -112,7 +112,6 @@ class Rule:
     weight: Optional[float]
     arguments: dict[str, Any] = field(repr=False)
 
-    kind: ClassVar[str] = ""
     required: ClassVar[dict[str, Callable]] = {}
     optional: ClassVar[dict[str, tuple[Callable, Any]]] = {}  # reader and default
 
@@ -124,6 +123,11 @@ class Rule:
     by_label: ClassVar[bool] = False  # holds for each label separately: one automaton for each
     segment_scores: ClassVar[str] = "tokens"  # which scores of a segment its mask is for: "tokens", "begins" or "ends"
     bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
+
+    @property
+    def kind(self) -> str:
+        """The name by which users ask for such a rule."""
+        return self.table["rule"]
 
     @property
     def hard(self) -> bool:

@@ -16,7 +16,7 @@ START = "START"
 class ForbidPair(Rule):
     """The second label does not directly follow the first."""
 
-    kind, local = "forbid_pair", True
+    local = True
     required: ClassVar = {"labels": arguments.pair}
 
     def names(self):
@@ -31,7 +31,7 @@ class ForbidPair(Rule):
 class AllowPairs(Rule):
     """Spans stand directly beside each other only in these pairs."""
 
-    kind, local = "allow_pairs", True
+    local = True
     required: ClassVar = {"labels": arguments.pairs}
 
     def names(self):
@@ -48,7 +48,7 @@ class AllowPairs(Rule):
 class Follows(Rule):
     """A span is directly preceded by one of these labels, by O, or by the START of its sequence."""
 
-    kind, local = "follows", True
+    local = True
     required: ClassVar = {"label": arguments.labels, "after": arguments.named_labels}
 
     def names(self):
@@ -80,71 +80,41 @@ class _OnPattern(Rule):
             return "give it a 'pattern' or 'phrases', one of them"
         return None
 
-    def _at_edges(self, tags, wrong, edges, always, steps):
-        """Tags of the label that are edges of spans at wrong tokens: those that always are, or at the edge of a sequence, or
-        beside another tag (steps)."""
-        emissions = wrong[:, None] & self._tags(tags) & (always | edges[:, None])
-        return Violations(emissions=emissions, steps=steps if steps[1].any() else None)
 
-
-class _OnTokens(_OnPattern):
-    """Base of the rules about each matched token, or each other token, by itself."""
+class OnTokens(_OnPattern):
+    """``only_on``: the label is given to matched tokens only. ``always_on``: matched tokens have this label (one of these).
+    ``never_on``: matched tokens do not have it."""
 
     by_token = True
-    at_matches: ClassVar[bool]  # whether matched tokens break the rule, or the others
-    having_label: ClassVar[bool]  # by tags of the label, or by other tags
 
     def violations(self, tags, found, opening, closing):
         of_label = self._tags(tags)
-        wrong_tags = of_label if self.having_label else ~of_label
-        return Violations(tags_at=(found.covered if self.at_matches else ~found.covered, wrong_tags))
+        wrong_tokens = ~found.covered if self.kind == "only_on" else found.covered
+        return Violations(tags_at=(wrong_tokens, ~of_label if self.kind == "always_on" else of_label))
 
 
-class OnlyOn(_OnTokens):
-    """The label is given to matched tokens only."""
+class AtEdges(_OnPattern):
+    """``starts_with``: a span of the label begins where a match begins. ``ends_with``: it ends where a match ends."""
 
-    kind, at_matches, having_label = "only_on", False, True
-
-
-class AlwaysOn(_OnTokens):
-    """Matched tokens have this label (one of these)."""
-
-    kind, at_matches, having_label = "always_on", True, False
-
-
-class NeverOn(_OnTokens):
-    """Matched tokens do not have this label."""
-
-    kind, at_matches, having_label = "never_on", True, True
-
-
-class StartsWith(_OnPattern):
-    """A span of the label begins where a match begins."""
-
-    kind, segment_scores = "starts_with", "begins"
+    @property
+    def segment_scores(self):
+        return "begins" if self.kind == "starts_with" else "ends"
 
     def violations(self, tags, found, opening, closing):
-        always = ~tags.continues.any(axis=0)  # tags that begin a span wherever they stand
-        pairs = (self._tags(tags) & ~always)[None, :] & ~tags.continues
-        return self._at_edges(tags, ~found.begins, opening, always, (~found.begins & ~opening, pairs))
-
-
-class EndsWith(_OnPattern):
-    """A span of the label ends where a match ends."""
-
-    kind, segment_scores = "ends_with", "ends"
-
-    def violations(self, tags, found, opening, closing):
-        always = ~tags.continues.any(axis=1)  # tags that end a span wherever they stand
-        pairs = (self._tags(tags) & ~always)[:, None] & ~tags.continues
-        behind_wrong = np.append(False, ~found.ends)[: len(found.ends)]
-        return self._at_edges(tags, ~found.ends, closing, always, (behind_wrong & ~opening, pairs))
+        of_label, at_start = self._tags(tags), self.kind == "starts_with"
+        wrong, edges = (~found.begins, opening) if at_start else (~found.ends, closing)
+        always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that begin, or end, a span wherever they stand
+        emissions = wrong[:, None] & of_label & (always | edges[:, None])
+        others = of_label & ~always
+        pairs = (others[None, :] if at_start else others[:, None]) & ~tags.continues
+        second = wrong if at_start else np.append(False, wrong)[: len(wrong)]  # of a pair of tags, the end comes first
+        return Violations(emissions=emissions, steps=(second & ~opening, pairs) if pairs.any() else None)
 
 
 class Custom(Rule):
     """A registered function says which tags each token may have (``@spacy.registry.misc``)."""
 
-    kind, local, reads_tags = "custom", True, True
+    local, reads_tags = True, True
     required: ClassVar = {"function": arguments.text}
 
     def violations(self, tags, found, opening, closing):
@@ -157,7 +127,6 @@ class Custom(Rule):
 class SpanOrder(Rule):
     """The labels appear in this order; each may appear several times or not at all."""
 
-    kind = "order"
     required: ClassVar = {"labels": arguments.order}
     optional: ClassVar = {"per": (arguments.scope, "sentence")}
 
@@ -174,14 +143,12 @@ class SpanOrder(Rule):
         return self._in_scope([automaton])
 
 
-class _Counted(Rule):
-    """Base of the rules about how many spans of each label there are."""
+class Counted(Rule):
+    """There are ``at_most``, ``at_least`` or ``exactly`` n spans of the label."""
 
     required: ClassVar = {"label": arguments.labels, "n": arguments.count}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
     by_label: ClassVar = True
-    at_most: ClassVar[bool] = False
-    at_least: ClassVar[bool] = False
 
     @property
     def counts_to(self):
@@ -191,37 +158,20 @@ class _Counted(Rule):
         return self._in_scope([self._counter(tags, tags.begins(label), most) for label in self.labels(tags)])
 
     def _counter(self, tags, event, most):
+        bounded_above, bounded_below = self.kind != "at_least", self.kind != "at_most"
         if self.n > most:  # so many there can't be
             automaton = make_automaton(1, tags.n_events)
-            if self.at_least and not self.hard:
+            if bounded_below and not self.hard:
                 automaton.scores[0, event] = -self.price
-            automaton.last[0] = self.price * self.n if self.at_least else 0.0
+            automaton.last[0] = self.price * self.n if bounded_below else 0.0
             return automaton
         automaton = make_automaton(self.n + 1, tags.n_events)
         automaton.next[:-1, event] += 1
-        if self.at_most:
+        if bounded_above:
             automaton.charge(self.n, event, self.price)
-        if self.at_least:
+        if bounded_below:
             automaton.last[:-1] = self.price * np.arange(self.n, 0, -1)
         return automaton
-
-
-class AtMost(_Counted):
-    """There are at most n spans of the label."""
-
-    kind, at_most = "at_most", True
-
-
-class AtLeast(_Counted):
-    """There are at least n spans of the label."""
-
-    kind, at_least = "at_least", True
-
-
-class Exactly(_Counted):
-    """There are exactly n spans of the label."""
-
-    kind, at_most, at_least = "exactly", True, True
 
 
 class _Implication(Rule):
@@ -243,8 +193,6 @@ class _Implication(Rule):
 class Requires(_Implication):
     """Where one label occurs, another occurs too."""
 
-    kind = "requires"
-
     def automata(self, tags, most):
         nothing, asked, given = range(3)
         automaton = make_automaton(3, tags.n_events)
@@ -256,8 +204,6 @@ class Requires(_Implication):
 
 class Excludes(_Implication):
     """Where one label occurs, another does not."""
-
-    kind = "excludes"
 
     def automata(self, tags, most):
         nothing, one, other, both = range(4)
@@ -273,7 +219,7 @@ class Excludes(_Implication):
 class Length(Rule):
     """Spans of the label have so many tokens."""
 
-    kind, bounds_length, by_label = "length", True, True
+    bounds_length, by_label = True, True
     required: ClassVar = {"label": arguments.labels}
     optional: ClassVar = {"min": (arguments.count, 1), "max": (arguments.count, None)}
 
@@ -316,7 +262,7 @@ class Length(Rule):
 class SameTextSameLabel(Rule):
     """Spans with the same text have the same label."""
 
-    kind, global_ = "same_text_same_label", True
+    global_ = True
     optional: ClassVar = {"per": (arguments.scope, "doc")}
 
     def check(self):
@@ -324,10 +270,10 @@ class SameTextSameLabel(Rule):
 
 
 RULES: dict[str, type[Rule]] = {
-    rule.kind: rule
-    for rule in (
-        *(ForbidPair, AllowPairs, Follows),
-        *(OnlyOn, AlwaysOn, NeverOn, StartsWith, EndsWith, Custom),
-        *(SpanOrder, AtMost, AtLeast, Exactly, Requires, Excludes, Length, SameTextSameLabel),
-    )
-}  # by their kinds
+    **{"forbid_pair": ForbidPair, "allow_pairs": AllowPairs, "follows": Follows},
+    **dict.fromkeys(("only_on", "always_on", "never_on"), OnTokens),
+    **dict.fromkeys(("starts_with", "ends_with"), AtEdges),
+    **{"custom": Custom, "order": SpanOrder},
+    **dict.fromkeys(("at_most", "at_least", "exactly"), Counted),
+    **{"requires": Requires, "excludes": Excludes, "length": Length, "same_text_same_label": SameTextSameLabel},
+}

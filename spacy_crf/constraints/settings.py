@@ -8,7 +8,6 @@ from typing import Any, Optional, Union
 
 from .. import checks
 from ..errors import Errors, known_names, shown
-from .arguments import Refused
 from .rule import Rule, Table
 from .rules import RULES
 
@@ -53,7 +52,7 @@ def read_rule(table: Table, place: int = 0) -> Rule:
         if table.get(argument) is not None:
             try:
                 arguments[argument] = reader(table[argument])
-            except Refused as wanted:
+            except ValueError as wanted:
                 refused = {"owner": f"Rule '{name}'", "name": argument, "value": shown(table[argument])}
                 raise ValueError(Errors.CRF020.format(**refused, must=wanted)) from None
     rule = kind(dict(table), place, name, weight, arguments)

@@ -63,9 +63,8 @@ class TagCopies(NamedTuple):
         costs, which are added to the scores."""
         tags = self.tag_of
         prices = np.full(len(tags), -np.inf) if clamp is not None else self.excluded.costs[tags]
-        is_path = np.where(
-            self.goes_on, self.kept[:, :, None] == self.copy_of, (self.opened == self.copy_of)[:, None, :]
-        )  # [T, S + C, S + C]
+        opened, kept = self.opened == self.copy_of, self.kept[:, :, None] == self.copy_of
+        is_path = np.where(self.goes_on, kept, opened[:, None, :])  # [T, S + C, S + C]
         steps = np.where(is_path, np.asarray(scores.transitions)[..., tags[:, None], tags], -np.inf)
         steps += np.where(~self.goes_on & ~self.may_end[:-1, :, None], prices[:, None], 0.0)
         for token, label, goes_on in self.excluded.steps.tolist():
@@ -74,14 +73,9 @@ class TagCopies(NamedTuple):
         emissions = np.ascontiguousarray(scores.emissions[:, tags])
         emissions[starts[1:] - 1] += np.where(self.may_end[starts[1:]], 0.0, prices)
         possible = np.ones(self.opened.shape, dtype=bool)
-        possible[starts[:-1]] &= (self.opened == self.copy_of)[starts[:-1]]
-        of_states = {
-            "emissions": emissions,
-            "transitions": steps,
-            "first": scores.first[tags],
-            "last": scores.last[tags],
-        }
-        widened = scores._replace(**of_states)
+        possible[starts[:-1]] &= opened[starts[:-1]]
+        ends = {"first": scores.first[tags], "last": scores.last[tags]}
+        widened = scores._replace(emissions=emissions, transitions=steps, **ends)
         if hasattr(widened, "orders"):  # n-grams are of tags; what is left out might be what the annotation has
             widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
-from ..inference import scaling, spans
 from ..kernels import linear_chain as kernels
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats, Path, SpanList
+from . import log_space, scaling, spans
 from .scaling import ChainWork
 from .spans import LikelySpans, SpanStates
 from .structure import ScoresOrWork, States, Structure
@@ -26,7 +26,9 @@ class LinearChain(Structure[ChainScores]):
         # Passed on: the pass in the linear domain, log partitions, and the passes of sequences in log space
         linear = scaling.forward(work)
         log_z = linear.log_z.copy()
-        logs = {b: _log_forward(work, b, log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()}
+        logs = {
+            b: log_space.forward(work, work.chunk(b, b + 1), log_z) for b in np.flatnonzero(np.isnan(log_z)).tolist()
+        }
         return log_z, (linear, log_z, logs)
 
     def backward(self, work: ChainWork, kept: tuple, weights: Floats, out: ChainScores) -> None:
@@ -43,7 +45,7 @@ class LinearChain(Structure[ChainScores]):
         layout.restore(d_block, d_arcs, out.transitions.reshape(work.transitions.shape))
         for b in np.flatnonzero(np.isnan(linear_log_z)).tolist():
             if b not in logs:  # only the backward pass refused the linear domain
-                logs[b] = _log_forward(work, b, log_z)
+                logs[b] = log_space.forward(work, work.chunk(b, b + 1), log_z)
             _log_backward(work, b, logs[b], log_z, weights, out)
 
     def expect(self, work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
@@ -51,7 +53,7 @@ class LinearChain(Structure[ChainScores]):
             return super().expect(work, weights, out)
         log_z = scaling.expect(work, weights, out)
         for b in np.flatnonzero(np.isnan(log_z)).tolist():
-            _log_backward(work, b, _log_forward(work, b, log_z), log_z, weights, out)
+            _log_backward(work, b, log_space.forward(work, work.chunk(b, b + 1), log_z), log_z, weights, out)
         return log_z
 
     def best(self, work: ChainWork) -> Path:
@@ -60,15 +62,11 @@ class LinearChain(Structure[ChainScores]):
         return path
 
     def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
-        from . import log_space
-
         return log_space.rank(work, states, scores)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         linear = scaling.forward(work)
         if work.per_position or np.isnan(linear.log_z).any():
-            from . import log_space
-
             return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))  # there is nothing to draw of lengths
         before, sources = work.predecessors
         arcs = work.transitions[0][sources, np.repeat(np.arange(work.n_states), np.diff(before))]
@@ -171,15 +169,7 @@ def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
     return out
 
 
-def _log_forward(work: ChainWork, b: int, log_z: Floats) -> tuple:
-    from . import log_space
-
-    return log_space.forward(work, work.chunk(b, b + 1), log_z)
-
-
 def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: Floats, out: ChainScores) -> None:
-    from . import log_space
-
     log_space.backward(done, log_z, weights, out)
     out.first[:] += out.emissions[work.starts[b]]
     out.last[:] += out.emissions[work.starts[b + 1] - 1]

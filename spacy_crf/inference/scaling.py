@@ -5,21 +5,20 @@ matrix, and the others are arcs.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import LatestResults
 from ..kernels import linear_chain as kernels
+from ..kernels.log_space import LogPotentials, SegmentArrays
 from ..kernels.tiles import WHOLE
 from ..types import ChainScores, Floats, StateGraph
 from .structure import Chunk, Work
-
-if TYPE_CHECKING:
-    from ..kernels.log_space import LogPotentials, SegmentArrays
 
 # One arc takes as long as this many entries of a block, and a block with arcs is faster than the whole matrix up to about this
 # share of its entries.
@@ -44,23 +43,18 @@ class ChainWork(Work[ChainScores]):
     def potentials(self) -> kernels.ChainArrays:
         """Scores of the chunk as the kernels take them."""
         scores = self.scores
-        emissions = self.emissions
-        return kernels.ChainArrays(emissions, self.transitions, scores.first, scores.last, scores.starts)
+        return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
 
     @cached_property
-    def log_potentials(self) -> "LogPotentials":
+    def log_potentials(self) -> LogPotentials:
         """Scores of the chunk as segments of one token each."""
-        from ..kernels.log_space import LogPotentials  # for few
-
         opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
         _, _, closing, *rows = self.rows(self.scores)
         reach = np.zeros(opening.shape, dtype=np.int32)
         return LogPotentials(opening, closing, *rows[:-1], reach, self.starts)
 
-    def rows(self, scores: ChainScores) -> "SegmentArrays":
+    def rows(self, scores: ChainScores) -> SegmentArrays:
         """Scores or derivatives of chains as those of segments of one token each."""
-        from ..kernels.log_space import SegmentArrays
-
         nothing = np.zeros((self.n_tokens + 1, self.n_states))
         transitions = scores.transitions.reshape(self.transitions.shape)
         of_tokens = nothing[1:], scores.emissions, nothing[1:], nothing[:1], nothing[:0]
@@ -79,7 +73,7 @@ class ChainWork(Work[ChainScores]):
             return self.expansion.keep(
                 OrderedScores, lambda: OrderedScores.of_graph(self.expansion.graph, self.transitions, scores)
             )
-        return _shared.of(self.transitions, scores.first, scores.last)
+        return _shared.of(OrderedScores.shared, self.transitions, scores.first, scores.last)
 
     @property
     def exponentials(self) -> "Exponentials":
@@ -246,32 +240,6 @@ class Exponentials:
         return self.layout.restore(self.block, self.arcs, np.zeros((len(self.block), size, size)))
 
 
-class LatestResults:
-    """Latest results of a function of arrays, as successive batches have the same transitions. Callers must not write to them.
-
-    make (Callable): The function. most (int): How many results to keep.
-    """
-
-    def __init__(self, make: Callable, most: int):
-        self._make = make
-        self._most = most
-        self.clear()
-
-    def of(self, *scores: Floats) -> Any:
-        """The function's result for these arrays, computed anew if they differ from the latest."""
-        asked = tuple([array.tobytes() for array in scores])
-        for known, made in self._latest:
-            if known == asked:  # numpy took as long for it as decoding a sentence takes
-                return made
-        made = self._make(*[array.copy() for array in scores])
-        self._latest = ((asked, made), *self._latest[: self._most - 1])
-        return made
-
-    def clear(self) -> None:
-        """Forget the latest result."""
-        self._latest: tuple[tuple[tuple[bytes, ...], Any], ...] = ()  # replaced as a whole: threads may be reading
-
-
 @dataclass(eq=False)
 class OrderedScores:
     """Scores that all tokens share, in the order of their layout; or scores of single positions, in the order of the states."""
@@ -319,7 +287,7 @@ class OrderedScores:
         return tuple(layout), block, transitions[0, layout.order[layout.source], layout.order[layout.target]]
 
 
-_shared = LatestResults(OrderedScores.shared, most=4)
+_shared = LatestResults()
 
 
 def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
+from ..arrays import LatestResults
 from ..errors import Errors
 from ..kernels import checks
 from ..kernels import semi_markov as kernels
@@ -20,7 +21,7 @@ from ..kernels.numerics import SPREAD
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
 from . import log_space
-from .scaling import LatestResults, exp_less
+from .scaling import exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
 
 
@@ -116,7 +117,7 @@ class SegmentWork(Work[SegmentScores]):
             return _exponentials(self.transitions, scores.lengths, scores.first, scores.last)
         if self.whole is not self:
             return self.whole.exponentials
-        return _shared.of(self.transitions, scores.lengths, scores.first, scores.last)
+        return _shared.of(_exponentials, self.transitions, scores.lengths, scores.first, scores.last)
 
 
 class SemiMarkov(Structure[SegmentScores]):
@@ -321,7 +322,7 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
     )
 
 
-_shared = LatestResults(_exponentials, most=4)
+_shared = LatestResults()
 
 
 def _linear_forward(work: SegmentWork) -> Optional[tuple]:

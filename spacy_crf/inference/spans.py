@@ -16,7 +16,7 @@ from ..kernels import spans as kernels
 from ..kernels.spans import Posterior, SpanStates
 from ..schemes import Segments
 from ..types import Floats, Path
-from . import scaling
+from . import log_space, scaling
 from .scaling import ChainWork, Exponentials
 from .structure import LikelySpans, States, collect
 
@@ -44,8 +44,7 @@ def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path
     for posterior, tokens, log_z in _posteriors(work, spans):
         if log_z is not None:  # the whole chunk; sequences in log space come again, one by one
             found = np.empty(len(log_z), dtype=np.bool_)
-            chain_kernels.viterbi_among_likely(work.potentials, posterior.marginals, log_z, states, found
-            )  # fmt: skip
+            chain_kernels.viterbi_among_likely(work.potentials, posterior.marginals, log_z, states, found)
             if not found.all():
                 rest, of_rest = work.only(~found)
                 states[of_rest] = viterbi(rest).states
@@ -75,9 +74,7 @@ def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segme
     """Fill in the probabilities of the spans that begin at the tokens of a posterior."""
     n = slice(*np.searchsorted(segments.start, [tokens.start, tokens.stop]))
     shifts = (tokens.start, tokens.start, 0)
-    columns = (
-        np.ascontiguousarray(column[n] - shift, dtype=np.int64) for column, shift in zip(segments, shifts)
-    )  # fmt: skip
+    columns = (np.ascontiguousarray(column[n] - shift, np.int64) for column, shift in zip(segments, shifts))
     kernels.span_probabilities(posterior, spans, *columns, probabilities[n])
 
 
@@ -118,8 +115,6 @@ def _neighbours(exponentials: Exponentials, spans: SpanStates) -> NDArray[np.boo
 
 def _log_posterior(sequence: ChainWork) -> Posterior:
     """Posterior of one sequence from log space: its edges are not factored, all factors are 1."""
-    from . import log_space  # for few
-
     tokens, size = sequence.emissions.shape
     steps = np.array(np.broadcast_to(sequence.transitions, (tokens, size, size)), order="C")  # writable
     work, log_z = ChainWork(sequence.scores._replace(transitions=steps), sequence.clamp), np.empty(1)

@@ -28,8 +28,6 @@ from .threads import run_chunks
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
 
-# Scores of tags of which a graph remembers what it made of them: batch after batch has the same transitions
-_EXPANSIONS = 4
 # In place of a graph without states, since kernels want one: it begins no sequence
 _NO_STATES = StateGraph(*np.zeros((2, 0), np.int32), np.zeros(0), *np.full((2, 1), -np.inf), np.zeros(1, np.int32))
 
@@ -260,7 +258,7 @@ class Structure(Generic[Scores]):
     wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
     beam: Any = None  # `lab.beam.Beam` that `viterbi` and `n_best` search with, None for an exact search
     graph: Optional[StateGraph] = None  # whose paths the labellings are
-    _expansions: tuple[tuple[tuple[bytes, ...], Expansion], ...] = ()  # the latest, with what they were made of
+    _expansions: arrays.LatestResults  # of the graph
 
     def __init__(self, *, threads: int = 1):
         self.threads = threads
@@ -294,7 +292,7 @@ class Structure(Generic[Scores]):
         over = copy(self)
         over.graph = graph if len(graph.tag_of) else _NO_STATES
         over.beam, over.ambiguous, over.answers = None, True, self.answers - {"beam"}
-        over._expansions = ()
+        over._expansions = arrays.LatestResults()
         return over
 
     @property
@@ -476,20 +474,15 @@ class Structure(Generic[Scores]):
 
         RETURNS (Expansion)
         """
+        shared = [name for name in arrays.named(scores) if arrays.is_shared(scores, name)]
+
+        def expand(possible: NDArray[np.bool_], *_: Floats) -> Expansion:
+            kept = possible[self.graph.tag_of]
+            graph = arrays.part_of_graph(self.graph, kept) if kept.any() and not kept.all() else self.graph
+            return Expansion(graph, arrays.expand(scores, graph, shared))
+
         possible = (scores[0] > -np.inf).any(axis=0)
-        shared = {name: array for name, array in arrays.named(scores).items() if arrays.is_shared(scores, name)}
-        asked = (possible.tobytes(), *(array.tobytes() for array in shared.values()))
-        for known, expansion in self._expansions:
-            if known == asked:
-                return expansion
-        kept = possible[self.graph.tag_of]
-        graph = arrays.part_of_graph(self.graph, kept) if kept.any() and not kept.all() else self.graph
-        expansion = Expansion(graph, arrays.expand(scores, graph, list(shared)))
-        self._expansions = (
-            (asked, expansion),
-            *self._expansions[: _EXPANSIONS - 1],
-        )  # threads may be reading the old ones
-        return expansion
+        return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
 
     def expand(self, scores: Scores, expansion: Expansion) -> Scores:
         """Scores of tags as scores of the graph's states."""

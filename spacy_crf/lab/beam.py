@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..inference.scaling import ChainWork, LatestResults
+from ..arrays import LatestResults
+from ..inference.scaling import ChainWork
 from ..inference.structure import States, Work
 from ..kernels import log_space
 from ..types import Floats, Path
@@ -15,7 +16,7 @@ from .higher_order.structure import HigherOrderWork
 from .kernels import beam as kernels
 from .kernels import higher_order
 
-_shared = LatestResults(kernels.best_leaving, most=4)
+_shared = LatestResults()
 
 
 @dataclass(frozen=True)
@@ -84,4 +85,5 @@ class Beam:
 
 def _leaving(work: Work) -> Floats:
     """Score of the best transition out of each state: float64[1 or T, S]."""
-    return kernels.best_leaving(work.transitions) if work.per_position else _shared.of(work.transitions)
+    best_leaving = kernels.best_leaving
+    return best_leaving(work.transitions) if work.per_position else _shared.of(best_leaving, work.transitions)

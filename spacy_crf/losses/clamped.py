@@ -188,9 +188,8 @@ class ClampedLoss(LabelledLoss):
         return scores._replace(**{scores._fields[0]: scores[0] + costs})
 
 
-CLAMPED_LOSSES = (
-    "LogLikelihood, SoftmaxMargin, MaxMargin or Perceptron"  # the names of every `ClampedLoss`, for messages
-)
+# The names of every `ClampedLoss`, for messages
+CLAMPED_LOSSES = "LogLikelihood, SoftmaxMargin, MaxMargin or Perceptron"
 
 
 class LogLikelihood(ClampedLoss):
@@ -256,8 +255,7 @@ def _token_costs(allowed: Clamp, table: Floats) -> Floats:
     costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
     [several] = np.nonzero((counts > 1) & (counts < allowed.shape[1]))
     if len(several):
-        kinds, kind_of = np.unique(
-            allowed[several], axis=0, return_inverse=True
-        )  # where states are hidden, few and everywhere
+        # Where states are hidden, these are few kinds at all tokens
+        kinds, kind_of = np.unique(allowed[several], axis=0, return_inverse=True)
         costs[several] = np.array([table[kind].min(axis=0) for kind in kinds])[kind_of.ravel()]
     return np.where(allowed, 0.0, costs)

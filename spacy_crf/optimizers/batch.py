@@ -181,9 +181,8 @@ class BatchOptimizer(CRFOptimizer):
         position = self.evaluate(objective, objective.weights())
         if not math.isfinite(position.value):
             raise ValueError(Errors.CRF203.format(key=key, optimizer=type(self).__name__))
-        run = BatchRun(
-            objective.signature, position, self.new_memory(), deque([position.value], maxlen=self.period + 1)
-        )
+        values = deque([position.value], maxlen=self.period + 1)
+        run = BatchRun(objective.signature, position, self.new_memory(), values)
         # Without a regularizer there may be no minimum, and only scores on dev show when to stop
         run.is_near_minimum = not self.l2 and not getattr(self, "l1", 0.0)
         self._judge(objective, run, key)
@@ -281,31 +280,16 @@ class BatchOptimizer(CRFOptimizer):
     def run_to_msg(self, run: BatchRun, key: str) -> dict[str, Any]:
         if not _can_be_saved(run.signature):
             raise ValueError(Errors.CRF205.format(optimizer=type(self).__name__, key=key, signature=run.signature))
-        return {
-            "signature": run.signature,
-            "position": list(run.position),
-            "memory": run.memory.to_msg(),
-            "values": list(run.values),
-            "iteration": run.iteration,
-            "stop_reason": run.stop_reason,
-            "gradient_norm": run.gradient_norm,
-            "is_near_minimum": run.is_near_minimum,
-        }
+        written = {"position": list(run.position), "memory": run.memory.to_msg(), "values": list(run.values)}
+        return {**vars(run), **written}
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
         weights, value, gradient = msg["position"]
         memory = self.new_memory()
         memory.from_msg(msg["memory"])
-        return BatchRun(
-            signature=_as_tuples(msg["signature"]),
-            position=Position(weights.copy(), value, gradient.copy()),
-            memory=memory,
-            values=deque(msg["values"], maxlen=self.period + 1),
-            iteration=msg["iteration"],
-            stop_reason=msg["stop_reason"],
-            gradient_norm=msg["gradient_norm"],
-            is_near_minimum=msg["is_near_minimum"],
-        )
+        position = Position(weights.copy(), value, gradient.copy())
+        values, signature = deque(msg["values"], maxlen=self.period + 1), _as_tuples(msg["signature"])
+        return BatchRun(**{**msg, "signature": signature, "position": position, "memory": memory, "values": values})
 
 
 def _can_be_saved(signature: Any) -> bool:
