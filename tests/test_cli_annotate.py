@@ -160,7 +160,7 @@ def annotate(folder, target, options, *, stops_after=None, texts="texts.jsonl"):
             found = annotate_file(
                 AnnotateOptions(str(folder / "model"), None, str(target), *options), folder / texts, lambda *_: None
             )
-            assert found.texts == len((folder / texts).read_text().splitlines())
+            assert found["texts"] == len((folder / texts).read_text().splitlines())
         except KeyboardInterrupt:
             assert stops_after is not None and not target.exists()
     return seen

@@ -67,7 +67,7 @@ def test_all_texts_reach_what_spacy_train_reaches(folder, overrides, tmp_path):
 @pytest.mark.issue(20)
 def test_counts_of_texts_are_written_out():
     """As 13,784 and not as 1.38e+04."""
-    drawn = charts.curve("curve", [(1_378, 0.5), (13_784, 0.9)], x_name="texts", y_name="score")
+    drawn = charts.learning_curve([(1_378, 0.5), (13_784, 0.9)])
     assert ">13,784<" in drawn and ">6,892<" in drawn
 
 

@@ -76,7 +76,7 @@ def test_labels_of_texts():
     assert (found.several_cats, found.uncertain_cats) == (["so so (A, B)"], ["play on (PAY 0.4)"])
     assert (found.repeated, found.repeated_otherwise) == (1, ["play it"])
     common = overlap(docs[:2], docs[2:5])
-    assert (common.only_in_dev, common.only_in_train) == (["BOOK"], ["PLAY"])
+    assert (common["only_in_dev"], common["only_in_train"]) == (["BOOK"], ["PLAY"])
 
 
 @pytest.mark.issue(20)
@@ -95,7 +95,7 @@ def test_labels_of_texts_are_shown(tmp_path):
 def test_tags_of_dev_alone():
     """Which no tagger can find."""
     common = overlap([doc_of("Ann ran", tags=["NNP", "VBD"])], [doc_of("ran far", tags=["VBD", "RB"])])
-    assert (common.only_in_dev, common.only_in_train) == (["RB"], ["NNP"])
+    assert (common["only_in_dev"], common["only_in_train"]) == (["RB"], ["NNP"])
 
 
 def test_repeated_texts():
@@ -131,8 +131,8 @@ def test_train_and_dev():
         doc_of("x", (0, 1, "X")),
     ]
     found = overlap(train, dev)
-    assert (found.documents, found.only_in_dev, found.only_in_train) == (["Ann ran"], ["X"], ["GPE"])
-    assert found.unseen == {"PER": 1 / 3, "X": 1.0}
+    assert (found["documents"], found["only_in_dev"], found["only_in_train"]) == (["Ann ran"], ["X"], ["GPE"])
+    assert found["unseen"] == {"PER": 1 / 3, "X": 1.0}
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_what_is_left_out_is_as_if_it_had_no_weight(nlp):
     before = log_odds(labels_of(pipe, reading.scores), "PLAY")
     found = pipe.explain(doc, "PLAY", kind="leave_out")
     assert found.check is None and found.target == pytest.approx(before)
-    [terms] = reading._members[0]._layers[0].terms
+    [terms] = reading._layers[0][0].terms
     array = "units" if isinstance(reading.scores, HiddenScores) else "emissions"
     compared = 0
     for row in found.rows[:6]:

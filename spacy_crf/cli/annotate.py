@@ -81,9 +81,9 @@ def annotate_cli(
             part_bytes = int(part_size * 2**20) if part_size else None
             workforce = Ray(workers, address) if is_ray else Processes(workers)
             found = annotate_archive(options, input_path, workforce, part_bytes, progress)
-    doubtful = f", {found.doubtful:,} less probable ones left out" if min_prob else ""
-    left_out = f", {len(found.errors):,} that could not be annotated are in errors.jsonl" if found.errors else ""
-    msg.good(f"{output_path}: {found.texts:,} texts, {found.spans:,} spans{doubtful}{left_out}")
+    doubtful = f", {found['doubtful']:,} less probable ones left out" if min_prob else ""
+    left_out = f", {len(found['errors']):,} that could not be annotated are in errors.jsonl" if found["errors"] else ""
+    msg.good(f"{output_path}: {found['texts']:,} texts, {found['spans']:,} spans{doubtful}{left_out}")
 
 
 @contextmanager

@@ -67,15 +67,6 @@ class AnnotateOptions(NamedTuple):
     strict: bool = False
 
 
-class Totals(NamedTuple):
-    """Counts of all parts. errors (list): Places and reasons of texts that could not be annotated."""
-
-    texts: int
-    spans: int
-    doubtful: int
-    errors: list[tuple[str, str]]
-
-
 class Batch(NamedTuple):
     """Texts of a file that is annotated without workers. size (int): How many bytes of the file were read for them."""
 
@@ -103,7 +94,7 @@ class Record(NamedTuple):
 
 def annotate_archive(
     options: AnnotateOptions, source: str, executor: Executor, part_bytes: Optional[int], progress: Progress
-) -> Totals:
+) -> Entry:
     """Annotate the parts of an archive that are not done yet, and list the texts that could not be annotated.
 
     part_bytes (int): Size of a part, which is lost if a worker dies. By default `plan` says.
@@ -119,13 +110,13 @@ def annotate_archive(
         manifest = Manifest(folder, head)
         left = [part for part in parts if part.number not in manifest.done]
         total = _annotate(run, left, manifest, source, sum(part.size for part in parts), progress)
-        if total.errors:
-            listed = (json.dumps({"place": place, "error": error}) for place, error in total.errors)
+        if total["errors"]:
+            listed = (json.dumps({"place": place, "error": error}) for place, error in total["errors"])
             folder.write(ERRORS, "".join(f"{line}\n" for line in listed).encode("ascii"))
     return total
 
 
-def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) -> Totals:
+def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) -> Entry:
     """Annotate the texts of a file in this process, which has imported the code, and write them to one file. Until that is done,
     the finished parts are in a folder beside it.
 
@@ -166,14 +157,14 @@ def annotate_stream(options: AnnotateOptions, source: Path, file: BinaryIO) -> N
     file.flush()
 
 
-def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, size: int, progress: Progress) -> Totals:
+def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, size: int, progress: Progress) -> Entry:
     """Enter the result of `run` for each part that is left.
 
     size (int): Bytes of all parts. source (str): For messages.
     RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
     """
     before = _totals(manifest)
-    texts, left_out = before.texts, len(before.errors)
+    texts, left_out = before["texts"], len(before["errors"])
     done = size - sum(part.size for part in left) if isinstance(left, list) else 0
     progress(texts, done, size)
     try:
@@ -186,7 +177,7 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
     finally:
         manifest.end()
     total = _totals(manifest)
-    if not total.texts and not total.errors:
+    if not total["texts"] and not total["errors"]:
         raise ValueError(Errors.CRF784.format(path=source, reason="there are no texts in it"))
     return total
 
@@ -196,10 +187,11 @@ def _all_wrong(part: Part, errors: list[tuple[str, str]]) -> ValueError:
     return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
 
 
-def _totals(manifest: Manifest) -> Totals:
+def _totals(manifest: Manifest) -> Entry:
+    """The counts and the errors of all parts."""
     parts = [manifest.done[number] for number in sorted(manifest.done)]
-    texts, spans, doubtful = (sum(part[name] for part in parts) for name in ("texts", "spans", "doubtful"))
-    return Totals(texts, spans, doubtful, [error for part in parts for error in part["errors"]])
+    counts = {name: sum(part[name] for part in parts) for name in ("texts", "spans", "doubtful")}
+    return {**counts, "errors": [error for part in parts for error in part["errors"]]}
 
 
 def _head(options: AnnotateOptions) -> dict[str, Any]:

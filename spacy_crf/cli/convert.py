@@ -69,14 +69,6 @@ def convert_cli(
         without_spans=without_spans,
         predictions=predictions,
     )
-    convert(input_path, output_path, lang, settings)
-
-
-def convert(input_path: Path, output_path: Path, lang: str, settings: ReadSettings) -> None:
-    """Convert a file, or the files of a folder, and print what was read.
-
-    RAISES (ValueError): If a file can't be read. Nothing is written for that file.
-    """
     nlp = blank(lang)
     for path, target in _files(input_path, output_path):
         check_writable(target, path)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
+from spacy.matcher import PhraseMatcher
 from spacy.tokens import Doc, Span
 from wasabi import msg
 
@@ -63,18 +64,6 @@ class Wording:
         return sum(self.labels.values()) + self.unlabelled - max(*self.labels.values(), self.unlabelled)
 
 
-@dataclass
-class Overlap:
-    """Texts and labels that train and dev share, and that only one of them has."""
-
-    documents: list[str] = field(default_factory=list)  # texts of dev that are in train too
-    only_in_dev: list[str] = field(default_factory=list)  # labels of spans, tags, and labels of texts
-    only_in_train: list[str] = field(default_factory=list)
-    unseen: dict[str, float] = field(
-        default_factory=dict
-    )  # by label, the share of dev's spans that train does not have
-
-
 def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     """Count what Docs contain. nlp (Language): The pipeline whose tokenizer training will use."""
     docs = list(docs)
@@ -122,8 +111,12 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     return found
 
 
-def overlap(train: list[Doc], dev: list[Doc]) -> Overlap:
-    """Compare the texts, labels and spans of dev with those of train."""
+def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
+    """Compare the texts, labels and spans of dev with those of train.
+
+    RETURNS (Dict[str, Any]): "documents": texts of dev that are in train too. "only_in_dev", "only_in_train": labels of spans,
+        tags, and labels of texts. "unseen": by label, the share of dev's spans that train does not have.
+    """
     texts = {_key(doc) for doc in train}
     known, seen, unseen = {_words(span) for doc in train for span in doc.ents}, Counter(), Counter()
     for doc in dev:
@@ -131,12 +124,12 @@ def overlap(train: list[Doc], dev: list[Doc]) -> Overlap:
             seen[span.label_] += 1
             unseen[span.label_] += _words(span) not in known
     of_train, of_dev = _all_labels(train), _all_labels(dev)
-    return Overlap(
-        documents=[_short(doc.text) for doc in dev if _key(doc) in texts],
-        only_in_dev=sorted(of_dev - of_train),
-        only_in_train=sorted(of_train - of_dev),
-        unseen={label: unseen[label] / n for label, n in sorted(seen.items())},
-    )
+    return {
+        "documents": [_short(doc.text) for doc in dev if _key(doc) in texts],
+        "only_in_dev": sorted(of_dev - of_train),
+        "only_in_train": sorted(of_train - of_dev),
+        "unseen": {label: unseen[label] / n for label, n in sorted(seen.items())},
+    }
 
 
 def inconsistent(docs: list[Doc]) -> list[Wording]:
@@ -146,12 +139,13 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
     for doc in docs:
         for span in doc.ents:
             labels[_words(span)][span.label_] += 1
-    by_first: dict[str, set[int]] = defaultdict(set)
-    for words in labels:
-        by_first[words[0]].add(len(words))
     unlabelled: Counter[Words] = Counter()
-    for doc in docs:
-        unlabelled.update(words for words in _outside(doc, by_first) if words in labels)
+    if labels:
+        matcher = PhraseMatcher(docs[0].vocab)
+        matcher.add("annotated", [Doc(docs[0].vocab, words=words) for words in labels])
+        for doc in docs:
+            matches = (doc[start:end] for _, start, end in matcher(doc))
+            unlabelled.update(_words(span) for span in matches if all(token.ent_iob_ == "O" for token in span))
     found = [Wording(" ".join(words), dict(of.most_common()), unlabelled[words]) for words, of in labels.items()]
     return sorted((one for one in found if one.doubtful), key=lambda one: (-one.doubtful, one.text))
 
@@ -168,17 +162,6 @@ def _all_labels(docs: list[Doc]) -> set[str]:
 def _cats(doc: Doc) -> list[str]:
     """The labels of a text with 1.0."""
     return [label for label, value in doc.cats.items() if value == 1.0]
-
-
-def _outside(doc: Doc, by_first: dict[str, set[int]]) -> Iterator[Words]:
-    """Sequences of words outside all spans. by_first (dict): By first word, the lengths to look for."""
-    words = [token.text for token in doc]
-    is_outside = [token.ent_iob_ == "O" for token in doc]
-    for start, word in enumerate(words):
-        for length in by_first.get(word, ()) if is_outside[start] else ():
-            end = start + length
-            if end <= len(words) and all(is_outside[start:end]):
-                yield tuple(words[start:end])
 
 
 def _key(doc: Doc) -> str:
@@ -216,7 +199,7 @@ def data_cli(
     if as_json:
         found = {"train": asdict(facts) | {"unread": asdict(report)}}
         if dev_facts and common:
-            found |= {"dev": asdict(dev_facts) | {"unread": asdict(dev_report)}, "overlap": asdict(common)}
+            found |= {"dev": asdict(dev_facts) | {"unread": asdict(dev_report)}, "overlap": common}
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     _show_corpus(str(path), facts, report, dev_facts)
@@ -224,15 +207,15 @@ def data_cli(
         _show_corpus(str(dev), dev_facts, dev_report)
         msg.divider("train and dev")
         for texts, what in (
-            (common.documents, "documents of dev are in train too: scores of them are memory"),
-            (common.only_in_dev, "labels are in dev only, and can't be found"),
-            (common.only_in_train, "labels are in train only, and are not scored"),
+            (common["documents"], "documents of dev are in train too: scores of them are memory"),
+            (common["only_in_dev"], "labels are in dev only, and can't be found"),
+            (common["only_in_train"], "labels are in train only, and are not scored"),
         ):
             if texts:
                 msg.warn(f"{len(texts):,} {what}: {_some(texts)}")
-        if not common.documents:
+        if not common["documents"]:
             msg.good("No text of dev is in train")
-        rows = [(label, f"{share:.0%}") for label, share in common.unseen.items()]
+        rows = [(label, f"{share:.0%}") for label, share in common["unseen"].items()]
         if rows:
             print_table("entities of dev", ("label", "not in train"), rows, n_texts=1)
     if facts.inconsistent:

@@ -193,56 +193,38 @@ def calibrate_cli(
     svg: SvgOption = None,
 ) -> None:
     """Compare the probabilities of spans with how many are right."""
+    from ..pipeline.prediction import tell_probabilities
     from ..report import charts
 
     check_writable(svg, data)
     nlp = load_pipeline(model)
-    if svg is not None and component is None:
-        names = [pipe.name for pipe in our_pipes(nlp, None)]
-        if len(names) > 1:  # a chart shows one
-            raise ValueError(Errors.CRF746.format(components=", ".join(names)))
-    found = calibrate(nlp, data, component=component)
-    if svg is not None:
-        [(name, scores)] = found.items()
-        rows = [row for row in scores["calibration"] or () if row["spans"]]
-        points = [(row["probability"], row["right"], row["spans"]) for row in rows]
-        write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
-    for name, scores in found.items():
-        if scores["brier"] is None:
+    pipes = our_pipes(nlp, component)
+    if svg is not None and len(pipes) > 1:  # a chart shows one
+        raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
+    tell_probabilities(pipes)
+    examples, held_out = read_judged(data, nlp)
+    of_all = {} if held_out else nlp.evaluate(examples)
+    for pipe in pipes:
+        scores, name = pipe.score(examples) if held_out else of_all, pipe.name
+        prefix = pipe.annotation.scores_prefix
+        calibration, brier = scores[f"{prefix}_calibration"], scores[f"{prefix}_brier"]
+        if svg is not None:
+            points = [(row["probability"], row["right"], row["spans"]) for row in calibration or () if row["spans"]]
+            write_whole(svg, charts.alone(charts.reliability(f"{name}: share that is right by probability", points)))
+        if brier is None:
             msg.warn(f"{name} finds nothing in the annotated texts")
         else:
             rows = []
-            for row in scores["calibration"]:
+            for row in calibration:
                 cells = (f"{100 * row[key]:.1f} %" if row[key] is not None else "" for key in ("probability", "right"))
                 rows.append((f"{row['from']:.1f} to {row['to']:.1f}", f"{row['spans']:,}", *cells))
             print_table(name, ("probability", "spans", "mean probability", "right"), rows)
-            error = f"expected calibration error {scores['calibration_error']:.4f}"
-            msg.info(f"{error}, Brier score {scores['brier']:.4f}")
-        if not nlp.get_pipe(name).decoding.structure.exact:
+            error = f"expected calibration error {scores[f'{prefix}_calibration_error']:.4f}"
+            msg.info(f"{error}, Brier score {brier:.4f}")
+        if not pipe.decoding.structure.exact:
             msg.info(f"the probabilities of {name} are approximate: it has too many labellings for exact sums")
     if svg is not None:
         msg.good(f"Calibration in {svg}")
-
-
-def calibrate(nlp: Language, data: Path, *, component: Optional[str] = None) -> dict[str, dict[str, Any]]:
-    """Calibration scores of components, by name.
-
-    nlp (Language): The pipeline. From now on, its components set the probabilities of entities.
-    data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads.
-    component (str): Only this component.
-    RAISES (ValueError): If no component gives probabilities.
-    """
-    from ..pipeline.prediction import tell_probabilities
-
-    pipes = our_pipes(nlp, component)
-    tell_probabilities(pipes)
-    examples, held_out = read_judged(data, nlp)
-    of_all, found = {} if held_out else nlp.evaluate(examples), {}
-    for pipe in pipes:
-        scores, prefix = pipe.score(examples) if held_out else of_all, pipe.annotation.scores_prefix
-        names = ("calibration", "calibration_error", "brier")
-        found[pipe.name] = {name: scores[f"{prefix}_{name}"] for name in names}
-    return found
 
 
 @command("threshold")

@@ -101,9 +101,6 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     return config
 
 
-Scores = dict[str, Optional[float]]
-
-
 @command("update")
 def update_cli(
     model: ModelArgument,
@@ -115,33 +112,10 @@ def update_cli(
 ) -> None:
     """Train a pipeline further on new texts, without the old ones. New labels and features are added; old weights change as
     little as the new texts allow. Prints the scores before and after."""
-    nlp = load_pipeline(model)
-    check_writable(output / "meta.json")
-    changes = update(nlp, data, dev=dev, component=component, l2=l2)
-    save_pipeline(nlp, output)
-    for title, (before, after) in changes.items():
-        rows = []
-        for name in {**after, **before}:
-            both = (before.get(name), after.get(name))
-            rows.append((name, *("" if score is None else f"{100 * score:.2f}" for score in both)))
-        print_table(title, ("", "before", "after"), rows, n_texts=1)
-    msg.good(f"Updated pipeline in {output}")
-
-
-def update(
-    nlp: Language, data: Path, *, dev: Optional[Path] = None, component: Optional[str] = None, l2: float = 0.1
-) -> dict[str, tuple[Scores, Scores]]:
-    """Train our components on new texts, by L-BFGS until it has converged, or by a component's own optimizer.
-
-    nlp (Language): The pipeline. Its other components do not change.
-    data (Path), dev (Path): Texts to learn, and texts to score by: a .spacy file, a folder of them, or a file that
-        `spacy crf convert` reads.
-    component (str): Only this component.
-    RETURNS (dict[str, tuple[Scores, Scores]]): Scores before and after, of the dev texts and of the new texts.
-    RAISES (ValueError): CRF710 if there is no such component.
-    """
     from ..optimizers.lbfgs import LBFGS
 
+    nlp = load_pipeline(model)
+    check_writable(output / "meta.json")
     names = [pipe.name for pipe in our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)]
     sets = {"dev": dev, "new texts": data} if dev is not None else {"new texts": data}
     before = {title: _scores(nlp, names, path) for title, path in sets.items()}
@@ -151,10 +125,17 @@ def update(
     examples = read_examples(data, nlp)
     for _ in range(10):
         nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
-    return {title: (before[title], _scores(nlp, names, path)) for title, path in sets.items()}
+    save_pipeline(nlp, output)
+    for title, path in sets.items():
+        after, rows = _scores(nlp, names, path), []
+        for name in {**after, **before[title]}:
+            both = (before[title].get(name), after.get(name))
+            rows.append((name, *("" if score is None else f"{100 * score:.2f}" for score in both)))
+        print_table(title, ("", "before", "after"), rows, n_texts=1)
+    msg.good(f"Updated pipeline in {output}")
 
 
-def _scores(nlp: Language, names: Iterable[str], data: Path) -> Scores:
+def _scores(nlp: Language, names: Iterable[str], data: Path) -> dict[str, Optional[float]]:
     """The weighted scores of components, and the F of each label."""
     found, scores = nlp.evaluate(read_examples(data, nlp, warns=False)), {}
     for name in names:

@@ -242,20 +242,19 @@ def _names(block: Any, optimizer: str) -> bool:
 
 def regularizers(command: str, l1: str, l2: str) -> list[list[float]]:
     """The values of --l1 and of --l2. RAISES (ValueError): CRF020 unless all are finite and at least 0."""
-    grid = []
-    for option, text in (("--l1", l1), ("--l2", l2)):
-        grid.append(list(dict.fromkeys(_numbers(text))))
-        are_possible = grid[-1] and all(0 <= value < np.inf for value in grid[-1])
-        checks.expect(are_possible, command, option, text, "numbers of at least 0, between commas")
-    return grid
+    must = "numbers of at least 0, between commas"
+    given = (("--l1", l1), ("--l2", l2))
+    return [_numbers(command, option, text, lambda value: 0 <= value < np.inf, must) for option, text in given]
 
 
-def _numbers(text: str) -> list[float]:
-    """Numbers between commas; none if there is something else."""
+def _numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:
+    """Different numbers between commas. RAISES (ValueError): CRF020 if there is something else, or a number is not possible."""
     try:
-        return [float(part) for part in text.split(",")]
+        numbers = list(dict.fromkeys(map(float, text.split(","))))
     except ValueError:
-        return []
+        numbers = []
+    checks.expect(numbers and all(map(is_possible, numbers)), command, option, text, must)
+    return numbers
 
 
 # ------------------------------------------------------------------------------------------------------------ curve
@@ -286,16 +285,13 @@ def curve_cli(
 
     with progress_bar("training") as progress:
         check_writable(svg)
-        wanted = sorted({*_numbers(shares)})
-        are_possible = wanted and wanted[0] > 0 and wanted[-1] <= 100
         must = "percentages of the training texts above 0 and up to 100, between commas"
-        checks.expect(are_possible, "crf curve", "--shares", shares, must)
+        wanted = sorted(_numbers("crf curve", "--shares", shares, lambda share: 0 < share <= 100, must))
         progress(total=sum(wanted))
         settings = read_config(config, read_overrides(ctx.args), interpolate=False)
         points = curve(settings, wanted, on_training=lambda share: progress(advance=share))
         if svg is not None:
-            places = [(point.texts, point.score) for point in points]
-            chart = charts.curve("Score by training texts", places, x_name="texts", y_name="score")
+            chart = charts.learning_curve([(point.texts, point.score) for point in points])
             write_whole(svg, charts.alone(chart))
     if as_json:
         print(json.dumps([point._asdict() for point in points], indent=2))

@@ -29,7 +29,7 @@ from ..schemes import Segments
 from ..types import GOES_ON, Floats
 from .comparison import Comparison, Likelihoods
 from .explanation import Explanation, Row, SpanOf
-from .reading import NOTHING, Reading, Step, Terms
+from .reading import NOTHING, Reading, Step
 
 # ---------------------------------------------------------------------------------------------------------- contrast
 
@@ -177,25 +177,22 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
 
 
 def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
-    for (terms, having), (_, lacking) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
-        if len(terms.place):
-            yield from _rows_of_terms(reading, terms, (having, lacking))
-
-
-def _rows_of_terms(reading: Reading, terms: Terms, uses: tuple[Floats, Floats]) -> Iterator[Row]:
     """A row for each feature at each place."""
-    numbers = terms.place * (terms.feature.max() + 1) + terms.feature
-    _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
-    having, lacking = (array.reshape(len(array), -1)[terms.row[first]] for array in uses)
-    losses, more = _losses(group, terms.column, terms.value * terms.weight, (having, lacking)), having - lacking
-    [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
-    average = np.bincount(group, terms.weight * more[group, terms.column], minlength=len(losses))
-    begin, end = (ends[terms.place[first]] for ends in terms.tokens)
-    for n in some.tolist():
-        feature = terms.name(int(terms.feature[first[n]]))
-        tags = reading.tags_of(int(more[n].argmax()), terms.shape)
-        numbers = float(terms.value[first[n]]), float(average[n]), 1.0, float(losses[n])
-        yield Row(*feature, int(begin[n]), int(end[n]), tags, *numbers)
+    for (terms, having), (_, lacking) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
+        if not len(terms.place):
+            continue
+        numbers = terms.place * (terms.feature.max() + 1) + terms.feature
+        _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+        having, lacking = (array.reshape(len(array), -1)[terms.row[first]] for array in (having, lacking))
+        losses, more = _losses(group, terms.column, terms.value * terms.weight, (having, lacking)), having - lacking
+        [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
+        average = np.bincount(group, terms.weight * more[group, terms.column], minlength=len(losses))
+        begin, end = (ends[terms.place[first]] for ends in terms.tokens)
+        for n in some.tolist():
+            feature = terms.name(int(terms.feature[first[n]]))
+            tags = reading.tags_of(int(more[n].argmax()), terms.shape)
+            numbers = float(terms.value[first[n]]), float(average[n]), 1.0, float(losses[n])
+            yield Row(*feature, int(begin[n]), int(end[n]), tags, *numbers)
 
 
 def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
@@ -207,7 +204,9 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
         at = np.flatnonzero(tokens)
         if not len(at):
             continue  # a text of one token has no transitions
-        probabilities = tuple(_uses_by_token(of_side, name)[at].reshape(len(at), -1) for of_side in uses)
+        # The scores of single tokens are used by first and last tags where these have no array of their own
+        by_token = (getattr(side, {"first": "begins", "last": "ends"}.get(name, name), side[0]) for side in uses)
+        probabilities = tuple(of_side[at].reshape(len(at), -1) for of_side in by_token)
         flat = comparison.reading.shared[name].ravel()
         group, cell = np.repeat(np.arange(len(at)), len(flat)), np.tile(np.arange(len(flat)), len(at))
         losses = _losses(group, cell, np.tile(flat, len(at)), probabilities)
@@ -215,13 +214,6 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
         for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
             if abs(loss) > NOTHING * np.abs(losses).max():
                 yield Row(name.removesuffix("s"), name, None, token, token + 1, (), 1.0, weight, 1.0, loss)
-
-
-def _uses_by_token(uses: Any, name: str) -> Floats:
-    """How often each cell of a parameter is used at each token."""
-    if name == "transitions":
-        return uses.transitions
-    return getattr(uses, {"first": "begins", "last": "ends"}[name], uses[0])
 
 
 # --------------------------------------------------------------------------------------------------- labels of texts

@@ -122,7 +122,8 @@ class _SpanReader:
     def place(self, span: SpanOf) -> SpanPlace:
         begin, end, label = span
         self._check(begin, end)
-        return SpanPlace(begin, end, self._number(label), self.starts)
+        checks.labels(self._pipe.owner, [label], self._pipe.labels)
+        return SpanPlace(begin, end, self._pipe.labels.index(label), self.starts)
 
     def _check(self, begin: int, end: int) -> None:
         what = f"'{self._doc[begin:end].text}'"
@@ -131,10 +132,6 @@ class _SpanReader:
         if self._pipe.annotation.spans_are_tokens and end - begin > 1:
             reason = f"it labels single tokens, and these are {end - begin}. Ask about one of them, such as doc[3:4]"
             raise ValueError(_cant(self._pipe, what, reason))
-
-    def _number(self, label: str) -> int:
-        checks.labels(self._pipe.owner, [label], self._pipe.labels)
-        return self._pipe.labels.index(label)
 
     def labellings(self, against: Against) -> tuple[Sides, str]:
         """The best labelling against the second best or a given one, and that in words."""
@@ -151,9 +148,8 @@ class _SpanReader:
     def only(self, spans: Iterable[Span]) -> tuple[Any, str]:
         """The clamp that allows a single labelling, and the labelling in words."""
         found, decoding = labelling(self._pipe.name, self._doc, spans), self._pipe.decoding
-        for begin, end, _ in found:
-            self._check(begin, end)
-        columns = zip(*((begin, end, self._number(label)) for begin, end, label in found))
+        places = [self.place(span) for span in found]
+        columns = zip(*((place.begin, place.end, place.label) for place in places))
         segments = Segments(*(np.array(c, dtype=np.int64) for c in columns)) if found else NO_SEGMENTS
         path = decoding.path(decoding.annotation.path(segments, self.starts), self.starts)
         in_words = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"

@@ -230,87 +230,68 @@ def _read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     return LayerTerms(output({"scores": terms.sum()}), [terms], output)
 
 
-class MemberReading:
-    """The scores of one Doc by a model of a structure, which may be a member of a pool.
-
-    share (float): The factor of the member in the pool.
-    """
-
-    def __init__(self, model: Model, share: float, docs: DocBatch):
-        self.share = share
-        self._architecture = model.attrs["role"].explained
-        self._model = model
-        layers = [layer for layer in model.layers if layer.attrs["role"].has_weights]
-        self._layers = [
-            read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseNode) else read_encoder(layer, docs)
-            for layer in layers
-        ]
-        given = model.attrs["role"].token_terms(model, tuple(layer.output for layer in self._layers), docs)
-        if given is not None:
-            self._layers.append(_read_terms(given, self._layers[0].output))
-        self._outputs = tuple(layer.output for layer in self._layers)
-        self.weights = {name: model.get_param(name).astype(np.float64) for name in self._architecture.params}
-        self.scores = self._join(self._outputs)
-
-    def _join(self, outputs: tuple) -> Any:
-        return self._architecture.join(outputs, self._architecture.potentials(self._model, self.weights))
-
-    def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
-        """The scores without the features that read a token; an encoder reads the other `docs`."""
-        pairs = zip(self._layers, self._model.layers)
-        return self._join(
-            tuple(read.erased(token) if read.summed is not None else layer.predict(docs) for read, layer in pairs)
-        )
-
-    def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
-        """The terms of all layers, and the derivative with respect to the array of each."""
-        for layer, part in zip(self._layers, self._architecture.part(derivative, self._outputs)):
-            for terms in layer.terms:
-                own = part
-                if isinstance(part, EncodedSegments):
-                    own = part.emissions if terms.of == "scores" else part.spans
-                yield terms._replace(weight=self.share * terms.weight), getattr(own, terms.of)
+def _read_layers(model: Model, docs: DocBatch) -> list[LayerTerms]:
+    layers = [layer for layer in model.layers if layer.attrs["role"].has_weights]
+    found = [
+        read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseNode) else read_encoder(layer, docs)
+        for layer in layers
+    ]
+    given = model.attrs["role"].token_terms(model, tuple(layer.output for layer in found), docs)
+    return found if given is None else [*found, _read_terms(given, found[0].output)]
 
 
 class Reading:
     """The scores of one Doc, and the weights that they are sums of.
 
-    pipe (CRFPipe): The component.
+    pipe (CRFPipe): The component, whose model may be a pool of several members.
     docs (DocBatch): A single Doc.
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
-        self.docs, self._tags = docs, pipe.decoding.state_names()
-        self._model = pipe.model
-        members = members_of(pipe.model)
-        self._members = [MemberReading(model, share, docs) for model, share in members]
-        self._architecture = members[0][0].attrs["role"].explained
-        self.scores = self._total([member.scores for member in self._members])
+        self.docs, self._tags, self._model = docs, pipe.decoding.state_names(), pipe.model
+        models, shares = zip(*members_of(pipe.model))
+        self._models, self._shares, self._architecture = models, shares, models[0].attrs["role"].explained
+        self._layers = [_read_layers(model, docs) for model in models]
+        params = self._architecture.params
+        self._weights = [{name: model.get_param(name).astype(np.float64) for name in params} for model in models]
         # Weights that all tokens share, summed over the members of a pool
-        self.shared = {
-            name: sum(member.share * member.weights[name] for member in self._members)
-            for name in self._architecture.params
-        }
+        self.shared = {name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params}
+        self._outputs = [tuple(layer.output for layer in layers) for layers in self._layers]
+        self.scores = self._join(self._outputs)
 
-    def _total(self, of_members: list[Any]) -> Any:
-        if len(of_members) == 1:
-            return of_members[0]
-        return self._architecture.weighted_sum(of_members, np.array([member.share for member in self._members]))
+    def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
+        """The scores for some outputs of the layers of each member."""
+        join, potentials = self._architecture.join, self._architecture.potentials
+        found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
+        return found[0] if len(found) == 1 else self._architecture.weighted_sum(found, np.array(self._shares))
 
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
         """The scores without a word: without the features that read it.
 
         docs (DocBatch): The Doc with an unknown word in its place, for an encoder.
         """
-        return self._total([member.erased(token, docs) for member in self._members])
+        return self._join(
+            [
+                tuple(
+                    read.erased(token) if read.summed is not None else layer.predict(docs)
+                    for read, layer in zip(layers, model.layers)
+                )
+                for model, layers in zip(self._models, self._layers)
+            ]
+        )
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
         """The terms of all layers, and the derivative with respect to the array of each.
 
         derivative: With respect to the scores.
         """
-        for member in self._members:
-            yield from member.parts(derivative)
+        for share, layers, outputs in zip(self._shares, self._layers, self._outputs):
+            for layer, part in zip(layers, self._architecture.part(derivative, outputs)):
+                for terms in layer.terms:
+                    own = part
+                    if isinstance(part, EncodedSegments):
+                        own = part.emissions if terms.of == "scores" else part.spans
+                    yield terms._replace(weight=share * terms.weight), getattr(own, terms.of)
 
     def rows(self, derivative: Any, steps: Optional[list[Step]] = None) -> list[Row]:
         """The contribution of each weight to a sum of scores.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FRONT = "^"  # in n-grams of tags: the start of a sequence
 _OFFSET = re.compile(r"\[(-?\d+)\]")
 _SHOWN = 20  # rows of a printed table
+# Keeps a feature in one column of one line, whatever characters its words have
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 _HEADS = ("weight", "for", "feature", "count")
 
 
@@ -209,15 +211,10 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
 
 def dump(pipe: "CRFPipe") -> str:
     """See `CRFPipe.dump`."""
-    lines = ["\t".join((" → ".join(row.tags), _escaped(row.feature), f"{row.weight:.9g}")) for row in weights(pipe)]
+    lines = [
+        "\t".join((" → ".join(row.tags), row.feature.translate(_ESCAPES), f"{row.weight:.9g}")) for row in weights(pipe)
+    ]
     return "\n".join([*lines, ""])
-
-
-def _escaped(feature: str) -> str:
-    """A feature in one column of one line, whatever characters its words have."""
-    for character, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
-        feature = feature.replace(character, written)
-    return feature
 
 
 # ---------------------------------------------------------------------------------------------------------- overview

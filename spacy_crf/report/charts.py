@@ -55,14 +55,14 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
     return _lined(title, "probability", "right", [*_square(), diagonal], places)
 
 
-def curve(title: str, points: Sequence[tuple[float, float]], *, x_name: str, y_name: str) -> Markup:
-    """A line through points. The x axis begins at 0, the y axis at the lowest value."""
+def learning_curve(points: Sequence[tuple[float, float]]) -> Markup:
+    """Scores by number of training texts. The x axis begins at 0, the y axis at the lowest score."""
     xs, ys = zip(*points)
     least, most = min(ys), max(ys)
     span = most - least or 1.0
     parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
     places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
-    return _lined(title, x_name, y_name, parts, places)
+    return _lined("Score by training texts", "texts", "score", parts, places)
 
 
 def alone(chart: Markup) -> bytes:

@@ -13,6 +13,7 @@ from .cases import Case, Judged
 
 DRAWS = 1000
 LEVEL = 0.95
+_Z = 1.959964  # standard deviations that have `LEVEL` of a normal distribution between them
 ALL = "all"
 LENGTHS = (1, 2, 3, 5)  # the longest of each group, in tokens
 FREQUENCIES = (0, 1, 4, 19)
@@ -44,11 +45,10 @@ class Group(NamedTuple):
     found: Share  # share that was found
 
 
-def scores(judged: Judged, *, seed: int = 0) -> list[Score]:
+def scores(judged: Judged) -> list[Score]:
     """Precision, recall and F1 of all labels together and of each label, with bootstrap intervals over texts (Efron & Tibshirani
     1993, chapter 13: percentiles).
 
-    seed (int): Seed of the bootstrap.
     RETURNS (list[Score]): All labels together first.
     """
     labels = labels_of(judged.cases)
@@ -59,7 +59,7 @@ def scores(judged: Judged, *, seed: int = 0) -> list[Score]:
                 counts[case.doc, what, [0, 1 + labels.index(mention.label)]] += 1
     texts = len(counts)
     total = counts.sum(axis=0)
-    drawn = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=DRAWS) if texts else [[]]
+    drawn = np.random.default_rng(0).multinomial(texts, np.full(texts, 1 / texts), size=DRAWS) if texts else [[]]
     resampled = (drawn @ counts.reshape(texts, -1)).reshape(-1, *total.shape)
     values, spread = _precision_recall_f(total[np.newaxis])[0], _precision_recall_f(resampled)
     low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
@@ -155,13 +155,13 @@ def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], in
     return [Group(name, len(right), wilson(sum(right), len(right))) for name, right in zip(names, found) if right]
 
 
-def wilson(right: int, n: int, z: float = 1.959964) -> Share:
+def wilson(right: int, n: int) -> Share:
     """The share `right / n` with its score interval (Wilson 1927)."""
     if n == 0:
         return Share(0.0, 0.0, 1.0)
-    share, square = right / n, z * z
+    share, square = right / n, _Z * _Z
     middle = (share + square / (2 * n)) / (1 + square / n)
-    reach = z / (1 + square / n) * np.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    reach = _Z / (1 + square / n) * np.sqrt(share * (1 - share) / n + square / (4 * n * n))
     return Share(share, max(0.0, float(middle - reach)), min(1.0, float(middle + reach)))
 
 

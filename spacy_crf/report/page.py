@@ -48,7 +48,6 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     RETURNS (str): HTML.
     """
     style, script = Markup(_source("page.css")), Markup(_source("page.js"))
-    drawn = charts.curve("Score by training texts", curve, x_name="texts", y_name="score") if curve else None
     return _template().render(
         title=title,
         version=f"spacy-crf {__version__}",
@@ -56,7 +55,7 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
         level=round(100 * LEVEL),
         most_texts=MOST_TEXTS,
         sections=[_section(judged) for judged in subjects],
-        curve=drawn,
+        curve=charts.learning_curve(curve) if curve else None,
         style=style,
         script=script,
         style_hash=_hash(style),

@@ -22,7 +22,7 @@ class Format(NamedTuple):
     read: Callable[[Source, Language, ReadSettings, Report], Iterator[Doc]]
 
 
-# A file is read in the first format whose `sniff` says yes
+# A file is read in the first format whose `sniff` says yes. All JSON has one of those up to "texts"
 FORMATS = {
     "spacy": Format("a .spacy file", spacy_files.sniff_docbin, spacy_files.read_docbin),
     "brat": Format("brat's standoff", brat.sniff, brat.read),

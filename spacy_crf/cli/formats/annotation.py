@@ -95,7 +95,7 @@ def tokenized(text: str, nlp: Language, place: str) -> Doc:
 def make_doc(
     nlp: Language,
     text: str,
-    spans: Iterable[Span],
+    spans: Optional[Iterable[Span]],
     *,
     missing: Iterable[Span] = (),
     place: str,
@@ -103,8 +103,10 @@ def make_doc(
     report: Report,
 ) -> Doc:
     """Make a Doc whose entities are spans of its text. The tokens of a span that does not align with them, and the tokens of
-    ``missing``, become missing annotation."""
+    ``missing``, become missing annotation. Without spans (None) the whole text stays unannotated."""
     doc = tokenized(text, nlp, place)
+    if spans is None:
+        return doc
     entities, cut = [], []
     for span in missing:
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())

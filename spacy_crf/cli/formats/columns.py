@@ -203,8 +203,6 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
 
 
 def sniff_words(source: Source) -> bool:
-    if source.is_json():
-        return False
     lines = [line for line in source.head_lines() if not line.startswith(_DOCUMENT)]
     parts = [part for line in lines for part in line.split()]
     tagged = [part for part in parts if "|" in part and not part.endswith("|")]

@@ -24,8 +24,6 @@ class Word(NamedTuple):
 
 
 def sniff(source: Source) -> bool:
-    if source.is_json():
-        return False
     rows = [line.split("\t") for line in source.head_lines() if not line.startswith("#")]
     return bool(rows) and len(rows[0]) == _WIDTH and _ID.fullmatch(rows[0][0]) is not None
 

@@ -7,7 +7,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from .annotation import Labels, Span, TextLabels, is_labels, make_doc, parse_labels, parse_span, tokenized
+from .annotation import Labels, Span, TextLabels, is_labels, make_doc, parse_labels, parse_span
 from .source import ReadSettings, Report, Source, unreadable
 
 _ANNOTATIONS = ("annotations", "completions")  # the latter before version 1
@@ -49,10 +49,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         has_spans |= bool(task.spans)
     report.has_spans = has_spans or not names
     for task in _tasks(source, settings, report):
-        if report.has_spans:
-            doc = make_doc(nlp, task.text, task.spans, place=task.place, settings=settings, report=report)
-        else:
-            doc = tokenized(task.text, nlp, task.place)
+        spans = task.spans if report.has_spans else None
+        doc = make_doc(nlp, task.text, spans, place=task.place, settings=settings, report=report)
         doc.cats = labels.cats(task.labels, task.place, report)
         yield doc
 

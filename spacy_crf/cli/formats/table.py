@@ -47,8 +47,6 @@ class Header(NamedTuple):
 
 
 def sniff(source: Source) -> bool:
-    if source.is_json():
-        return False
     lines, settings = source.head_lines(), ReadSettings()
     if not lines:
         return False

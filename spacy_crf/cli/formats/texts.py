@@ -7,7 +7,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, known_names, shown
-from .annotation import Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, parse_span, tokenized
+from .annotation import Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, parse_span
 from .source import Item, ReadSettings, Report, Source, unreadable
 
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
@@ -57,12 +57,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
             continue
-        cats = all_labels.cats(labels, place, report)
-        if label_keys and not has_spans:
-            doc = tokenized(text, nlp, place)  # entities stay unannotated
-        else:
-            doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
-        doc.cats = cats
+        found = None if label_keys and not has_spans else spans
+        doc = make_doc(nlp, text, found, place=place, settings=settings, report=report)
+        doc.cats = all_labels.cats(labels, place, report)
         if is_binary:
             judged, is_rejected = list(doc.ents), answer == "reject"
             doc.set_ents([] if is_rejected else judged, default="missing")
