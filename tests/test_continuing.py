@@ -21,7 +21,7 @@ from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.training_data import VIEWS
 
-from .test_growing import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, texts_of, wanted
+from .test_new_labels import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, texts_of, wanted
 from .util import NER_TEXTS, ner_examples
 
 

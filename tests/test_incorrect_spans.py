@@ -1,5 +1,7 @@
 """Spans known to be wrong: what is left are exactly the labellings without them, alone and beside rules."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -38,15 +40,23 @@ def partial(scores):
     return clamp
 
 
+@functools.cache
+def given(name, with_rules, per_position):
+    """RETURNS: A scheme, rules and scores, and all labellings, with and without an annotation."""
+    scheme = SCHEMES[name]
+    rules = make_rules(TOGETHER if with_rules else [], scheme)
+    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=1, spread=1.0, per_position=per_position)
+    breaks = breaks_of(rules) if with_rules else lambda tags, found: 0.0
+    free = labellings(scores, scheme, breaks)
+    return rules, scores, labellings(scores, scheme, breaks, clamp=partial(scores)), free
+
+
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
-@pytest.mark.parametrize("tables", [[], TOGETHER], ids=["alone", "with rules"])
+@pytest.mark.parametrize("with_rules", [False, True], ids=["alone", "with rules"])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
-    scheme, per_position = SCHEMES[name], len(wrong) % 2 == 0
-    rules = make_rules(tables, scheme)
-    scores, _ = scheme_scores(scheme, 2, [2, 3], seed=len(wrong), spread=1.0, per_position=per_position)
+def test_what_is_left_are_the_labellings_without_them(name, with_rules, wrong):
+    rules, scores, every, free = given(name, with_rules, len(wrong) % 2 == 0)
     clamp = partial(scores)
-    every = labellings(scores, scheme, breaks_of(rules) if tables else lambda tags, found: 0.0, clamp=clamp)
     left = [
         (score, tags) for score, tags, found in every if not {(s.begin, s.end, s.label) for s in found} & set(wrong)
     ]
@@ -63,7 +73,6 @@ def test_what_is_left_are_the_labellings_without_them(name, tables, wrong):
     assert best.sum() == pytest.approx(left[0][0])
     assert tuple(used.emissions.argmax(axis=1).tolist()) == left[0][1]
     # Without a clamp nothing is said of the annotation.
-    free = labellings(scores, scheme, breaks_of(rules) if tables else lambda tags, found: 0.0)
     assert chain.expectations(scores)[0].sum() == pytest.approx(reference.log_sum([score for score, _, _ in free]))
 
 
