@@ -738,12 +738,9 @@ def drawn_texts(nlp, n, seed=0):
     "factory, l1, n",
     [
         ("crf_ner", 0.0, 8),
+        ("crf_ner", 0.02, 30),
         ("semicrf_ner", 0.0, 7),
         ("crf_textcat", 0.0, 12),
-        *(
-            pytest.param(*given, 30, marks=pytest.mark.slow)
-            for given in [("crf_ner", 0.0), ("crf_ner", 0.02), ("semicrf_ner", 0.0)]
-        ),
     ],
 )
 def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
@@ -762,13 +759,11 @@ def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     learn(pipe, examples, l1)
     learned = Weights(pipe.model).weights()
     docs = [Doc(nlp.vocab, words=words) for words in (["Eve", "saw", "Ford", "left"], ["Rome", "likes", "Ann"])]
-    spans = [(0, "PER"), (0, "GPE"), (2, "GPE"), (2, "ORG"), (1, "PER")]
+    spans = [(0, "PER"), (0, "GPE"), (2, "GPE")]
     if is_textcat:
         asked = [ask_label(pipe, doc, "firm", None) for doc in docs]
     else:
-        asked = [ask(pipe, doc, Span(doc, at, at + 1, label=label), None) for doc in docs for at, label in spans][
-            : 7 if n == 30 else 3
-        ]
+        asked = [ask(pipe, docs[0], Span(docs[0], at, at + 1, label=label), None) for at, label in spans]
     left_out, effects, before = LeftOut(pipe, examples, 0.3, l1), [], []
     for each in asked:
         odds, of_texts = effects_of_texts(each, left_out, n)

@@ -145,8 +145,7 @@ LOSSES = [
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("size", [0.5, 60.0, 400.0])  # the larger ones leave the scaled domain
-def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs, size):
+def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs):
     _, pipe, examples = make_pipe(loss, component, partial=partial, pairs=pairs, weights=(1.0, 2.0, 0.5, 1.0, 0.0))
     batch, online = objectives(pipe, examples)
     corpus = online.corpus
@@ -156,25 +155,26 @@ def test_kernels_agree_with_the_batch_objective(component, loss, partial, pairs,
         assert (np.diff(uses.features.bounds[2 * bounds]) > 0).all()
     if corpus.segments is not None and partial:
         assert corpus.segments.excluded.any()
-    weights = np.random.default_rng(5).normal(size=len(batch.weights())) * size
-    value, gradient = batch.evaluate(weights)
-    slots = np.zeros(len(corpus.learned))
-    slots[corpus.slot_of_weight] = weights
-    slots[corpus.forbidden] = -np.inf
     order = np.arange(len(corpus.starts) - 1)
     costs = loss.bind(pipe.annotation.tag_labels()).costs(corpus.n_states)
     given = {"maximum": loss.maximum, "costs": costs}
-    found = walk(kernels.NOTHING, corpus, order, slots, **given)
-    assert_allclose(found[0], value, rtol=1e-9, atol=1e-9)
-    # A tiny step of each sequence from the same weights: together the gradient
-    moved = np.zeros_like(weights)
-    eta = 1e-7
-    for b in order:
-        after = slots.copy()
-        walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, **given)
-        moved += (after[corpus.slot_of_weight] - weights) / -eta
-        assert_array_equal(after[~corpus.learned], slots[~corpus.learned])
-    assert_allclose(moved, gradient, atol=2e-6 * size)
+    for size in (0.5, 60.0, 400.0):  # the larger ones leave the scaled domain
+        weights = np.random.default_rng(5).normal(size=len(batch.weights())) * size
+        value, gradient = batch.evaluate(weights)
+        slots = np.zeros(len(corpus.learned))
+        slots[corpus.slot_of_weight] = weights
+        slots[corpus.forbidden] = -np.inf
+        found = walk(kernels.NOTHING, corpus, order, slots, **given)
+        assert_allclose(found[0], value, rtol=1e-9, atol=1e-9)
+        # A tiny step of each sequence from the same weights: together the gradient
+        moved = np.zeros_like(weights)
+        eta = 1e-7
+        for b in order:
+            after = slots.copy()
+            walk(kernels.SGD, corpus, order[b : b + 1], after, 0.0, eta, 1.0, **given)
+            moved += (after[corpus.slot_of_weight] - weights) / -eta
+            assert_array_equal(after[~corpus.learned], slots[~corpus.learned])
+        assert_allclose(moved, gradient, atol=2e-6 * size)
 
 
 @each
