@@ -1,5 +1,6 @@
 """Every rule against its definition, over all labellings of tiny texts; what is refused; and what yields when all is too much."""
 
+import functools
 import json
 import math
 
@@ -139,19 +140,23 @@ def facts_of(rules, size, *, seed=0):
     return facts
 
 
+@functools.cache
+def spans_of(scheme, tags):
+    found = scheme.decode(np.array(tags, dtype=np.int32), STARTS)
+    return [Span(b, e, label, int(b >= 2), b in (0, 2)) for b, e, label in zip(*(column.tolist() for column in found))]
+
+
 def labellings(scores, scheme, breaks, clamp=None):
     """(score, tags, spans) of all labellings of the document: score less the price of every rule that is broken."""
     parts = [reference.paths(scores, begin, end, clamp) for begin, end in reference.sequences(scores)]
     found = []
     for first_score, first in parts[0]:
         for second_score, second in parts[1]:
-            tags = np.array(first + second, dtype=np.int32)
-            spans = []
-            for b, e, label in zip(*(column.tolist() for column in scheme.decode(tags, STARTS))):
-                spans.append(Span(b, e, label, int(b >= 2), b in (0, 2)))
-            score = first_score + second_score + breaks(tags, spans)
+            tags = first + second
+            spans = spans_of(scheme, tags)
+            score = first_score + second_score + breaks(np.array(tags, dtype=np.int32), spans)
             if score > -math.inf:
-                found.append((score, tuple(tags.tolist()), spans))
+                found.append((score, tags, spans))
     return sorted(found, key=lambda item: -item[0])
 
 
