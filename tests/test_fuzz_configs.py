@@ -22,7 +22,7 @@ from spacy_crf.pipeline.components import CRFEntityRecognizer, CRFTagger
 
 from .util import TAG_TEXTS, ner_examples, plain, tag_examples
 
-RUNS, CASES = 15, 20
+RUNS, CASES = 10, 20
 CONFIGS = [
     path
     for path in sorted((Path(__file__).parents[1] / "configs").glob("*.cfg"))
