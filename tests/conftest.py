@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import multiprocessing
 import os
 import secrets
 import shutil
@@ -111,6 +112,18 @@ def wide_terminal():
         patch.setenv("COLUMNS", "200")  # for rich and typer
         patch.setattr("wasabi.printer.wrap", lambda text, **settings: text)  # at 80 columns, whatever the terminal
         yield
+
+
+@pytest.fixture
+def workers_start_early(monkeypatch):
+    """The processes of `executors.Processes` are forks of one that has imported what they need, which takes each of them two
+    seconds. It has no threads, and knows nothing of this process, as if they were started anew."""
+    from spacy_crf.lab.workers import executors
+
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["spacy_crf.lab.shards.work", "tests.test_annotate_parts"])
+        monkeypatch.setattr(executors, "get_context", lambda method: context)
 
 
 @pytest.fixture(scope="session")

@@ -360,17 +360,20 @@ def doubled(numbers):
     return [(number, 2 * number) for number in numbers]
 
 
+@pytest.mark.usefixtures("workers_start_early")
 def test_the_task_of_a_worker_that_died_is_done_again(tmp_path):
     assert sorted(Processes(2).run(partial(maker, tmp_path, 2), range(8))) == doubled(range(8))
     assert list(Processes(2).run(partial(maker, tmp_path), [])) == []
 
 
+@pytest.mark.usefixtures("workers_start_early")
 def test_what_a_task_raises_is_raised(tmp_path):
     with pytest.raises(OSError, match="No space") as raised:
         list(Processes(2).run(partial(maker, tmp_path, error=OSError(28, "No space", "there")), range(8)))
     assert raised.value.filename == "there"
 
 
+@pytest.mark.usefixtures("workers_start_early")
 def test_a_task_that_kills_workers_ends_the_work(tmp_path):
     with pytest.raises(ValueError, match=r"CRF780.*\b3\b"):
         list(Processes(2).run(partial(maker, tmp_path, 9), [3]))

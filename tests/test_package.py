@@ -224,7 +224,8 @@ def test_commands_load_no_numba_before_they_run(loaded):
     assert not [name for name in loaded["commands"] if name.startswith("spacy_crf.kernels")]
 
 
-def test_prediction_loads_no_optimizer_but_the_default_no_commands_and_no_blas():
+def test_prediction_loads_no_optimizer_but_the_default_no_commands_no_rules_and_no_blas():
+    made = "import spacy\nfor name in ('crf_ner', 'semicrf_ner'): spacy.blank('en').add_pipe(name)"
     code = """
 import spacy
 from spacy.training import Example
@@ -234,7 +235,9 @@ nlp.initialize(lambda: [Example.from_dict(nlp.make_doc("in Rome"), {"entities": 
 nlp.from_bytes(nlp.to_bytes())
 nlp("Rome")
 """
-    [everything] = loaded_by(code)
+    components, everything = loaded_by(made, code)
+    rules = ("spacy_crf.constraints", "scipy.optimize")
+    assert not [name for name in components if name.startswith(rules)]
     assert "scipy.linalg" not in everything  # which numba would ask for BLAS, that no kernel needs
     of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.objective"}
     mine = ours(everything) - {"spacy_crf"}

@@ -533,15 +533,3 @@ def test_a_program_out_of_time_names_the_document(factory, caplog):
     if "CRFW605" not in told:  # no time for the labelling with the most right tokens
         assert told == ["CRFW602", "CRFW602"]
         assert posterior.to_json()["ents"] == doc.to_json()["ents"]
-
-
-def test_prediction_without_rules_does_not_import_them():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, spacy; nlp = spacy.blank('en'); nlp.add_pipe('crf_ner');"
-        "print([name for name in sys.modules if name.startswith(('spacy_crf.constraints', 'scipy.optimize'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -542,6 +542,7 @@ class Killing(Processes):
         os.kill(self.killed, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("workers_start_early")
 def test_processes_that_are_killed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         by(patched, Here(1))
@@ -601,7 +602,7 @@ def test_whatever_ends_a_training_the_weights_are_the_same(tmp_path, monkeypatch
     by(monkeypatch, Here(2))
     _, expected = trained(*make(tmp_path / "whole", settings), steps=5)
     n_ended, folder = 0, 0
-    while n_ended < 25:
+    while n_ended < 15:
         places = random.integers(1, 60, size=3).tolist()
         is_disk = random.random() < 0.3
         with monkeypatch.context() as patched:
@@ -787,6 +788,7 @@ def vowels(doc):
 """
 
 
+@pytest.mark.usefixtures("workers_start_early")
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_functions_that_workers_cannot_import(is_installed, tmp_path, monkeypatch):
     """Those in the file of --code go with the component; not so what another module has, which only we know here."""
