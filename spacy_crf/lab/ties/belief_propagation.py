@@ -19,7 +19,8 @@ already; it is replaced by scores of its two ends that are together nowhere belo
 Maxima of scores are convex in them, and the log partition rises with emissions: so it is convex in all scores still.
 """
 
-from typing import Any, NamedTuple, Optional, TypeVar
+from collections.abc import Callable
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +34,9 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats
 from ..kernels import max_product
 from ..kernels import ties as kernels
-from .blocks import best_improved, neighbours, potentials
+from .blocks import best_improved, neighbours
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference, method
-from .scores import Problem, cut_chains
+from .scores import Problem, cut_chains, potentials
 
 _STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
 _TOGETHER = 1000  # ties whose pairs of labels are in memory
@@ -45,12 +46,14 @@ _LEAST = 0.1  # of an iteration that a pass counts, however few chains it is ove
 
 
 class _Messages:
-    """Messages along the ties of a problem. Subclasses set `sent`, by which they are made, and `told`, the message into each end
-    of each tie (float64[E, 2, ...]).
+    """Messages along the ties of a problem. Subclasses set these attributes, and have two methods: `ask` for the beliefs of some
+    chains (bool[B]) about their places (int64[N]) given all messages, a row for each; and `moved`, whether messages have changed
+    from earlier ones (bool[E, 2]).
     """
 
-    sent: kernels.Sent
-    told: Floats
+    sent: kernels.Sent  # by which they are made
+    told: Floats  # [E, 2, ...] the message into each end of each tie
+    sweep: Callable  # sends messages along ties until they stay, see the kernels
     _are_logarithms: bool
 
     def __init__(self, problem: Problem):
@@ -61,18 +64,6 @@ class _Messages:
         self.receivers = np.ascontiguousarray(self.sequences[self.ends].T)  # [E, 2] sequences of the ends
         # [T, S] of the chains, with the messages that `arrive` last took there
         self._emissions = problem.chains.emissions.copy()
-
-    def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
-        """Beliefs of some chains (bool[B]) about their places (int64[N]), given all messages: a row for each place."""
-        raise NotImplementedError
-
-    def sweep(self, *told: Any) -> None:
-        """Send messages along ties until they stay, see the kernels."""
-        raise NotImplementedError
-
-    def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
-        """Whether messages have changed from earlier ones (float64[E, 2, ...]): bool[E, 2]."""
-        raise NotImplementedError
 
     def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
         """The chains with all messages into some places (int64[N]), or into all."""
@@ -97,6 +88,7 @@ class _Sums(_Messages):
     shares (float64[E]): How much of each tie counts.
     """
 
+    sweep = staticmethod(kernels.sweep)
     _are_logarithms = False
 
     def __init__(self, problem: Problem, shares: Floats):
@@ -127,14 +119,8 @@ class _Sums(_Messages):
         kernels.by_label(marginals, self.problem.label_of, sums)
         return sums
 
-    def sweep(self, *told: Any) -> None:
-        kernels.sweep(self.sent, *told, self.told)
-
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
-        n, _, size = self.told.shape
-        moved = np.empty(2 * n, dtype=bool)
-        kernels.changed(self.told.reshape(-1, size), before.reshape(-1, size), tolerance, moved)
-        return moved.reshape(n, 2)
+        return (abs(self.told - before) > tolerance * before).any(axis=2)
 
     @property
     def logarithms(self) -> Floats:
@@ -146,6 +132,7 @@ class _Sums(_Messages):
 class _Maxima(_Messages):
     """See `max_product.sweep`: logarithms, and tables of scores."""
 
+    sweep = staticmethod(max_product.sweep)
     _are_logarithms = True
 
     def __init__(self, problem: Problem):
@@ -160,9 +147,6 @@ class _Maxima(_Messages):
         max_product.max_marginals(potentials(chains), self.problem.label_of, rows, scores)
         return scores
 
-    def sweep(self, *told: Any) -> None:
-        max_product.sweep(self.sent, *told, self.told)
-
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
         return abs(self.told - before).max(axis=2) > tolerance
 
@@ -170,39 +154,31 @@ class _Maxima(_Messages):
 OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 
-class Bounded(NamedTuple):
+def _between(whole: Problem) -> Problem:
     """A problem that has ties between sentences only, and a log partition at least as large as the original one."""
+    inside, emissions = whole.inside, whole.chains.emissions.copy()
+    for tokens, axis in ((whole.source, 2), (whole.target, 1)):
+        halves = whole.tables.max(axis=axis) / 2.0  # [K, L]
+        np.add.at(emissions, tokens[inside], halves[whole.kind[inside]][:, whole.label_of])
+    return whole.with_ties(~inside)._replace(chains=whole.chains._replace(emissions=emissions))
 
-    problem: Problem
-    shares: Floats  # [E'] of its ties
-    whole: Problem  # with the ties inside sentences
 
-    @classmethod
-    def of(cls, whole: Problem) -> "Bounded":
-        inside, emissions = whole.inside, whole.chains.emissions.copy()
-        for tokens, axis in ((whole.source, 2), (whole.target, 1)):
-            halves = whole.tables.max(axis=axis) / 2.0  # [K, L]
-            np.add.at(emissions, tokens[inside], halves[whole.kind[inside]][:, whole.label_of])
-        between = whole.with_ties(~inside)._replace(chains=whole.chains._replace(emissions=emissions))
-        return cls(between, _shares(between), whole)
-
-    def expected(self, found: Expected) -> Expected:
-        """Add the derivative with respect to the tables of ties inside sentences."""
-        whole, (best_source, best_target) = self.whole, (self.whole.tables.argmax(axis=axis) for axis in (1, 2))
-        [inside], every = np.nonzero(whole.inside), np.arange(whole.n_labels)
-        of_source, of_target = (
-            whole.by_label(found.chains.emissions[ends[inside]]) / 2.0 for ends in (whole.source, whole.target)
-        )
-        for n, kind in enumerate(whole.kind[inside].tolist()):
-            found.tables[kind, every, best_target[kind]] += of_source[n]
-            found.tables[kind, best_source[kind], every] += of_target[n]
-        return found
+def _add_inside(whole: Problem, d_chains: ChainScores, d_tables: Floats) -> None:
+    """Add the derivative with respect to the tables of ties inside sentences, see `_between`."""
+    best_source, best_target = (whole.tables.argmax(axis=axis) for axis in (1, 2))
+    [inside], every = np.nonzero(whole.inside), np.arange(whole.n_labels)
+    of_source, of_target = (
+        whole.by_label(d_chains.emissions[ends[inside]]) / 2.0 for ends in (whole.source, whole.target)
+    )
+    for n, kind in enumerate(whole.kind[inside].tolist()):
+        d_tables[kind, every, best_target[kind]] += of_source[n]
+        d_tables[kind, best_source[kind], every] += of_target[n]
 
 
 def _shares(problem: Problem) -> Floats:
     """For each tie, the share of random forests that contain it. At least `_FORESTS` forests are drawn, and more until every
     tie is in one."""
-    ends = np.searchsorted(problem.chains.starts, [problem.source, problem.target], side="right") - 1
+    ends = problem.sequences
     shares, n_sequences = np.ones(ends.shape[1]), len(problem.component)
     for c in range(len(problem.firsts)):
         ties = slice(int(problem.bounds[c]), int(problem.bounds[c + 1]))
@@ -247,14 +223,8 @@ class BeliefPropagation(Inference):
         return not self.max_product
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        if self.tree_reweighted:
-            bounded = Bounded.of(problem)
-            return bounded.expected(self._expectations(bounded.problem, weights, bounded.shares))
-        return self._expectations(problem, weights, np.ones(len(problem.kind)))
-
-    def _expectations(self, problem: Problem, weights: Floats, shares: Floats) -> Expected:
-        messages = self._settle(_Sums(problem, shares))
-        sent = messages.sent
+        whole, messages = problem, self._settled(problem)
+        problem, sent = messages.problem, messages.sent
         chains = messages.arrive()
         log_z, expected = LinearChain().expectations(chains, weights=weights[problem.component])
         if weights.all():
@@ -266,10 +236,12 @@ class BeliefPropagation(Inference):
         of_component = problem.of_ties
         told = messages.by_label(marginals), messages.told
         kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
-        of_ties = shares * (of_ties + messages.shift[sent.kind])
+        of_ties = sent.shares * (of_ties + messages.shift[sent.kind])
         sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
         of_kinds, n_labels = np.zeros(problem.tables.shape), problem.n_labels
         np.add.at(of_kinds, messages.kind_of, d_tables[:, :n_labels, :n_labels])
+        if self.tree_reweighted:
+            _add_inside(whole, expected, of_kinds)
         return Expected(problem.by_component(log_z) + sums, expected, of_kinds)
 
     def marginals(self, problem: Problem) -> Floats:
@@ -295,8 +267,8 @@ class BeliefPropagation(Inference):
     def _settled(self, problem: Problem) -> _Sums:
         """Messages once they stay."""
         if self.tree_reweighted:
-            problem, shares, _ = Bounded.of(problem)
-            return self._settle(_Sums(problem, shares))
+            problem = _between(problem)
+            return self._settle(_Sums(problem, _shares(problem)))
         return self._settle(_Sums(problem, np.ones(len(problem.kind))))
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
@@ -322,7 +294,7 @@ class BeliefPropagation(Inference):
 
         I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
         """
-        messages = self._settle(_Sums(problem, np.ones(len(problem.kind))))
+        messages = self._settled(problem)
         sent = messages.sent
         beliefs = messages.ask(np.ones(len(problem.component), dtype=bool), np.arange(len(messages.tokens)))
         found = np.empty(len(problem.kind))
@@ -356,7 +328,7 @@ class BeliefPropagation(Inference):
             heard[hears] = messages.told[hears]
             some = np.flatnonzero(hears.any(axis=1))
             bounds = np.searchsorted(of_ties[some], np.arange(len(n_tokens) + 1))
-            messages.sweep(some, bounds, damping, _SWEEPS, self.tolerance, beliefs)
+            messages.sweep(messages.sent, some, bounds, damping, _SWEEPS, self.tolerance, beliefs, messages.told)
             has_news[:] = False
             has_news[messages.receivers[messages.moved(heard, self.tolerance)]] = True
         self.n_asked += len(n_tokens)

@@ -7,23 +7,13 @@ from numpy.typing import NDArray
 
 from ...errors import Warnings, announcements
 from ...inference.structure import States
-from ...kernels.linear_chain import ChainArrays
-from ...types import ChainScores
 from ..kernels import gibbs as kernels
 from .elimination import Elimination
-from .scores import Problem
+from .scores import Problem, potentials
 
 SENTENCES = Elimination()  # of single sequences, with the ties inside them
 _MORE = 1e-9  # by which a labelling has to be better than another one
 _told_wide: set[str] = set()
-
-
-def potentials(chains: ChainScores) -> ChainArrays:
-    """Scores of chains as kernels take them."""
-    transitions = np.asarray(chains.transitions, dtype=np.float64)
-    transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
-    contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
-    return ChainArrays(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
 
 
 def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]:
@@ -99,7 +89,7 @@ def _blocks(
         apart = problem.by_sequence(inside)
         is_joined[np.unique(apart.of_ties)] = True
         is_joined &= ~lost
-        is_joined[is_joined] = SENTENCES.decides(apart, np.flatnonzero(is_joined))
+        is_joined = SENTENCES.decides(apart, is_joined)
         tell_wide(apart.of_ties, is_joined | lost, "a best labelling")
     for b in np.flatnonzero(is_joined).tolist():
         part, tokens = apart.only(b)[0], slice(int(starts[b]), int(starts[b + 1]))

@@ -1,7 +1,7 @@
 """How components decode models with ties between tokens: labellings, probabilities, and which losses fit which inference."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,67 +37,6 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
 }
 
 
-class DecodedTies(NamedTuple):
-    """Answers about the ties of a component, for rules and probabilities."""
-
-    decoding: "TiedDecoding"
-
-    @property
-    def inference(self) -> Inference:
-        return self.decoding.structure.inference
-
-    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
-        """Scores of chains each of which knows what the ties say to it."""
-        if isinstance(scores, ChainScores):
-            return scores
-        chains = self.decoding.structure.as_chains(scores, clamp=clamp)
-        self.warn_unsettled()
-        return chains
-
-    def are_exact_in(self, scores: Any) -> bool:
-        """Whether rules hold in a junction tree of these scores, see `under_rules`."""
-        if not isinstance(self.inference, JunctionTree) or isinstance(scores, ChainScores):
-            return False
-        return len(scores.ties.source) > 0
-
-    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
-        """The distribution over the labellings of a Doc without rules; None for a Doc without ties."""
-        if not len(scores.ties.source):
-            return None
-        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
-        starts = np.asarray(scores.starts)
-        return TiedDistribution(self.decoding, self.decoding.structure, joined, len(scores.first), starts)
-
-    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
-        """The distribution over the labellings of a Doc that keep some rules, given by their places; None if tables have no room
-        for the automata of these."""
-        from .rules import joined, under
-
-        scores = rules.apply(document.scores, document.facts, kept)
-        of_doc = joined(scores, document.clamp)
-        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
-        if not automata:
-            return self.of_doc(scores, document.clamp)
-        structure = under(self.inference, rules, automata, of_doc)
-        if structure is None:
-            return None
-        return RuledDistribution(self.decoding, structure, of_doc, len(scores.first), np.asarray(scores.starts))
-
-    def warn_unsettled(self) -> None:
-        """Warn once if the inference has not settled."""
-        inference = self.inference
-        if inference.n_unsettled and not inference.told:
-            inference.told = True
-            message = Warnings.CRFW041.format(
-                name=self.decoding.annotation.name,
-                n=inference.n_unsettled,
-                asked=inference.n_asked,
-                inference=inference,
-                remedy=inference.remedy,
-            )
-            announcements.warning(message)
-
-
 class TiedDecoding(Decoding):
     """Decodes chains with ties.
 
@@ -116,8 +55,62 @@ class TiedDecoding(Decoding):
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
 
     @property
-    def ties(self) -> DecodedTies:
-        return DecodedTies(self)
+    def ties(self) -> "TiedDecoding":
+        return self
+
+    @property
+    def inference(self) -> Inference:
+        return self.structure.inference
+
+    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
+        """Scores of chains each of which knows what the ties say to it."""
+        if isinstance(scores, ChainScores):
+            return scores
+        chains = self.structure.as_chains(scores, clamp=clamp)
+        self.warn_unsettled()
+        return chains
+
+    def are_exact_in(self, scores: Any) -> bool:
+        """Whether rules hold in a junction tree of these scores, see `under_rules`."""
+        if not isinstance(self.inference, JunctionTree) or isinstance(scores, ChainScores):
+            return False
+        return len(scores.ties.source) > 0
+
+    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
+        """The distribution over the labellings of a Doc without rules; None for a Doc without ties."""
+        if not len(scores.ties.source):
+            return None
+        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
+        return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
+
+    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
+        """The distribution over the labellings of a Doc that keep some rules, given by their places; None if tables have no room
+        for the automata of these."""
+        from .rules import joined, under
+
+        scores = rules.apply(document.scores, document.facts, kept)
+        of_doc = joined(scores, document.clamp)
+        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
+        if not automata:
+            return self.of_doc(scores, document.clamp)
+        structure = under(self.inference, rules, automata, of_doc)
+        if structure is None:
+            return None
+        return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
+
+    def warn_unsettled(self) -> None:
+        """Warn once if the inference has not settled."""
+        inference = self.inference
+        if inference.n_unsettled and not inference.told:
+            inference.told = True
+            message = Warnings.CRFW041.format(
+                name=self.annotation.name,
+                n=inference.n_unsettled,
+                asked=inference.n_asked,
+                inference=inference,
+                remedy=inference.remedy,
+            )
+            announcements.warning(message)
 
     @property
     def in_training(self) -> TiedChains:
@@ -144,41 +137,40 @@ class TiedDecoding(Decoding):
     def best_tags(self, scores: Any, clamp: Any) -> States:
         if isinstance(scores, ChainScores):
             return self.chains.best_tags(scores, clamp)
-        if self.structure.inference.decodes_chains or not len(scores.ties.source):
-            return self.chains.best_tags(self.ties.as_chains(scores, clamp), clamp)
+        if self.inference.decodes_chains or not len(scores.ties.source):
+            return self.chains.best_tags(self.as_chains(scores, clamp), clamp)
         tags = self.structure.viterbi(scores, clamp=clamp).states
-        self.ties.warn_unsettled()
+        self.warn_unsettled()
         return tags
 
     def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
         scores = documents.scores
-        if isinstance(scores, ChainScores) or self.structure.inference.decodes_chains or not len(scores.ties.source):
+        if isinstance(scores, ChainScores) or self.inference.decodes_chains or not len(scores.ties.source):
             return super().decode(
-                rules, documents._replace(scores=self.ties.as_chains(scores, documents.clamp)), doc_starts, kept
+                rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
             )
         from ...constraints.decoding import decode
         from .rules import TiedSearch
 
-        inference = self.structure.inference
-        tree = inference if isinstance(inference, JunctionTree) else None
-        search = partial(TiedSearch, tree, self.ties.as_chains)
+        tree = self.inference if isinstance(self.inference, JunctionTree) else None
+        search = partial(TiedSearch, tree, self.as_chains)
         decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
-        self.ties.warn_unsettled()
+        self.warn_unsettled()
         return decoded
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
-        chains = self.ties.as_chains(scores, clamp)
-        if self.structure.inference.decodes_chains:
+        chains = self.as_chains(scores, clamp)
+        if self.inference.decodes_chains:
             return self.chains.best_with_probabilities(chains, clamp)
         tags = self.best_tags(scores, clamp)
         segments = self.segments(tags, scores.starts)
         return tags, self.explained.span_probabilities(chains, self.spans, segments, clamp=clamp)
 
     def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
-        return self.chains.distribution(self.ties.as_chains(scores, clamp), clamp, graph)
+        return self.chains.distribution(self.as_chains(scores, clamp), clamp, graph)
 
     def batch(self, scores: Any, clamp: Any) -> Distribution:
-        return self.chains.batch(self.ties.as_chains(scores, clamp), clamp)
+        return self.chains.batch(self.as_chains(scores, clamp), clamp)
 
 
 class TiedDistribution(Distribution):

@@ -15,7 +15,7 @@ them there are quicker ways: see `sequences`.
 import heapq
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,6 @@ from .sequences import chosen_of, cutsets, decide, sum_up
 from .trees import Trees
 
 
-class Eliminated(NamedTuple):
-    """A component whose tokens are all eliminated."""
-
-    graph: kernels.Graph
-    tree: kernels.Tree
-    tables: Floats
-    messages: Floats
-    total: float  # of all labellings
-
-
 @method
 class Elimination(Inference):
     """See above: `JunctionTree` without an option to leave out ties.
@@ -55,25 +45,22 @@ class Elimination(Inference):
     answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])
 
     def log_partition(self, problem: Problem) -> Floats:
-        trees = Trees.of(problem)
-        log_z = np.full(len(problem.firsts), np.nan) if trees is None else trees.expectations(None).log_z
-        sum_up(problem, log_z)
-        for c, part, _ in self._components(problem, np.isnan(log_z)):
-            log_z[c] = self._eliminate(part, kept=False).total
-        return log_z
+        return self.expectations(problem, None).log_z
 
-    def expectations(self, problem: Problem, weights: Floats) -> Expected:
+    def expectations(self, problem: Problem, weights: Optional[Floats]) -> Expected:
+        """weights (float64[C]): None for the log partitions alone."""
         trees = Trees.of(problem)
         if trees is None:
-            none = np.full(len(problem.firsts), np.nan), arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
-        log_z, d_chains, d_tables = none if trees is None else trees.expectations(weights)
-        sum_up(problem, log_z, weights, d_chains, d_tables)
-        for c, part, tokens in self._components(problem, np.isnan(log_z)):
-            found = self._eliminate(part)
-            log_z[c] = found.total
-            if found.total > -np.inf and weights[c]:
-                arrays.add(d_chains, _derive(part, found, weights[c], d_tables), tokens)
-        return Expected(log_z, d_chains, d_tables)
+            log_z = np.full(len(problem.firsts), np.nan)
+            found = Expected(log_z, arrays.zeros(problem.chains), np.zeros(problem.tables.shape))
+        else:
+            found = trees.expectations(weights)
+        sum_up(problem, weights, found)
+        for c, part, tokens in self._components(problem, np.isnan(found.log_z)):
+            *eliminated, _, found.log_z[c] = self._eliminate(part, kept=weights is not None)
+            if weights is not None and weights[c] and found.log_z[c] > -np.inf:
+                arrays.add(found.chains, _derive(part, *eliminated, weights[c], found.tables), tokens)
+        return found
 
     def best(self, problem: Problem) -> States:
         trees, states = Trees.of(problem), np.full(len(problem.chains.emissions), -1, dtype=np.int32)
@@ -87,10 +74,10 @@ class Elimination(Inference):
         decide(problem, conditioned, states)
         left[[cutset.component for cutset in conditioned]] = False
         for _, part, tokens in self._components(problem, left):
-            found = self._eliminate(part, maximum=True)
-            if found.total > -np.inf:
+            *eliminated, _, total = self._eliminate(part, maximum=True)
+            if total > -np.inf:
                 of_part = np.empty(len(tokens), dtype=np.int32)
-                kernels.best(found.graph, found.tree, found.tables, of_part)
+                kernels.best(*eliminated, of_part)
                 states[tokens] = of_part
         return states
 
@@ -118,10 +105,10 @@ class Elimination(Inference):
         states = np.full((n, len(problem.chains.emissions)), -1, dtype=np.int32)
         random = np.random.default_rng(seed)
         for _, part, tokens in self._components(problem, np.ones(len(problem.firsts), dtype=bool)):
-            found = self._eliminate(part)
-            if found.total > -np.inf:
+            *eliminated, _, total = self._eliminate(part)
+            if total > -np.inf:
                 of_part = np.empty((n, len(tokens)), dtype=np.int32)
-                kernels.draw(found.graph, found.tree, found.tables, random.random(of_part.shape), of_part)
+                kernels.draw(*eliminated, random.random(of_part.shape), of_part)
                 states[:, tokens] = of_part
         return states
 
@@ -132,13 +119,13 @@ class Elimination(Inference):
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
         """Best first: a labelling of the variables that were eliminated last is worth as much as the best way to go on, which the
         tables contain."""
-        found = self._eliminate(self._fitting(problem), maximum=True)
-        graph, tree, sizes = found.graph, found.tree, np.diff(found.graph.bounds)
+        graph, tree, tables, messages, total = self._eliminate(self._fitting(problem), maximum=True)
+        sizes = np.diff(graph.bounds)
         variables, place, starts, rest = tree.order
         last, ranked = len(variables) - 1, []
         numbers = itertools.count()  # of equals, the one that was found first
         # Cost, number, and states: of all variables but one, the last eliminated first, and of that one
-        heap: list[tuple] = [(-found.total, next(numbers), (), ())] if found.total > -np.inf else []
+        heap: list[tuple] = [(-total, next(numbers), (), ())] if total > -np.inf else []
         while heap and len(ranked) < n:
             cost, _, before, latest = heapq.heappop(heap)
             chosen = before + latest
@@ -151,16 +138,19 @@ class Elimination(Inference):
             row = 0
             for other in rest[starts[k] : starts[k + 1]].tolist():
                 row = row * int(sizes[other]) + chosen[last - int(place[other])]
-            at, whole = tree.tables[k] + row * sizes[variables[k]], float(found.messages[tree.messages[k] + row])
-            for state, score in enumerate(found.tables[at : at + sizes[variables[k]]].tolist()):
+            at, whole = tree.tables[k] + row * sizes[variables[k]], float(messages[tree.messages[k] + row])
+            for state, score in enumerate(tables[at : at + sizes[variables[k]]].tolist()):
                 if score > -np.inf:
                     heapq.heappush(heap, (cost + whole - score, next(numbers), chosen, (state,)))
         return ranked
 
-    def _eliminate(self, part: Problem, *, maximum: bool = False, kept: bool = True) -> Eliminated:
-        """A component, all tokens of which are eliminated.
+    def _eliminate(
+        self, part: Problem, *, maximum: bool = False, kept: bool = True
+    ) -> tuple[kernels.Graph, kernels.Tree, Floats, Floats, float]:
+        """Eliminate all tokens of a component.
 
         maximum (bool): Whether the best labelling counts alone. kept (bool): Whether the tables are asked for.
+        RETURNS (tuple): The graph, the tree, its tables and messages, and the total of all labellings.
         RAISES (ValueError): CRF042 if a table would be too large.
         """
         graph = _graph(part)
@@ -168,15 +158,12 @@ class Elimination(Inference):
         if largest > self.max_table:
             raise ValueError(Errors.CRF042.format(size=int(largest), tokens=len(graph.own), most=self.max_table))
         tree = _plan(graph, order, kept)
-        return Eliminated(graph, tree, *kernels.eliminate(graph, tree, maximum))
+        return graph, tree, *kernels.eliminate(graph, tree, maximum)
 
     def _components(
         self, problem: Problem, asked: NDArray[np.bool_]
     ) -> Iterator[tuple[int, Problem, NDArray[np.int64]]]:
         """Some components (bool[C]), as they are eliminated, and their tokens."""
-        if len(asked) == 1 and asked[0]:
-            yield 0, self._fitting(problem), np.arange(len(problem.chains.emissions))
-            return
         for c in np.flatnonzero(asked).tolist():
             part, tokens = problem.only(c)
             yield c, self._fitting(part), tokens
@@ -185,29 +172,24 @@ class Elimination(Inference):
         """The part of a component that is eliminated: all of it, but for subclasses that leave out ties."""
         return part
 
-    def sums_up(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether log partitions of some components (int64[N]) are within reach: bool[N]."""
-        asked = np.isin(np.arange(len(problem.firsts)), components)
-        return self._within_reach(problem, components, [c for c, *_ in chosen_of(problem, asked)])
+    def sums_up(self, problem: Problem, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of some components (bool[C]) have log partitions within reach: bool[C]."""
+        return self._within_reach(problem, asked, [c for c, *_ in chosen_of(problem, asked)])
 
-    def decides(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether best labellings of some components (int64[N]) are within reach: bool[N]."""
-        asked = np.isin(np.arange(len(problem.firsts)), components)
-        return self._within_reach(problem, components, [cutset.component for cutset in cutsets(problem, asked)])
+    def decides(self, problem: Problem, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of some components (bool[C]) have best labellings within reach: bool[C]."""
+        return self._within_reach(problem, asked, [cutset.component for cutset in cutsets(problem, asked)])
 
-    def _within_reach(self, problem: Problem, components: NDArray[np.int64], known: list[int]) -> NDArray[np.bool_]:
-        found = np.isin(components, known)
-        if not found.all():
-            found[~found] = self.fits(problem, components[~found])
+    def _within_reach(self, problem: Problem, asked: NDArray[np.bool_], known: list[int]) -> NDArray[np.bool_]:
+        found = np.zeros(len(asked), dtype=bool)
+        found[known] = True
+        left = np.flatnonzero(asked & ~found)
+        if len(left):
+            found[left] = self.fits(problem) or [self.fits(problem.only(c)[0]) for c in left.tolist()]
         return found
 
-    def fits(self, problem: Problem, components: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of some components (int64[N]) need no tables that are too large: bool[N]."""
-        if self._fits(problem):
-            return np.ones(len(components), dtype=bool)
-        return np.array([self._fits(problem.only(c)[0]) for c in components.tolist()], dtype=bool)
-
-    def _fits(self, part: Problem) -> bool:
+    def fits(self, part: Problem) -> bool:
+        """Whether no table of a problem is too large."""
         return _order(_graph(part), self.max_table)[1] <= self.max_table
 
 
@@ -255,12 +237,14 @@ def _steps(chains: ChainScores) -> NDArray[np.int64]:
     return np.flatnonzero(~arrays.ends(chains.starts, len(chains.emissions))[0])
 
 
-def _derive(problem: Problem, found: Eliminated, weight: float, d_tables: Floats) -> ChainScores:
+def _derive(
+    problem: Problem, graph: kernels.Graph, tree: kernels.Tree, tables: Floats, weight: float, d_tables: Floats
+) -> ChainScores:
     """Derivatives with respect to the scores of a component, of which those of tables are added."""
     chains = problem.chains
     d_chains = arrays.zeros(chains)
-    d_transitions = d_chains.transitions.reshape(found.graph.transitions.shape)
-    kernels.derive(found.graph, found.tree, found.tables, weight, d_chains.emissions, d_transitions, d_tables)
+    d_transitions = d_chains.transitions.reshape(graph.transitions.shape)
+    kernels.derive(graph, tree, tables, weight, d_chains.emissions, d_transitions, d_tables)
     opens, closes = arrays.ends(chains.starts, len(chains.emissions))
     d_chains.first[:] = d_chains.emissions[opens].sum(axis=0)
     d_chains.last[:] = d_chains.emissions[closes].sum(axis=0)

@@ -175,9 +175,7 @@ class SharedFeatures(ItemReader):
         compiled = self._compiled
         is_fitting = compiled is not None and compiled.reader.table.size <= _MOST_WORDS
         if not is_fitting or (with_names and compiled.reader.names is None):
-            reader = self._features.reader({})
-            reader.keep_names(with_names)
-            compiled = self._compiled = CompiledTemplates(self._features.counted, reader)
+            compiled = self._compiled = tie_reader(self._features, {}, with_names=with_names)
         return compiled
 
 

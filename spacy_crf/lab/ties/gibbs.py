@@ -20,9 +20,9 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import gibbs as kernels
 from .belief_propagation import BeliefPropagation
-from .blocks import best_improved, neighbours, potentials
+from .blocks import best_improved, neighbours
 from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference, method
-from .scores import Problem, components, log_mean
+from .scores import Problem, log_mean, potentials
 
 _AT_ONCE = 1 << 22  # random numbers
 _HOTTEST_TO_COLDEST = 50.0  # by how much probabilities grow peaked
@@ -100,7 +100,7 @@ class Gibbs(Inference):
         """
         log_z, effective = np.full((2, len(problem.firsts)), -np.inf)
         effective[:] = 0.0
-        for c, (part, _) in enumerate(components(problem)):
+        for c, (part, _) in enumerate(problem.parts()):
             chains = _PROPOSAL.as_chains(part)
             of_chains, begin = LinearChain().log_partition(chains).sum(), LinearChain().viterbi(chains).states
             if of_chains == -np.inf:
@@ -122,7 +122,7 @@ class Gibbs(Inference):
     def _counted(self, problem: Problem, weights: Floats) -> Expected:
         """Derivatives alone: log partitions are estimated by other draws."""
         d_chains, d_tables = arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
-        for c, (part, tokens) in enumerate(components(problem)):
+        for c, (part, tokens) in enumerate(problem.parts()):
             drawn = self._drawn(part)
             if drawn is not None and weights[c]:
                 of_part, of_tables = part.uses(drawn, weights[c] / len(drawn))
@@ -132,13 +132,13 @@ class Gibbs(Inference):
 
     def best(self, problem: Problem) -> States:
         states = LinearChain().viterbi(problem.chains).states
-        for part, tokens in components(problem):
+        for part, tokens in problem.parts():
             states[tokens] = self._anneal(part, states[tokens])
         return states
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         states = np.tile(LinearChain().viterbi(problem.chains).states, (n, 1))
-        for c, (part, tokens) in enumerate(components(problem)):
+        for c, (part, tokens) in enumerate(problem.parts()):
             if not n or (states[0, tokens] < 0).any():
                 states[:, tokens] = -1
                 continue
@@ -150,7 +150,7 @@ class Gibbs(Inference):
 
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
         states = np.array(states, dtype=np.int32)
-        for part, tokens in components(problem):
+        for part, tokens in problem.parts():
             walk = Walk.of(part, states[0, tokens])
             for number in np.flatnonzero((states[:, tokens] >= 0).all(axis=1)).tolist():
                 walk.states[:] = states[number, tokens]
@@ -164,7 +164,7 @@ class Gibbs(Inference):
         tied = np.unique([problem.source, problem.target])
         of_chains = problem.by_label(LinearChain().marginals(chains)[tied])
         often = of_chains.copy()  # one sample more, of the chains: what was not drawn is not impossible
-        for part, tokens in components(problem):
+        for part, tokens in problem.parts():
             drawn = self._drawn(part)
             if drawn is None:
                 continue

@@ -12,7 +12,6 @@ from ... import checks
 from ...errors import Errors, Warnings
 from ...features.doc_batch import DocBatch
 from ...optimizers.objective import setting, with_settings
-from ..kernels.ties import repeated
 from .templates import TieTemplate, TokenPairs, flags, has_heads, template
 
 EDGES = ("next", "all", "hub")
@@ -112,6 +111,19 @@ class GroupTemplate(TieTemplate):
         return Places.of(rows)
 
 
+def _repeated(docs: DocBatch, keys: NDArray[np.uint64], usable: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The usable tokens (of bool[T]) whose key another usable token of the Doc has: int64[N]."""
+    some = np.flatnonzero(usable)
+    keys = _in_docs(docs, some, keys[some])
+    distinct, counts = np.unique(keys, return_counts=True)
+    return some[np.isin(keys, distinct[counts > 1])]
+
+
+def _in_docs(docs: DocBatch, tokens: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Keys of tokens that differ from Doc to Doc."""
+    return keys ^ (docs.of_tokens(tokens).astype(np.uint64) * _MIX)
+
+
 def counted_up(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, 1, … up to each count."""
     after = np.cumsum(counts)
@@ -134,7 +146,7 @@ class RepeatedWords(GroupTemplate):
 
     def places(self, docs: DocBatch) -> Places:
         [words] = self.read(docs, [self.attr.lower()])
-        some = repeated(words, (words != 0) & self.usable(docs), docs.bounds)
+        some = _repeated(docs, words, (words != 0) & self.usable(docs))
         return Places(some, words[some])
 
 
@@ -191,8 +203,8 @@ class RepeatedPhrases(GroupTemplate):
         hashes = _hashes_of_runs(words, min(self.longest, int(left.max(initial=0))))
         for length in range(len(hashes), self.shortest - 1, -1):
             key = hashes[length - 1] ^ np.uint64(length)
-            some = repeated(key, left >= length, docs.bounds)
-            of_docs = key[some] ^ (docs.of_tokens(some).astype(np.uint64) * _MIX)
+            some = _repeated(docs, key, left >= length)
+            of_docs = _in_docs(docs, some, key[some])
             some = some[np.isin(of_docs, of_docs[~covered[some]])]
             begins.append(some)
             lengths.append(np.full(len(some), length))

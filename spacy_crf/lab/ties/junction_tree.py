@@ -37,7 +37,7 @@ class JunctionTree(Elimination):
     def _fitting(self, part: Problem) -> Problem:
         """A component, without ties that would make tables too large if these are to be left out: as few as possible, of those
         whose ends say least of each other. So much further from the whole is what is left (Koller & Friedman 2009, 8.5)."""
-        if self.drop is None or self._fits(part):
+        if self.drop is None or self.fits(part):
             return part
         information = BeliefPropagation(iterations=50, damping=0.2).information(part)
         order = np.argsort(information, kind="stable")
@@ -48,7 +48,7 @@ class JunctionTree(Elimination):
         fewest, n = 1, len(order)
         while fewest < n:
             half = (fewest + n) // 2
-            fewest, n = (fewest, half) if self._fits(without(half)) else (half + 1, n)
+            fewest, n = (fewest, half) if self.fits(without(half)) else (half + 1, n)
         self.n_dropped, self.n_ties = self.n_dropped + n, self.n_ties + len(order)
         if not self._has_warned:
             self._has_warned = True

@@ -15,7 +15,7 @@ from ...types import ChainScores, Clamp, Floats
 from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from .blocks import tell_wide
 from .elimination import Elimination
-from .scores import Halves, TiedScores, are_inside
+from .scores import Halves, TiedScores, sequences_of
 
 
 class ToldChains(NamedTuple):
@@ -30,7 +30,8 @@ class ToldChains(NamedTuple):
 
     @classmethod
     def of(cls, scores: TiedScores, clamp: Clamp) -> "ToldChains":
-        gold = labels_left(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+        allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+        gold = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
         known = [np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source)]
         return cls(scores, scores.ties.sums(scores.tables), *known, gold)
 
@@ -83,12 +84,6 @@ def tie_pieces(scores: TiedScores, clamp: Clamp, factors: Floats) -> tuple[Float
     return weights * (free - np.where(weights > 0.0, clamped, free)), derivative
 
 
-def labels_left(clamp: Clamp, label_of: NDArray[np.int64], n_labels: int) -> NDArray[np.int64]:
-    """The label that the annotation leaves to each token, -1 where there are several or none: int64[T]."""
-    allowed = _labels(clamp, label_of, n_labels)
-    return np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-
-
 def _labels(clamp: Clamp, label_of: NDArray[np.int64], n_labels: int) -> NDArray[np.bool_]:
     return clamp @ (label_of[:, np.newaxis] == np.arange(n_labels))
 
@@ -122,8 +117,7 @@ def piecewise(
     of_sequences = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
     annotation = loss.annotation(clamp, structure.wrong, of_sequences)
     of_ties, d_tables = tie_pieces(scores, clamp, token_factors(annotation, impossible, starts))
-    sequences = np.searchsorted(starts, scores.ties.source, side="right") - 1
-    losses = losses + np.bincount(sequences, of_ties, minlength=len(losses))
+    losses = losses + np.bincount(sequences_of(starts, scores.ties)[0], of_ties, minlength=len(losses))
     return losses, scores._replace(**arrays.named(d_chains), tables=d_tables), impossible
 
 
@@ -175,11 +169,12 @@ class SentenceLikelihood(LogLikelihood):
 def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     """The ties inside sentences that are not too wide: bool[E]."""
     ties, starts = scores.ties, np.asarray(scores.starts)
-    inside = are_inside(starts, ties.source, ties.target)
+    sequences = sequences_of(starts, ties)
+    inside = np.equal(*sequences)
     if inside.any():
         halves = Halves(scores._replace(ties=ties.some(inside)), None)
-        fits = SENTENCES.sums_up(halves.tied, np.arange(len(halves.tied.firsts)))
+        fits = SENTENCES.sums_up(halves.tied, np.ones(len(halves.tied.firsts), dtype=bool))
         tell_wide(halves.tied.of_ties, fits, "SentenceLikelihood")
         wide = halves.tied_sequences[~fits]
-        inside &= ~np.isin(np.searchsorted(starts, ties.source, side="right") - 1, wide)
+        inside &= ~np.isin(sequences[0], wide)
     return inside

@@ -98,14 +98,12 @@ def _told(problem: Problem, of_labels: Floats) -> Floats:
 
 def _rounds(problem: Problem) -> list[NDArray[np.bool_]]:
     """Sequences by rounds (bool[B] each): those of one round are not tied to each other, so they may be done at once."""
-    starts = problem.chains.starts
-    ends = np.searchsorted(starts, [problem.source, problem.target], side="right") - 1
-    neighbours: list[set[int]] = [set() for _ in range(len(starts) - 1)]
-    for a, b in zip(*ends.tolist()):
+    neighbours: list[set[int]] = [set() for _ in problem.component]
+    for a, b in zip(*problem.sequences.tolist()):
         if a != b:
             neighbours[a].add(b)
             neighbours[b].add(a)
-    rounds = np.full(len(starts) - 1, -1)
+    rounds = np.full(len(neighbours), -1)
     for b, others in enumerate(neighbours):
         taken = {int(rounds[other]) for other in others}
         rounds[b] = next(number for number in range(len(others) + 1) if number not in taken)
@@ -116,9 +114,9 @@ def _pairs(problem: Problem, chains: ChainScores, marginals: Floats) -> Floats:
     """Probabilities of the pairs of labels at the ends of ties: float64[E, L, L]."""
     of_labels = problem.by_label(marginals)
     pairs = of_labels[problem.source][:, :, np.newaxis] * of_labels[problem.target][:, np.newaxis]
-    of_ends = np.searchsorted(chains.starts, [problem.source, problem.target], side="right") - 1
-    for e in np.flatnonzero(of_ends[0] == of_ends[1]).tolist():
-        b, u, v = int(of_ends[0, e]), int(problem.source[e]), int(problem.target[e])
+    of_ends = problem.sequences[0]
+    for e in np.flatnonzero(problem.inside).tolist():
+        b, u, v = int(of_ends[e]), int(problem.source[e]), int(problem.target[e])
         begin, end = int(chains.starts[b]), int(chains.starts[b + 1])
         sentence = arrays.cut(chains, np.arange(begin, end), np.array([0, end - begin]))
         log_z = LinearChain().log_partition(sentence)[0]

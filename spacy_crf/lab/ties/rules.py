@@ -51,8 +51,7 @@ class RuledTies(TiedChains):
 
     def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
         """Whether no table is too large."""
-        halves = self.prepare(scores, clamp).halves
-        return bool(self.inference.fits(halves.tied, np.arange(len(halves.tied.firsts))).all())
+        return self.inference.fits(self.prepare(scores, clamp).problem)
 
     def expectations(
         self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None

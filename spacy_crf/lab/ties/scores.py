@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ... import arrays
+from ...kernels import linear_chain as chain_kernels
+from ...kernels.linear_chain import ChainArrays
 from ...types import ChainScores, Clamp, Floats
 from ..kernels import ties as kernels
 
@@ -86,6 +88,14 @@ class TiedScores(NamedTuple):
         return ChainScores(*self[:4], self.starts)
 
 
+def potentials(chains: ChainScores) -> ChainArrays:
+    """Scores of chains as kernels take them."""
+    transitions = np.asarray(chains.transitions, dtype=np.float64)
+    transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
+    contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
+    return ChainArrays(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
+
+
 class Problem(NamedTuple):
     """Sequences each of which is tied, to another one or in itself. Components are numbered by their first sequences."""
 
@@ -121,12 +131,17 @@ class Problem(NamedTuple):
     @property
     def inside(self) -> NDArray[np.bool_]:
         """Which ties join two tokens of one sequence: bool[E]."""
-        return are_inside(self.chains.starts, self.source, self.target)
+        return np.equal(*self.sequences)
+
+    @property
+    def sequences(self) -> NDArray[np.int64]:
+        """Sequences of the ends of ties: int64[2, E]."""
+        return sequences_of(self.chains.starts, self)
 
     def by_sequence(self, inside: NDArray[np.bool_]) -> "Problem":
         """The sequences without the ties between them, each a component; with those inside them (bool[E])."""
         sequences = np.arange(len(self.component))
-        of_ties = np.searchsorted(self.chains.starts, self.source[inside], side="right") - 1
+        of_ties = self.sequences[0, inside]
         order = np.argsort(of_ties, kind="stable")
         some = np.flatnonzero(inside)[order]
         return self._replace(
@@ -148,14 +163,14 @@ class Problem(NamedTuple):
         """Sums of numbers of sequences: float64[C]."""
         return np.bincount(self.component, of_sequences, minlength=len(self.firsts))
 
-    def some(self, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:
-        """Some of the chains (bool[B]), and their tokens."""
-        if sequences.all():
-            return self.chains, np.arange(len(self.chains.emissions))
-        return cut_chains(self.chains, sequences)
+    def parts(self) -> "Iterator[tuple[Problem, NDArray[np.int64]]]":
+        """Each component, and its tokens."""
+        return map(self.only, range(len(self.firsts)))
 
     def only(self, c: int) -> "tuple[Problem, NDArray[np.int64]]":
         """A single component, and its tokens."""
+        if len(self.firsts) == 1:
+            return self, np.arange(len(self.chains.emissions))
         chains, tokens = cut_chains(self.chains, self.component == c)
         ties = slice(int(self.bounds[c]), int(self.bounds[c + 1]))
         places = [np.searchsorted(tokens, ends[ties]) for ends in (self.source, self.target)]
@@ -187,59 +202,27 @@ class Problem(NamedTuple):
 
     def score(self, states: NDArray[np.int32]) -> Floats:
         """Scores of labellings (int32[N, T]): float64[N, C]."""
-        chains, n_tokens = self.chains, states.shape[1]
-        opens, closes = arrays.ends(chains.starts, n_tokens)
-        of_tokens = chains.emissions[np.arange(n_tokens), states]
-        of_tokens[:, opens] += chains.first[states[:, opens]]
-        of_tokens[:, closes] += chains.last[states[:, closes]]
-        of_tokens[:, ~opens] += chains.transitions[self._steps(states, opens)]
-        of_ties = self.tables[self._pairs(states)]
-        if len(self.firsts) == 1:
-            return (of_tokens.sum(axis=1) + of_ties.sum(axis=1))[:, np.newaxis]
+        chains, of_chains = potentials(self.chains), np.empty((len(states), len(self.component)))
+        for labelling, scores in zip(states, of_chains):
+            chain_kernels.path_score(chains, labelling, scores)
         total = np.zeros((len(states), len(self.firsts)))
-        np.add.at(total.T, self.of_tokens, of_tokens.T)
-        np.add.at(total.T, self.of_ties, of_ties.T)
+        np.add.at(total.T, self.component, of_chains.T)
+        np.add.at(total.T, self.of_ties, self.tables[self._pairs(states)].T)
         return total
 
     def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
         """Which scores labellings (int32[N, T]) use, times a weight: those of the chains, and of the tables."""
         used, tables = arrays.zeros(self.chains), np.zeros(self.tables.shape)
-        n_tokens = states.shape[1]
-        opens, closes = arrays.ends(self.chains.starts, n_tokens)
-        _count(used.emissions, (np.broadcast_to(np.arange(n_tokens), states.shape), states), weight)
-        _count(used.first, (states[:, opens],), weight)
-        _count(used.last, (states[:, closes],), weight)
-        _count(used.transitions, self._steps(states, opens), weight)
-        _count(tables, self._pairs(states), weight)
+        weights, into = np.full(len(self.component), weight), potentials(used)
+        for labelling in states:
+            chain_kernels.path_expectations(labelling, weights, into)
+        np.add.at(tables, self._pairs(states), weight)
         return used, tables
 
-    def _steps(self, states: NDArray[np.int32], opens: NDArray[np.bool_]) -> tuple[NDArray, ...]:
-        """Where the transitions of labellings stand."""
-        t = np.flatnonzero(~opens)
-        steps = states[:, t - 1], states[:, t]
-        return (np.broadcast_to(t, steps[0].shape), *steps) if self.chains.transitions.ndim == 3 else steps
-
     def _pairs(self, states: NDArray[np.int32]) -> tuple[NDArray, ...]:
-        """Where the scores of their ties stand."""
+        """Where the scores of the ties of labellings (int32[N, T]) stand."""
         labels = self.label_of[states[:, self.source]], self.label_of[states[:, self.target]]
         return np.broadcast_to(self.kind, labels[0].shape), *labels
-
-
-def _count(total: Floats, index: tuple[NDArray, ...], weight: float) -> None:
-    """Adds a weight as often as a place is there."""
-    if not total.size:
-        return
-    flat = np.ravel_multi_index([np.ravel(axis) for axis in index], total.shape)
-    total += weight * np.bincount(flat, minlength=total.size).reshape(total.shape)
-
-
-def components(problem: Problem) -> Iterator[tuple[Problem, NDArray[np.int64]]]:
-    """Each of a problem's, with its tokens."""
-    if len(problem.firsts) == 1:
-        yield problem, np.arange(len(problem.chains.emissions))
-        return
-    for c in range(len(problem.firsts)):
-        yield problem.only(c)
 
 
 def log_mean(logarithms: Floats) -> float:
@@ -276,18 +259,17 @@ class Halves:
             place = np.empty(len(scores.emissions), dtype=np.int64)
             place[self.tied_tokens] = np.arange(len(self.tied_tokens))
             ends = place[ends]
-        of_ties, kind = component[number[of_ends[0]]], ties.kind.astype(np.int64)
-        if not _are_sorted(of_ties, *ends):
-            order = np.lexsort((*ends[::-1], of_ties))
-            of_ties, ends, kind = of_ties[order], np.take(ends, order, axis=1), kind[order]
+        of_ties = component[number[of_ends[0]]]
+        order = np.lexsort((*ends[::-1], of_ties))
+        ends = np.take(ends, order, axis=1)
         self.tied = Problem(
             chains=chains,
             component=component,
             firsts=np.unique(component, return_index=True)[1],
             source=ends[0],
             target=ends[1],
-            kind=kind,
-            bounds=np.searchsorted(of_ties, np.arange(n + 1)),
+            kind=ties.kind[order].astype(np.int64),
+            bounds=np.searchsorted(of_ties[order], np.arange(n + 1)),
             tables=ties.sums(scores.tables),
             label_of=np.asarray(scores.label_of),
         )
@@ -307,19 +289,9 @@ class Halves:
         return self._clamp if self.tied is None else arrays.cut_clamp(self._clamp, self.free_tokens)
 
 
-def are_inside(starts: NDArray[np.int64], source: NDArray, target: NDArray) -> NDArray[np.bool_]:
-    """Which ties (int[E], int[E]) join two tokens of one sequence: bool[E]."""
-    ends = np.searchsorted(starts, [source, target], side="right")
-    return ends[0] == ends[1]
-
-
-def _are_sorted(*keys: NDArray[np.int64]) -> bool:
-    """Whether rows rise by their first keys, where these are equal by the second ones, and so on."""
-    rises, same = np.zeros(len(keys[0]) - 1, dtype=bool), np.ones(len(keys[0]) - 1, dtype=bool)
-    for key in keys:
-        rises |= same & (key[1:] > key[:-1])
-        same &= key[1:] == key[:-1]
-    return bool((rises | same).all())
+def sequences_of(starts: NDArray[np.int64], ties: "Union[Ties, Problem]") -> NDArray[np.int64]:
+    """Sequences of the ends of ties: int64[2, E]."""
+    return np.searchsorted(starts, [ties.source, ties.target], side="right") - 1
 
 
 def cut_chains(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[ChainScores, NDArray[np.int64]]:

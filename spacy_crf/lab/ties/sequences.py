@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ... import arrays
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import States
-from ...types import ChainScores, Floats
+from ...types import Floats
 from ..kernels import frontier as kernels
+from .method import Expected
 from .scores import Problem
 
 _MOST = 3.0  # frontiers for each state and token, on average: with more of them a junction tree is quicker
@@ -109,20 +110,15 @@ def _decide_batch(problem: Problem, some: list[Cutset], states: States) -> None:
         states[cutset.tokens] = path.states[starts[best] : starts[best + 1]]
 
 
-def sum_up(
-    problem: Problem,
-    log_z: Floats,
-    weights: Optional[Floats] = None,
-    d_chains: Optional[ChainScores] = None,
-    d_tables: Optional[Floats] = None,
-) -> None:
-    """Compute the log partitions of components that are a single sequence with few ties open at once. With `weights`, also add
-    the derivatives of their weighted sum to `d_chains` and `d_tables`.
+def sum_up(problem: Problem, weights: Optional[Floats], found: Expected) -> None:
+    """Compute the log partitions of components that are a single sequence with few ties open at once, and add the derivatives
+    of their weighted sum.
 
-    log_z (float64[C]): NaN for the components to compute; receives the results. NaN stays where numbers are too small to be
+    weights (float64[C]): Of the components in the sum; None for the log partitions alone.
+    found (Expected): Its log partitions are NaN for the components to compute. NaN stays where numbers are too small to be
         trusted.
-    weights (float64[C]): Weights of the components in the sum.
     """
+    log_z, d_chains, d_tables = found
     chosen = list(chosen_of(problem, np.isnan(log_z)))
     if not chosen:
         return
@@ -132,7 +128,7 @@ def sum_up(
     steps = np.exp(transitions - top[:, np.newaxis, np.newaxis])
     of_tables = problem.tables.max(axis=(1, 2), initial=-np.inf)
     tables, label_of = np.exp(problem.tables - of_tables[:, np.newaxis, np.newaxis]), problem.label_of.astype(np.int64)
-    derives = weights is not None and d_chains is not None and d_tables is not None
+    derives = weights is not None
     d_steps = d_chains.transitions.reshape(transitions.shape) if derives else np.zeros((0, *transitions.shape[1:]))
     own = problem.own
     for c, tokens, ties, frontier in chosen:
@@ -146,14 +142,14 @@ def sum_up(
             d_own, into = np.zeros(part.shape), (d_steps[rows], d_tables)
         else:
             d_own, into = part[:0], (d_steps, tables[:0])
-        found = kernels.sum_up(factors, frontier, float(weights[c]) if derives else 0.0, d_own, *into)
-        if np.isnan(found):
+        total = kernels.sum_up(factors, frontier, float(weights[c]) if derives else 0.0, d_own, *into)
+        if np.isnan(total):
             if derives:
                 for array, old in zip(into, before):
                     array[:] = old
             continue
         of_steps = top[tokens][1:].sum() if len(steps) > 1 else (n_tokens - 1) * top[0]
-        log_z[c] = found + largest.sum() + of_steps + of_tables[problem.kind[ties]].sum()
+        log_z[c] = total + largest.sum() + of_steps + of_tables[problem.kind[ties]].sum()
         if derives:
             d_chains.emissions[tokens] += d_own
             d_chains.first[:] += d_own[0]

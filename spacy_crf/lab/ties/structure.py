@@ -4,7 +4,6 @@ Sequences that no tie touches never leave the chain. The others fall into compon
 sequences; the other sequences of a component have 0.
 """
 
-from collections.abc import Callable
 from functools import cached_property
 from hashlib import blake2b
 from typing import Optional
@@ -18,7 +17,7 @@ from ...inference.linear_chain import LinearChain
 from ...inference.structure import ScoresOrWork, States, Structure, Work
 from ...kernels import linear_chain as chain_kernels
 from ...types import ChainScores, Clamp, Floats, Path
-from ..local_losses import LocalLoss, Walks
+from ..local_losses import Walks
 from .belief_propagation import BeliefPropagation
 from .losses import own_terms
 from .mean_field import MeanField
@@ -38,12 +37,9 @@ class TiedWork(Work[TiedScores]):
         return Halves(self.scores, self.clamp)
 
     @property
-    def problem(self) -> Problem:
+    def problem(self) -> Optional[Problem]:
+        """What is tied; None if nothing is."""
         return self.halves.tied
-
-    @property
-    def is_tied(self) -> bool:
-        return self.halves.tied is not None
 
     def spread(self, of_components: Floats) -> Floats:
         """Values of components as those of all sequences."""
@@ -120,37 +116,34 @@ class TiedChains(Structure[TiedScores]):
         self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
-        weights, halves = work.check_weights(weights), work.halves
-        if halves.tied is None:
-            log_z, free = self.chain.expectations(halves.free, clamp=halves.free_clamp, weights=weights)
-            return log_z, work.given._replace(**arrays.named(free), tables=np.zeros(work.scores.tables.shape))
-        found = self.inference.expectations(halves.tied, weights[halves.tied_sequences[halves.tied.firsts]])
-        values = work.spread(found.log_z)
-        if not len(halves.free_sequences):
-            total = work.given._replace(**arrays.named(found.chains), tables=np.zeros(work.scores.tables.shape))
-            work.scores.ties.by_feature(found.tables, total.tables)
-            return values, total
-        log_z, free = self.chain.expectations(
-            halves.free, clamp=halves.free_clamp, weights=weights[halves.free_sequences]
-        )
-        total = arrays.zeros(work.given)
-        values[halves.free_sequences] = log_z
-        for part, tokens in ((free, halves.free_tokens), (found.chains, halves.tied_tokens)):
-            arrays.add(total.chains, part, tokens)
-        work.scores.ties.by_feature(found.tables, total.tables)
-        return values, total
+        weights, halves, tied = work.check_weights(weights), work.halves, work.problem
+        log_z, tables, parts = np.zeros(work.n_sequences), np.zeros(work.scores.tables.shape), []
+        if tied is not None:
+            found = self.inference.expectations(tied, weights[halves.tied_sequences[tied.firsts]])
+            log_z = work.spread(found.log_z)
+            work.scores.ties.by_feature(found.tables, tables)
+            parts.append((found.chains, halves.tied_tokens))
+        if tied is None or len(halves.free_sequences):
+            of_free = weights[halves.free_sequences]
+            log_z[halves.free_sequences], free = self.chain.expectations(
+                halves.free, clamp=halves.free_clamp, weights=of_free
+            )
+            parts.append((free, halves.free_tokens))
+        chains = parts[0][0]
+        if len(parts) > 1:
+            chains = arrays.zeros(work.scores.chains)
+            for part, tokens in parts:
+                arrays.add(chains, part, tokens)
+        return log_z, work.given._replace(**arrays.named(chains), tables=tables)
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
         halves = work.halves
         if halves.tied is None:
             return self.chain.marginals(halves.free, clamp=halves.free_clamp)
-        found = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
-        if not len(halves.free_sequences):
-            return found
         marginals = np.empty(work.scores.emissions.shape)
         marginals[halves.free_tokens] = self.chain.marginals(halves.free, clamp=halves.free_clamp)
-        marginals[halves.tied_tokens] = found
+        marginals[halves.tied_tokens] = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
         return marginals
 
     # ------------------------------------------------------------------------------------------------- maxima
@@ -160,8 +153,7 @@ class TiedChains(Structure[TiedScores]):
         if halves.tied is None:
             return self.chain.viterbi(halves.free, clamp=halves.free_clamp)
         states = np.empty(work.n_tokens, dtype=np.int32)
-        if len(halves.free_sequences):
-            states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
+        states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
         states[halves.tied_tokens] = self.inference.best(halves.tied)
         return Path(states, self.score_path(work, states))
 
@@ -172,7 +164,7 @@ class TiedChains(Structure[TiedScores]):
         scores, of_chains = work.scores, np.empty(work.n_sequences)
         free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
         chain_kernels.path_score(free, states, of_chains)
-        if not work.is_tied:
+        if work.problem is None:
             return of_chains
         values = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
         kind, i, j, sequences = self._pairs(work, states)
@@ -184,7 +176,7 @@ class TiedChains(Structure[TiedScores]):
             out.emissions, out.transitions.reshape(work.transitions.shape), out.first, out.last, work.starts
         )
         chain_kernels.path_expectations(states, weights[work.first_of], uses)
-        if work.is_tied:
+        if work.problem is not None:
             kind, i, j, sequences = self._pairs(work, states)
             of_kinds = np.zeros(work.problem.tables.shape)
             np.add.at(of_kinds, (kind, i, j), weights[sequences])
@@ -259,9 +251,9 @@ class TiedChains(Structure[TiedScores]):
         annotation (bool[T, S]): Identifies the walks, which continue from where the last call left them.
         """
         states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)
-        if not work.is_tied:
+        if work.problem is None:
             return states
-        states, tied = np.array(states, dtype=np.int32), work.halves.tied_tokens
+        states, tied = np.array(states), work.halves.tied_tokens
         if begin is not None:
             states[:, tied] = begin[:, tied]
         keys = _keys(work, annotation) if persistent else []
@@ -276,8 +268,7 @@ class TiedChains(Structure[TiedScores]):
         """The same structure with another method of inference."""
         return TiedChains(inference)
 
-    def own_terms(self, loss: LocalLoss) -> Callable:
-        return own_terms(loss)
+    own_terms = staticmethod(own_terms)
 
     def bounds(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
         """Lower and upper bound of the log partition of all sequences together."""
