@@ -293,7 +293,7 @@ def test_walks_that_stay_where_they_are_are_counted():
         inference = Gibbs()
         TiedChains(inference).marginals(scores._replace(tables=tables, first=np.zeros(2), last=np.zeros(2)))
         assert (inference.n_asked, inference.n_unsettled) == (1, unsettled)
-    _, effective = inference.importance(TiedChains(inference).prepare(scores).problem)
+    _, effective = inference.importance(TiedChains(inference).prepare(scores).tied)
     assert 100 < effective[0] <= 200 + 1e-9
 
 
@@ -591,11 +591,11 @@ def test_what_the_ends_of_ties_say_of_each_other():
     """Mutual information, where belief propagation is exact."""
     for scores, _ in problems(12, seed=14, tree=True):
         known, work = EnumeratedGraph(scores), TiedChains(PRECISE).prepare(scores)
-        if not known.ways or work.problem is None:
+        if not known.ways or work.tied is None:
             continue
-        found = PRECISE.information(work.problem)
-        tokens, label_of = work.halves.tied_tokens, np.asarray(scores.label_of)
-        for u, v, information in zip(tokens[work.problem.source], tokens[work.problem.target], found):
+        found = PRECISE.information(work.tied)
+        tokens, label_of = work.tied_tokens, np.asarray(scores.label_of)
+        for u, v, information in zip(tokens[work.tied.source], tokens[work.tied.target], found):
             pairs = np.zeros(scores.tables.shape[1:])
             for score, states, _ in known.ways:
                 pairs[label_of[states[u]], label_of[states[v]]] += np.exp(score - known.log_z)
@@ -803,7 +803,7 @@ def test_sums_along_single_sequences(spread):
             [6, 6], 3, [*pairs, *((u + 6, v + 6) for u, v in pairs[:1])], rng, per_position=number % 3 == 0
         )
         arrays_of = {name: spread * array for name, array in arrays.named(scores).items()}
-        problem = TiedChains(exact).prepare(scores._replace(**arrays_of)).problem
+        problem = TiedChains(exact).prepare(scores._replace(**arrays_of)).tied
         weights = np.array([0.5, 2.0])
         found = exact.expectations(problem, weights)
         with pytest.MonkeyPatch.context() as patch:

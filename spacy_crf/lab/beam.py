@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
-from ..arrays import LatestResults
 from ..inference.scaling import ChainWork
 from ..inference.structure import States, Work
 from ..kernels import log_space
@@ -15,8 +14,6 @@ from ..types import Floats, Path
 from .higher_order.structure import HigherOrderWork
 from .kernels import beam as kernels
 from .kernels import higher_order
-
-_shared = LatestResults()
 
 
 @dataclass(frozen=True)
@@ -85,5 +82,4 @@ class Beam:
 
 def _leaving(work: Work) -> Floats:
     """Score of the best transition out of each state: float64[1 or T, S]."""
-    best_leaving = kernels.best_leaving
-    return best_leaving(work.transitions) if work.per_position else _shared.of(best_leaving, work.transitions)
+    return work.transitions.max(axis=2, initial=-np.inf)

@@ -45,7 +45,7 @@ class Decoding:
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     unexplained: Optional[str] = None  # why it is not known what the weights say of a labelling, where it is not
     walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
-    ties: Any = None  # what joins tokens beyond chains (`lab.ties.decoding.Ties`), if anything does
+    ties: Any = None  # what joins tokens beyond chains (`lab.ties.decoding.TiedDecoding`), if anything does
 
     # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
     # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.

@@ -150,10 +150,21 @@ class HigherOrderWork(Work[HigherOrderScores]):
         RETURNS (float64[B], float64[M, S]): Log partitions, 0 for the other sequences; and the probability of each state at the M
             tokens of these sequences.
         """
-        depth, log_z = self.lattice.depth, np.zeros(self.n_sequences)
-        chances = np.empty((int(np.diff(self.starts)[depth == 0].sum()), self.n_states))
-        kernels.sum_alone(self.emissions, self.starts, depth, log_z, chances)
+        emissions, sequence_of = self.emissions[self.are_alone], self.sequence_of[self.are_alone]
+        largest = emissions.max(axis=1, initial=-np.inf)
+        chances = np.exp(emissions - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
+        sums = chances.sum(axis=1)
+        with np.errstate(divide="ignore"):
+            log_z = np.bincount(sequence_of, np.log(sums) + largest, minlength=self.n_sequences)
+        chances *= np.divide(log_z[sequence_of] > -np.inf, sums, out=np.zeros(len(sums)), where=sums > 0.0)[
+            :, np.newaxis
+        ]
         return log_z, chances
+
+    @property
+    def are_alone(self) -> NDArray[np.bool_]:
+        """Tokens of sequences without a lattice: bool[T]."""
+        return self.lattice.depth[self.sequence_of] == 0
 
 
 class HigherOrder(Structure[HigherOrderScores]):
@@ -212,14 +223,15 @@ class HigherOrder(Structure[HigherOrderScores]):
         level, depth = work.lattice.level, work.lattice.depth
         kernels.collect(level, work.sums.chances(weights), work.starts, _flat(out))
         if not depth.all():
-            kernels.collect_alone(work.starts, depth, work.alone[1], weights, out.emissions)
+            alone = work.are_alone
+            out.emissions[alone] += weights[work.sequence_of[alone], np.newaxis] * work.alone[1]
 
     def best(self, work: HigherOrderWork) -> Path:
         sums, depth = work.sums, work.lattice.depth
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         kernels.viterbi(sums.level, sums.scores, sums.weights, work.starts, *path)
         if not depth.all():
-            alone = depth[work.sequence_of] == 0
+            alone = work.are_alone
             best = work.emissions.max(axis=1, initial=-np.inf)
             path.states[alone] = np.where(best > -np.inf, work.emissions.argmax(axis=1), -1)[alone]
             totals = np.bincount(work.sequence_of, best, minlength=work.n_sequences).astype(np.float64)

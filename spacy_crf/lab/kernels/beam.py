@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ...kernels import helper, kernel
 from ...kernels.numerics import LANES, best_before, best_end
 from ...types import GOES_ON, Floats
+from .higher_order import follow_back
 from .lattice import MAXIMA
 
 GROUPS = 16  # a row is divided into at least so many
@@ -72,17 +73,6 @@ def _choose(values, states, n, beam, largest, chosen):
         found -= 1
         chosen[worst] = chosen[found]
     return found
-
-
-@kernel
-def best_leaving(transitions):
-    """The best transition out of each state: float64[1 or n, S]."""
-    leaving = np.full(transitions.shape[:2], -np.inf)
-    for k in range(len(leaving)):
-        for i in range(leaving.shape[1]):
-            for j in range(leaving.shape[1]):
-                leaving[k, i] = max(leaving[k, i], transitions[k, i, j])
-    return leaving
 
 
 @helper
@@ -155,7 +145,7 @@ def viterbi(scores, layout, block, arcs, leaving, beam, states, totals):
     """`linear_chain.viterbi` within a beam.
 
     scores (Scores), layout (Layout), block (float64[1 or n, R, C]), arcs (float64[A]): As there.
-    leaving (float64[1 or n, S]): See `best_leaving`.
+    leaving (float64[1 or n, S]): The best transition out of each state.
     beam (tuple): How many states are kept, and how far below the best one.
     states (int32[n]), totals (float64[B]): Receive the paths and their scores; -1 and -inf where the beam comes to nothing.
     """
@@ -213,7 +203,7 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
     """`higher_order.viterbi` within a beam, which keeps a few nodes of each token.
 
     level (higher_order.Level), scores (float64[N]), weights (float64[A]): As there.
-    leaving (float64[1 or n, S]): See `best_leaving`.
+    leaving (float64[1 or n, S]): The best transition out of each state.
     beam (tuple): How many nodes are kept, and how far below the best one.
     kept (bool[N]): Receives which.
     states (int32[n]), totals (float64[B]): Receive the paths and their scores; -1 and -inf where the beam comes to nothing.
@@ -260,13 +250,7 @@ def search_lattice(level, scores, weights, leaving, beam, starts, kept, states, 
                 if kept[v]:
                     before[n_before] = v
                     n_before += 1
-        last, totals[b] = -1, -np.inf
-        for v in range(node_starts[end - 1], node_starts[end]):
-            if delta[v] > totals[b]:
-                last, totals[b] = v, delta[v]
-        for t in range(end - 1, begin - 1, -1):
-            states[t] = symbol[last] if last >= 0 else -1
-            last = back[last] if last >= 0 else -1
+        totals[b] = follow_back(level, delta, back, begin, end, states)
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces
@@ -277,7 +261,7 @@ def search(log_potentials, leaving, beam, left, states, totals):
     """`semi_markov.viterbi` within a beam, which keeps a few states of the pieces that end with a token.
 
     log_potentials (log_space.LogPotentials)
-    leaving (float64[1 or n, S]): See `best_leaving`.
+    leaving (float64[1 or n, S]): The best transition out of each state.
     beam (tuple): How many states are kept, and how far below the best one.
     left (float64[n, S]): Receives the scores of the prefixes that are kept, -inf for the others.
     states (int32[n]), totals (float64[B]): Receive the paths and their scores; -1 and -inf where the beam comes to nothing.

@@ -44,17 +44,10 @@ def _make_prefixes(most, n_automata):
     slots = 1
     while slots < 2 * most:
         slots *= 2
-    return SearchQueue(
-        np.empty(most),
-        np.empty(most),
-        np.empty(most, dtype=np.int32),
-        np.empty(most, dtype=np.int32),
-        np.empty(most, dtype=np.int32),
-        np.empty((most, n_automata), dtype=np.int16),
-        np.empty(most, dtype=np.int32),
-        np.full(slots, -1, dtype=np.int32),
-        np.zeros(2, dtype=np.int64),
-    )
+    bounds, reached = np.empty((2, most))
+    tag_of, place_of, parent, heap = np.empty((4, most), dtype=np.int32)
+    states, seen = np.empty((most, n_automata), dtype=np.int16), np.full(slots, -1, dtype=np.int32)
+    return SearchQueue(bounds, reached, tag_of, place_of, parent, states, heap, seen, np.zeros(2, dtype=np.int64))
 
 
 @helper
@@ -62,28 +55,25 @@ def _take(prefixes, last_place):
     """The best prefix in the queue that is the first of its kind or complete, -1 if there is none."""
     while prefixes.counts[1] > 0:
         prefixes.counts[1] -= 1
-        node = _pop(prefixes.heap, prefixes.bounds, prefixes.counts[1])
+        node = pop(prefixes.heap, prefixes.bounds, prefixes.counts[1])
         if prefixes.place_of[node] == last_place or _is_first(prefixes, node):
             return node
     return -1
 
 
 @helper
-def _pop(heap, bounds, n):
+def pop(heap, bounds, n):
     """Take the top from the heap, of which n nodes are left."""
-    top = heap[0]
-    heap[0] = heap[n]
-    at = 0
-    while True:
+    top, moved, at = heap[0], heap[n], 0
+    while 2 * at + 1 < n:
         below = 2 * at + 1
-        if below >= n:
-            break
         if below + 1 < n and bounds[heap[below + 1]] > bounds[heap[below]]:
             below += 1
-        if bounds[heap[at]] >= bounds[heap[below]]:
+        if bounds[moved] >= bounds[heap[below]]:
             break
-        heap[at], heap[below] = heap[below], heap[at]
+        heap[at] = heap[below]
         at = below
+    heap[at] = moved
     return top
 
 

@@ -123,11 +123,16 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
     weights, l2, dual, rates, first = ascent.weights, ascent.l2, ascent.dual, ascent.rates, ascent.first
     rows, n, weight = table.rows[b], corpus.starts[b + 1] - corpus.starts[b], corpus.weights[b]
     mean, theta, scores = ascent.uses[rows[0] : rows[-1]], ascent.theta[rows[0] : rows[-1]], table.room
-    _read(table.scores, rows, table.ascent)  # with the cost
+    _copy(table.scores, rows, table.ascent, False)  # with the cost
     log_z = 0.0
     for _ in range(20):
-        _rise(theta, 0.0 if first else rates[b], table.ascent, scores)
-        _write(scores, rows, table.scores)
+        rate = 0.0 if first else rates[b]
+        for r in range(theta.shape[0]):
+            for j in range(theta.shape[1]):
+                # Rates may become 0
+                rise = table.ascent[r, j]
+                scores[r, j] = theta[r, j] + rate * rise if rise > -np.inf else -np.inf
+        _copy(table.scores, rows, scores, True)
         for kind in range(len(table.derivatives)):
             clear(table.derivatives[kind], rows[kind + 1] - rows[kind])
         if segments is not None:
@@ -157,14 +162,6 @@ def _move_distribution(corpus, work, pairs, chains, segments, table, ascent, b):
 
 
 @helper
-def _rise(theta, rate, ascent, scores):
-    for r in range(theta.shape[0]):
-        for j in range(theta.shape[1]):
-            # Rates may become 0
-            scores[r, j] = theta[r, j] + rate * ascent[r, j] if ascent[r, j] > -np.inf else -np.inf
-
-
-@helper
 def _settle(scores, n, theta):
     """Each token has one state, so only differences within its row matter, and the scores of n tokens may stay small."""
     for r in range(theta.shape[0]):
@@ -184,24 +181,16 @@ def _descend(slots, amounts, weights, l2, step):
 
 
 @helper
-def _read(tables, rows, target):
-    """The scores, or derivatives, of a sequence, one kind below the other."""
+def _copy(tables, rows, table, back):
+    """Copy the scores, or derivatives, of a sequence to a table, one kind below the other; or back."""
     r = 0
     for kind in range(len(tables)):
         for t in range(rows[kind + 1] - rows[kind]):
-            for j in range(target.shape[1]):
-                target[r, j] = tables[kind][t, j]
-            r += 1
-
-
-@helper
-def _write(source, rows, tables):
-    """The reverse of `_read`."""
-    r = 0
-    for kind in range(len(tables)):
-        for t in range(rows[kind + 1] - rows[kind]):
-            for j in range(source.shape[1]):
-                tables[kind][t, j] = source[r, j]
+            for j in range(table.shape[1]):
+                if back:
+                    tables[kind][t, j] = table[r, j]
+                else:
+                    table[r, j] = tables[kind][t, j]
             r += 1
 
 
@@ -216,9 +205,9 @@ def _add(rows, amount, others):
 def _aim(corpus, work, pairs, segments, table, b, mean):
     """The direction from a sequence's present mean to its target: by score in ``table.direction``, and collected by weight."""
     direction = table.direction
-    _read(table.derivatives, table.rows[b], direction)
+    _copy(table.derivatives, table.rows[b], direction, False)
     _add(direction[: len(mean)], -1.0, mean)
-    _write(direction, table.rows[b], table.derivatives)
+    _copy(table.derivatives, table.rows[b], direction, True)
     return collect(corpus, work, pairs, segments, b)
 
 

@@ -337,19 +337,11 @@ def _make_prefixes(most, n_automata, n_places):
     hashes = 64
     while hashes < 4 * most:
         hashes *= 2
-    return PrefixTable(
-        np.empty(most),
-        np.empty(most),
-        np.empty(most, dtype=np.int32),
-        np.empty(most, dtype=np.int32),
-        np.empty(most, dtype=np.int32),
-        np.empty(most, dtype=np.int32),
-        np.empty((most, n_automata), dtype=np.int32),
-        np.full(n_places, -1, dtype=np.int32),
-        np.arange(most - 1, -1, -1).astype(np.int32),
-        np.full(hashes, -1, dtype=np.int32),
-        np.array([most, 0, 0]),
-    )
+    score, worth = np.empty((2, most))
+    parent, step, place, beside = np.empty((4, most), dtype=np.int32)
+    states, free = np.empty((most, n_automata), dtype=np.int32), np.arange(most - 1, -1, -1).astype(np.int32)
+    latest, known = np.full(n_places, -1, dtype=np.int32), np.full(hashes, -1, dtype=np.int32)
+    return PrefixTable(score, worth, parent, step, place, beside, states, latest, free, known, np.array([most, 0, 0]))
 
 
 @helper

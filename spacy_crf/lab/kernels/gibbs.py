@@ -54,13 +54,15 @@ def own_scores(chains, t, begin, end, power, row):
 
 
 @helper
-def _tell(neighbours, states, t, begin, end, power, row):
-    """Add the scores of a token's ties to tokens outside begin:end to `row`. RETURNS (bool): Whether it has ties inside
-    begin:end too."""
+def _tell(neighbours, states, t, begin, end, inside, power, row):
+    """Add the scores of a token's ties to tokens inside begin:end, or else of those to tokens outside it, to `row`.
+
+    RETURNS (bool): Whether the token has other ties too.
+    """
     bounds, ends, kinds, tables, label_of = neighbours
     has_others = False
     for e in range(bounds[t], bounds[t + 1]):
-        if begin <= ends[e] < end:
+        if (begin <= ends[e] < end) != inside:
             has_others = True
         else:
             told = tables[kinds[e], label_of[states[ends[e]]]]
@@ -117,22 +119,11 @@ def _follow(chains, neighbours, rows, power, b, uniforms, room, states):
                     terms[i] += power * transitions[(t + 1) * step, i, states[t + 1]]
         if is_joined:
             shift -= log_sum(terms)
-            _tell_inside(neighbours, states, t, end, power, terms)
+            _tell(neighbours, states, t, t + 1, end, True, power, terms)
             shift += log_sum(terms)
         if len(uniforms):
             states[t] = draw(terms, uniforms[t])
     return shift
-
-
-@helper
-def _tell_inside(neighbours, states, t, end, power, row):
-    """Add the scores of a token's ties to later tokens of its sequence, given the labels of these, to `row`."""
-    bounds, ends, kinds, tables, label_of = neighbours
-    for e in range(bounds[t], bounds[t + 1]):
-        if t < ends[e] < end:
-            told = tables[kinds[e], label_of[states[ends[e]]]]
-            for j in range(len(row)):
-                row[j] += power * told[label_of[j]]
 
 
 @helper
@@ -197,7 +188,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
                 for t in range(begin, end):
                     own_scores(chains, t, begin, end, power, rows[t])
                     if is_told:
-                        _tell(neighbours, states, t, begin, end, power, rows[t])
+                        _tell(neighbours, states, t, begin, end, False, power, rows[t])
                     if t > begin:
                         _filter(rows, t, transitions, t * step, power, exps, top, room)
             more = _follow(chains, neighbours, rows, power, b, uniforms[n], room, proposed)
@@ -263,11 +254,11 @@ def ascend(chains, neighbours, some, sweeps, states):
                 for t in range(begin, end):
                     own_scores(chains, t, begin, end, 1.0, own[t])
                     rows[t] = own[t]
-                    has_inside |= _tell(neighbours, states, t, begin, end, 1.0, own[t])
+                    has_inside |= _tell(neighbours, states, t, begin, end, False, 1.0, own[t])
                     if turn == 0:
                         rows[t] = own[t]
                     else:  # none is inside of nothing
-                        _tell(neighbours, states, t, 0, 0, 1.0, rows[t])
+                        _tell(neighbours, states, t, 0, 0, False, 1.0, rows[t])
                 if turn == 1 and not has_inside:
                     continue
                 best_path(chains, rows, begin, end, proposed)

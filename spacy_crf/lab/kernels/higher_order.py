@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
-from ...kernels.exponentials import exp_row
-from ...kernels.numerics import LINEAR, SPREAD, TINY, merge
+from ...kernels.numerics import TINY, draw_mass, merge
 from ...types import Floats
 
 _PRIME, _FACTOR = (1 << 32) - 5, 2654435  # whose product is no larger than an int64 is
@@ -189,11 +188,7 @@ def first_level(kept, emissions, first, last, starts, grams, order, stride):
         for j in range(size):
             node_starts[t + 1] += kept[t, j]
     n_nodes = node_starts[-1]
-    symbol, code, source = (
-        np.empty(n_nodes, dtype=np.int64),
-        np.empty(n_nodes, dtype=np.int64),
-        np.zeros(n_nodes, dtype=np.int64),
-    )
+    symbol, code, source = np.zeros((3, n_nodes), dtype=np.int64)
     scores, arcs = np.empty(n_nodes), np.zeros(n_nodes + 1, dtype=np.int64)
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
@@ -243,11 +238,7 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
                         n_new[v] += chosen[a]
                 n_nodes += n_new[v]
             new_starts[t + 1] = n_nodes
-    new_symbol, new_code, new_source = (
-        np.empty(n_nodes, dtype=np.int64),
-        np.empty(n_nodes, dtype=np.int64),
-        np.zeros(n_nodes, dtype=np.int64),
-    )
+    new_symbol, new_code, new_source = np.zeros((3, n_nodes), dtype=np.int64)
     new_scores, new_arcs = np.empty(n_nodes), np.zeros(n_nodes + 1, dtype=np.int64)
     new_trail = np.empty((n_nodes, trail.shape[1]), dtype=np.int64)
     for b in range(starts.shape[0] - 1):
@@ -387,60 +378,6 @@ def _arriving(source, first, end, weights, exponentials, prefixes, shift, v):
 
 
 @kernel
-def sum_alone(emissions, starts, depth, log_z, chances):
-    """Log partitions of the sequences of depth 0, whose tokens know nothing of one another.
-
-    depth (int64[B]). log_z (float64[B]): Receives theirs.
-    chances (float64[M, S]): Receives how probable each state of their tokens is; 0 where no labelling is possible.
-    """
-    row = 0
-    for b in range(starts.shape[0] - 1):
-        if depth[b] > 0:
-            continue
-        first, log_z[b] = row, 0.0
-        for t in range(starts[b], starts[b + 1]):
-            largest = _largest(emissions, t)
-            shift = largest if largest > -np.inf else 0.0
-            exp_row(emissions, t, shift, chances, row, -SPREAD)
-            log_z[b] += math.log(_normalize(chances, row)) + shift if largest > -np.inf else -np.inf
-            row += 1
-        if log_z[b] == -np.inf:
-            chances[first:row] = 0.0
-
-
-@helper(fastmath={"nnan", "nsz"})
-def _largest(rows, t):
-    largest = -np.inf
-    for j in range(rows.shape[1]):
-        largest = max(largest, rows[t, j])
-    return largest
-
-
-@helper(fastmath=LINEAR)
-def _normalize(rows, t):
-    """RETURNS (float): What the sum of a row was."""
-    total = 0.0
-    for j in range(rows.shape[1]):
-        total += rows[t, j]
-    factor = 1.0 / total if total > 0.0 else 0.0
-    for j in range(rows.shape[1]):
-        rows[t, j] *= factor
-    return total
-
-
-@kernel
-def collect_alone(starts, depth, chances, factors, d_emissions):
-    """Adds the derivatives of `sum_alone`, times a factor of each sequence (float64[B])."""
-    row = 0
-    for b in range(starts.shape[0] - 1):
-        if depth[b] == 0:
-            for t in range(starts[b], starts[b + 1]):
-                for j in range(d_emissions.shape[1]):
-                    d_emissions[t, j] += factors[b] * chances[row, j]
-                row += 1
-
-
-@kernel
 def posterior(level, scores, weights, exponentials, starts, prefixes, log_z, factors, chances):
     """How probable nodes and arcs are, times a factor of their sequence.
 
@@ -523,13 +460,24 @@ def viterbi(level, scores, weights, starts, path, totals):
                     if score > best:
                         best, back[v] = score, source[v] + a - arcs[v]
                 delta[v] = best + scores[v]
-        last, totals[b] = -1, -np.inf
-        for v in range(node_starts[end - 1], node_starts[end]):
-            if delta[v] > totals[b]:
-                last, totals[b] = v, delta[v]
-        for t in range(end - 1, begin - 1, -1):
-            path[t] = symbol[last] if last >= 0 else -1
-            last = back[last] if last >= 0 else -1
+        totals[b] = follow_back(level, delta, back, begin, end, path)
+
+
+@helper
+def follow_back(level, delta, back, begin, end, path):
+    """Sets the states of a sequence to its best path.
+
+    delta (float64[N]), back (int64[N]): Score of the best prefix that ends with each node, and the node before, -1 for none.
+    RETURNS (float): Its score.
+    """
+    last, total = -1, -np.inf
+    for v in range(level.starts[end - 1], level.starts[end]):
+        if delta[v] > total:
+            last, total = v, delta[v]
+    for t in range(end - 1, begin - 1, -1):
+        path[t] = level.symbol[last] if last >= 0 else -1
+        last = back[last] if last >= 0 else -1
+    return total
 
 
 @kernel
@@ -547,9 +495,8 @@ def n_best(level, scores, weights, n, paths, totals):
     rows, steps = np.empty(max(1, n_nodes), dtype=np.int64), np.zeros(max(1, n_nodes))
     for t in range(n_tokens + 1):
         # One node after the last token
-        for v in range(
-            node_starts[t] if t < n_tokens else n_nodes, node_starts[t + 1] if t < n_tokens else n_nodes + 1
-        ):
+        is_end = t == n_tokens
+        for v in range(n_nodes if is_end else node_starts[t], n_nodes + 1 if is_end else node_starts[t + 1]):
             if t == 0:
                 delta[v, 0] = scores[v]
                 continue
@@ -599,13 +546,7 @@ def sample(level, chances, starts, uniforms, drawn):
                 else:
                     drawn[i, t] = -1
                     continue
-                left, chosen = uniforms[i, t] * row.sum(), -1
-                for k in range(row.shape[0]):
-                    if row[k] > 0.0:
-                        chosen = k
-                        left -= row[k]
-                        if left < 0.0:
-                            break
+                chosen = draw_mass(row, uniforms[i, t])
                 v = first + chosen if chosen >= 0 else -1
                 drawn[i, t] = symbol[v] if v >= 0 else -1
 

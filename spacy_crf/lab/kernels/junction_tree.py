@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
 from ...kernels.exponentials import exp_less
-from ...kernels.numerics import SPREAD
+from ...kernels.numerics import SPREAD, draw_mass
 from ...types import Floats
 
 
@@ -34,32 +34,23 @@ class Order(NamedTuple):
     rest: NDArray[np.int64]  # [R] variables, those that are eliminated later first
 
 
-class Costs(NamedTuple):
-    """Costs of eliminating each variable now."""
-
-    lacking: NDArray[np.int64]  # [N] pairs of its neighbours that are no neighbours
-    others: Floats  # [N] log of how many labellings its neighbours have
-
-
-class Queue(NamedTuple):
-    """A heap of the variables that are left: the one at k comes before those at 2 k + 1 and 2 k + 2."""
-
-    heap: NDArray[np.int64]  # [N] variables
-    at: NDArray[np.int64]  # [N] where each stands
-
-
-class Lists(NamedTuple):
-    """The neighbours of each variable v are ``pool[begin[v] : begin[v] + count[v]]``, where there is room for so many."""
+class Left(NamedTuple):
+    """The variables that are left. The neighbours of variable v are ``pool[begin[v] : begin[v] + count[v]]``, where there is room
+    for so many. In the heap, the variable at k comes before those at 2 k + 1 and 2 k + 2."""
 
     begin: NDArray[np.int64]  # [N]
     count: NDArray[np.int64]  # [N]
     room: NDArray[np.int64]  # [N]
+    lacking: NDArray[np.int64]  # [N] pairs of its neighbours that are no neighbours
+    others: Floats  # [N] log of how many labellings its neighbours have
+    heap: NDArray[np.int64]  # [N] variables
+    at: NDArray[np.int64]  # [N] where each stands
 
 
 @helper
-def _append(pool, end, lists, v, other):
+def _append(pool, end, left, v, other):
     """RETURNS (int64[P], int): The array of all lists, enlarged if it was full, and the first free place in it."""
-    begin, count, room = lists
+    begin, count, room = left.begin, left.count, left.room
     if count[v] == room[v]:
         more = 2 * room[v] + 2
         if end + more > len(pool):
@@ -76,9 +67,9 @@ def _append(pool, end, lists, v, other):
 
 
 @helper
-def _count(pool, lists, v, logs, marks, stamp, costs):
+def _count(pool, left, v, logs, marks, stamp):
     """Sets the costs of a variable. marks (int64[N]): Have room for such a stamp."""
-    begin, count, _ = lists
+    begin, count = left.begin, left.count
     end = begin[v] + count[v]
     for k in range(begin[v], end):
         marks[pool[k]] = stamp
@@ -88,16 +79,16 @@ def _count(pool, lists, v, logs, marks, stamp, costs):
         total += logs[other]
         for m in range(begin[other], begin[other] + count[other]):
             found += marks[pool[m]] == stamp
-    costs.lacking[v] = (count[v] * (count[v] - 1) - found) // 2
-    costs.others[v] = total
+    left.lacking[v] = (count[v] * (count[v] - 1) - found) // 2
+    left.others[v] = total
 
 
 @helper
 def _read(source, target, n):
-    """The neighbours of n variables. RETURNS (Lists, int64[P], int): The lists, the array that has their entries, and the
-    first free place in it."""
-    lists = Lists(np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64))
-    begin, count, _ = lists
+    """n variables and their neighbours. RETURNS (Left, int64[P], int): The variables, the array that has their neighbours, and
+    the first free place in it."""
+    begin, count, room, lacking = np.zeros((4, n), dtype=np.int64)
+    left = Left(begin, count, room, lacking, np.zeros(n), np.arange(n), np.arange(n))
     pool, end = np.empty(8 * len(source) + 4, dtype=np.int64), 0
     for e in range(len(source)):
         u, v = source[e], target[e]
@@ -107,15 +98,15 @@ def _read(source, target, n):
         for k in range(begin[u], begin[u] + count[u]):
             is_new = is_new and pool[k] != v
         if is_new:
-            pool, end = _append(pool, end, lists, u, v)
-            pool, end = _append(pool, end, lists, v, u)
-    return lists, pool, end
+            pool, end = _append(pool, end, left, u, v)
+            pool, end = _append(pool, end, left, v, u)
+    return left, pool, end
 
 
 @helper
-def _join(pool, end, lists, some, marks, stamp):
+def _join(pool, end, left, some, marks, stamp):
     """Makes some variables (int64[M]) neighbours of each other. RETURNS (int64[P], int): As `_append`."""
-    begin, count, _ = lists
+    begin, count = left.begin, left.count
     for n in range(len(some)):
         u = some[n]
         marks[u] = stamp + n
@@ -123,14 +114,14 @@ def _join(pool, end, lists, some, marks, stamp):
             marks[pool[k]] = stamp + n
         for other in some:
             if marks[other] != stamp + n:
-                pool, end = _append(pool, end, lists, u, other)
+                pool, end = _append(pool, end, left, u, other)
     return pool, end
 
 
 @helper
-def _around(pool, lists, some, marks, stamp, found):
+def _around(pool, left, some, marks, stamp, found):
     """Some variables (int64[M]) and their neighbours, each once: to found (int64[N]). RETURNS (int): How many they are."""
-    begin, count, _ = lists
+    begin, count = left.begin, left.count
     n = 0
     for u in some:
         if marks[u] != stamp:
@@ -144,27 +135,27 @@ def _around(pool, lists, some, marks, stamp, found):
 
 
 @helper
-def _before(costs, u, v):
-    lacking, others = costs
+def _before(left, u, v):
+    lacking, others = left.lacking, left.others
     if lacking[u] != lacking[v]:
         return lacking[u] < lacking[v]
     return others[u] < others[v] if others[u] != others[v] else u < v
 
 
 @helper
-def _settle(queue, costs, n, k):
+def _settle(left, n, k):
     """Moves what is at k to its place in a heap of n variables."""
-    heap, at = queue
+    heap, at = left.heap, left.at
     v = heap[k]
-    while k > 0 and _before(costs, v, heap[(k - 1) // 2]):
+    while k > 0 and _before(left, v, heap[(k - 1) // 2]):
         heap[k] = heap[(k - 1) // 2]
         at[heap[k]] = k
         k = (k - 1) // 2
     while 2 * k + 1 < n:
         below = 2 * k + 1
-        if below + 1 < n and _before(costs, heap[below + 1], heap[below]):
+        if below + 1 < n and _before(left, heap[below + 1], heap[below]):
             below += 1
-        if not _before(costs, heap[below], v):
+        if not _before(left, heap[below], v):
             break
         heap[k] = heap[below]
         at[heap[k]] = k
@@ -184,13 +175,12 @@ def _latest_first(place, some):
 
 
 @helper
-def _remove(pool, lists, v, other):
-    begin, count, _ = lists
-    k, last = begin[v], begin[v] + count[v] - 1
+def _remove(pool, left, v, other):
+    k = left.begin[v]
     while pool[k] != other:
         k += 1
-    pool[k] = pool[last]
-    count[v] -= 1
+    left.count[v] -= 1
+    pool[k] = pool[left.begin[v] + left.count[v]]
 
 
 @kernel
@@ -202,17 +192,16 @@ def order(source, target, sizes, most):
     RETURNS (Order, float): The order, and the size of the largest table.
     """
     n = len(sizes)
-    lists, pool, end = _read(source, target, n)
-    begin, count, _ = lists
+    left, pool, end = _read(source, target, n)
+    begin, count = left.begin, left.count
     logs, marks, stamp, found = np.log(sizes), np.full(n, -1), n, np.empty(n, dtype=np.int64)
-    costs, queue = Costs(np.zeros(n, dtype=np.int64), np.zeros(n)), Queue(np.arange(n), np.arange(n))
     for v in range(n):
-        _count(pool, lists, v, logs, marks, v, costs)
-        _settle(queue, costs, v + 1, v)
+        _count(pool, left, v, logs, marks, v)
+        _settle(left, v + 1, v)
     variables, place, starts = np.empty(n, dtype=np.int64), np.full(n, n), np.zeros(n + 1, dtype=np.int64)
     rest, largest = np.empty(4 * n + 4, dtype=np.int64), 0.0
     for done in range(n):
-        v = queue.heap[0]
+        v = left.heap[0]
         table = float(sizes[v])
         for k in range(begin[v], begin[v] + count[v]):
             table *= sizes[pool[k]]
@@ -224,27 +213,27 @@ def order(source, target, sizes, most):
             larger = np.empty(2 * behind, dtype=np.int64)
             larger[: starts[done]] = rest[: starts[done]]
             rest = larger
-        left = rest[starts[done] : behind]
-        left[:] = pool[begin[v] : begin[v] + count[v]]
+        beside = rest[starts[done] : behind]
+        beside[:] = pool[begin[v] : begin[v] + count[v]]
         variables[done], place[v], starts[done + 1] = v, done, behind
-        queue.heap[0] = queue.heap[n - 1 - done]
-        _settle(queue, costs, n - 1 - done, 0)
-        for u in left:
-            _remove(pool, lists, u, v)
-        changed, are_joined = left, costs.lacking[v] == 0
+        left.heap[0] = left.heap[n - 1 - done]
+        _settle(left, n - 1 - done, 0)
+        for u in beside:
+            _remove(pool, left, u, v)
+        changed, are_joined = beside, left.lacking[v] == 0
         if not are_joined:
-            pool, end = _join(pool, end, lists, left, marks, stamp)
-            stamp += len(left)
-            changed = found[: _around(pool, lists, left, marks, stamp, found)]
+            pool, end = _join(pool, end, left, beside, marks, stamp)
+            stamp += len(beside)
+            changed = found[: _around(pool, left, beside, marks, stamp, found)]
         for u in changed:
             if are_joined:
                 # It lacks a neighbour less, and its pairs with those that it was no neighbour of
-                costs.lacking[u] -= count[u] + 1 - len(left)
-                costs.others[u] -= logs[v]
+                left.lacking[u] -= count[u] + 1 - len(beside)
+                left.others[u] -= logs[v]
             else:
                 stamp += 1
-                _count(pool, lists, u, logs, marks, stamp, costs)
-            _settle(queue, costs, n - 1 - done, queue.at[u])
+                _count(pool, left, u, logs, marks, stamp)
+            _settle(left, n - 1 - done, left.at[u])
         stamp += 1
     for k in range(n):
         _latest_first(place, rest[starts[k] : starts[k + 1]])
@@ -308,29 +297,29 @@ def _axes(tree, bounds, n, sizes, strides):
 
 
 @helper
-def _place_message(tree, bounds, n, child, strides):
-    """Sets strides (int64[A]) to those by which the message of a child goes along the axes of a table."""
+def _place(tree, bounds, n, others, strides):
+    """Sets strides (int64[A]) to those by which a factor goes along the axes of a table.
+
+    others (int64[M]): Neighbours of the token that the factor is on, beside the token itself, in their order.
+    """
     order = tree.order
-    begin, own = order.starts[n], order.starts[child + 1] - 1  # its last axis is that of the token itself
+    begin, a = order.starts[n], order.starts[n + 1] - order.starts[n] - 1
     stride = bounds[order.variables[n] + 1] - bounds[order.variables[n]]
-    a = order.starts[n + 1] - begin - 1
-    for k in range(own - 1, order.starts[child] - 1, -1):
-        while order.rest[begin + a] != order.rest[k]:
+    for m in range(len(others) - 1, -1, -1):
+        while order.rest[begin + a] != others[m]:
             strides[a] = 0
             a -= 1
         strides[a] = stride
-        stride *= bounds[order.rest[k] + 1] - bounds[order.rest[k]]
+        stride *= bounds[others[m] + 1] - bounds[others[m]]
         a -= 1
     strides[: a + 1] = 0
 
 
 @helper
-def _place_edge(tree, bounds, n, other, strides):
-    """The same for the scores of an edge to another token."""
+def _of_message(tree, child):
+    """The neighbours that the message of a child is on, beside the token that it is sent to."""
     order = tree.order
-    for a in range(order.starts[n + 1] - order.starts[n]):
-        is_it = order.rest[order.starts[n] + a] == other
-        strides[a] = bounds[order.variables[n] + 1] - bounds[order.variables[n]] if is_it else 0
+    return order.rest[order.starts[child] : order.starts[child + 1] - 1]
 
 
 @helper
@@ -348,59 +337,43 @@ def _next(counters, sizes, strides, n_axes, at):
 
 
 @helper
-def _add(table, size, factor, axes, n_axes):
-    """Adds a factor (float64[...]) to a table (float64[rows * size]). axes (int64[3, A]): Counters, sizes, and strides."""
+def _add(table, size, factor, axes, n_axes, back):
+    """Adds a factor (float64[...]) to a table (float64[rows * size]); on the way back, sums of the table to the factor.
+
+    axes (int64[3, A]): Counters, sizes, and strides.
+    """
     counters, sizes, strides = axes[0], axes[1], axes[2]
     counters[:n_axes] = 0
     at = 0
     for row in range(0, len(table), size):
-        for x in range(size):
-            table[row + x] += factor[at + x]
+        if back:
+            for x in range(size):
+                factor[at + x] += table[row + x]
+        else:
+            for x in range(size):
+                table[row + x] += factor[at + x]
         at = _next(counters, sizes, strides, n_axes, at)
 
 
 @helper
-def _sum(table, size, factor, axes, n_axes):
-    """The way back: sums of a table, added to a factor."""
-    counters, sizes, strides = axes[0], axes[1], axes[2]
-    counters[:n_axes] = 0
-    at = 0
-    for row in range(0, len(table), size):
-        for x in range(size):
-            factor[at + x] += table[row + x]
-        at = _next(counters, sizes, strides, n_axes, at)
-
-
-@helper
-def _score_edge(graph, e, v, out):
-    """Sets out (float64[states of the other end * states of v]) to the scores of an edge. RETURNS (int): The other end."""
+def _edge(graph, e, v, transitions, tables, of_edge, back):
+    """Sets of_edge (float64[states of the other end * states of v]) to the scores of an edge; on the way back, adds it to their
+    derivatives. RETURNS (int): The other end."""
     states, bounds, label_of = graph.states, graph.bounds, graph.label_of
     u, k = graph.source[e] + graph.target[e] - v, graph.kind[e]
     is_source, at = v == graph.source[e], 0
-    t = graph.target[e] if len(graph.transitions) > 1 else 0
+    t = graph.target[e] if len(transitions) > 1 else 0
     for a in range(bounds[u], bounds[u + 1]):
         for b in range(bounds[v], bounds[v + 1]):
             i, j = (states[b], states[a]) if is_source else (states[a], states[b])
-            out[at] = graph.transitions[t, i, j] if k < 0 else graph.tables[k, label_of[i], label_of[j]]
+            if not back:
+                of_edge[at] = transitions[t, i, j] if k < 0 else tables[k, label_of[i], label_of[j]]
+            elif k < 0:
+                transitions[t, i, j] += of_edge[at]
+            else:
+                tables[k, label_of[i], label_of[j]] += of_edge[at]
             at += 1
     return u
-
-
-@helper
-def _read_edge(graph, e, v, found, d_transitions, d_tables):
-    """The way back."""
-    states, bounds, label_of = graph.states, graph.bounds, graph.label_of
-    u, k = graph.source[e] + graph.target[e] - v, graph.kind[e]
-    is_source, at = v == graph.source[e], 0
-    t = graph.target[e] if len(graph.transitions) > 1 else 0
-    for a in range(bounds[u], bounds[u + 1]):
-        for b in range(bounds[v], bounds[v + 1]):
-            i, j = (states[b], states[a]) if is_source else (states[a], states[b])
-            if k < 0:
-                d_transitions[t, i, j] += found[at]
-            else:
-                d_tables[k, label_of[i], label_of[j]] += found[at]
-            at += 1
 
 
 @helper
@@ -449,6 +422,7 @@ def eliminate(graph, tree, maximum):
     axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
     most = np.diff(bounds).max() if n else 0
     of_edge, last_child, next_child = np.empty(most * most), np.full(n, -1), np.full(n, -1)
+    other = np.empty(1, dtype=np.int64)
     for k in range(n):
         v = variables[k]
         size = bounds[v + 1] - bounds[v]
@@ -459,12 +433,13 @@ def eliminate(graph, tree, maximum):
                 table[row + x] = graph.own[v, graph.states[bounds[v] + x]]
         n_axes = _axes(tree, bounds, k, axes[1], axes[2])
         for e in tree.edges[tree.edge_starts[k] : tree.edge_starts[k + 1]]:
-            _place_edge(tree, bounds, k, _score_edge(graph, e, v, of_edge), axes[2])
-            _add(table, size, of_edge, axes, n_axes)
+            other[0] = _edge(graph, e, v, graph.transitions, graph.tables, of_edge, False)
+            _place(tree, bounds, k, other, axes[2])
+            _add(table, size, of_edge, axes, n_axes, False)
         child = last_child[k]
         while child >= 0:
-            _place_message(tree, bounds, k, child, axes[2])
-            _add(table, size, messages[tree.messages[child] : tree.messages[child + 1]], axes, n_axes)
+            _place(tree, bounds, k, _of_message(tree, child), axes[2])
+            _add(table, size, messages[tree.messages[child] : tree.messages[child + 1]], axes, n_axes, False)
             child = next_child[child]
         if maximum:
             _largest(table, size, message)
@@ -487,6 +462,7 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
     axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
     most = np.diff(bounds).max() if n else 0
     of_edge, of_rest = np.empty(most * most), np.empty(np.diff(tree.messages).max() if n else 0)
+    other = np.empty(1, dtype=np.int64)
     for k in range(n - 1, -1, -1):
         v = variables[k]
         size = bounds[v + 1] - bounds[v]
@@ -496,9 +472,9 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
             parent = rest[starts[k + 1] - 1]
             p, size_there = place[parent], bounds[parent + 1] - bounds[parent]
             n_axes = _axes(tree, bounds, p, axes[1], axes[2])
-            _place_message(tree, bounds, p, k, axes[2])
+            _place(tree, bounds, p, _of_message(tree, k), axes[2])
             rows[:] = 0.0
-            _sum(tables[tree.tables[p] : tree.tables[p + 1]], size_there, rows, axes, n_axes)
+            _add(tables[tree.tables[p] : tree.tables[p + 1]], size_there, rows, axes, n_axes, True)
         else:
             rows[:] = weight
         for row in range(len(rows)):
@@ -507,11 +483,11 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
                 d_own[v, graph.states[bounds[v] + x]] += table[row * size + x]
         n_axes = _axes(tree, bounds, k, axes[1], axes[2])
         for e in tree.edges[tree.edge_starts[k] : tree.edge_starts[k + 1]]:
-            other = graph.source[e] + graph.target[e] - v
-            _place_edge(tree, bounds, k, other, axes[2])
-            of_edge[: (bounds[other + 1] - bounds[other]) * size] = 0.0
-            _sum(table, size, of_edge, axes, n_axes)
-            _read_edge(graph, e, v, of_edge, d_transitions, d_tables)
+            other[0] = graph.source[e] + graph.target[e] - v
+            _place(tree, bounds, k, other, axes[2])
+            of_edge[: (bounds[other[0] + 1] - bounds[other[0]]) * size] = 0.0
+            _add(table, size, of_edge, axes, n_axes, True)
+            _edge(graph, e, v, d_transitions, d_tables, of_edge, True)
 
 
 @helper
@@ -546,12 +522,5 @@ def draw(graph, tree, tables, uniforms, states):
             v = variables[k]
             size = bounds[v + 1] - bounds[v]
             at = tree.tables[k] + size * _row(tree, bounds, k, chosen)
-            remaining, x = uniforms[m, k], -1
-            for other in range(size):
-                if tables[at + other] > 0.0:
-                    x = other  # the last possible one stays, should rounding leave a rest
-                    remaining -= tables[at + other]
-                    if remaining < 0.0:
-                        break
-            chosen[v] = x
-            states[m, v] = graph.states[bounds[v] + x]
+            chosen[v] = draw_mass(tables[at : at + size], uniforms[m, k])
+            states[m, v] = graph.states[bounds[v] + chosen[v]]

@@ -18,6 +18,7 @@ are possible anywhere, by their source: the arcs of state i are ``source_starts[
 import numpy as np
 
 from ...kernels import helper, kernel
+from .best_first import pop
 
 
 @helper
@@ -64,22 +65,6 @@ def _push(heap, bounds, n, node):
         heap[n] = heap[(n - 1) // 2]
         n = (n - 1) // 2
     heap[n] = node
-
-
-@helper
-def _pop(heap, bounds, n):
-    """Takes the top from the heap, of which n nodes are left."""
-    top, moved, at = heap[0], heap[n], 0
-    while 2 * at + 1 < n:
-        below = 2 * at + 1
-        if below + 1 < n and bounds[heap[below + 1]] > bounds[heap[below]]:
-            below += 1
-        if bounds[moved] >= bounds[heap[below]]:
-            break
-        heap[at] = heap[below]
-        at = below
-    heap[at] = moved
-    return top
 
 
 @helper
@@ -154,7 +139,7 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
             if n_queue == 0 or found == len(totals):
                 return found, True
             n_queue -= 1
-            current = _pop(heap, bounds, n_queue)
+            current = pop(heap, bounds, n_queue)
             t = place[current]
             if t < tokens - 1:
                 break

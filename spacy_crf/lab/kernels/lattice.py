@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
+from ...kernels.numerics import best_before
 from ...types import Floats
 
 # There is no NaN, so maxima may be vectorised; -inf stays what it is.
@@ -120,15 +121,6 @@ def _rest(prefix, worth, row, j):
 
 
 @helper
-def _best_before(prefix, row, transitions, k, j):
-    best = 0
-    for i in range(prefix.shape[1]):
-        if prefix[row, i] + transitions[k, i, j] > prefix[row, best] + transitions[k, best, j]:
-            best = i
-    return best
-
-
-@helper
 def _best_behind(prefix, worth, row, transitions, k, i):
     best, found = -np.inf, 0
     for j in range(prefix.shape[1]):
@@ -182,7 +174,7 @@ def connect(log_potentials, prefix, worth, kept, added):
                 _keep(kept, added, 2 * begin, j)
         for j in range(size):
             if t > 0 and added[2 * t, j]:
-                _keep(kept, added, 2 * t - 1, _best_before(prefix, 2 * t - 1, transitions, t * step, j))
+                _keep(kept, added, 2 * t - 1, best_before(prefix, 2 * t - 1, transitions, t * step, j))
     for t in range(tokens):
         for j in range(size):
             if added[2 * t, j]:

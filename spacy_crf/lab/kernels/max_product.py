@@ -81,18 +81,15 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
     ends, kind, tables, _ = ties
     message = np.empty(beliefs.shape[1])
     for c in range(len(bounds) - 1):
-        for _ in range(sweeps if bounds[c] < bounds[c + 1] else 0):
+        begin, end = bounds[c], bounds[c + 1]
+        for _ in range(sweeps if begin < end else 0):
             largest = 0.0
-            for n in range(bounds[c], bounds[c + 1]):
+            for step in range(2 * (end - begin)):
+                side, n = (0, begin + step) if step < end - begin else (1, 2 * end - begin - 1 - step)
                 e = some[n]
-                table, into = tables[kind[e]], messages[e]
-                moved = _send(beliefs, table, False, ends[0, e], ends[1, e], into[0], into[1], damping[c], message)
-                largest = max(largest, moved)
-            for n in range(bounds[c + 1] - 1, bounds[c] - 1, -1):
-                e = some[n]
-                table, into = tables[kind[e]], messages[e]
-                moved = _send(beliefs, table, True, ends[1, e], ends[0, e], into[1], into[0], damping[c], message)
-                largest = max(largest, moved)
+                u, v, into = ends[side, e], ends[1 - side, e], messages[e]
+                table, back, forth = tables[kind[e]], into[side], into[1 - side]
+                largest = max(largest, _send(beliefs, table, side == 1, u, v, back, forth, damping[c], message))
             if largest < tolerance:
                 break
 

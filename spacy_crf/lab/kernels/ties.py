@@ -1,4 +1,4 @@
-"""Ties between the tokens of chains: equal words, which sequences they connect, and what tied tokens tell each other.
+"""Ties between the tokens of chains: which sequences they connect, and what tied tokens tell each other.
 
 L labels (P of them, filled up to a multiple of LANES with such as nobody has), E ties, V tied tokens (places), C components:
 sets of sequences that ties connect. A tie has two messages, one into each of its ends; row 0 is the one into its source.
@@ -24,34 +24,6 @@ class Sent(NamedTuple):
     kind: NDArray[np.int64]  # [E]
     tables: Floats  # [2, K, P, P] exp of the scores, of each kind less the largest, and the same turned
     shares: Floats  # [E] by which power a message counts
-
-
-@kernel
-def repeated(words, usable, doc_starts):
-    """The usable tokens whose word another usable token of the Doc has.
-
-    words (uint64[T]), usable (bool[T]), doc_starts (int64[D + 1])
-    RETURNS (int64[N])
-    """
-    longest, size = 0, 1
-    for d in range(len(doc_starts) - 1):
-        longest = max(longest, doc_starts[d + 1] - doc_starts[d])
-    while size < 2 * longest:
-        size *= 2
-    mask = np.uint64(size - 1)
-    slots = np.full(size, -1, dtype=np.int64)  # tokens; those of earlier Docs are as good as none
-    found = np.zeros(len(words), dtype=np.bool_)
-    for d in range(len(doc_starts) - 1):
-        begin = doc_starts[d]
-        for t in range(begin, doc_starts[d + 1]):
-            if usable[t]:
-                slot = np.int64(words[t] & mask)
-                while slots[slot] >= begin and words[slots[slot]] != words[t]:
-                    slot = (slot + 1) & (size - 1)
-                if slots[slot] >= begin:
-                    found[slots[slot]] = found[t] = True
-                slots[slot] = t
-    return found.nonzero()[0]
 
 
 @helper
@@ -227,19 +199,6 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
                         known[n, side] = -1
             if largest < 2:
                 break
-
-
-@kernel
-def changed(messages, before, tolerance, out):
-    """Whether any number of each message is another by more than this part than it was: bool[N].
-
-    messages, before (float64[N, P])
-    """
-    for n in range(len(messages)):
-        n_moved = 0
-        for j in range(messages.shape[1]):
-            n_moved += abs(messages[n, j] - before[n, j]) > tolerance * before[n, j]
-        out[n] = n_moved > 0
 
 
 @kernel

@@ -38,17 +38,12 @@ class Forest(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Work space for a tree of N tokens."""
+    """Work space for a tree of N tokens, and beliefs about the two ends of ties that wait to be counted."""
 
     own: Floats  # [T, L] of all of them
     inside: Floats  # [N, L]
     messages: Floats  # [N, L]
     outside: Floats  # [N, L]
-
-
-class Pairs(NamedTuple):
-    """Beliefs about the two ends of ties that wait to be counted."""
-
     left: Floats  # [K, TOGETHER, L]
     right: Floats  # [K, TOGETHER, L]
     waiting: NDArray[np.int64]  # [K] how many there are
@@ -140,10 +135,10 @@ def _multiply(left, s, right, u, target, t):
 
 
 @helper
-def _count(pairs, n, counts):
+def _count(room, n, counts):
     """Add the products of the waiting pairs to counts[n], several pairs at a time, so that each number is loaded and stored
     once."""
-    lefts, rights, waiting = pairs
+    lefts, rights, waiting = room.left, room.right, room.waiting
     size, first = counts.shape[2], n * lefts.shape[1] * counts.shape[2]
     for i in range(0, size, LANES):
         row = (n * size + i) * size
@@ -157,7 +152,7 @@ def _count(pairs, n, counts):
 def _go_up(forest, begin, end, kind, tables, room):
     """Pass messages from the leaves of a tree to its root. RETURNS (float): The log partition, NaN where it is not to be
     trusted."""
-    own, inside, messages, _ = room
+    own, inside, messages = room.own, room.inside, room.messages
     order, parent, tie, turned = forest.order, forest.parent, forest.tie, forest.turned
     total, product, wrong, rest = 0.0, 1.0, 0, 0.0
     for k in range(end - begin):
@@ -176,10 +171,10 @@ def _go_up(forest, begin, end, kind, tables, room):
 
 
 @helper(fastmath=LINEAR)
-def _go_down(forest, r, kind, tables, room, weight, pairs, counts):
+def _go_down(forest, r, kind, tables, room, weight, counts):
     """Pass messages from the root back to the leaves; `inside` of each token becomes its marginals, times a weight. RETURNS
     (bool): Whether no number got too small to be trusted."""
-    own, inside, messages, outside = room
+    own, inside, messages, outside, left, right, waiting = room
     order, tie, turned, children = forest.order, forest.tie, forest.turned, forest.children
     begin, end, size = forest.starts[r], forest.starts[r + 1], own.shape[1]
     so_far, cavity, wrong = np.empty((1, size)), np.empty((1, size)), 0
@@ -208,25 +203,25 @@ def _go_down(forest, r, kind, tables, room, weight, pairs, counts):
             for i in range(size):
                 total += inside[u, i] * outside[u, i]
             if scale * total > 0.0:
-                at, factor = pairs.waiting[n], weight / (scale * total)
-                of_own, of_parent = (pairs.right, pairs.left) if side == 1 else (pairs.left, pairs.right)
+                at, factor = waiting[n], weight / (scale * total)
+                of_own, of_parent = (right, left) if side == 1 else (left, right)
                 for i in range(size):
                     of_own[n, at, i] = factor * inside[u, i]
                     of_parent[n, at, i] = cavity[0, i]
-                pairs.waiting[n] += 1
-                if pairs.waiting[n] == TOGETHER:
-                    _count(pairs, n, counts)
+                waiting[n] += 1
+                if waiting[n] == TOGETHER:
+                    _count(room, n, counts)
     return wrong == 0
 
 
 @kernel
-def sums(forest, room, kind, tables, component, weights, believed, pairs, counts, log_z):
+def sums(forest, room, kind, tables, component, weights, believed, counts, log_z):
     """Log partitions of the components, and the derivatives of their weighted sum.
 
-    room (Room): With exp of the scores of the tokens. kind (int64[E]): Of the ties.
+    room (Room): With exp of the scores of the tokens; no pair waits. kind (int64[E]): Of the ties.
     tables (float64[2, K, L, L]): exp of scores, and the same turned. component (int64[T])
     weights (float64[C]): Of the expectations; none if they are not asked for.
-    believed (float64[T, at most L]): Receives the marginals. pairs (Pairs): Work space, in which no pair waits.
+    believed (float64[T, at most L]): Receives the marginals.
     counts (float64[K, L, L]): Those of the pairs of labels of ties, divided by the tables, are added.
     log_z (float64[C]): Is added to.
     """
@@ -237,13 +232,13 @@ def sums(forest, room, kind, tables, component, weights, believed, pairs, counts
         log_z[c] += total
         if len(weights) == 0 or np.isnan(total) or weights[c] == 0.0:
             continue
-        if not _go_down(forest, r, kind, tables, room, weights[c], pairs, counts):
+        if not _go_down(forest, r, kind, tables, room, weights[c], counts):
             log_z[c] = np.nan
         for k in range(end - begin):
             for i in range(believed.shape[1]):
                 believed[order[begin + k], i] = room.inside[k, i]
     for n in range(len(counts) if len(weights) else 0):
-        _count(pairs, n, counts)
+        _count(room, n, counts)
 
 
 @kernel

@@ -111,13 +111,7 @@ class _Sums(_Messages):
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
         """Probabilities of labels: float64[N, P]."""
-        return self.by_label(_marginals(*self._chains(asked, there)))
-
-    def by_label(self, marginals: Floats) -> Floats:
-        """Probabilities of states (float64[N, S]) as probabilities of labels: float64[N, P]."""
-        sums = np.zeros((len(marginals), self.told.shape[2]))
-        kernels.by_label(marginals, self.problem.label_of, sums)
-        return sums
+        return self.problem.by_label(_marginals(*self._chains(asked, there)), self.told.shape[2])
 
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
         return (abs(self.told - before) > tolerance * before).any(axis=2)
@@ -234,7 +228,7 @@ class BeliefPropagation(Inference):
             marginals = _marginals(chains, messages.tokens)
         of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(sent.tables.shape[1:])
         of_component = problem.of_ties
-        told = messages.by_label(marginals), messages.told
+        told = problem.by_label(marginals, messages.told.shape[2]), messages.told
         kernels.weigh(sent, *told, weights[of_component], of_ties, d_tables)
         of_ties = sent.shares * (of_ties + messages.shift[sent.kind])
         sums = np.bincount(of_component, of_ties, minlength=len(problem.firsts))
@@ -247,7 +241,7 @@ class BeliefPropagation(Inference):
     def marginals(self, problem: Problem) -> Floats:
         if self.tree_reweighted:
             return super().marginals(problem)
-        return LinearChain().expectations(self.as_chains(problem))[1].emissions
+        return LinearChain().marginals(self.as_chains(problem))
 
     def best(self, problem: Problem) -> States:
         """The best labelling by max-product, decided from the first sequence of a component on to those tied to it, and so on."""
@@ -278,14 +272,13 @@ class BeliefPropagation(Inference):
         RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and what they add to
             the emissions.
         """
-        halves = work.halves
-        if halves.tied is None:
+        if work.tied is None:
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, np.zeros((0, work.n_states))
-        messages = self._settled(halves.tied)
+        messages = self._settled(work.tied)
         problem, shares, told = messages.problem, messages.sent.shares, messages.logarithms
         added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
-        ends = [halves.tied_tokens[end] for end in (problem.source, problem.target)]
+        ends = [work.tied_tokens[end] for end in (problem.source, problem.target)]
         kinds = np.append(problem.kind, problem.kind)
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
 

@@ -202,7 +202,8 @@ def _graph(problem: Problem) -> kernels.Graph:
     """The tokens of a component by the states that are possible, and what scores them together."""
     chains, own = problem.chains, problem.own
     transitions = chains.transitions if chains.transitions.ndim == 3 else chains.transitions[np.newaxis]
-    t = _steps(chains)
+    # If all transitions score 0 there is no chain, and the uses of transitions are not counted
+    t = np.flatnonzero(~arrays.ends(chains.starts, len(own))[0] & chains.transitions.any())
     return kernels.Graph(
         own,
         *kernels.possible(own),
@@ -227,14 +228,6 @@ def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tre
     firsts = np.minimum(place[graph.source], place[graph.target])
     edges = np.argsort(firsts, kind="stable")
     return kernels.Tree(order, tables, messages, edges, np.searchsorted(firsts[edges], np.arange(n + 1)))
-
-
-def _steps(chains: ChainScores) -> NDArray[np.int64]:
-    """Tokens that have a predecessor in their sequence. If all transitions score 0 there is no chain: the result is empty, and
-    the uses of transitions are not counted."""
-    if not chains.transitions.any():
-        return np.zeros(0, dtype=np.int64)
-    return np.flatnonzero(~arrays.ends(chains.starts, len(chains.emissions))[0])
 
 
 def _derive(

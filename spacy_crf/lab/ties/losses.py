@@ -15,7 +15,7 @@ from ...types import ChainScores, Clamp, Floats
 from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from .blocks import tell_wide
 from .elimination import Elimination
-from .scores import Halves, TiedScores, sequences_of
+from .scores import TiedScores, TiedWork, sequences_of
 
 
 class ToldChains(NamedTuple):
@@ -172,9 +172,9 @@ def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     sequences = sequences_of(starts, ties)
     inside = np.equal(*sequences)
     if inside.any():
-        halves = Halves(scores._replace(ties=ties.some(inside)), None)
-        fits = SENTENCES.sums_up(halves.tied, np.ones(len(halves.tied.firsts), dtype=bool))
-        tell_wide(halves.tied.of_ties, fits, "SentenceLikelihood")
-        wide = halves.tied_sequences[~fits]
+        work = TiedWork(scores._replace(ties=ties.some(inside)))
+        fits = SENTENCES.sums_up(work.tied, np.ones(len(work.tied.firsts), dtype=bool))
+        tell_wide(work.tied.of_ties, fits, "SentenceLikelihood")
+        wide = work.tied_sequences[~fits]
         inside &= ~np.isin(sequences[0], wide)
     return inside

@@ -20,7 +20,7 @@ from ...inference.structure import States
 from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from .method import MAXIMUM, SAMPLE, Expected, Inference, method
-from .scores import Problem
+from .scores import Problem, cut_chains
 
 
 @method
@@ -47,10 +47,9 @@ class MeanField(Inference):
         np.add.at(tables, problem.kind, weights[problem.of_ties][:, np.newaxis, np.newaxis] * pairs)
         of_ties = (pairs * problem.tables[problem.kind]).sum(axis=(1, 2))
         told = (marginals * added).sum(axis=1)
-        sequences = np.repeat(np.arange(len(chains.starts) - 1), np.diff(chains.starts))
-        of_chains = log_z - np.bincount(sequences, told, minlength=len(log_z))
         sums = np.bincount(problem.of_ties, of_ties, minlength=len(problem.firsts))
-        return Expected(problem.by_component(of_chains) + sums, expected, tables)
+        sums -= np.bincount(problem.of_tokens, told, minlength=len(sums))
+        return Expected(problem.by_component(log_z) + sums, expected, tables)
 
     def best(self, problem: Problem) -> States:
         return LinearChain().viterbi(self.as_chains(problem)).states
@@ -72,14 +71,12 @@ class MeanField(Inference):
                 asked = turn & moves[problem.component]
                 if not asked.any():
                     continue
-                tokens = np.flatnonzero(np.repeat(asked, np.diff(problem.chains.starts)))
                 chains = problem.chains._replace(emissions=problem.chains.emissions + _told(problem, of_labels))
-                part = arrays.cut(chains, tokens, np.append(0, np.cumsum(np.diff(problem.chains.starts)[asked])))
+                part, tokens = cut_chains(chains, asked)
                 now = problem.by_label(LinearChain().marginals(part))
                 step = abs(now - of_labels[tokens]).max(axis=1, initial=0.0)
                 of_labels[tokens] = now
-                sequences = np.searchsorted(problem.chains.starts, tokens, side="right") - 1
-                np.maximum.at(moved, problem.component[sequences], step)
+                np.maximum.at(moved, problem.of_tokens[tokens], step)
             moves &= moved > self.tolerance
             if not moves.any():
                 break

@@ -16,20 +16,20 @@ from ...arrays import Joined
 from ...constraints.decoding import Answer, Budget, Documents, RuleSearch, Tags
 from ...constraints.rule_set import RuleSet
 from ...inference.linear_chain import LinearChain
-from ...inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates, States
+from ...inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, StateGraph
 from .elimination import Elimination
-from .scores import Halves, TiedScores
-from .structure import TiedChains, TiedWork
+from .scores import TiedScores, TiedWork
+from .structure import TiedChains
 
 
 class RuledWork(TiedWork):
     """Checked scores without states that no labelling reaches."""
 
     @cached_property
-    def halves(self) -> Halves:
-        return Halves(_reachable(self.scores, self.clamp), None)
+    def possible(self) -> ChainScores:
+        return _reachable(self.scores.chains, self.clamp)
 
 
 class RuledTies(TiedChains):
@@ -51,28 +51,7 @@ class RuledTies(TiedChains):
 
     def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
         """Whether no table is too large."""
-        return self.inference.fits(self.prepare(scores, clamp).problem)
-
-    def expectations(
-        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, TiedScores]:
-        work = self.prepare(scores, clamp)
-        log_z, expected = super().expectations(work, weights=weights)
-        return log_z, arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
-
-    def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
-        work = self.prepare(scores, clamp)
-        return np.minimum(arrays.by_tag(super().marginals(work), work.tag_of, work.n_tags), 1.0)
-
-    def n_best_of_all(
-        self, scores: ScoresOrWork, n: int, *, clamp: Optional[Clamp] = None
-    ) -> list[tuple[float, States]]:
-        work = self.prepare(scores, clamp)
-        return [(score, self.labels(work, states)) for score, states in super().n_best_of_all(work, n)]
-
-    def sample(self, scores: ScoresOrWork, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
-        work = self.prepare(scores, clamp)
-        return self.labels(work, super().sample(work, n, seed=seed))
+        return self.inference.fits(self.prepare(scores, clamp).tied)
 
     # Of a chain of the graph's states with the exact pairs of neighbours
 
@@ -93,7 +72,7 @@ class RuledTies(TiedChains):
     ) -> tuple[ChainScores, SpanStates]:
         """The scores as independent chains, and how their states spell spans."""
         work = self.prepare(scores, clamp)
-        return self.inference.as_chains(work.problem), work.whole.expansion.spans(spans)
+        return self.inference.as_chains(work.tied), work.whole.expansion.spans(spans)
 
 
 def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
@@ -104,7 +83,7 @@ def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
     return Joined(scores._replace(ties=ties, label_of=label_of), clamp, places)
 
 
-def _reachable(scores: TiedScores, clamp: Optional[Clamp]) -> TiedScores:
+def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
     """The scores of a single sequence, -inf for states that no labelling has there."""
     emissions = scores.emissions if clamp is None else np.where(clamp, scores.emissions, -np.inf)
     reached, steps = emissions > -np.inf, np.asarray(scores.transitions) > -np.inf

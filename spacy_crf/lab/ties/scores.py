@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import arrays
+from ...inference.linear_chain import LinearChain
+from ...inference.structure import Work
 from ...kernels import linear_chain as chain_kernels
 from ...kernels.linear_chain import ChainArrays
-from ...types import ChainScores, Clamp, Floats
+from ...types import ChainScores, Floats
 from ..kernels import ties as kernels
 
 
@@ -153,9 +155,9 @@ class Problem(NamedTuple):
             bounds=np.searchsorted(of_ties[order], np.append(sequences, len(sequences))),
         )
 
-    def by_label(self, of_states: Floats) -> Floats:
-        """Sums of numbers of states (float64[N, S]): float64[N, L]."""
-        sums = np.zeros((len(of_states), self.n_labels))
+    def by_label(self, of_states: Floats, width: int = 0) -> Floats:
+        """Sums of numbers of states (float64[N, S]): float64[N, L], with columns of 0 up to a width."""
+        sums = np.zeros((len(of_states), max(self.n_labels, width)))
         kernels.by_label(of_states, self.label_of, sums)
         return sums
 
@@ -231,62 +233,92 @@ def log_mean(logarithms: Floats) -> float:
     return largest + float(np.log(np.exp(logarithms - largest).mean()))
 
 
-class Halves:
-    """A batch cut in two: sequences that ties touch, and sequences that no tie touches, which are free. Sequences and tokens are
-    numbered as in the batch.
-
-    tied (Problem): The tied sequences; None if there are none.
-    """
-
-    def __init__(self, scores: TiedScores, clamp: Optional[Clamp]):
-        starts, ties, is_tied = scores.starts, scores.ties, np.zeros(len(scores.starts) - 1, dtype=bool)
-        ends = np.stack([ties.source, ties.target]).astype(np.int64)
-        of_ends = np.repeat(np.arange(len(is_tied)), np.diff(starts))[ends]
-        is_tied[of_ends] = True
-        self._batch, self._clamp, self._is_tied = scores.chains, clamp, is_tied
-        self.tied_sequences, self.free_sequences = np.flatnonzero(is_tied), np.flatnonzero(~is_tied)
-        self.tied: Optional[Problem] = None
-        self.tied_tokens = np.zeros(0, dtype=np.int64)
-        if not len(ties.source):
-            return
-        chains, self.tied_tokens = cut_chains(scores.chains, is_tied)
-        if clamp is not None:
-            chains = chains._replace(emissions=np.where(clamp[self.tied_tokens], chains.emissions, -np.inf))
-        component = np.empty(len(chains.starts) - 1, dtype=np.int64)
-        number = np.cumsum(is_tied) - 1
-        n = kernels.connect(*number[of_ends], component)
-        if len(self.tied_tokens) < len(scores.emissions):
-            place = np.empty(len(scores.emissions), dtype=np.int64)
-            place[self.tied_tokens] = np.arange(len(self.tied_tokens))
-            ends = place[ends]
-        of_ties = component[number[of_ends[0]]]
-        order = np.lexsort((*ends[::-1], of_ties))
-        ends = np.take(ends, order, axis=1)
-        self.tied = Problem(
-            chains=chains,
-            component=component,
-            firsts=np.unique(component, return_index=True)[1],
-            source=ends[0],
-            target=ends[1],
-            kind=ties.kind[order].astype(np.int64),
-            bounds=np.searchsorted(of_ties[order], np.arange(n + 1)),
-            tables=ties.sums(scores.tables),
-            label_of=np.asarray(scores.label_of),
-        )
-
-    # Free sequences are copied when they are asked for: prediction does without
+class TiedWork(Work[TiedScores]):
+    """Checked scores with a clamp, cut in two: sequences that ties touch, and sequences that no tie touches, which are free.
+    Sequences and tokens are numbered as in the batch."""
 
     @cached_property
-    def free(self) -> ChainScores:
-        return self._batch if self.tied is None else cut_chains(self._batch, ~self._is_tied)[0]
+    def _of_ends(self) -> NDArray[np.int64]:
+        """Sequences of the ends of ties: int64[2, E]."""
+        return sequences_of(self.starts, self.scores.ties)
+
+    @cached_property
+    def _is_tied(self) -> NDArray[np.bool_]:
+        is_tied = np.zeros(self.n_sequences, dtype=bool)
+        is_tied[self._of_ends] = True
+        return is_tied
+
+    @property
+    def tied_sequences(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._is_tied)
+
+    @property
+    def free_sequences(self) -> NDArray[np.int64]:
+        return np.flatnonzero(~self._is_tied)
+
+    @cached_property
+    def tied_tokens(self) -> NDArray[np.int64]:
+        return np.flatnonzero(np.repeat(self._is_tied, np.diff(self.starts)))
 
     @cached_property
     def free_tokens(self) -> NDArray[np.int64]:
-        return np.flatnonzero(np.repeat(~self._is_tied, np.diff(self._batch.starts)))
+        return np.flatnonzero(np.repeat(~self._is_tied, np.diff(self.starts)))
 
-    @property
-    def free_clamp(self) -> Optional[Clamp]:
-        return self._clamp if self.tied is None else arrays.cut_clamp(self._clamp, self.free_tokens)
+    @cached_property
+    def free(self) -> Work[ChainScores]:
+        """What no tie touches. It is copied when it is asked for: prediction does without."""
+        chains, clamp = self.scores.chains, self.clamp
+        if self._is_tied.any():
+            chains, clamp = cut_chains(chains, ~self._is_tied)[0], arrays.cut_clamp(clamp, self.free_tokens)
+        return LinearChain().prepare(chains, clamp)
+
+    @cached_property
+    def possible(self) -> ChainScores:
+        """The chains that ties touch, -inf where the clamp forbids."""
+        chains, tokens = cut_chains(self.scores.chains, self._is_tied)
+        if self.clamp is None:
+            return chains
+        return chains._replace(emissions=np.where(self.clamp[tokens], chains.emissions, -np.inf))
+
+    @cached_property
+    def tied(self) -> Optional[Problem]:
+        """What ties touch; None if there is nothing."""
+        ties = self.scores.ties
+        if not len(ties.source):
+            return None
+        chains = self.possible
+        component = np.empty(len(chains.starts) - 1, dtype=np.int64)
+        of_ends = (np.cumsum(self._is_tied) - 1)[self._of_ends]
+        n, of_ties = kernels.connect(*of_ends, component), component[of_ends[0]]
+        place = np.empty(self.n_tokens, dtype=np.int64)
+        place[self.tied_tokens] = np.arange(len(self.tied_tokens))
+        ends = place[np.stack([ties.source, ties.target])]
+        order = np.lexsort((*ends[::-1], of_ties))
+        return Problem(
+            chains=chains,
+            component=component,
+            firsts=np.unique(component, return_index=True)[1],
+            source=ends[0, order],
+            target=ends[1, order],
+            kind=ties.kind[order].astype(np.int64),
+            bounds=np.searchsorted(of_ties[order], np.arange(n + 1)),
+            tables=ties.sums(self.scores.tables),
+            label_of=np.asarray(self.scores.label_of),
+        )
+
+    def spread(self, of_components: Floats) -> Floats:
+        """Values of components as those of all sequences."""
+        values = np.zeros(self.n_sequences)
+        values[self.tied_sequences[self.tied.firsts]] = of_components
+        return values
+
+    @cached_property
+    def first_of(self) -> NDArray[np.int64]:
+        """The sequence that has the value of each sequence: int64[B]."""
+        first = np.arange(self.n_sequences)
+        if self.tied is not None:
+            first[self.tied_sequences] = self.tied_sequences[self.tied.firsts][self.tied.component]
+        return first
 
 
 def sequences_of(starts: NDArray[np.int64], ties: "Union[Ties, Problem]") -> NDArray[np.int64]:

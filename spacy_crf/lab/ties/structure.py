@@ -4,7 +4,6 @@ Sequences that no tie touches never leave the chain. The others fall into compon
 sequences; the other sequences of a component have 0.
 """
 
-from functools import cached_property
 from hashlib import blake2b
 from typing import Optional
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from ... import arrays, checks
 from ...errors import Errors
 from ...inference.linear_chain import LinearChain
-from ...inference.structure import ScoresOrWork, States, Structure, Work
+from ...inference.structure import ScoresOrWork, States, Structure
 from ...kernels import linear_chain as chain_kernels
 from ...types import ChainScores, Clamp, Floats, Path
 from ..local_losses import Walks
@@ -22,38 +21,11 @@ from .belief_propagation import BeliefPropagation
 from .losses import own_terms
 from .mean_field import MeanField
 from .method import Inference
-from .scores import Halves, Problem, TiedScores
+from .scores import TiedScores, TiedWork
 
 # What bounds log partitions that are not known exactly
 _LOWER = MeanField(iterations=200, tolerance=1e-6)
 _UPPER = BeliefPropagation(iterations=500, damping=0.3, tolerance=1e-6, tree_reweighted=True)
-
-
-class TiedWork(Work[TiedScores]):
-    """Scores that were checked, with a clamp."""
-
-    @cached_property
-    def halves(self) -> Halves:
-        return Halves(self.scores, self.clamp)
-
-    @property
-    def problem(self) -> Optional[Problem]:
-        """What is tied; None if nothing is."""
-        return self.halves.tied
-
-    def spread(self, of_components: Floats) -> Floats:
-        """Values of components as those of all sequences."""
-        values, halves = np.zeros(self.n_sequences), self.halves
-        values[halves.tied_sequences[halves.tied.firsts]] = of_components
-        return values
-
-    @cached_property
-    def first_of(self) -> NDArray[np.int64]:
-        """The sequence that has the value of each sequence: int64[B]."""
-        first, halves = np.arange(self.n_sequences), self.halves
-        if halves.tied is not None:
-            first[halves.tied_sequences] = halves.tied_sequences[halves.tied.firsts][halves.tied.component]
-        return first
 
 
 class TiedChains(Structure[TiedScores]):
@@ -104,71 +76,65 @@ class TiedChains(Structure[TiedScores]):
 
     # --------------------------------------------------------------------------------------------------- sums
 
-    def log_partition(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
-        work = self.prepare(scores, clamp)
-        halves, log_z = work.halves, np.zeros(work.n_sequences)
-        if halves.tied is not None:
-            log_z = work.spread(self.inference.log_partition(halves.tied))
-        log_z[halves.free_sequences] = self.chain.log_partition(halves.free, clamp=halves.free_clamp)
-        return log_z
+    def forward(self, work: TiedWork) -> tuple[Floats, None]:
+        log_z = np.zeros(work.n_sequences)
+        if work.tied is not None:
+            log_z = work.spread(self.inference.log_partition(work.tied))
+        log_z[work.free_sequences] = self.chain.log_partition(work.free)
+        return log_z, None
 
     def expectations(
         self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
-        weights, halves, tied = work.check_weights(weights), work.halves, work.problem
+        weights, tied = work.check_weights(weights), work.tied
         log_z, tables, parts = np.zeros(work.n_sequences), np.zeros(work.scores.tables.shape), []
         if tied is not None:
-            found = self.inference.expectations(tied, weights[halves.tied_sequences[tied.firsts]])
+            found = self.inference.expectations(tied, weights[work.tied_sequences[tied.firsts]])
             log_z = work.spread(found.log_z)
             work.scores.ties.by_feature(found.tables, tables)
-            parts.append((found.chains, halves.tied_tokens))
-        if tied is None or len(halves.free_sequences):
-            of_free = weights[halves.free_sequences]
-            log_z[halves.free_sequences], free = self.chain.expectations(
-                halves.free, clamp=halves.free_clamp, weights=of_free
-            )
-            parts.append((free, halves.free_tokens))
+            parts.append((found.chains, work.tied_tokens))
+        if tied is None or len(work.free_sequences):
+            of_free = weights[work.free_sequences]
+            log_z[work.free_sequences], free = self.chain.expectations(work.free, weights=of_free)
+            parts.append((free, work.free_tokens))
         chains = parts[0][0]
         if len(parts) > 1:
             chains = arrays.zeros(work.scores.chains)
             for part, tokens in parts:
                 arrays.add(chains, part, tokens)
-        return log_z, work.given._replace(**arrays.named(chains), tables=tables)
+        return log_z, self.narrow(work, work.scores._replace(**arrays.named(chains), tables=tables))
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
-        halves = work.halves
-        if halves.tied is None:
-            return self.chain.marginals(halves.free, clamp=halves.free_clamp)
+        if work.tied is None:
+            return self.chain.marginals(work.free)
         marginals = np.empty(work.scores.emissions.shape)
-        marginals[halves.free_tokens] = self.chain.marginals(halves.free, clamp=halves.free_clamp)
-        marginals[halves.tied_tokens] = np.clip(self.inference.marginals(halves.tied), 0.0, 1.0)
-        return marginals
+        marginals[work.free_tokens] = self.chain.marginals(work.free)
+        marginals[work.tied_tokens] = np.clip(self.inference.marginals(work.tied), 0.0, 1.0)
+        if work.tag_of is None:
+            return marginals
+        return np.minimum(arrays.by_tag(marginals, work.tag_of, work.n_tags), 1.0)
 
     # ------------------------------------------------------------------------------------------------- maxima
 
-    def _best(self, work: TiedWork) -> Path:
-        halves = work.halves
-        if halves.tied is None:
-            return self.chain.viterbi(halves.free, clamp=halves.free_clamp)
+    def best(self, work: TiedWork) -> Path:
+        if work.tied is None:
+            return self.chain.viterbi(work.free)
         states = np.empty(work.n_tokens, dtype=np.int32)
-        states[halves.free_tokens] = self.chain.viterbi(halves.free, clamp=halves.free_clamp).states
-        states[halves.tied_tokens] = self.inference.best(halves.tied)
+        states[work.free_tokens] = self.chain.viterbi(work.free).states
+        states[work.tied_tokens] = self.inference.best(work.tied)
         return Path(states, self.score_path(work, states))
-
-    def count(self, work: TiedWork, path: States, weights: Floats, out: TiedScores) -> None:
-        self.add_path(work, path, weights, out)
 
     def score_path(self, work: TiedWork, states: States) -> Floats:
         scores, of_chains = work.scores, np.empty(work.n_sequences)
         free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
         chain_kernels.path_score(free, states, of_chains)
-        if work.problem is None:
+        if work.tied is None:
             return of_chains
         values = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
         kind, i, j, sequences = self._pairs(work, states)
-        of_ties = work.problem.tables[kind, i, j]
+        of_ties = work.tied.tables[kind, i, j]
         return values + np.bincount(sequences, of_ties, minlength=work.n_sequences)
 
     def add_path(self, work: TiedWork, states: States, weights: Floats, out: TiedScores) -> None:
@@ -176,9 +142,9 @@ class TiedChains(Structure[TiedScores]):
             out.emissions, out.transitions.reshape(work.transitions.shape), out.first, out.last, work.starts
         )
         chain_kernels.path_expectations(states, weights[work.first_of], uses)
-        if work.problem is not None:
+        if work.tied is not None:
             kind, i, j, sequences = self._pairs(work, states)
-            of_kinds = np.zeros(work.problem.tables.shape)
+            of_kinds = np.zeros(work.tied.tables.shape)
             np.add.at(of_kinds, (kind, i, j), weights[sequences])
             work.scores.ties.by_feature(of_kinds, out.tables)
 
@@ -205,14 +171,14 @@ class TiedChains(Structure[TiedScores]):
         """The n best labellings of all sequences together, with their scores, best first."""
         checks.count("n_best", "n", n, most=checks.ANY)
         work = self.prepare(scores, clamp)
-        halves, parts = work.halves, []
-        for b, found in enumerate(self.chain.n_best(halves.free, n, clamp=halves.free_clamp)):
-            begin, end = halves.free.starts[b : b + 2]
-            parts.append((halves.free_tokens[begin:end], found))
-        if halves.tied is not None:
-            for c in range(len(halves.tied.firsts)):
-                part, tokens = halves.tied.only(c)
-                parts.append((halves.tied_tokens[tokens], self.inference.rank(part, n)))
+        parts = []
+        for b, found in enumerate(self.chain.n_best(work.free, n)):
+            begin, end = work.free.starts[b : b + 2]
+            parts.append((work.free_tokens[begin:end], found))
+        if work.tied is not None:
+            for c in range(len(work.tied.firsts)):
+                part, tokens = work.tied.only(c)
+                parts.append((work.tied_tokens[tokens], self.inference.rank(part, n)))
         best: list[tuple[float, States]] = [(0.0, np.full(work.n_tokens, -1, dtype=np.int32))]
         for tokens, found in parts:
             choices = [(before + score, rest, states) for before, rest in best for score, states in found]
@@ -222,16 +188,16 @@ class TiedChains(Structure[TiedScores]):
                 rest = rest.copy()
                 rest[tokens] = states
                 best.append((score, rest))
-        return best
+        return [(score, self.labels(work, states)) for score, states in best]
 
     def sample(self, scores: ScoresOrWork, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
         work = self.prepare(scores, clamp)
-        halves, states = work.halves, np.empty((n, work.n_tokens), dtype=np.int32)
-        states[:, halves.free_tokens] = self.chain.sample(halves.free, n, seed=seed, clamp=halves.free_clamp)
-        if halves.tied is not None:
+        states = np.empty((n, work.n_tokens), dtype=np.int32)
+        states[:, work.free_tokens] = self.chain.sample(work.free, n, seed=seed)
+        if work.tied is not None:
             # By other random numbers: what ties leave alone does not depend on what they tie
-            states[:, halves.tied_tokens] = self.inference.draw(halves.tied, n, [seed, 1])
-        return states
+            states[:, work.tied_tokens] = self.inference.draw(work.tied, n, [seed, 1])
+        return self.labels(work, states)
 
     def walk_samples(
         self,
@@ -251,16 +217,16 @@ class TiedChains(Structure[TiedScores]):
         annotation (bool[T, S]): Identifies the walks, which continue from where the last call left them.
         """
         states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)
-        if work.problem is None:
+        if work.tied is None:
             return states
-        states, tied = np.array(states), work.halves.tied_tokens
+        states, tied = np.array(states), work.tied_tokens
         if begin is not None:
             states[:, tied] = begin[:, tied]
         keys = _keys(work, annotation) if persistent else []
         for tokens, key in keys:
             if key in walks.kept:
                 states[:, tokens] = walks.kept[key]
-        states[:, tied] = self.inference.walk_on(work.problem, states[:, tied], steps, walks.random)
+        states[:, tied] = self.inference.walk_on(work.tied, states[:, tied], steps, walks.random)
         walks.kept.update({key: states[:, tokens].copy() for tokens, key in keys})
         return states
 
@@ -273,14 +239,13 @@ class TiedChains(Structure[TiedScores]):
     def bounds(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
         """Lower and upper bound of the log partition of all sequences together."""
         work = self.prepare(scores, clamp)
-        halves = work.halves
-        free = float(self.chain.log_partition(halves.free, clamp=halves.free_clamp).sum())
-        if halves.tied is None:
+        free = float(self.chain.log_partition(work.free).sum())
+        if work.tied is None:
             return free, free
         if self.exact:
-            exact = free + float(self.inference.log_partition(halves.tied).sum())
+            exact = free + float(self.inference.log_partition(work.tied).sum())
             return exact, exact
-        lower, upper = (method.log_partition(halves.tied) for method in (_LOWER, _UPPER))
+        lower, upper = (method.log_partition(work.tied) for method in (_LOWER, _UPPER))
         return free + float(lower.sum()), free + float(upper.sum())
 
     # ------------------------------------------------------------------------------------- approximated by chains
@@ -291,22 +256,22 @@ class TiedChains(Structure[TiedScores]):
         if isinstance(scores, TiedScores) and not len(scores.ties.source):
             return scores.chains
         work = self.prepare(scores, clamp)
-        chains, halves = work.scores.chains, work.halves
-        if halves.tied is None:
+        chains = work.scores.chains
+        if work.tied is None:
             return chains
-        found, emissions = self.inference.as_chains(halves.tied), chains.emissions.copy()
-        emissions[halves.tied_tokens] = found.emissions
-        if found.transitions is halves.tied.chains.transitions and found.first is halves.tied.chains.first:
+        found, emissions = self.inference.as_chains(work.tied), chains.emissions.copy()
+        emissions[work.tied_tokens] = found.emissions
+        if found.transitions is work.tied.chains.transitions and found.first is work.tied.chains.first:
             return chains._replace(emissions=emissions)
         # Transitions of their own: what all sequences begin and end with becomes emissions
         opens, closes = arrays.ends(work.starts, work.n_tokens)
         is_free = np.zeros(work.n_tokens, dtype=bool)
-        is_free[halves.free_tokens] = True
+        is_free[work.free_tokens] = True
         emissions[opens & is_free] += chains.first
         emissions[closes & is_free] += chains.last
         shape = (work.n_tokens, *chains.transitions.shape[-2:])
         transitions = np.array(np.broadcast_to(chains.transitions, shape))
-        transitions[halves.tied_tokens] = found.transitions
+        transitions[work.tied_tokens] = found.transitions
         nothing = np.zeros(work.n_states)
         return ChainScores(emissions, transitions, nothing, nothing.copy(), chains.starts)
 
@@ -314,13 +279,13 @@ class TiedChains(Structure[TiedScores]):
 def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]:
     """The tokens of each component, and what tells it from others: its annotation and its ties. (Texts for which these are the
     same share their walks, which may go on from any labelling.)"""
-    problem, found = work.problem, []
+    problem, found = work.tied, []
     starts = np.zeros(work.n_tokens, dtype=bool)
     starts[work.starts[work.starts < work.n_tokens]] = True
     for c in range(len(problem.firsts)):
         tokens, ties = np.flatnonzero(problem.of_tokens == c), slice(*problem.bounds[c : c + 2])
         ends = [np.searchsorted(tokens, end[ties]) for end in (problem.source, problem.target)]
-        of_batch = work.halves.tied_tokens[tokens]
+        of_batch = work.tied_tokens[tokens]
         told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
         digest = blake2b(digest_size=16)
         for array in told:

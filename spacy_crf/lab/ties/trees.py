@@ -56,9 +56,11 @@ class Trees(NamedTuple):
         log_z += np.bincount(self.component, of_tokens, minlength=len(log_z))
         own = states if self.is_plain else self._by_label(states)
         longest, size = int(np.diff(self.forest.starts).max()), own.shape[1]
-        asked = (self.forest, kernels.Room(own, *aligned((3, longest, size))), problem.kind, tables, self.component)
+        pairs = aligned((2, len(shift), kernels.TOGETHER, size))
+        room = kernels.Room(own, *aligned((3, longest, size)), *pairs, np.zeros(len(shift), dtype=np.int64))
+        asked = (self.forest, room, problem.kind, tables, self.component)
         if weights is None:
-            kernels.sums(*asked, np.zeros(0), own[:0], _no_pairs(0, size), tables[0], log_z)
+            kernels.sums(*asked, np.zeros(0), own[:0], tables[0], log_z)
             return Expected(log_z, chains, problem.tables)
         # Those that turn out not to be trusted are left out of the sums
         known = ~np.isnan(log_z)
@@ -66,8 +68,7 @@ class Trees(NamedTuple):
             believed = np.zeros(self.own.shape if self.is_plain else own.shape)
             counts, found = aligned(tables.shape[1:]), log_z.copy()
             counts[:] = 0.0
-            pairs = _no_pairs(len(counts), size)
-            kernels.sums(*asked, np.where(known, weights, 0.0), believed, pairs, counts, found)
+            kernels.sums(*asked, np.where(known, weights, 0.0), believed, counts, found)
             if not (known & np.isnan(found)).any():
                 break
             known &= ~np.isnan(found)
@@ -128,11 +129,6 @@ class Trees(NamedTuple):
         """Whether states are labels."""
         label_of, n_labels = self.problem.label_of, self.problem.n_labels
         return len(label_of) == n_labels and bool((label_of == np.arange(n_labels)).all())
-
-
-def _no_pairs(n_tables: int, size: int) -> kernels.Pairs:
-    left, right = aligned((2, n_tables, kernels.TOGETHER, size))
-    return kernels.Pairs(left, right, np.zeros(n_tables, dtype=np.int64))
 
 
 def _padded(size: int) -> int:
