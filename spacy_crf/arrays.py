@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Errors
-from .types import ChainScores, Floats, SegmentScores, SpanList, StateGraph
+from .types import Bools, ChainScores, Floats, Ints, SegmentScores, SpanList, StateGraph
 
 Scores = TypeVar("Scores", ChainScores, SegmentScores)
-Tokens = Union[slice, NDArray[np.int64]]  # some tokens, in their order
+Tokens = Union[slice, Ints]  # some tokens, in their order
 OF_SEQUENCES = ("token", "span")
 
 
@@ -132,7 +132,7 @@ def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
 # ------------------------------------------------------------------------------------------------------ parts and sums
 
 
-def cut(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
+def cut(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
     """The scores of some sequences.
 
     tokens (Tokens): All tokens of the sequences.
@@ -159,7 +159,7 @@ def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any
     return cut_linked(scores, tokens, starts), cut_clamp(clamp, tokens)
 
 
-def cut_linked(scores: Scores, tokens: Tokens, starts: NDArray[np.int64]) -> Scores:
+def cut_linked(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
     """`cut` for tokens that may lack some tokens of their sequences; keeps the ties between the tokens, if there are ties."""
     part, ties = cut(scores, tokens, starts), getattr(scores, "ties", None)
     if ties is None:
@@ -175,7 +175,7 @@ def cut_clamp(clamp: Any, tokens: Tokens) -> Any:
     return type(clamp)(*(array[tokens] for array in clamp)) if isinstance(clamp, tuple) else clamp[tokens]
 
 
-def states_of(clamp: Any) -> NDArray[np.bool_]:
+def states_of(clamp: Any) -> Bools:
     """The states that a clamp allows at each token: bool[T, S]."""
     return clamp.states if isinstance(clamp, tuple) else clamp
 
@@ -216,7 +216,7 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
             array += of_part.sum(axis=0) if of_part.ndim > array.ndim else of_part
 
 
-def add_repeated(total: Scores, part: Scores, tokens: NDArray[np.int64]) -> None:
+def add_repeated(total: Scores, part: Scores, tokens: Ints) -> None:
     """The same where a token may be there several times, but for what sequences begin and end with."""
     rows = _rows(total, tokens)
     for name, array in named(total).items():
@@ -235,7 +235,7 @@ def subtract(scores: Scores, others: Scores) -> None:
         array -= getattr(others, name)
 
 
-def ends(starts: Optional[NDArray[np.int64]], n_tokens: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def ends(starts: Optional[Ints], n_tokens: int) -> tuple[Bools, Bools]:
     """Which tokens open and which close a sequence: bool[T] each. Without starts there is one."""
     starts = np.array([0, n_tokens]) if starts is None else starts
     filled = starts[:-1] < starts[1:]
@@ -252,14 +252,14 @@ def grown(array: NDArray, used: int, size: int) -> NDArray:
     return larger
 
 
-def spread(rows: NDArray, places: NDArray[np.int64], size: int, fill: float = 0.0) -> NDArray:
+def spread(rows: NDArray, places: Ints, size: int, fill: float = 0.0) -> NDArray:
     """An array of `size` rows: the given rows at their places, the fill value elsewhere."""
     every = np.full((size, *rows.shape[1:]), fill, dtype=rows.dtype)
     every[places] = rows
     return every
 
 
-def ranges(begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def ranges(begin: Ints, end: Ints) -> Ints:
     """The numbers from each begin up to, not including, its end, one range behind the other."""
     lengths = end - begin
     after = np.cumsum(lengths)
@@ -289,10 +289,10 @@ class Joined(NamedTuple):
 
     scores: Any  # of S + 1 states
     clamp: Any
-    tokens: NDArray[np.int64]  # [T] places of the tokens
+    tokens: Ints  # [T] places of the tokens
 
 
-def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[NDArray[np.int64]] = None) -> Joined:
+def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[Ints] = None) -> Joined:
     """Join the sequences of each document to one sequence, which has the same labellings with the same scores.
 
     The scores of `first` and `last` become transitions from and to the break, state S, which no token has (and which no segment
@@ -335,7 +335,7 @@ def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[NDArr
     )
 
 
-def _join_clamp(clamp: Any, size: int, length: int, places: NDArray[np.int64], breaks: NDArray[np.int64]) -> Any:
+def _join_clamp(clamp: Any, size: int, length: int, places: Ints, breaks: Ints) -> Any:
     if clamp is None:
         return None
     states = np.zeros((length, size + 1), dtype=bool)
@@ -423,7 +423,7 @@ def tags_of(path: NDArray[np.int32], tag_of: NDArray[np.int32]) -> NDArray[np.in
     return tags
 
 
-def part_of_graph(graph: StateGraph, kept: NDArray[np.bool_]) -> StateGraph:
+def part_of_graph(graph: StateGraph, kept: Bools) -> StateGraph:
     """The graph of some of its states (bool[S])."""
     number = np.cumsum(kept) - 1
     arcs = kept[graph.source] & kept[graph.target]

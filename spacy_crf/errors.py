@@ -74,10 +74,7 @@ class Errors(metaclass=_Coded):
         "overflowed, and for features that are not numbers."
     )
     CRF011 = "{what} has shape {shape}, but {expected} was expected. The scores of a batch must agree in their tokens and states."
-    CRF012 = (
-        "starts = {starts} does not cut {tokens} tokens into sequences: it must begin with 0, end with {tokens} and never "
-        "decrease."
-    )
+    CRF012 = "starts = {starts} don't cut {tokens} tokens into sequences: begin with 0, end with {tokens}, never fall."
     CRF013 = "Token {token} has state {state}, but there are only {states} states."
     CRF016 = "The list of spans can't be used: {reason}. List spans by their first token, then by length, each once."
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
@@ -90,10 +87,7 @@ class Errors(metaclass=_Coded):
         "{tokens} tokens with up to {states} possible tags each have {arcs} pairs of neighbouring tags, which do not fit into "
         "memory. Set `keep` of spacy_crf.HigherOrder.v1, for example to 4.0, to drop improbable tags."
     )
-    CRF034 = (
-        "Chains of higher order can't keep the rules {rules}, which compare spans across a text. Leave these out, or use "
-        "spacy_crf.LinearChain.v2."
-    )
+    CRF034 = "Chains of higher order can't keep rules across texts: {rules}. Drop them or use spacy_crf.LinearChain.v2."
     CRF035 = (
         "{name} was removed in version 0.14. Use {successor}. To rewrite a config or a pipeline for this version, run `python "
         "-m spacy crf upgrade OLD NEW`; version 0.13 still reads it."
@@ -106,10 +100,7 @@ class Errors(metaclass=_Coded):
     CRF102 = "The ranges of the template '{template}' are not possible: {reason}."
     CRF106 = "The template '{template}' names the {what} '{name}', which is not there. {advice}. {there}: {known}."
     CRF107 = "The feature set has no templates. Give it at least one, such as 'lower[0]'."
-    CRF109 = (
-        "The feature '{source}' is {value} at token {token} ('{text}') of the document '{start}...'. Numbers must be finite, at "
-        "most 3.4e38."
-    )
+    CRF109 = "'{source}' is {value} at token {token} ('{text}') of '{start}...'. Give finite numbers, at most 3.4e38."
     CRF110 = (
         "The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...'). Return a list "
         "of strings or of numbers for each token, or an array with a row for each token."
@@ -137,10 +128,7 @@ class Errors(metaclass=_Coded):
         "Look for rules that forbid an annotated sequence, features with huge values, and weights of a broken model."
     )
     CRF204 = "The saved state belongs to {saved}, not to {ours}. Load it into an optimizer with the same settings."
-    CRF205 = (
-        "The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} must consist of str, "
-        "bytes, int and tuples of these."
-    )
+    CRF205 = "The state of {optimizer} for '{key}' can't be saved: {signature!r} is not of str, bytes, int and tuples."
     CRF206 = (
         "{what} of '{name}' is infinite or not a number {where}. The weights are those from before it. Look for features with "
         "huge values, or lower the learning rate."
@@ -185,10 +173,7 @@ class Errors(metaclass=_Coded):
         "{owner}: the function returned {value} for '{text}...'. Return pairs of different tokens of the Doc: tokens, their "
         "numbers from 0 to {n} - 1, or spans."
     )
-    CRF321 = (
-        "transitions_from = 'possible' makes weights for {n} n-grams of {m} tags; the limit is {most}. Set transitions_from = "
-        "'seen', or lower the order."
-    )
+    CRF321 = "transitions_from = 'possible' makes {n} n-grams of {m} tags, over {most}. Set 'seen', or a lower order."
     CRF322 = "order = {order} with {tags} tags has too many n-grams; there can be at most {most} tags. Use order = 1."
     CRF327 = "label_parts returned {found} for the tag '{tag}'. Return a list of strings, which may be empty."
     CRF346 = (
@@ -200,10 +185,7 @@ class Errors(metaclass=_Coded):
         "Soft labels need a probability from 0 to 1 for each span in doc.spans['{key}'] of '{text}...': {problem}. Write one "
         "number for each span into attrs['scores'], as spaCy's spancat does."
     )
-    CRF828 = (
-        "Component '{name}' can't learn from soft labels with the scheme IOB1, whose tags depend on the entity before. Use "
-        "BILUO, BIO or IO."
-    )
+    CRF828 = "Component '{name}' can't learn from soft labels with the scheme IOB1. Use BILUO, BIO or IO."
     CRF833 = '{path} has no texts. Give one text per line, or JSONL with "text".'
     CRF402 = (
         "Component '{name}' was not trained: it has labels, but no weights. Call nlp.initialize() with examples, run `spacy "
@@ -219,19 +201,13 @@ class Errors(metaclass=_Coded):
     )
     CRF431 = "Component '{name}' can't learn: no token of the training data is annotated."
     CRF409 = "Component '{name}': the spans {one} and {other} overlap. Leave one of them out: spans of a labelling never overlap."
-    CRF340 = (
-        'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder models, not with {structure}. Set decode = '
-        '"viterbi".'
-    )
+    CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'
     CRF410 = (
         "Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and "
         "[initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in each "
         "step. Train and freeze these components first, or set max_epochs = 0 and use the whole corpus as batch."
     )
-    CRF411 = (
-        "Component '{name}' has other labels, features or training rules than when nlp.initialize() read its corpus. Add them "
-        "before nlp.initialize()."
-    )
+    CRF411 = "Component '{name}' has other labels, features or rules than at nlp.initialize(). Add them before it."
     CRF412 = (
         "Component '{name}' does not know the labels {labels} of this batch: it learns from the corpus that nlp.initialize() "
         "read. Add the labels before nlp.initialize(), or update the saved model."
@@ -249,15 +225,9 @@ class Errors(metaclass=_Coded):
         "Put the span into doc.spans and name its key in incorrect_spans_key of the component. If '{label}' is a label, add it "
         "with add_label or in [initialize.components.{name}] labels."
     )
-    CRF441 = (
-        "Component '{name}': {span}, {place}, is annotated, but also in doc.spans['{key}'], which lists wrong spans. Remove it "
-        "from one of them."
-    )
+    CRF441 = "Component '{name}': {span}, {place}, is annotated and listed as wrong in doc.spans['{key}']. Remove one."
     CRF461 = "Component '{name}': {value} is not a labelling. Give a list of Spans of the Doc, none of them empty."
-    CRF462 = (
-        "Component '{name}': the span '{span}' belongs to the document '{other}...', whose words differ from those of "
-        "'{doc}...'. Give Spans of the Doc itself."
-    )
+    CRF462 = "Component '{name}': the span '{span}' is of '{other}...', not of '{doc}...'. Give Spans of the Doc."
     CRF465 = (
         "Component '{name}': the text '{text}...' has several labels: {labels}. Labels in doc.cats exclude each other here: set "
         "1.0 for one of them only, or use spaCy's textcat_multilabel."
@@ -292,26 +262,12 @@ class Errors(metaclass=_Coded):
         "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the "
         "saved component; leave start_from out to train from scratch."
     )
-    CRF479 = (
-        "Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if features read "
-        "earlier components."
-    )
-    CRF491 = (
-        "The results can't go to {target}, inside the folder to annotate, {source}: they would be annotated the next time. Name "
-        "a folder beside it."
-    )
+    CRF479 = "Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text) or nlp(text)."
+    CRF491 = "The results can't go to {target}, inside the folder to annotate, {source}. Name a folder beside it."
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with the right header."
-    CRF502 = (
-        "{source} has format version {version}, and this version of spacy_crf reads {known}. Install the version that wrote it, "
-        "or train again."
-    )
-    CRF504 = (
-        "{source} holds a {saved}, not a {component}: the factory in the config differs from that of the saved model."
-    )
-    CRF505 = (
-        "{source} does not fit the component '{name}' of the config: {reason}. Load it with the config it was saved with, or "
-        "train again."
-    )
+    CRF502 = "{source} has format version {version}, not {known}. Install the version that wrote it, or train again."
+    CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
+    CRF505 = "{source} does not fit the component '{name}': {reason}. Load it with its own config, or train again."
     CRF507 = (
         "Component '{name}' is a copy that can't train, since its optimizer has a schedule, which can't be copied or sent to "
         "another process. Train the original, or save the pipeline and load it here."
@@ -323,18 +279,12 @@ class Errors(metaclass=_Coded):
     CRF601 = "Rule {place} is not a rule: {rule!r}. Write a table with the key 'rule' and the arguments of the rule."
     CRF605 = "Rule {name}: {problem}."
     CRF610 = "{owner}: spaCy's Matcher refuses the pattern: {reason}"
-    CRF611 = (
-        "Rule '{name}': no function '{function}' is registered. Decorate it with @spacy.registry.misc('{function}') before the "
-        "pipeline is built."
-    )
+    CRF611 = "Rule '{name}': '{function}' is not registered. Decorate it with @spacy.registry.misc('{function}')."
     CRF612 = (
         "Rule '{name}': the function '{function}' returned {got} for a document of {tokens} tokens ('{start}...'). Return an "
         "array bool[tokens, tags], here of shape {expected}."
     )
-    CRF613 = (
-        "Rules contradict each other: no labelling of any text keeps the rules up to '{name}' ({reason}). Change one of them, "
-        "or give one a weight."
-    )
+    CRF613 = "Rules contradict each other: no text keeps those up to '{name}' ({reason}). Change one, or give a weight."
     CRF614 = (
         "Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the automaton. Leave the "
         "rule out, count to a smaller number, or raise `max_states` in the constraints (states times tags are at most 4,096)."
@@ -364,23 +314,15 @@ class Errors(metaclass=_Coded):
         "features by [training.optimizer]."
     )
     CRF779 = "{part}: no text can be annotated, so the cause is probably not the texts. {place}: {error}"
-    CRF780 = (
-        "{deaths} workers died at the same part of the work, {task}. Check whether it needs more memory than they have."
-    )
+    CRF780 = "{deaths} workers died at the same part of the work, {task}. Check whether it needs more memory."
     CRF781 = "{what} needs {package}, which can't be imported ({reason}): pip install {install}"
     CRF782 = (
         "The Ray cluster {where} can't be used: {reason}. Check with `ray status` that it is running, can be reached and has "
         "free cores. Without an address (for crf train: --ray local) one is started on this machine."
     )
-    CRF783 = (
-        "Workers of the cluster have {package} {theirs}, but this machine has {ours}, which may give other results. Install the "
-        "same versions everywhere."
-    )
+    CRF783 = "Workers have {package} {theirs}, but this machine has {ours}. Install the same versions everywhere."
     CRF784 = "{path} can't be annotated: {reason}. Give lines of text, JSONL, or Parquet with a column 'text'."
-    CRF786 = (
-        "The work in {path} can't be continued: {reason}. Run the same command as before, name another output, or delete the "
-        "folder to start again."
-    )
+    CRF786 = "The work in {path} can't be continued: {reason}. Run the same command, or delete the folder to restart."
     CRF788 = "{option} needs {other} too."
     CRF789 = "--sort works for a single file. With --workers, texts are written in the order in which they are read."
     CRF787 = "{place}: can't be annotated: {error}{advice}"
@@ -392,10 +334,7 @@ class Errors(metaclass=_Coded):
         "{place}: '{tag}' is not an entity tag like those in the rest of the file. Known: B-LABEL, I-LABEL, O, and - for "
         "missing annotation; L- and U- in BILUO, E- and S- in BIOES."
     )
-    CRF705 = (
-        "{place}: '{tag}' follows '{before}', but can only continue an entity with its own label. In IOB2 every entity begins "
-        "with '{begin}'."
-    )
+    CRF705 = "{place}: '{tag}' follows '{before}', but continues only its own label. Begin entities with '{begin}'."
     CRF706 = "{path} can't be read or written: {reason}."
     CRF707 = (
         "{place}: '{key}' holds annotation ({value}) that can't be read and would be lost. Annotation is read from {known}. "
@@ -406,14 +345,9 @@ class Errors(metaclass=_Coded):
     CRF710 = "There is no component{named} {wanted}. Components: {components}."
     CRF712 = "Component '{name}': no examples were read. {reason}."
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them separately."
-    CRF716 = (
-        "{source} is a folder, whose files are converted one by one, but {target} is a file. Name a folder for them, or one of "
-        "the files."
-    )
+    CRF716 = "{source} is a folder, and {target} is a file. Name a folder for the results, or one of the files."
     CRF714 = "{place}: {keys} hold annotation, and only one of them can be read. Remove one, or skip it with --ignore {last}."
-    CRF715 = (
-        "The pipeline {model} can't be loaded: {reason}\nRegister functions that its config names with a file: --code."
-    )
+    CRF715 = "The pipeline {model} can't be loaded: {reason}\nRegister functions that its config names: --code FILE."
     CRF718 = "There are no texts. Give them as arguments, or as lines of the standard input."
     CRF730 = "{path} is an input, and the output would overwrite it. Give the output another name."
     CRF731 = "Give only options of this command, and overrides of the config such as --paths.train: {reason}"
@@ -422,18 +356,12 @@ class Errors(metaclass=_Coded):
         "Process {process} works in {path} already. Wait until it ends, or name another folder (for a training on shards: path "
         "in [initialize.components.NAME.shards])."
     )
-    CRF737 = (
-        "{path} can't be locked against other processes: {reason}. Name a path on another file system in "
-        "[initialize.components.NAME.shards]."
-    )
+    CRF737 = "{path} can't be locked: {reason}. Set path in [initialize.components.NAME.shards] to another file system."
     CRF738 = (
         "A worker ended, with exit code {code}, before it began; its own message stands above. Workers import the script that "
         "starts them, so the code of the script belongs under: if __name__ == '__main__':"
     )
-    CRF739 = (
-        "Workers of the cluster can't import their functions: {reason}. Install spacy_crf, spaCy and what the pipeline needs on "
-        "every machine, in the same versions."
-    )
+    CRF739 = "Workers can't import their functions: {reason}. Install the same packages and versions on every machine."
     CRF745 = (
         "The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe NAME and "
         "--optimize NAME; or --file NAME alone, for a config that comes with the package."
@@ -443,18 +371,12 @@ class Errors(metaclass=_Coded):
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF768 = "--optimize accuracy changes how labels of tokens are decided, but {component} labels texts. Leave it out."
     CRF770 = "{folds} folds of {texts} texts are not possible: give at least two folds, and no more folds than texts."
-    CRF771 = (
-        "Component '{name}' can't be fitted: `fit` trains sparse features by spacy_crf.LBFGS.v1. Name that optimizer in the "
-        "config, or use `spacy train`."
-    )
+    CRF771 = "Component '{name}': `fit` trains sparse features by spacy_crf.LBFGS.v1. Name that, or use `spacy train`."
     CRF772 = (
         "Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first, then source "
         "and freeze it, or leave it out of the pipeline."
     )
-    CRF722 = (
-        "[training.score_weights] has no weight for any score of the component '{name}', so there is nothing to tune it for. "
-        "Its scores: {scores}."
-    )
+    CRF722 = "[training.score_weights] weighs no score of '{name}', so there is nothing to tune. Its scores: {scores}."
     CRF865 = (
         "{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for annotation; "
         "{lost} spans did not align with the tokens. Say where annotation is with --format, --label-column or --tag-column, or "
@@ -465,46 +387,27 @@ class Errors(metaclass=_Coded):
         "{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so the last column may not hold entities. "
         "If it does, add --scheme bare; otherwise name the column of tags with --tag-column."
     )
-    CRF879 = (
-        "{error} Only `spacy crf convert` has these options. Convert the file to .spacy with it, and give the result."
-    )
+    CRF879 = "{error} Only `spacy crf convert` has these options: convert the file to .spacy, and give the result."
     CRF868 = "--{option} {value}: there is no such column or attribute. Known: {known}."
     CRF869 = (
         "{place}: a table needs a header with columns of words and tags, or of texts and labels. The columns are {names}. Name "
         "the right ones with --word-column and --label-column (or --tag-column)."
     )
-    CRF870 = (
-        "{place}: tag or label {tag} is a number, and {n} names are known. Name all of them in order with --tag-names "
-        "O,B-PER,I-PER …"
-    )
+    CRF870 = "{place}: tag or label {tag} is a number, but {n} names are known. Name all: --tag-names O,B-PER,I-PER …"
     CRF871 = (
         "{place}: the words of a span are given as {words}, but the text has {found} at its offsets. Offsets count characters "
         "(not bytes or UTF-16 units) from 0."
     )
-    CRF872 = (
-        "{path} can't be read in '{encoding}', which is not a text encoding. Name one such as utf-8, utf-16 or cp1252."
-    )
+    CRF872 = "{path} can't be read in '{encoding}', which is no text encoding. Name one such as utf-8 or cp1252."
     CRF873 = (
         "{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the text again; "
         "`spacy crf convert` makes training data from annotated texts."
     )
     CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only. Write them as {known}."
-    CRF876 = (
-        "[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader of .spacy files, such as "
-        '@readers = "spacy.Corpus.v1".'
-    )
-    CRF878 = (
-        "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split the text, for example at "
-        "paragraphs."
-    )
-    CRF880 = (
-        "{place}: {value} can't be read as labels of a text. Give a string, a list of strings, or a table with 1 for each label "
-        "of the text and 0 for other labels."
-    )
-    CRF726 = (
-        "[{section}] {key} = {value} is not the name of a registered function. Write the name in quotes, such as "
-        '"spacy_crf.LinearChain.v2".'
-    )
+    CRF876 = '[{corpus}] has no path to take parts of for a learning curve. Use a reader such as "spacy.Corpus.v1".'
+    CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."
+    CRF880 = "{place}: {value} can't be read as labels of a text. Give a string, list of strings, or table of 1 and 0."
+    CRF726 = '[{section}] {key} = {value} is not a registered name. Write it in quotes, as "spacy_crf.LinearChain.v2".'
     CRF834 = (
         "Component '{name}' can't estimate decisions without a training text: {reason}. `effect` works for linear chains, "
         "segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as spacy_crf.LogLikelihood.v1."
@@ -523,13 +426,9 @@ class Errors(metaclass=_Coded):
     )
     CRF803 = "The vectors of {source} can't be used as features: {reason}."
     CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
-    CRF853 = (
-        "X and y can't be used: {problem}. Give each sequence as many labels as tokens; labels are not empty strings."
-    )
+    CRF853 = "X and y can't be used: {problem}. Give each token a label that is not an empty string."
     CRF846 = "{owner}: no label is named {labels}. Labels: {known}."
-    CRF847 = (
-        "--span {given!r} is not a span. Write 3:5 for tokens 3 and 4, or 3:5:LABEL. The text has {n} tokens: {words}."
-    )
+    CRF847 = "--span {given!r} is not a span. Write 3:5 or 3:5:LABEL for tokens 3 and 4 of these {n}: {words}."
     CRF890 = (
         "'{name}' can't be trained in {folds} folds on {texts} texts. There must be 2 folds or more, at least as many texts, "
         "and a component without an encoder."
@@ -563,10 +462,7 @@ class Errors(metaclass=_Coded):
         'Use @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that uses the whole corpus in each step, '
         "such as spacy_crf.LBFGS.v1."
     )
-    CRF931 = (
-        "Component '{name}' can't be trained with the tag scheme '{scheme}'. --schemes works with crf_ner and takes some of "
-        "{known}, between commas."
-    )
+    CRF931 = "Component '{name}' can't be trained with the scheme '{scheme}'. --schemes takes {known}, for crf_ner."
     CRF940 = (
         "The template '{template}' reads clusters, and there are none. Set [initialize.components.NAME] clusters = "
         '"clusters.bin", which `spacy crf clusters` makes, or "spacy-lookups-data", or "vectors". If a model was saved without '
@@ -580,12 +476,8 @@ class Errors(metaclass=_Coded):
         "Component '{name}': no template reads the {what}. Add a template such as '{template}', or leave out "
         "[initialize.components.{name}] {setting}."
     )
-    CRF946 = (
-        "There are no packaged clusters of the language '{lang}': {reason}. Make your own with `spacy crf clusters`."
-    )
-    CRF948 = (
-        "Can't make {what} from {source}: {reason}. Give more text, or lower --min-count or the number of clusters."
-    )
+    CRF946 = "There are no packaged clusters of the language '{lang}': {reason}. Make some with `spacy crf clusters`."
+    CRF948 = "Can't make {what} from {source}: {reason}. Give more text, fewer clusters, or a lower --min-count."
     CRF950 = (
         "Component '{name}': its weights were learned with other {what}. Give the same {what} or none in {settings}, or leave "
         "out start_from to begin anew."
@@ -618,10 +510,7 @@ class Warnings(metaclass=_Coded):
         "{owner}: '{text}...' has {n} different words to compare, more than max_words = {most}, so none are tied. Raise "
         "max_words, or exclude more words with `only` or `shortest`."
     )
-    CRFW370 = (
-        "{owner}: the function returned more than max_edges = {most} pairs for '{text}...', so none are tied. Raise max_edges, "
-        "or return fewer."
-    )
+    CRFW370 = "{owner}: more than max_edges = {most} pairs for '{text}...', so none are tied. Raise it or return fewer."
     CRFW371 = (
         "JunctionTree: {n} of {ties} ties between sentences, which carry {information} nats, were left out to keep tables "
         "within max_table = {most} numbers (shown once). Raise max_table to use more ties."
@@ -637,14 +526,8 @@ class Warnings(metaclass=_Coded):
         '"spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
         "[initialize.components.{key}.corpus], which a component reads when it is initialized (neither loaded nor sourced)."
     )
-    CRFW465 = (
-        "{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn from other texts, "
-        "initialize it with all texts."
-    )
-    CRFW825 = (
-        "{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses = "
-        '"spacy_crf.SoftLabels.v1".'
-    )
+    CRFW465 = "{name}: the weights of {model} are counts, so update changes nothing. Initialize it with all texts."
+    CRFW825 = "{name}: {loss} ignores soft labels in doc.spans['{key}']. Use @losses = 'spacy_crf.SoftLabels.v1'."
     CRFW345 = (
         "Component '{name}': the labellings of {n} sequences may not be the best, since too many come close (shown once). They "
         "are at least as good as those of the most probable paths of hidden states."
@@ -698,23 +581,15 @@ class Warnings(metaclass=_Coded):
         "overlap: here and elsewhere those of the earlier component stay. The methods `n_best` and `span_probabilities` of "
         "{name} show its own findings. Put it before {other} if its entities matter more."
     )
-    CRFW601 = (
-        "{name}: no labelling of '{doc}...' keeps all rules. Dropped, as later rules give way to earlier ones: {rules}."
-    )
-    CRFW602 = (
-        "{name}: {seconds} s were not enough to be sure of the best labelling of '{doc}...': {used} is used (time_limit in the "
-        "constraints)."
-    )
+    CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Dropped, as earlier rules come first: {rules}."
+    CRFW602 = "{name}: {seconds} s (time_limit) were too few to prove the best labelling of '{doc}...': {used} is used."
     CRFW603 = "{name}: probabilities ignore the rules {rules}: {reason}."
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRFW605 = (
         "{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the "
         "constraints). Dropped, as later rules give way to earlier ones: {rules}."
     )
-    CRFW610 = (
-        "{name}: the rules {rules} hold in prediction, but not in training (in_training = true), since no automaton holds them. "
-        "The other rules hold in both."
-    )
+    CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
     CRFW607 = (
         "{name}: '{doc}...' has ties, and a junction tree can't keep all of its rules: tables would have more than max_table = "
         "{most} numbers, or no automaton holds a rule. The answers come from chains whose scores include messages of the ties."
@@ -723,7 +598,4 @@ class Warnings(metaclass=_Coded):
         "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "
         "component that sets it before this one and name it in [training.annotating_components], or leave these templates out."
     )
-    CRFW940 = (
-        "{name}: none of the {n} words of the training data {what}, so templates that read it find nothing. Check the language "
-        "and the spelling."
-    )
+    CRFW940 = "{name}: none of the {n} words of the training data {what}. Check the language and the spelling."

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .arrays import ends
 from .errors import Errors
-from .types import Clamp, SegmentClamp
+from .types import Bools, Clamp, Ints, SegmentClamp
 
 # spaCy's codes for ``ent_iob``
 MISSING, INSIDE, OUTSIDE, BEGIN = 0, 1, 2, 3
@@ -22,20 +22,20 @@ MISSING, INSIDE, OUTSIDE, BEGIN = 0, 1, 2, 3
 class TransitionMask(NamedTuple):
     """Whether a tag may follow a tag, stand at the first token, and stand at the last token."""
 
-    transitions: NDArray[np.bool_]  # [S, S]
-    first: NDArray[np.bool_]  # [S]
-    last: NDArray[np.bool_]  # [S]
+    transitions: Bools  # [S, S]
+    first: Bools  # [S]
+    last: Bools  # [S]
 
 
 class Segments(NamedTuple):
     """Entities of tokens laid end to end: tokens ``start[n]`` up to, not including, ``end[n]``."""
 
-    start: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    label: NDArray[np.int64]  # [N] indices of labels
+    start: Ints  # [N]
+    end: Ints  # [N]
+    label: Ints  # [N] indices of labels
 
     @classmethod
-    def of_tokens(cls, label: NDArray[np.int64], goes_on: NDArray[np.bool_]) -> "Segments":
+    def of_tokens(cls, label: Ints, goes_on: Bools) -> "Segments":
         """Segments of labelled tokens.
 
         label (int64[T]): -1 for none. goes_on (bool[T]): Tokens that continue the span before.
@@ -45,9 +45,7 @@ class Segments(NamedTuple):
         return cls(np.flatnonzero(begins), np.flatnonzero(ends) + 1, label[begins])
 
     @classmethod
-    def spelt(
-        cls, states: NDArray, label: NDArray, continues: NDArray[np.bool_], opening: NDArray[np.bool_]
-    ) -> "Segments":
+    def spelt(cls, states: NDArray, label: NDArray, continues: Bools, opening: Bools) -> "Segments":
         """Segments of a labelling.
 
         states (int32[T]), label (int64[T]): The states, and the label of each, -1 for none.
@@ -107,7 +105,7 @@ class Scheme:
             return TransitionMask(allowed, ~inside, ~goes_on)
         return TransitionMask(continues | ~inside[None, :], ~inside, np.ones(size, dtype=bool))
 
-    def continues(self, n_labels: int) -> NDArray[np.bool_]:
+    def continues(self, n_labels: int) -> Bools:
         """Whether a tag (column) directly after another (row) continues its span: bool[S, S]."""
         label, prefix = self._label_and_prefix(n_labels)
         goes_on = (label >= 0) & ~self._has(prefix, self.closes)
@@ -124,17 +122,14 @@ class Scheme:
         entity = (iob == BEGIN) | (iob == INSIDE)
         opening, closing = ends(starts, len(iob))
         goes_on = np.append(iob[1:] == INSIDE, False)[: len(iob)] & ~closing
-        if self.name == "IO":
-            prefix = np.zeros(len(iob), dtype=np.int64)
-        elif self.name == "IOB1":
-            touches = np.zeros(len(iob), dtype=bool)
-            touches[1:] = entity[:-1] & (label[1:] == label[:-1])
-            touches &= ~opening
-            prefix = np.where((iob == BEGIN) & touches, self.prefixes.index("B"), self.prefixes.index("I"))
-        else:
-            prefix = np.where(iob == BEGIN, self.prefixes.index("B"), self.prefixes.index("I"))
-            if self.closes:
-                prefix = np.where(goes_on, prefix, np.where(iob == BEGIN, *map(self.prefixes.index, "UL")))
+        begins = iob == BEGIN
+        if self.name == "IOB1":  # B only separates adjacent spans of one label
+            begins[1:] &= entity[:-1] & (label[1:] == label[:-1])
+            begins &= ~opening
+        first = "B" if "B" in self.prefixes else "I"
+        prefix = np.where(begins, self.prefixes.index(first), self.prefixes.index("I"))
+        if self.closes:
+            prefix = np.where(goes_on, prefix, np.where(begins, *map(self.prefixes.index, "UL")))
         tags = np.where(entity, 1 + label * len(self.prefixes) + prefix, 0)
         return np.where(iob == MISSING, -1, tags).astype(np.int32)
 
@@ -160,7 +155,7 @@ class Scheme:
         """The scheme in which partial annotation is read: this one, or BIO if tags do not show whether a span begins."""
         return self if self.tags_tell_iob else SCHEMES["BIO"]
 
-    def spell(self, allowed: Clamp, starts: NDArray) -> tuple[Clamp, NDArray[np.int64]]:
+    def spell(self, allowed: Clamp, starts: NDArray) -> tuple[Clamp, Ints]:
         """Translate the tags that annotation allows from the scheme in which it is read.
 
         IO and IOB1 use one tag for the begin of a span and for its inside; the token before decides. Where only one of the two
@@ -225,7 +220,7 @@ class Scheme:
         label, prefix = self._label_and_prefix(n_labels)
         return np.where(label < 0, OUTSIDE, np.where(self._has(prefix, self.opens), BEGIN, INSIDE)).astype(np.uint64)
 
-    def label_of_tag(self, n_labels: int) -> NDArray[np.int64]:
+    def label_of_tag(self, n_labels: int) -> Ints:
         """Index of the label of each tag, -1 for ``O``."""
         return self._label_and_prefix(n_labels)[0]
 
@@ -254,8 +249,6 @@ class SegmentScheme(Scheme):
     def clamp(self, iob: NDArray, label: NDArray, starts: NDArray, n_labels: int) -> SegmentClamp:
         """Segments that the annotation allows: each annotated entity is one segment; any segments are allowed where annotation is
         missing.
-
-        RETURNS (SegmentClamp)
         """
         known = iob != MISSING
         entity = (iob == BEGIN) | (iob == INSIDE)

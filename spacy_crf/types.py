@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each token, -1 where it has none
-Clamp = NDArray[np.bool_]  # [T, S] states still allowed at each token
+Clamp = Bools  # [T, S] states still allowed at each token
 Seed = Union[int, Sequence[int]]  # of numpy's random numbers; [seed, 0] is the same as the seed alone
 SOFT_LABELS = "crf_soft"  # key of doc.spans with the labels of a teacher, see `losses.soft`
 GOES_ON = -2  # entry of a path of segments at tokens where no segment begins
@@ -25,7 +27,7 @@ class TokenFeatures(NamedTuple):
 
     rows: NDArray[np.int32]  # [nnz] feature rows
     values: Optional[NDArray[np.float32]]  # [nnz], None where every value is 1
-    starts: NDArray[np.int64]  # [T + 1]
+    starts: Ints  # [T + 1]
 
 
 class ChainScores(NamedTuple):
@@ -40,7 +42,7 @@ class ChainScores(NamedTuple):
     transitions: Floats  # [S, S] or [T, S, S]
     first: Floats  # [S] added to the first token of every sequence
     last: Floats  # [S] added to the last token of every sequence
-    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+    starts: Optional[Ints] = None  # [B + 1], None for a single sequence
 
     AXES = MappingProxyType(
         {
@@ -74,7 +76,7 @@ class SpanList(NamedTuple):
     The spans that begin at token t are ``starts[t]:starts[t + 1]``.
     """
 
-    starts: NDArray[np.int64]  # [T + 1]
+    starts: Ints  # [T + 1]
     lengths: NDArray[np.int32]  # [N] in tokens, from 1 to K
 
 
@@ -99,7 +101,7 @@ class SegmentScores(NamedTuple):
     first: Floats  # [S]
     last: Floats  # [S]
     listed: Optional[SpanList] = None  # the listed spans; None if there are none
-    starts: Optional[NDArray[np.int64]] = None  # [B + 1], None for a single sequence
+    starts: Optional[Ints] = None  # [B + 1], None for a single sequence
 
     AXES = MappingProxyType(
         {
@@ -118,9 +120,9 @@ class SegmentScores(NamedTuple):
 class SegmentClamp(NamedTuple):
     """Segments still allowed: all their tokens allow their state, and they begin and end where that is allowed."""
 
-    states: NDArray[np.bool_]  # [T, S]
-    may_begin: NDArray[np.bool_]  # [T] may a segment begin here? Ignored where a sequence begins
-    must_begin: NDArray[np.bool_]  # [T]
+    states: Bools  # [T, S]
+    may_begin: Bools  # [T] may a segment begin here? Ignored where a sequence begins
+    must_begin: Bools  # [T]
 
     def __and__(self, other: "SegmentClamp") -> "SegmentClamp":
         """The clamp of the segments that both allow."""
@@ -146,7 +148,7 @@ class SlotUses(NamedTuple):
     slots: NDArray[np.integer]  # [N]
     columns: NDArray[np.int32]  # [N] of single slots, 0 for rows
     values: NDArray[np.float32]  # [N], empty where every value is 1
-    bounds: NDArray[np.int64]  # [2 T + 1]
+    bounds: Ints  # [2 T + 1]
 
 
 class SegmentUses(NamedTuple):
@@ -158,15 +160,13 @@ class SegmentUses(NamedTuple):
 
     longest: int  # K
     path: NDArray[np.int32]  # [T] the annotated path, where there is a single one
-    may_begin: NDArray[np.bool_]  # [T] see `SegmentClamp`
-    must_begin: NDArray[np.bool_]  # [T]
+    may_begin: Bools  # [T] see `SegmentClamp`
+    must_begin: Bools  # [T]
     features: SlotUses  # of T tokens, T tokens, T tokens, N spans and N spans
-    listed_starts: NDArray[np.int64]  # [T + 1]
+    listed_starts: Ints  # [T + 1]
     listed_lengths: NDArray[np.int32]  # [N]
     length_start: int  # first slot of the lengths, K rows of S
-    excluded: NDArray[
-        np.bool_
-    ]  # [N, S] listed spans that the annotation excludes with a state; [0, S] if there are none
+    excluded: Bools  # [N, S] listed spans that the annotation excludes with a state; [0, S] if there are none
 
 
 class ChainCorpus(NamedTuple):
@@ -174,16 +174,16 @@ class ChainCorpus(NamedTuple):
     ``kernels/online``."""
 
     n_states: int  # S
-    starts: NDArray[np.int64]  # [B + 1]
+    starts: Ints  # [B + 1]
     weights: Floats  # [B] factor of each sequence
     gold: NDArray[np.int32]  # [T] the annotated state, -1 where several are allowed
-    is_known: NDArray[np.bool_]  # [B] does every token have a single state?
+    is_known: Bools  # [B] does every token have a single state?
     clamp: Clamp  # [T, S], or [0, S] if all sequences are known
     states: SlotUses  # the features of states, S columns
     pairs: Optional[SlotUses]  # the features of pairs of states, S * S columns
     chain_start: int  # first slot of transitions, firsts and lasts
-    learned: NDArray[np.bool_]  # [M] which slots are weights
-    slot_of_weight: NDArray[np.int64]  # [n] where each of the objective's weights is
-    forbidden: NDArray[np.int64]  # slots that hold -inf
+    learned: Bools  # [M] which slots are weights
+    slot_of_weight: Ints  # [n] where each of the objective's weights is
+    forbidden: Ints  # slots that hold -inf
     most_slots: int  # that a single sequence can use, counted with repetition
     segments: Optional[SegmentUses] = None  # None for linear chains

@@ -12,7 +12,7 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
-from spacy_crf.kernels import online as kernels
+from spacy_crf.kernels.online.work import make_room
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.lab.kernels.dual import make_table
 from spacy_crf.losses.clamped import MaxMargin
@@ -148,7 +148,7 @@ def test_primal_dual_and_gap_are_those_of_the_enumeration(component, make):
     assert duals[-1] > duals[0]
     if make is ExponentiatedGradient:
         run, corpus = optimizer._runs[component], online.corpus
-        room = kernels.make_room(corpus, maximum=True)
+        room = make_room(corpus, maximum=True)
         cost, used = 0.0, np.zeros(len(weights))
         for b, sequence in enumerate(sequences):
             if sequence.weight == 0.0:
@@ -258,7 +258,7 @@ def test_sequences_that_no_labelling_can_be_teach_nothing(component, make):
     first_start = corpus.chain_start + corpus.n_states * corpus.n_states
     run.slots[first_start + corpus.gold[0]] = -np.inf  # nothing begins like the first sequence
     costs = pipe.loss.costs(corpus.n_states)
-    pass_ = CorpusPass(corpus, np.array([0]), pipe.loss, costs, kernels.make_room(corpus, maximum=True))
+    pass_ = CorpusPass(corpus, np.array([0]), pipe.loss, costs, make_room(corpus, maximum=True))
     before = run.slots.copy(), *(array.copy() for array in run.arrays.values())
     assert optimizer.ascend(pass_, run, learns=True) == (0.0, -1)
     for array, old in zip((run.slots, *run.arrays.values()), before):

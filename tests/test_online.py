@@ -14,7 +14,8 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
-from spacy_crf.kernels import online as kernels
+from spacy_crf.kernels.online import rules as kernels
+from spacy_crf.kernels.online.work import make_room
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -127,7 +128,7 @@ def walk(rule, corpus, order, slots, *settings, maximum=True, costs=None, memory
     """Calls the kernel of the rules."""
     costs = np.zeros((0, 0)) if costs is None else costs
     settings = (*settings, 0.0, 0.0, 0.0, 0.0)[:4]
-    room = kernels.make_room(corpus, maximum=maximum)
+    room = make_room(corpus, maximum=maximum)
     lesson = kernels.RuleRun(order, costs, slots, rule, settings, 0.0, np.array([1.0, 0.0]), memory, EMPTY)
     return kernels.walk(*room, lesson)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemes import Segments
-from ..types import Floats, StateGraph
+from ..types import Bools, Floats, Ints, StateGraph
 
 OUTSIDE, BREAK = 0, 1
 _FIRST_LABEL = 2
@@ -32,7 +32,7 @@ class SpanTags:
     Tag S, which no component has, stands for the break between two sentences.
     """
 
-    def __init__(self, labels: Sequence[str], label_of: NDArray[np.int64], continues: NDArray[np.bool_]):
+    def __init__(self, labels: Sequence[str], label_of: Ints, continues: Bools):
         self.labels = list(labels)
         self.label_of = label_of
         self.continues = continues
@@ -58,7 +58,7 @@ class SpanTags:
         events[:size, :size] += (len(self.labels) * self.continues).astype(np.int32)
         return events
 
-    def events_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def events_of(self, tags: NDArray[np.int32], opening: Bools) -> NDArray[np.int32]:
         """Events of tags laid end to end.
 
         opening (bool[T]): Where a sequence begins.
@@ -68,7 +68,7 @@ class SpanTags:
         before[opening] = len(self.label_of)
         return self.events[before, tags]
 
-    def segments_of(self, tags: NDArray[np.int32], opening: NDArray[np.bool_]) -> Segments:
+    def segments_of(self, tags: NDArray[np.int32], opening: Bools) -> Segments:
         """The spans that tags spell.
 
         tags (int32[T]): -1 for none. opening (bool[T]): Where a sequence begins.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .. import arrays
 from ..inference.structure import Structure
+from ..types import Ints
 from .rule import PatternMatches, Rule
 from .rule_set import RuleSet, Text
 
@@ -68,7 +69,7 @@ class Documents(NamedTuple):
 def decode(
     rules: RuleSet,
     documents: Documents,
-    doc_starts: NDArray[np.int64],
+    doc_starts: Ints,
     kept: Optional[KeptRules] = None,
     *,
     structure: Optional[Structure] = None,
@@ -81,7 +82,6 @@ def decode(
     kept (KeptRules): The rules to apply; by default all rules that can be kept, tried in their order.
     structure (Structure): Finds the best labellings under the rules that need no memory; by default the structure of `rules`.
     make_search (Callable): Makes the search for the best labelling of a document that breaks a rule, a `RuleSearch` by default.
-    RETURNS (Decoded)
     """
     structure, make_search = structure or rules.structure, make_search or RuleSearch
     scores, clamp, facts, words = documents
@@ -382,7 +382,6 @@ def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
     """Estimated seconds of one recursion on a usual machine.
 
     tokens, states (int), longest (int): Tokens of the longest segment.
-    RETURNS (float)
     """
     return _STEP * tokens * states * (states + 4 * longest)
 

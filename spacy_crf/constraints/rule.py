@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .automaton import Automaton, SpanTags, per_sentence
 
 Table = dict[str, Any]
@@ -22,16 +22,16 @@ NO_SPAN = "O"
 class Match(NamedTuple):
     """Where the pattern of a rule matches."""
 
-    covered: NDArray[np.bool_]  # [T] tokens that are part of a match
-    begins: NDArray[np.bool_]  # [T] first tokens of matches
-    ends: NDArray[np.bool_]  # [T] last tokens of matches
+    covered: Bools  # [T] tokens that are part of a match
+    begins: Bools  # [T] first tokens of matches
+    ends: Bools  # [T] last tokens of matches
 
 
 class WordKinds(NamedTuple):
     """Matches of patterns that look at one word each. Words that the same patterns match are of one kind."""
 
     of_token: NDArray[np.int32]  # [T]
-    matched: NDArray[np.bool_]  # [K, N] the kinds that each pattern matches
+    matched: Bools  # [K, N] the kinds that each pattern matches
     places: Mapping[int, int]  # the column of each rule, by its place
 
 
@@ -51,7 +51,7 @@ class PatternMatches(dict):
         found = self.words.matched[self.words.of_token, self.words.places[place]]
         return Match(found, found, found)
 
-    def of_labels(self, label_of: NDArray[np.int64]) -> "PatternMatches":
+    def of_labels(self, label_of: Ints) -> "PatternMatches":
         """Allowed tags as allowed labels: a label is allowed where any of its tags is.
 
         label_of (int64[S]): The label of each tag, -1 for none.
@@ -63,7 +63,7 @@ class PatternMatches(dict):
         }
         return PatternMatches(found, self.words)
 
-    def at(self, tokens: Union[slice, NDArray[np.int64]]) -> "PatternMatches":
+    def at(self, tokens: Union[slice, Ints]) -> "PatternMatches":
         """The finds at some of the tokens."""
         words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])
         cut = {
@@ -76,13 +76,13 @@ class PatternMatches(dict):
 class Violations(NamedTuple):
     """Which tags and which pairs of neighbouring tags break a rule; None for none."""
 
-    emissions: Optional[NDArray[np.bool_]] = None  # [T, S]
-    transitions: Optional[NDArray[np.bool_]] = None  # [S, S] at all tokens
-    first: Optional[NDArray[np.bool_]] = None  # [S]
+    emissions: Optional[Bools] = None  # [T, S]
+    transitions: Optional[Bools] = None  # [S, S] at all tokens
+    first: Optional[Bools] = None  # [S]
     # bool[T] and bool[S, S]: pairs whose second tag stands at one of these tokens
-    steps: Optional[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = None
+    steps: Optional[tuple[Bools, Bools]] = None
     # bool[T] and bool[S]: these tags at these tokens, in place of emissions, of which they are a small part
-    tags_at: Optional[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = None
+    tags_at: Optional[tuple[Bools, Bools]] = None
 
     @property
     def on_tokens(self) -> bool:
@@ -154,9 +154,7 @@ class Rule:
         """All labels that the rule names."""
         return [] if self.arguments.get("label") in (None, "*") else self.label
 
-    def violations(
-        self, tags: SpanTags, found: Any, opening: NDArray[np.bool_], closing: NDArray[np.bool_]
-    ) -> Violations:
+    def violations(self, tags: SpanTags, found: Any, opening: Bools, closing: Bools) -> Violations:
         """Where labellings break a local rule.
 
         found: The Match, or the allowed tags.
@@ -181,7 +179,7 @@ class Rule:
         """
         return []
 
-    def broken_lengths(self, tags: SpanTags, longest: int) -> NDArray[np.bool_]:
+    def broken_lengths(self, tags: SpanTags, longest: int) -> Bools:
         """Lengths of segments that break a rule that bounds lengths: bool[longest, S]."""
         raise NotImplementedError
 
@@ -190,11 +188,11 @@ class Rule:
         value = self.arguments[argument]
         return list(range(len(tags.labels))) if value == "*" else [tags.labels.index(name) for name in value]
 
-    def _tags(self, tags: SpanTags) -> NDArray[np.bool_]:
+    def _tags(self, tags: SpanTags) -> Bools:
         """bool[S]: tags of the labels that the rule is about."""
         return np.isin(tags.label_of, self.labels(tags))
 
-    def _is_label(self, tags: SpanTags, names: Iterable[str]) -> NDArray[np.bool_]:
+    def _is_label(self, tags: SpanTags, names: Iterable[str]) -> Bools:
         """bool[S]: tags of the named labels; O stands for tags outside of all spans."""
         numbers = [-1 if name == NO_SPAN else tags.labels.index(name) for name in names]
         return np.isin(tags.label_of, numbers)

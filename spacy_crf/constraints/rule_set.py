@@ -16,7 +16,7 @@ from ..inference.semi_markov import SemiMarkov
 from ..inference.structure import Structure
 from ..kernels.rules import add_prices, run_automata
 from ..schemes import SEGMENTS, Segments, TransitionMask
-from ..types import GOES_ON, Floats
+from ..types import GOES_ON, Bools, Floats, Ints
 from .automaton import BREAK, Automaton, SpanTags, make_automaton, minimised, parted, product, rule_graph
 from .rule import PatternMatches, Rule, Violations, WordKinds
 from .settings import MOST_GRAPH_STATES, Constraints
@@ -176,7 +176,7 @@ class RuleSet:
         """Numbers of the automata of some rules, given by their places."""
         return [n for n, (rule, _, _) in enumerate(self.automata) if rule.place in kept]
 
-    def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> NDArray[np.bool_]:
+    def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> Bools:
         """Documents whose labelling breaks a rule with a memory: bool[D].
 
         totals (float64[D, N]): What the automata take off it.
@@ -309,7 +309,7 @@ class RuleSet:
 
     # ---------------------------------------------------------------------------------------------------------- paths
 
-    def totals(self, states: NDArray[np.int32], starts: NDArray[np.int64], doc_starts: NDArray[np.int64]) -> Floats:
+    def totals(self, states: NDArray[np.int32], starts: Ints, doc_starts: Ints) -> Floats:
         """Scores (at most 0) that automata give to the labelling of each document: float64[D, N], -inf where one forbids it.
 
         states (int32[T]): The path; -1 for none, which counts as ``O``.
@@ -330,7 +330,7 @@ class RuleSet:
         run_automata(events, of_docs, *self._stack, totals)
         return totals
 
-    def segments(self, states: NDArray[np.int32], starts: NDArray[np.int64]) -> Segments:
+    def segments(self, states: NDArray[np.int32], starts: Ints) -> Segments:
         """The spans of a path."""
         [begins] = np.nonzero(states != GOES_ON)
         begin, end, label = self.tags.segments_of(states[begins], ends(starts, len(states))[0][begins])
@@ -390,7 +390,7 @@ class RuleSet:
 class _Masks(NamedTuple):
     """Scores that rules without a memory add in every batch; None for none."""
 
-    matched: Optional[NDArray[np.bool_]]  # which kinds of words there were
+    matched: Optional[Bools]  # which kinds of words there were
     transitions: Optional[Floats]  # [S, S]
     first: Optional[Floats]  # [S]
     words: Optional[Floats]  # [K, S] for each kind of word
@@ -412,7 +412,7 @@ def segment_rules(
     return RuleSet(constraints, tags, mask, structure or SemiMarkov(), make_programs, of_segments=True)
 
 
-def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: NDArray[np.int64]) -> list[Text]:
+def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) -> list[Text]:
     """Texts whose spans have several labels.
 
     words (uint64[T]): The words. scope (int64[T]): Spans with the same number are to have the same label.

@@ -174,7 +174,9 @@ class Counted(Rule):
         return automaton
 
 
-class _Implication(Rule):
+class Implication(Rule):
+    """Where a label of ``if`` occurs, a label of ``then`` occurs too (``requires``), or does not (``excludes``)."""
+
     required: ClassVar = {"if": arguments.named_labels, "then": arguments.named_labels}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
 
@@ -186,34 +188,27 @@ class _Implication(Rule):
             return "'if' and 'then' name the same label"
         return None
 
-    def _events(self, tags, argument):
-        return [tags.begins(label) for label in self.labels(tags, argument)]
-
-
-class Requires(_Implication):
-    """Where one label occurs, another occurs too."""
-
     def automata(self, tags, most):
+        ifs, thens = ([tags.begins(label) for label in self.labels(tags, argument)] for argument in ("if", "then"))
+        make = self._requires if self.kind == "requires" else self._excludes
+        return self._in_scope([make(tags.n_events, ifs, thens)])
+
+    def _requires(self, n_events, ifs, thens):
         nothing, asked, given = range(3)
-        automaton = make_automaton(3, tags.n_events)
-        automaton.next[nothing, self._events(tags, "if")] = asked
-        automaton.next[[[nothing], [asked]], self._events(tags, "then")] = given
+        automaton = make_automaton(3, n_events)
+        automaton.next[nothing, ifs] = asked
+        automaton.next[[[nothing], [asked]], thens] = given
         automaton.last[asked] = self.price
-        return self._in_scope([automaton])
+        return automaton
 
-
-class Excludes(_Implication):
-    """Where one label occurs, another does not."""
-
-    def automata(self, tags, most):
+    def _excludes(self, n_events, ifs, thens):
         nothing, one, other, both = range(4)
-        automaton = make_automaton(4, tags.n_events)
-        for argument, state, against in (("if", one, other), ("then", other, one)):
-            events = self._events(tags, argument)
+        automaton = make_automaton(4, n_events)
+        for events, state, against in ((ifs, one, other), (thens, other, one)):
             automaton.next[nothing, events] = state
             automaton.next[against, events] = both
             automaton.charge(against, events, self.price)
-        return self._in_scope([automaton])
+        return automaton
 
 
 class Length(Rule):
@@ -275,5 +270,6 @@ RULES: dict[str, type[Rule]] = {
     **dict.fromkeys(("starts_with", "ends_with"), AtEdges),
     **{"custom": Custom, "order": SpanOrder},
     **dict.fromkeys(("at_most", "at_least", "exactly"), Counted),
-    **{"requires": Requires, "excludes": Excludes, "length": Length, "same_text_same_label": SameTextSameLabel},
+    **dict.fromkeys(("requires", "excludes"), Implication),
+    **{"length": Length, "same_text_same_label": SameTextSameLabel},
 }

@@ -26,7 +26,7 @@ from ..errors import Errors
 from ..inference.semi_markov import list_spans
 from ..inference.structure import Structure
 from ..schemes import NO_SEGMENTS, NO_STEPS, Segments
-from ..types import ChainScores, Clamp, Floats, SegmentClamp, SegmentScores
+from ..types import Bools, ChainScores, Clamp, Floats, Ints, SegmentClamp, SegmentScores
 from .automaton import SpanTags, copied
 from .rule import PatternMatches, Rule
 from .rule_set import RuleSet
@@ -36,7 +36,7 @@ class Excluded(NamedTuple):
     """Spans and steps that the annotation rules out, where no clamp can express that."""
 
     wrong: Segments = NO_SEGMENTS  # spans, by their first token; none crosses the start of a sequence
-    steps: NDArray[np.int64] = NO_STEPS  # steps between tags, see `Scheme.spell`
+    steps: Ints = NO_STEPS  # steps between tags, see `Scheme.spell`
     # [S] what a labelling costs that has one of them: of spans by their last state, of steps by the second one
     costs: Optional[Floats] = None
 
@@ -48,15 +48,15 @@ class Excluded(NamedTuple):
 class TagCopies(NamedTuple):
     """The S tags of some sequences and C copies of tags, as S + C states."""
 
-    tag_of: NDArray[np.int64]  # [S + C]
-    label_of: NDArray[np.int64]  # [S + C]
-    copy_of: NDArray[np.int64]  # [S + C] number of the copy, 0 for the tags themselves
-    goes_on: NDArray[np.bool_]  # [S + C, S + C] whether the second state goes on with the span of the first one
-    opened: NDArray[np.int64]  # [T, S + C] on which copy a span is of the state's label that begins here
-    kept: NDArray[np.int64]  # [T, S + C] on which copy a span is here that was in this state before
-    may_end: NDArray[np.bool_]  # [T + 1, S + C] whether a span in this state may end in front of this token
+    tag_of: Ints  # [S + C]
+    label_of: Ints  # [S + C]
+    copy_of: Ints  # [S + C] number of the copy, 0 for the tags themselves
+    goes_on: Bools  # [S + C, S + C] whether the second state goes on with the span of the first one
+    opened: Ints  # [T, S + C] on which copy a span is of the state's label that begins here
+    kept: Ints  # [T, S + C] on which copy a span is here that was in this state before
+    may_end: Bools  # [T + 1, S + C] whether a span in this state may end in front of this token
     excluded: Excluded
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    starts: Ints  # [B + 1] of the sequences
 
     def widen(self, scores: ChainScores, clamp: Optional[Clamp]) -> tuple[ChainScores, Clamp]:
         """Scores and clamp of tags, as those of the states. Under a clamp what is excluded is not possible; else it has its
@@ -92,7 +92,7 @@ class TagCopies(NamedTuple):
         )
 
 
-def copy_tags(tags: SpanTags, excluded: Excluded, starts: NDArray[np.int64]) -> TagCopies:
+def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
     """The copies that the wrong spans of some sequences need.
 
     tags (SpanTags): What tags say about spans.
@@ -144,12 +144,12 @@ class YieldingRule(NamedTuple):
 class RuleGroup(NamedTuple):
     """Documents that are trained under the same rules."""
 
-    docs: NDArray[np.int64]  # [d] their numbers
-    tokens: NDArray[np.int64]  # [n] places of their tokens
-    sequences: NDArray[np.int64]  # [b] numbers of their sequences
-    starts: NDArray[np.int64]  # [b + 1] of the sequences
-    doc_starts: NDArray[np.int64]  # [d + 1]
-    firsts: NDArray[np.int64]  # [d] place, in `sequences`, of the first one of each document
+    docs: Ints  # [d] their numbers
+    tokens: Ints  # [n] places of their tokens
+    sequences: Ints  # [b] numbers of their sequences
+    starts: Ints  # [b + 1] of the sequences
+    doc_starts: Ints  # [d + 1]
+    firsts: Ints  # [d] place, in `sequences`, of the first one of each document
     kept: frozenset[int]  # places of the rules
     automata: frozenset[int]
     facts: PatternMatches
@@ -179,8 +179,8 @@ class RuledStructure:
         rules: RuleSet,
         facts: PatternMatches,
         clamp: Any,
-        starts: NDArray[np.int64],
-        doc_starts: NDArray[np.int64],
+        starts: Ints,
+        doc_starts: Ints,
         longest: Optional[NDArray[np.int32]] = None,
         *,
         excluded: Excluded = NOTHING,
@@ -198,11 +198,7 @@ class RuledStructure:
             self._groups = self._grouped(*everything, self.broken)
 
     def _grouped(
-        self,
-        facts: PatternMatches,
-        starts: NDArray[np.int64],
-        doc_starts: NDArray[np.int64],
-        yielding: list[YieldingRule],
+        self, facts: PatternMatches, starts: Ints, doc_starts: Ints, yielding: list[YieldingRule]
     ) -> list[RuleGroup]:
         """Group documents that are trained under the same rules; a document with copied tags is a group of its own."""
         without: dict[int, set[int]] = {}
@@ -223,9 +219,7 @@ class RuledStructure:
             found.append(group)
         return found
 
-    def _find_broken(
-        self, facts: PatternMatches, starts: NDArray[np.int64], doc_starts: NDArray[np.int64]
-    ) -> list[YieldingRule]:
+    def _find_broken(self, facts: PatternMatches, starts: Ints, doc_starts: Ints) -> list[YieldingRule]:
         """Find the rules that documents are trained without. A document that has no labelling even without rules breaks none."""
         hard = [rule for rule in self._rules.rules if rule.hard and not rule.global_]
         found: list[YieldingRule] = []
@@ -241,7 +235,7 @@ class RuledStructure:
                 found += _yielding(np.setdiff1d(docs, impossible([])), [], hard, impossible)
         return found
 
-    def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> NDArray[np.int64]:
+    def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> Ints:
         """Documents of a group that have no annotated labelling which keeps some rules together."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
@@ -255,11 +249,11 @@ class RuledStructure:
 
     # Each structure adds
 
-    def _free_scores(self, starts: NDArray[np.int64]) -> Any:
+    def _free_scores(self, starts: Ints) -> Any:
         """Scores that are 0 for all that the structure allows, and -inf elsewhere."""
         raise NotImplementedError
 
-    def _copied_in(self, bounds: NDArray[np.int64]) -> Optional[Excluded]:
+    def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
         """Spans and steps ruled out in a document that needs copies of tags; None if it needs none."""
         return None
 
@@ -333,12 +327,12 @@ def _asked(structure: Structure, question: str, scores: Any, annotated: Any, cla
 class RuledChain(RuledStructure):
     """Linear chains, see `RuledStructure`: tags that are part of wrong spans have copies."""
 
-    def _free_scores(self, starts: NDArray[np.int64]) -> ChainScores:
+    def _free_scores(self, starts: Ints) -> ChainScores:
         allowed = np.where(self._rules.allowed, 0.0, -np.inf)
         emissions = np.zeros((int(starts[-1]), len(allowed) - 1))
         return ChainScores(emissions, allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
 
-    def _copied_in(self, bounds: NDArray[np.int64]) -> Optional[Excluded]:
+    def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
         (begin, end, label), steps, _ = self._excluded
         wrong, first = slice(*np.searchsorted(begin, bounds)), bounds[0]
         steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < bounds[1])] - [first, 0, 0]
@@ -366,7 +360,7 @@ class RuledSegments(RuledStructure):
     def wrong(self) -> Segments:
         return self._excluded.wrong
 
-    def _free_scores(self, starts: NDArray[np.int64]) -> SegmentScores:
+    def _free_scores(self, starts: Ints) -> SegmentScores:
         size = len(self._longest)
         by_token = np.zeros((3, int(starts[-1]), size))
         lengths = np.where(np.arange(1, self._longest.max() + 1)[:, None] <= self._longest, 0.0, -np.inf)
@@ -390,10 +384,7 @@ class RuledSegments(RuledStructure):
 
 
 def _yielding(
-    docs: NDArray[np.int64],
-    kept: list[Rule],
-    rules: list[Rule],
-    impossible: Callable[[Sequence[Rule]], NDArray[np.int64]],
+    docs: Ints, kept: list[Rule], rules: list[Rule], impossible: Callable[[Sequence[Rule]], Ints]
 ) -> list[YieldingRule]:
     """Find which further rules, in their order, documents can't keep beside the rules that they keep together.
 

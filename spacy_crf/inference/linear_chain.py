@@ -3,12 +3,11 @@
 from typing import Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import arrays
 from ..kernels import linear_chain as kernels
 from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats, Path, SpanList
+from ..types import ChainScores, Clamp, Floats, Ints, Path, SpanList
 from . import log_space, scaling, spans
 from .scaling import ChainWork
 from .spans import LikelySpans, SpanStates
@@ -95,30 +94,21 @@ class LinearChain(Structure[ChainScores]):
         uses = kernels.ChainArrays(out.emissions, d_transitions, out.first, out.last, work.starts)
         kernels.path_expectations(states, weights, uses)
 
-    def score_segments(self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+    def score_segments(self, work: ChainWork, begin: Ints, end: Ints) -> Floats:
         return np.where((end - begin == 1)[:, np.newaxis], work.emissions[begin], -np.inf)
 
-    def segments_derivative(
-        self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
-    ) -> ChainScores:
+    def segments_derivative(self, work: ChainWork, begin: Ints, end: Ints, derivative: Floats) -> ChainScores:
         out, single = arrays.zeros(work.scores), end - begin == 1
         np.add.at(out.emissions, begin[single], derivative[single])
         return _with_ends(work, out)
 
     # For a few states of each token these two take a third of the time of the general ones
 
-    def score_labelled_segments(
-        self, work: ChainWork, begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
-    ) -> Floats:
+    def score_labelled_segments(self, work: ChainWork, begin: Ints, end: Ints, states: Ints) -> Floats:
         return np.where(end - begin == 1, work.emissions[begin, states], -np.inf)
 
     def labelled_segments_derivative(
-        self,
-        work: ChainWork,
-        begin: NDArray[np.int64],
-        end: NDArray[np.int64],
-        states: NDArray[np.int64],
-        derivative: Floats,
+        self, work: ChainWork, begin: Ints, end: Ints, states: Ints, derivative: Floats
     ) -> ChainScores:
         out, single = arrays.zeros(work.scores), end - begin == 1
         places = begin[single] * work.n_states + states[single]

@@ -17,7 +17,7 @@ from ..arrays import LatestResults
 from ..kernels import linear_chain as kernels
 from ..kernels.log_space import LogPotentials, SegmentArrays
 from ..kernels.tiles import WHOLE
-from ..types import ChainScores, Floats, StateGraph
+from ..types import Bools, ChainScores, Floats, Ints, StateGraph
 from .structure import Chunk, Work
 
 # One arc takes as long as this many entries of a block, and a block with arcs is faster than the whole matrix up to about this
@@ -93,7 +93,7 @@ class TransitionLayout(kernels.BlockLayout):
         return slice(None), slice(self.offset, self.offset + self.shape[0]), slice(0, self.shape[1])
 
     @property
-    def states_of_block(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def states_of_block(self) -> tuple[Ints, Ints]:
         """States of the block's rows (int64[R]) and columns (int64[C]), without padding."""
         return self.order[self.offset : self.offset + self.shape[0]], self.order[: self.shape[1]]
 
@@ -142,7 +142,7 @@ def _find_layout(transitions: Floats) -> TransitionLayout:
     return _find_block(size, np.packbits(transitions[0] > -np.inf).tobytes())
 
 
-def order_of(allowed: NDArray[np.bool_]) -> NDArray[np.int64]:
+def order_of(allowed: Bools) -> Ints:
     """Order of the states in the layout of their transitions. States that fit already keep their order, and nothing is moved.
 
     allowed (bool[S, S]): Allowed transitions.
@@ -340,9 +340,7 @@ class ForwardPass(NamedTuple):
     log_z: Floats  # [B] NaN where log space has to be asked
 
 
-def _scale(
-    exponentials: Exponentials, scores: Floats, starts: NDArray[np.int64], emissions: Floats
-) -> kernels.ScaledPotentials:
+def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: Floats) -> kernels.ScaledPotentials:
     """Potentials of these scores (float64[n, S]); emissions (float64[n, P]) become a part of them."""
     shift, spread = np.empty((2, len(scores)))
     shift[:], spread[:] = exponentials.shift, exponentials.spread
@@ -364,10 +362,7 @@ def _scale(
 
 
 def forward(work: ChainWork) -> ForwardPass:
-    """Forward pass of a chunk.
-
-    RETURNS (ForwardPass)
-    """
+    """Forward pass of a chunk."""
     exponentials = work.exponentials
     emissions, alpha = aligned((2, work.n_tokens, len(exponentials.first)))
     scaled = _scale(exponentials, work.emissions, work.starts, emissions)
@@ -408,7 +403,7 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
     return log_z
 
 
-def marginals(work: ChainWork, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
     """Both passes, for the marginals of selected tokens alone. All tokens share one matrix of transitions.
 
     rows (int64[N]): The tokens, rising.

@@ -19,15 +19,13 @@ from ..kernels.log_space import LogPotentials
 from ..kernels.log_space import SegmentArrays as Rows
 from ..kernels.numerics import SPREAD
 from ..schemes import Segments
-from ..types import GOES_ON, Floats, Path, SegmentClamp, SegmentScores, SpanList
+from ..types import GOES_ON, Bools, Floats, Ints, Path, SegmentClamp, SegmentScores, SpanList
 from . import log_space
 from .scaling import exp_less
 from .structure import LikelySpans, SpanStates, States, Structure, Work
 
 
-def add_spans(
-    listed: Optional[SpanList], begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int
-) -> tuple[SpanList, NDArray[np.int64], NDArray[np.int64]]:
+def add_spans(listed: Optional[SpanList], begin: Ints, end: Ints, n_tokens: int) -> tuple[SpanList, Ints, Ints]:
     """Add spans to a list that may contain some of them already.
 
     listed (SpanList): The list, or None. begin, end (int64[N]): The spans. n_tokens (int): T.
@@ -44,7 +42,7 @@ def add_spans(
     return together, np.searchsorted(keys, before), np.searchsorted(keys, added)
 
 
-def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
+def every_span(starts: Ints, longest: int) -> SpanList:
     """All spans of 1 to K tokens within B sequences (int64[B + 1])."""
     behind = np.repeat(starts[1:], np.diff(starts))
     counts = np.minimum(longest, behind - np.arange(len(behind)))
@@ -53,14 +51,12 @@ def every_span(starts: NDArray[np.int64], longest: int) -> SpanList:
     return SpanList(first, lengths.astype(np.int32))
 
 
-def begins_of(listed: SpanList) -> NDArray[np.int64]:
+def begins_of(listed: SpanList) -> Ints:
     """First token of each listed span. RETURNS (int64[N])"""
     return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
 
 
-def list_spans(
-    scores: SegmentScores, begin: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[SegmentScores, NDArray[np.int64], NDArray[np.int64]]:
+def list_spans(scores: SegmentScores, begin: Ints, end: Ints) -> tuple[SegmentScores, Ints, Ints]:
     """Potentials with more spans listed, each with a score of 0.
 
     scores (SegmentScores): Potentials of B sequences.
@@ -197,7 +193,7 @@ class SemiMarkov(Structure[SegmentScores]):
     def lengths(self, work: SegmentWork) -> Floats:
         return work.scores.lengths
 
-    def score_segments(self, work: SegmentWork, begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+    def score_segments(self, work: SegmentWork, begin: Ints, end: Ints) -> Floats:
         scores, log_potentials = work.scores, work.log_potentials
         length, last = end - begin, end - 1
         possible = length <= len(scores.lengths)
@@ -209,9 +205,7 @@ class SemiMarkov(Structure[SegmentScores]):
         found[~possible[:, np.newaxis] | (log_potentials.reach[last] > begin[:, np.newaxis])] = -np.inf
         return found
 
-    def segments_derivative(
-        self, work: SegmentWork, begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
-    ) -> SegmentScores:
+    def segments_derivative(self, work: SegmentWork, begin: Ints, end: Ints, derivative: Floats) -> SegmentScores:
         out = arrays.zeros(work.scores)
         possible = end - begin <= len(out.lengths)
         kernels.add_segments(begin[possible], end[possible], derivative[possible], work.rows(out))
@@ -297,7 +291,7 @@ class _Exponentials(NamedTuple):
     last: Floats  # [S] less the maximum
     shift: Floats  # [1 or n] the maxima of the transitions
     end_shift: float  # the sum of the maxima of first and last
-    unbroken: NDArray[np.bool_]  # [S]
+    unbroken: Bools  # [S]
     spread: float  # how different they are from each other
     extra: float  # the largest number among the scores of lengths
 
@@ -347,7 +341,7 @@ def _linear_forward(work: SegmentWork) -> Optional[tuple]:
     return done
 
 
-def _refuse_listed(listed: SpanList, starts: NDArray[np.int64], longest: int) -> NoReturn:
+def _refuse_listed(listed: SpanList, starts: Ints, longest: int) -> NoReturn:
     """Raise CRF016 with the mistake in a list of spans."""
     n_tokens, (first, lengths) = int(starts[-1]), listed
     counts = np.diff(first)

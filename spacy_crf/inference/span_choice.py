@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..schemes import Segments
-from ..types import Floats, SegmentScores
+from ..types import Floats, Ints, SegmentScores
 from .semi_markov import add_spans
 from .structure import LikelySpans
 
@@ -29,14 +29,13 @@ def prices_of(least: Floats) -> Floats:
     return np.clip(least, LEAST, _SURE)
 
 
-def worth(likely: LikelySpans, prices: Floats, starts: NDArray[np.int64], *, may_touch: bool = True) -> SegmentScores:
+def worth(likely: LikelySpans, prices: Floats, starts: Ints, *, may_touch: bool = True) -> SegmentScores:
     """Scores of segments whose best labelling is the most valuable set of spans: state 0 is outside, state 1 + l is label l.
 
     likely (LikelySpans): All spans whose probability reaches their price.
     prices (float64[L]): Price of a span of each label.
     starts (int64[B + 1]): Where the sequences start.
     may_touch (bool): Whether a span may begin where another span of its label ends.
-    RETURNS (SegmentScores)
     """
     (begin, end, label), probabilities = likely
     n_tokens, size = int(starts[-1]), 1 + len(prices)

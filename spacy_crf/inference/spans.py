@@ -15,7 +15,7 @@ from ..kernels import linear_chain as chain_kernels
 from ..kernels import spans as kernels
 from ..kernels.spans import Posterior, SpanStates
 from ..schemes import Segments
-from ..types import Floats, Path
+from ..types import Bools, Floats, Ints, Path
 from . import log_space, scaling
 from .scaling import ChainWork, Exponentials
 from .structure import LikelySpans, States, collect
@@ -58,7 +58,6 @@ def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySp
     """All spans of a chunk of at least some probability, by their first token.
 
     spans (SpanStates): How states spell spans. min_prob (float): The least probability.
-    RETURNS (LikelySpans)
     """
     # Sequences in log space come last: the spans are sorted again
     parts = []
@@ -98,7 +97,7 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
         yield _log_posterior(work.cut(sequence)), sequence.tokens, None
 
 
-def _neighbours(exponentials: Exponentials, spans: SpanStates) -> NDArray[np.bool_]:
+def _neighbours(exponentials: Exponentials, spans: SpanStates) -> Bools:
     """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S]."""
     kept, matrices, continues = exponentials.neighbours, exponentials.matrices, spans.continues
     if kept is not None and kept[0] is continues:
@@ -125,17 +124,16 @@ def _log_posterior(sequence: ChainWork) -> Posterior:
     return Posterior(ones, expected.transitions, ones, number, neighbours, expected.emissions, opening)
 
 
-def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: NDArray[np.bool_]) -> Segments:
+def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) -> Segments:
     """The spans that a labelling spells.
 
     states (int32[T]): Valid states; -1 is outside of all spans.
     spans (SpanStates): How states spell spans.
     opening (bool[T]): Where sequences begin.
-    RETURNS (Segments)
     """
     return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], spans.continues, opening)
 
 
 @lru_cache(maxsize=64)  # for a short text it took as long as all the rest
-def _label_of(label_starts: bytes) -> NDArray[np.int64]:
+def _label_of(label_starts: bytes) -> Ints:
     return SpanStates(None, np.frombuffer(label_starts, dtype=np.int64)).label_of

@@ -22,7 +22,7 @@ from ..errors import Errors
 from ..kernels import checks
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import Floats, Path, Seed, SpanList, StateGraph
+from ..types import Bools, Floats, Ints, Path, Seed, SpanList, StateGraph
 from .threads import run_chunks
 
 States = NDArray[np.int32]
@@ -55,7 +55,6 @@ def collect(search: Callable[..., int], size: int) -> LikelySpans:
 
     search (Callable): Fills begin, end, label (int64[N]) and probabilities (float64[N]); returns how many spans there are.
     size (int): First size of the arrays.
-    RETURNS (LikelySpans)
     """
     while True:
         begin, end, label = np.empty((3, size), dtype=np.int64)
@@ -111,7 +110,7 @@ class Work(Generic[Scores]):
         self.clamp = clamp
         self.given = given
         self._whole = whole
-        self.starts: NDArray[np.int64] = scores.starts
+        self.starts: Ints = scores.starts
         self.n_tokens, self.n_states = scores[0].shape
         self.n_sequences = len(scores.starts) - 1
         transitions = scores.transitions
@@ -174,7 +173,7 @@ class Work(Generic[Scores]):
             return self
         return self._part(tokens, self.starts[sequences.start : sequences.stop + 1] - tokens.start)
 
-    def only(self: OfWork, sequences: NDArray[np.bool_]) -> tuple[OfWork, NDArray[np.bool_]]:
+    def only(self: OfWork, sequences: Bools) -> tuple[OfWork, Bools]:
         """Work of some of the sequences.
 
         sequences (bool[B]): Which.
@@ -184,12 +183,12 @@ class Work(Generic[Scores]):
         tokens = np.repeat(sequences, lengths)
         return self._part(np.flatnonzero(tokens), np.append(0, np.cumsum(lengths[sequences]))), tokens
 
-    def _part(self: OfWork, tokens: arrays.Tokens, starts: NDArray[np.int64]) -> OfWork:
+    def _part(self: OfWork, tokens: arrays.Tokens, starts: Ints) -> OfWork:
         scores, clamp = arrays.cut(self.scores, tokens, starts), arrays.cut_clamp(self.clamp, tokens)
         return type(self)(scores, clamp, self.given, self.whole)
 
     @cached_property
-    def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def predecessors(self) -> tuple[Ints, Ints]:
         """States from which a transition may lead to each state, in rising order.
 
         RETURNS (int64[S + 1], int64[A]): The predecessors of state j are the entries starts[j] to starts[j + 1] - 1 of the second
@@ -201,12 +200,12 @@ class Work(Generic[Scores]):
             return self.expansion.keep("predecessors", self._find_predecessors)
         return self._find_predecessors()
 
-    def _find_predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _find_predecessors(self) -> tuple[Ints, Ints]:
         target, source = np.nonzero((self.transitions > -np.inf).any(axis=0).T)
         # Contiguous: `nonzero` gives columns of one array, for which kernels would be compiled once more
         return np.searchsorted(target, np.arange(self.n_states + 1)), np.ascontiguousarray(source)
 
-    def ends(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def ends(self) -> tuple[Ints, Ints]:
         """First and last token of each sequence that has tokens: int64[N] each."""
         some = self.starts[:-1] < self.starts[1:]
         return self.starts[:-1][some], self.starts[1:][some] - 1
@@ -376,32 +375,23 @@ class Structure(Generic[Scores]):
         """
         return np.zeros((1, work.n_states))
 
-    def score_segments(self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64]) -> Floats:
+    def score_segments(self, work: Work[Scores], begin: Ints, end: Ints) -> Floats:
         """Scores of given segments without transitions, first and last: float64[N, S], -inf for segments longer than K."""
         raise NotImplementedError
 
-    def segments_derivative(
-        self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], derivative: Floats
-    ) -> Scores:
+    def segments_derivative(self, work: Work[Scores], begin: Ints, end: Ints, derivative: Floats) -> Scores:
         """Derivative of `score_segments`: from the derivative with respect to the scores of segments (float64[N, S]) to the
         derivative with respect to all scores. Transitions receive 0. A segment at an end of its sequence uses `first` or `last`;
         segments longer than K count for nothing.
         """
         raise NotImplementedError
 
-    def score_labelled_segments(
-        self, work: Work[Scores], begin: NDArray[np.int64], end: NDArray[np.int64], states: NDArray[np.int64]
-    ) -> Floats:
+    def score_labelled_segments(self, work: Work[Scores], begin: Ints, end: Ints, states: Ints) -> Floats:
         """Scores of segments with one state each: float64[N], otherwise as `score_segments`."""
         return self.score_segments(work, begin, end)[np.arange(len(begin)), states]
 
     def labelled_segments_derivative(
-        self,
-        work: Work[Scores],
-        begin: NDArray[np.int64],
-        end: NDArray[np.int64],
-        states: NDArray[np.int64],
-        derivative: Floats,
+        self, work: Work[Scores], begin: Ints, end: Ints, states: Ints, derivative: Floats
     ) -> Scores:
         """Derivative of `score_labelled_segments` (float64[N]), as `segments_derivative`."""
         of_pieces = np.zeros((len(begin), work.n_states))
@@ -452,7 +442,6 @@ class Structure(Generic[Scores]):
 
         scores (Scores or Work): Potentials of B sequences.
         clamp: What is still allowed, or None.
-        RETURNS (Work)
         RAISES (ValueError): CRF010 to CRF016 for scores that are not usable.
         """
         if isinstance(scores, Work):
@@ -471,12 +460,10 @@ class Structure(Generic[Scores]):
 
         The expansion leaves out states whose tag is impossible everywhere: forbidden at each token, they would keep sums out of
         the linear domain. If every state is impossible all of them stay, as kernels need a state.
-
-        RETURNS (Expansion)
         """
         shared = [name for name in arrays.named(scores) if arrays.is_shared(scores, name)]
 
-        def expand(possible: NDArray[np.bool_], *_: Floats) -> Expansion:
+        def expand(possible: Bools, *_: Floats) -> Expansion:
             kept = possible[self.graph.tag_of]
             graph = arrays.part_of_graph(self.graph, kept) if kept.any() and not kept.all() else self.graph
             return Expansion(graph, arrays.expand(scores, graph, shared))
@@ -598,7 +585,7 @@ class Structure(Generic[Scores]):
             path.states[tokens], path.scores[lost] = self.best(part)
         return path
 
-    def proven(self, scores: ScoresOrWork, *, clamp: Any = None) -> NDArray[np.bool_]:
+    def proven(self, scores: ScoresOrWork, *, clamp: Any = None) -> Bools:
         """Whether `viterbi` finds the best labelling of each sequence. With a beam this function also searches without one, and
         compares.
 
@@ -634,19 +621,13 @@ class Structure(Generic[Scores]):
         return self.score_path(work, states) if work.tag_of is None else Structure.score_path(self, work, states)
 
     def path_expectations(
-        self,
-        scores: ScoresOrWork,
-        states: States,
-        *,
-        weights: Optional[Floats] = None,
-        out: Optional[Scores] = None,
+        self, scores: ScoresOrWork, states: States, *, weights: Optional[Floats] = None, out: Optional[Scores] = None
     ) -> Scores:
         """Weighted use of each score by the given labellings.
 
         states (int32[T]): The labellings; -1 stands for none.
         weights (float64[B]): Factor of each sequence, 1 by default.
         out (Scores): Receives the sums if it is given.
-        RETURNS (Scores)
         """
         work = self.prepare(scores)
         used = arrays.zeros(work.given) if out is None else out
@@ -741,7 +722,6 @@ class Structure(Generic[Scores]):
         spans (SpanStates): How states spell spans.
         min_prob (float): The least probability. With 0 the answer has every possible span; their number grows with the square of
             the tokens.
-        RETURNS (LikelySpans)
         """
         work = self.prepare(scores, clamp)
 

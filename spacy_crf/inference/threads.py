@@ -14,10 +14,7 @@ _here = threading.local()
 
 
 def default_threads() -> int:
-    """Number of threads where the user gave none: SPACY_CRF_THREADS, or the cores that this process may use.
-
-    RETURNS (int)
-    """
+    """Number of threads where the user gave none: SPACY_CRF_THREADS, or the cores that this process may use."""
     given = os.environ.get("SPACY_CRF_THREADS")
     if given:
         return max(1, int(given))

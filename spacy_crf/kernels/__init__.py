@@ -59,9 +59,7 @@ def cache_folder(path: str) -> Path:
 def _home() -> Path:
     try:
         return Path(numba.njit(cache=True)(_probe).stats.cache_path)
-    except (
-        RuntimeError
-    ):  # neither the installation nor the user's cache can be written (containers, functions in a cloud)
+    except RuntimeError:  # neither the installation nor the user's cache can be written (containers, clouds)
         return _private_temporary_folder()
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..types import Bools, Ints
 from . import helper, kernel
 from .hashing import ABSENT
 from .numerics import FIRST_HASH, mix
@@ -84,10 +85,10 @@ class FirstLabels(NamedTuple):
     """The words of T tokens, and the N spans of their first labelling, in their order."""
 
     lower: NDArray[np.uint64]  # [T]
-    begins: NDArray[np.bool_]  # [T + 1] where a sequence begins
-    start: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    label: NDArray[np.int64]  # [N] from 0 to n_labels - 1
+    begins: Bools  # [T + 1] where a sequence begins
+    start: Ints  # [N]
+    end: Ints  # [N]
+    label: Ints  # [N] from 0 to n_labels - 1
 
 
 @kernel

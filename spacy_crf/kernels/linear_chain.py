@@ -40,7 +40,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Floats
+from ..types import Floats, Ints
 from . import helper, kernel
 from .exponentials import LEAST, exp_less, extremes
 from .numerics import LANES, LINEAR, SPREAD, TINY, best_end, draw_mass
@@ -60,14 +60,14 @@ class ChainArrays(NamedTuple):
     transitions: Floats  # [1 or n, S, S]
     first: Floats  # [S]
     last: Floats  # [S]
-    starts: NDArray[np.int64]  # [B + 1] where the sequences start
+    starts: Ints  # [B + 1] where the sequences start
 
 
 class BlockLayout(NamedTuple):
     """Where the allowed transitions are."""
 
-    order: NDArray[np.int64]  # [S] which state comes as number k
-    number: NDArray[np.int64]  # [S] the number of each state
+    order: Ints  # [S] which state comes as number k
+    number: Ints  # [S] the number of each state
     offset: int
     source: NDArray[np.int32]  # [A] numbers in the order
     target: NDArray[np.int32]  # [A]
@@ -86,7 +86,7 @@ class ScaledPotentials(NamedTuple):
     last: Floats  # [P]
     shift: Floats  # [n] sum of the maxima that were subtracted at each token
     spread: Floats  # [n] sum of the spreads of the scores that meet at each token
-    starts: NDArray[np.int64]  # [B + 1]
+    starts: Ints  # [B + 1]
 
 
 # The helpers of the recursions are inlined by force: LLVM thinks them too large, and handing over the parts of all their

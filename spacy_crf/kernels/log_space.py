@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import GOES_ON, Floats
+from ..types import GOES_ON, Floats, Ints
 from . import helper, kernel
 from .exponentials import LEAST, exp_less, exp_row
 from .numerics import SPREAD, TINY, draw, log_sum, merge
@@ -44,7 +44,7 @@ class SegmentArrays(NamedTuple):
     first: Floats  # [S]
     last: Floats  # [S]
     span_of: NDArray[np.int32]  # [n, K] number of the listed span that begins here and has length k + 1, -1 for none
-    starts: NDArray[np.int64]  # [B + 1] where the sequences start
+    starts: Ints  # [B + 1] where the sequences start
 
 
 class LogPotentials(NamedTuple):
@@ -59,7 +59,7 @@ class LogPotentials(NamedTuple):
     last: Floats  # [S]
     span_of: NDArray[np.int32]  # [n, K]
     reach: NDArray[np.int32]  # [n, S] first token that a piece ending here may begin with, t + 1 for none
-    starts: NDArray[np.int64]  # [B + 1]
+    starts: Ints  # [B + 1]
 
 
 @helper

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..types import Ints
 from . import helper, kernel
 from .hashing import ABSENT, sift
 from .numerics import NO_FEATURE, mix
@@ -58,18 +59,18 @@ class SpanTokens(NamedTuple):
     """The columns that templates of spans read of T tokens."""
 
     values: NDArray[np.uint64]  # [C, P] at all positions, see `hashing.place`
-    positions: NDArray[np.int64]  # [T] of the tokens
-    closing: NDArray[np.int64]  # [T] where the sequence of each token ends
+    positions: Ints  # [T] of the tokens
+    closing: Ints  # [T] where the sequence of each token ends
 
 
 class SpanTemplates(NamedTuple):
     """M templates of spans, of P parts."""
 
     seeds: NDArray[np.uint64]  # [M] the templates' own hashes
-    part_starts: NDArray[np.int64]  # [M + 1]
-    kinds: NDArray[np.int64]  # [P]
-    columns: NDArray[np.int64]  # [P]
-    offsets: NDArray[np.int64]  # [P] how far from the first or the last token a part reads, at most R
+    part_starts: Ints  # [M + 1]
+    kinds: Ints  # [P]
+    columns: Ints  # [P]
+    offsets: Ints  # [P] how far from the first or the last token a part reads, at most R
 
 
 @kernel
@@ -306,9 +307,9 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
 class Postings(NamedTuple):
     """The texts that hold each word."""
 
-    starts: NDArray[np.int64]  # [R + 1]
-    texts: NDArray[np.int64]  # [P] each once for a word
-    sizes: NDArray[np.int64]  # [N] distinct words of each text
+    starts: Ints  # [R + 1]
+    texts: Ints  # [P] each once for a word
+    sizes: Ints  # [N] distinct words of each text
     label_of: NDArray[np.int32]  # [N]
 
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import GOES_ON, Floats
+from ..types import GOES_ON, Bools, Floats, Ints
 from . import helper, kernel
 from .exponentials import exp
 from .numerics import LANES, LINEAR, TINY, best_before, best_end
@@ -52,9 +52,9 @@ class ScaledSegmentPotentials(NamedTuple):
     first: Floats  # [S] exponentials less the maximum
     last: Floats  # [S] exponentials less the maximum
     shift: Floats  # [1 or n] the maxima of the transitions; those of first and last are left to the caller
-    unbroken: NDArray[np.bool_]  # [S] whether a shorter segment is allowed wherever a longer one is
+    unbroken: Bools  # [S] whether a shorter segment is allowed wherever a longer one is
     span_of: NDArray[np.int32]  # [n, K]
-    starts: NDArray[np.int64]  # [B + 1]
+    starts: Ints  # [B + 1]
 
 
 class SegmentForwardRows(NamedTuple):
@@ -269,10 +269,8 @@ def forward(potentials, prefixes, log_z):
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
-    now, before = (
-        np.empty((1, size)),
-        np.empty(size),
-    )  # of their own: the compiler knows them to be apart from all others
+    # Rows of their own, which the compiler knows to be apart from all others
+    now, before = np.empty((1, size)), np.empty(size)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
         if begin == end:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from . import helper, kernel
 
 
@@ -29,24 +29,22 @@ class Posterior(NamedTuple):
     left: Floats  # [n, P] the columns after the first S are padding
     matrices: Floats  # [1 or n, S, S]
     right: Floats  # [n, P]
-    number: NDArray[np.int64]  # [S] the column of left and right that each state has
+    number: Ints  # [S] the column of left and right that each state has
     # [4, S] whether a state has any state before it inside its span, before it outside, behind it inside, behind it outside
-    neighbours: NDArray[np.bool_]
+    neighbours: Bools
     marginals: Floats  # [n, S]
-    opening: NDArray[np.bool_]  # [n] where sequences begin
+    opening: Bools  # [n] where sequences begin
 
 
 class SpanStates(NamedTuple):
     """How the states of a chain spell spans: those of label l are ``label_starts[l]:label_starts[l + 1]``."""
 
     # [S, S] state j directly after state i goes on with the span of i; None, in no kernel, where each span is one segment
-    continues: Optional[NDArray[np.bool_]]
-    label_starts: NDArray[np.int64]  # [L + 1]
+    continues: Optional[Bools]
+    label_starts: Ints  # [L + 1]
 
     @classmethod
-    def even(
-        cls, continues: Optional[NDArray[np.bool_]], n_labels: int, *, offset: int = 0, width: int = 1
-    ) -> "SpanStates":
+    def even(cls, continues: Optional[Bools], n_labels: int, *, offset: int = 0, width: int = 1) -> "SpanStates":
         """Each label has `width` states; the `offset` states of no label come first."""
         return cls(continues, offset + width * np.arange(n_labels + 1))
 
@@ -62,7 +60,7 @@ class SpanStates(NamedTuple):
         return int(self.label_starts[0])
 
     @property
-    def label_of(self) -> NDArray[np.int64]:
+    def label_of(self) -> Ints:
         """The label of each state, -1 for none; the last entry is for the state -1: int64[S + 1]."""
         labels = np.repeat(np.arange(len(self.label_starts) - 1), np.diff(self.label_starts))
         return np.concatenate([np.full(self.offset, -1), labels, [-1]])

@@ -18,10 +18,8 @@ from .llvm_code import fetch
 
 # Slots that follow one another belong to one thread: two threads must not write to one cache line all the time.
 _SHARED = 5
-LARGE = (
-    3 << 17
-)  # numbers of a table (3 MB) from which on its rows are fetched ahead: of 2.3 MB it took more time than it saved
-AHEAD = 3  # rows
+# Numbers of a table (3 MB) from which on its rows are fetched ahead: of 2.3 MB it took more time than it saved
+LARGE, AHEAD = 3 << 17, 3  # AHEAD counts rows
 
 
 @kernel

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import arrays, checks
 from ..arrays import Scores
 from ..inference.structure import Structure
-from ..types import Clamp, Floats
+from ..types import Bools, Clamp, Floats, Ints
 
 # Share of a value that rounding may take
 _ROUNDING = 1e-9
@@ -61,7 +60,7 @@ class LabelledLoss:
         """
         self.named_states(self.label_weights or {})
 
-    def named_states(self, labels: Iterable[str]) -> dict[str, NDArray[np.int64]]:
+    def named_states(self, labels: Iterable[str]) -> dict[str, Ints]:
         """States of each named label."""
         states = np.array(self.states, dtype=object)
         found = {label: np.flatnonzero(states == label) for label in labels}
@@ -140,7 +139,7 @@ class ClampedLoss(LabelledLoss):
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
-    ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
+    ) -> tuple[Floats, Scores, Bools]:
         """Loss of each sequence and the derivative of their sum.
 
         structure (Structure): Answers the questions about the scores.

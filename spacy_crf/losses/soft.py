@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import arrays, checks
 from ..arrays import Scores
 from ..inference.structure import Structure, Work
-from ..types import SOFT_LABELS, Clamp, Floats
+from ..types import SOFT_LABELS, Bools, Clamp, Floats, Ints
 from .clamped import LabelledLoss, LogLikelihood, without_rounding
 
 NO_STATE = -1  # where a run begins or ends a sequence
@@ -29,31 +28,31 @@ NO_STATE = -1  # where a run begins or ends a sequence
 class SoftSegments(NamedTuple):
     """Expected number of tokens, or segments, with each state."""
 
-    begin: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    state: NDArray[np.int64]  # [N]
+    begin: Ints  # [N]
+    end: Ints  # [N]
+    state: Ints  # [N]
     weight: Floats  # [N]
 
 
 class SoftTransitions(NamedTuple):
     """Expected number of transitions between two segments."""
 
-    token: NDArray[np.int64]  # [N] where the second one begins
-    before: NDArray[np.int64]  # [N] states
-    after: NDArray[np.int64]  # [N]
+    token: Ints  # [N] where the second one begins
+    before: Ints  # [N] states
+    after: Ints  # [N]
     weight: Floats  # [N]
 
 
 class Runs(NamedTuple):
     """Runs of tokens without soft labels, each listed once for each pair of states that may stand beside it."""
 
-    begin: NDArray[np.int64]  # [N]
-    end: NDArray[np.int64]  # [N]
-    before: NDArray[np.int64]  # [N] state of the piece before, NO_STATE where the sequence begins
-    after: NDArray[np.int64]  # [N] state of the piece behind, NO_STATE where it ends
+    begin: Ints  # [N]
+    end: Ints  # [N]
+    before: Ints  # [N] state of the piece before, NO_STATE where the sequence begins
+    after: Ints  # [N] state of the piece behind, NO_STATE where it ends
     weight: Floats  # [N]
     # [S, S] whether a state continues the span of the state before; None if pieces are whole spans
-    goes_on: Optional[NDArray[np.bool_]] = None
+    goes_on: Optional[Bools] = None
 
 
 class SoftLabelling(NamedTuple):
@@ -62,7 +61,7 @@ class SoftLabelling(NamedTuple):
     pieces: SoftSegments
     steps: SoftTransitions
     runs: Runs
-    has_soft: NDArray[np.bool_]  # [B] which sequences have soft labels
+    has_soft: Bools  # [B] which sequences have soft labels
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class SoftLabels(LabelledLoss):
         *,
         weights: Optional[Floats] = None,
         soft: Optional[SoftLabelling] = None,
-    ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
+    ) -> tuple[Floats, Scores, Bools]:
         """As `ClampedLoss.__call__`, with soft labels. Sequences whose soft labels are impossible count as impossible too."""
         if soft is None:
             return self.of_annotation(structure, scores, clamp, weights=weights)
@@ -118,7 +117,7 @@ class SoftLabels(LabelledLoss):
         return weights * without_rounding(losses, log_z, structure.exact), d_scores, impossible
 
 
-def per_sequence(terms: Floats, starts: NDArray[np.int64]) -> Floats:
+def per_sequence(terms: Floats, starts: Ints) -> Floats:
     """Sums of the terms of tokens (float64[T]) by sequence: float64[B]."""
     return np.diff(np.append(0.0, np.cumsum(terms))[starts])
 
@@ -155,7 +154,7 @@ def _subtract_expected(
     arrays.subtract(d_scores, structure.narrow(work, expected))
 
 
-def _rows(work: Work, token: NDArray[np.int64]) -> NDArray[np.int64]:
+def _rows(work: Work, token: Ints) -> Ints:
     """Rows of the transitions into these tokens."""
     return token if work.per_position else np.zeros_like(token)
 
@@ -168,8 +167,8 @@ class _RunSequences(NamedTuple):
 
     runs: Runs
     work: Optional[Work]  # None without runs
-    tokens: NDArray[np.int64]  # [t] their tokens in the batch
-    sequence: NDArray[np.int64]  # [N] sequence of each run
+    tokens: Ints  # [t] their tokens in the batch
+    sequence: Ints  # [N] sequence of each run
     reached: Floats  # [B] expected log sums
 
     def subtract(self, structure: Structure, work: Work, weights: Floats, d_scores: Scores) -> None:
@@ -224,7 +223,7 @@ def _run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> 
     return _RunSequences(runs, part, tokens, sequence, reached)
 
 
-def _leave_out(clamp: Clamp, at: NDArray[np.int64], states: NDArray[np.bool_]) -> None:
+def _leave_out(clamp: Clamp, at: Ints, states: Bools) -> None:
     """Remove states (bool[N, S]) from the clamp of some tokens (int64[N]), in place, unless no state would remain: to IO, two
     spans of one label that touch are one.
     """

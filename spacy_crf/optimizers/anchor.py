@@ -45,7 +45,6 @@ class Anchor(NamedTuple):
 
         frame (Weights): Layout of the weights. begin (tuple): The earlier layout, and w0.
         before, since, batch (Evidence): Of the earlier data, of all new data, and of the next step; None if it has all new data.
-        RETURNS (Anchor)
         """
         was, known = begin
         places, now = frame.places(was), frame.weights()

@@ -164,17 +164,8 @@ class CurvaturePairs:
 class ConjugateGradient(BatchOptimizer):
     """Conjugate gradients over the full training set, minimizing ``loss + l2·w²``.
 
-    Needs more evaluations than L-BFGS, but keeps one vector where that keeps twice its `memory`.
-
-    l2 (float): Weight of w², without a factor 1/2.
-    iterations_per_step (int or "auto"): Iterations in one step, so that what spaCy does once a step does not dominate. "auto"
-        for steps of 5 that no evaluation follows, until ten iterations lower the objective by no more than 3 %, and then for 10
-        to 30, by the sizes of the training data and of what was last scored.
-    tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
-    period (int): How many iterations `delta` looks back.
-    delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.
-    max_iterations (Optional[int]): Stop after so many, over all steps. None for no limit.
-    max_line_search (int): Most evaluations of one line search.
+    Needs more evaluations than L-BFGS, but keeps one vector where that keeps twice its `memory`. All settings are among those of
+    `spacy_crf.LBFGS.v1`.
     """
 
     curvature = 0.1  # conjugacy needs a nearly exact line search

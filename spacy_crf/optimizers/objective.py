@@ -10,16 +10,14 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, ClassVar, Optional, Protocol
 
-import numpy as np
 import srsly
-from numpy.typing import NDArray
 from thinc.api import Optimizer, registry
 from thinc.types import FloatsXd
 
 from .. import checks
 from ..errors import Errors
 from ..losses.clamped import ClampedLoss
-from ..types import ChainCorpus, Floats
+from ..types import ChainCorpus, Floats, Ints
 from ..whole_files import packed
 
 
@@ -75,7 +73,7 @@ class SequenceObjective(Protocol):
         """The layout of the weights, without the corpus: an object with `places`."""
         ...
 
-    def places(self, before: Any) -> NDArray[np.int64]:
+    def places(self, before: Any) -> Ints:
         """RETURNS (int64[n before]): Where the weights of an earlier frame are, all of which are in this one."""
         ...
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import Errors
-from ..kernels import online as kernels
+from ..kernels.online import rules as kernels
+from ..kernels.online.work import PassBuffers, make_room
 from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
-from ..types import ChainCorpus, Floats
+from ..types import ChainCorpus, Floats, Ints
 from .objective import CRFOptimizer, SequenceObjective, setting, with_settings
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -34,10 +35,10 @@ class CorpusPass(NamedTuple):
     """Arguments of a kernel for one pass over a corpus."""
 
     corpus: ChainCorpus
-    order: NDArray[np.int64]  # [B] the sequences
+    order: Ints  # [B] the sequences
     loss: ClampedLoss
     costs: Floats  # [S, S], or [0, 0] without costs
-    room: kernels.PassBuffers
+    room: PassBuffers
 
 
 @dataclass
@@ -52,7 +53,7 @@ class OnlineRun:
     count: float = 0  # sequences seen; the mean over the parts of a corpus in parts
     epoch: int = 0
     frame: Any = None  # layout of the weights, to find them again when others are added; not saved
-    slot_of_weight: Optional[NDArray[np.int64]] = None  # [n], as long as there is a frame
+    slot_of_weight: Optional[Ints] = None  # [n], as long as there is a frame
     is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
 
 
@@ -175,7 +176,7 @@ class OnlineOptimizer(CRFOptimizer):
         """Arguments of the kernels for passes over the whole corpus."""
         corpus = objective.corpus
         costs = objective.loss.costs(corpus.n_states)
-        room = kernels.make_room(corpus, maximum=objective.loss.maximum)
+        room = make_room(corpus, maximum=objective.loss.maximum)
         return CorpusPass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
 
     def epoch(

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import checks
 from ..errors import Warnings
-from ..kernels import online as kernels
+from ..kernels.online import rules as kernels
 from ..types import Floats
 from .objective import SequenceObjective, setting, with_settings
 from .online import Averaged, CorpusPass, OnlineOptimizer, OnlineRun

@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import checks
 from ..errors import Errors
-from ..kernels import online as kernels
+from ..kernels.online import rules as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
 from .objective import SequenceObjective, setting, with_settings
@@ -112,9 +112,7 @@ class SGD(Regularized):
             trial = self._snapshot(run)
             trial.numbers["eta"] = eta
             decay, rate, offset = self._schedule(trial)
-            if (
-                decay * rate >= offset + trial.count
-            ):  # the first step would leave nothing of the weights, or turn them round
+            if decay * rate >= offset + trial.count:  # the first step would leave nothing of the weights, or turn them
                 return np.inf
             _, place = self._walk_through(pass_, trial, goal)
             after = objective(trial) if place < 0 else np.inf
@@ -148,14 +146,10 @@ class AdaGrad(Regularized):
     """Each weight has a learning rate of its own, ``learn_rate / (epsilon + sqrt(sum of its squared gradients))`` (Duchi, Hazan
     & Singer 2011). The regularizers are proximal steps; a weight catches up with those it missed when its feature occurs.
 
-    l1 (float): Weight of |w|.
-    l2 (float): Weight of w², without a factor 1/2.
     learn_rate (float): Numerator of the learning rates.
     epsilon (float): Added to their denominators.
-    sequences (Optional[int]): How many sequences l1 and l2 belong to: those of the corpus, where it is streamed. None for those
-        of the first step.
-    epochs_per_step (int): Passes over the batch in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+
+    The other settings are those of `spacy_crf.SGD.v1`.
     """
 
     identity: ClassVar = ("seed", "l1", "l2", "sequences", "rate", "epsilon")

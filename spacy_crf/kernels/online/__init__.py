@@ -11,18 +11,3 @@ longest segment.
 ``chains`` and ``segments`` are None where they are not needed, and code for them is then not compiled: a kernel is compiled for
 either. (With variants for pairs and for losses too it took four times as long, in all, to compile them.)
 """
-
-from .rules import ADAGRAD as ADAGRAD
-from .rules import AROW as AROW
-from .rules import BATCH_PERCEPTRON as BATCH_PERCEPTRON
-from .rules import NOTHING as NOTHING
-from .rules import PASSIVE_AGGRESSIVE as PASSIVE_AGGRESSIVE
-from .rules import PERCEPTRON as PERCEPTRON
-from .rules import SGD as SGD
-from .rules import SGD_L1 as SGD_L1
-from .rules import RuleRun as RuleRun
-from .rules import catch_up_all as catch_up_all
-from .rules import charge_all as charge_all
-from .rules import walk as walk
-from .work import PassBuffers as PassBuffers
-from .work import make_room as make_room

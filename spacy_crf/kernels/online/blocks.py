@@ -43,9 +43,8 @@ def collect(corpus, work, pairs, segments, b):
     gradient, slots, amounts = work.gradient, work.slots, work.amounts
     sums = learned, gradient, slots
     begin, end = corpus.starts[b], corpus.starts[b + 1]
-    found = _collect(
-        corpus.states, begin, end, size, work.d_nodes, sums, np.int64(0)
-    )  # a literal would be a variant of it
+    none = np.int64(0)  # of a literal there would be a variant
+    found = _collect(corpus.states, begin, end, size, work.d_nodes, sums, none)
     if len(pairs.scores) > 0:
         found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, sums, found)
     if segments is not None:

@@ -31,9 +31,7 @@ class RuleRun(NamedTuple):
     seen: float  # how many sequences came before
     # [2] the scale of the weights, w = scale · weights, and the largest possible charge of a weight; 1 and 0 but for SGD
     scaling: Floats
-    memory: (
-        Floats  # [M] or [0] a number of the rule for each slot: drift, variance, q or the latest step, see the rules
-    )
+    memory: Floats  # [M] or [0] a number of the rule for each slot: drift, variance, q or the latest step
     squares: Floats  # [M] or [0] of AdaGrad
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ...types import ChainCorpus, Floats, SegmentUses, SlotUses
+from ...types import ChainCorpus, Floats, Ints, SegmentUses, SlotUses
 from ..numerics import LANES
 
 NO_USES = SlotUses(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(1, np.int64))
@@ -26,9 +26,9 @@ class Workspace(NamedTuple):
     d_steps: Floats
     matrix: Floats  # [P, P]
     gradient: Floats  # [M] sums while they are collected, otherwise 0
-    slots: NDArray[np.int64]  # with amounts: the gradient of the sequence at these slots
+    slots: Ints  # with amounts: the gradient of the sequence at these slots
     amounts: Floats
-    bounds: NDArray[np.int64]  # [2] 0 and n: the starts of a batch of one sequence
+    bounds: Ints  # [2] 0 and n: the starts of a batch of one sequence
     total: Floats  # [1] its score or log partition
     amount: Floats  # [1] its weight
     path: NDArray[np.int32]  # [n] the best labelling
@@ -124,7 +124,7 @@ def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
     return PassBuffers(corpus._replace(pairs=None, segments=None), work, pairs, chains, segments, maximum)
 
 
-def _make_segment_room(uses: SegmentUses, starts: NDArray[np.int64], size: int) -> SegmentBuffers:
+def _make_segment_room(uses: SegmentUses, starts: Ints, size: int) -> SegmentBuffers:
     n, longest = int(np.diff(starts).max(initial=1)), uses.longest
     n_spans = int(np.diff(uses.listed_starts[starts]).max(initial=1))
     tokens, lengths, spans = (n, size), (longest, size), (n_spans, size)
