@@ -3,6 +3,7 @@
 warning. Also the logger of the few lines that every user should read."""
 
 import logging
+import re
 import reprlib
 from collections.abc import Iterable
 from typing import Any, Optional
@@ -15,11 +16,11 @@ if announcements.level == logging.NOTSET:
 
 
 class _Coded(type):
-    """Puts the code in front of each message, so that ``Errors.CRF001`` starts with ``CRF001: ``."""
+    """Joins the lines of each message and puts its code in front, so that ``Errors.CRF001`` starts with ``CRF001: ``."""
 
     def __new__(cls, name, bases, namespace):
-        coded = {key: f"{key}: {value}" if key.startswith("CRF") else value for key, value in namespace.items()}
-        return super().__new__(cls, name, bases, coded)
+        messages = {key: re.sub(r"\n +", " ", value) for key, value in namespace.items() if key.startswith("CRF")}
+        return super().__new__(cls, name, bases, {**namespace, **{key: f"{key}: {messages[key]}" for key in messages}})
 
 
 def shown(value: Any) -> str:
@@ -69,209 +70,137 @@ def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None)
 
 class Errors(metaclass=_Coded):
     CRF001 = "Unknown tag scheme '{scheme}'. Known schemes: {known}."
-    CRF010 = (
-        "The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden. Look for weights that "
-        "overflowed, and for features that are not numbers."
-    )
+    CRF010 = """The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden. Look for
+        weights that overflowed, and for features that are not numbers."""
     CRF011 = "{what} has shape {shape}, but {expected} was expected. The scores of a batch must agree in their tokens and states."
     CRF012 = "starts = {starts} don't cut {tokens} tokens into sequences: begin with 0, end with {tokens}, never fall."
     CRF013 = "Token {token} has state {state}, but there are only {states} states."
     CRF016 = "The list of spans can't be used: {reason}. List spans by their first token, then by length, each once."
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
     CRF040 = "The ties can't be used: {reason}."
-    CRF042 = (
-        "JunctionTree: {tokens} connected tokens need a table of {size} numbers, and max_table = {most}. Raise max_table, tie "
-        "fewer tokens, or use an approximation such as spacy_crf.BeliefPropagation.v1."
-    )
-    CRF030 = (
-        "{tokens} tokens with up to {states} possible tags each have {arcs} pairs of neighbouring tags, which do not fit into "
-        "memory. Set `keep` of spacy_crf.HigherOrder.v1, for example to 4.0, to drop improbable tags."
-    )
+    CRF042 = """JunctionTree: {tokens} connected tokens need a table of {size} numbers, and max_table = {most}. Raise
+        max_table, tie fewer tokens, or use an approximation such as spacy_crf.BeliefPropagation.v1."""
+    CRF030 = """{tokens} tokens with up to {states} possible tags each have {arcs} pairs of neighbouring tags, which do
+        not fit into memory. Set `keep` of spacy_crf.HigherOrder.v1, for example to 4.0, to drop improbable tags."""
     CRF034 = "Chains of higher order can't keep rules across texts: {rules}. Drop them or use spacy_crf.LinearChain.v2."
-    CRF035 = (
-        "{name} was removed in version 0.14. Use {successor}. To rewrite a config or a pipeline for this version, run `python "
-        "-m spacy crf upgrade OLD NEW`; version 0.13 still reads it."
-    )
-    CRF037 = (
-        "spacy_crf.SemiMarkov.v1 on spacy_crf.Tok2VecEmissions.v1 can't be rewritten: its encoder has one score for a token and "
-        "a label, spacy_crf.SemiMarkov.v2 needs four. Train the model again. Version 0.13 reads the model."
-    )
+    CRF035 = """{name} was removed in version 0.14. Use {successor}. To rewrite a config or a pipeline for this version,
+        run `python -m spacy crf upgrade OLD NEW`; version 0.13 still reads it."""
+    CRF037 = """spacy_crf.SemiMarkov.v1 on spacy_crf.Tok2VecEmissions.v1 can't be rewritten: its encoder has one score
+        for a token and a label, spacy_crf.SemiMarkov.v2 needs four. Train the model again. Version 0.13 reads the
+        model."""
     CRF101 = "Can't read '{part}' in the template '{template}'. Parts are joined by '|'. Known parts: {known}."
     CRF102 = "The ranges of the template '{template}' are not possible: {reason}."
     CRF106 = "The template '{template}' names the {what} '{name}', which is not there. {advice}. {there}: {known}."
     CRF107 = "The feature set has no templates. Give it at least one, such as 'lower[0]'."
     CRF109 = "'{source}' is {value} at token {token} ('{text}') of '{start}...'. Give finite numbers, at most 3.4e38."
-    CRF110 = (
-        "The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...'). Return a list "
-        "of strings or of numbers for each token, or an array with a row for each token."
-    )
-    CRF111 = (
-        "{where}: {value} is not a feature. Give strings, finite numbers, or a dict of strings, numbers, booleans, lists of "
-        "strings, or dicts."
-    )
-    CRF114 = (
-        "The templates keep none of the {seen} features of the training data (min_count = {min_count}). Lower min_count, or "
-        "check that the training documents have the attributes that the templates read."
-    )
+    CRF110 = """The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...').
+        Return a list of strings or of numbers for each token, or an array with a row for each token."""
+    CRF111 = """{where}: {value} is not a feature. Give strings, finite numbers, or a dict of strings, numbers,
+        booleans, lists of strings, or dicts."""
+    CRF114 = """The templates keep none of the {seen} features of the training data (min_count = {min_count}). Lower
+        min_count, or check that the training documents have the attributes that the templates read."""
     CRF121 = "The template '{template}' joins what can't be joined: {reason}."
-    CRF130 = (
-        "The extension '{name}' is {value} at token {token} ('{text}') of the document '{start}...', which is not a feature. "
-        "Set a string, boolean or integer for a category, a float for a number, or None."
-    )
+    CRF130 = """The extension '{name}' is {value} at token {token} ('{text}') of the document '{start}...', which is not
+        a feature. Set a string, boolean or integer for a category, a float for a number, or None."""
     CRF131 = "The feature '{source}' has the value {value}, which is not a valid text: {reason}."
-    CRF202 = (
-        "{optimizer} needs a CRF component, which the parameter {key} does not belong to. Put the optimizer into the block of "
-        "the CRF component, [components.NAME.optimizer], and another such as Adam.v1 into [training.optimizer]."
-    )
-    CRF203 = (
-        "The training objective of '{key}' or its gradient is not finite at the current weights, so {optimizer} can't start. "
-        "Look for rules that forbid an annotated sequence, features with huge values, and weights of a broken model."
-    )
+    CRF202 = """{optimizer} needs a CRF component, which the parameter {key} does not belong to. Put the optimizer into
+        the block of the CRF component, [components.NAME.optimizer], and another such as Adam.v1 into
+        [training.optimizer]."""
+    CRF203 = """The training objective of '{key}' or its gradient is not finite at the current weights, so {optimizer}
+        can't start. Look for rules that forbid an annotated sequence, features with huge values, and weights of a
+        broken model."""
     CRF204 = "The saved state belongs to {saved}, not to {ours}. Load it into an optimizer with the same settings."
-    CRF205 = "The state of {optimizer} for '{key}' can't be saved: {signature!r} is not of str, bytes, int and tuples."
-    CRF206 = (
-        "{what} of '{name}' is infinite or not a number {where}. The weights are those from before it. Look for features with "
-        "huge values, or lower the learning rate."
-    )
-    CRF210 = (
-        "The optimizer {optimizer} can't train the loss {loss} of '{key}'. Losses that fit it: {losses}. Optimizers that fit "
-        "the loss: {optimizers}."
-    )
-    CRF213 = (
-        "SGD finds no learning rate for '{key}': weights grow without bound with each rate that it tried, {tried}. Lower the "
-        "first rate, calibration_eta = {eta}, for example to 0.1, and set calibration_rate = 2."
-    )
+    CRF205 = """The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} must
+        consist of str, bytes, int and tuples of these."""
+    CRF206 = """{what} of '{name}' is infinite or not a number {where}. The weights are those from before it. Look for
+        features with huge values, or lower the learning rate."""
+    CRF210 = """The optimizer {optimizer} can't train the loss {loss} of '{key}'. Losses that fit it: {losses}.
+        Optimizers that fit the loss: {optimizers}."""
+    CRF213 = """SGD finds no learning rate for '{key}': weights grow without bound with each rate that it tried,
+        {tried}. Lower the first rate, calibration_eta = {eta}, for example to 0.1, and set calibration_rate = 2."""
     CRF301 = "The templates of the config differ from those of the saved model. Only on one side: {templates}"
-    CRF361 = (
-        "Component '{name}': the loss {loss} can't be trained on a graph by {inference}, which trains {losses}. This loss is "
-        "trained by {inferences}: set training_inference to one of these."
-    )
-    CRF362 = (
-        "Component '{name}': rules with in_training = true can't be combined with ties between tokens. Set in_training = false: "
-        "rules then hold in prediction, on chains whose scores include the ties."
-    )
-    CRF364 = (
-        "FactorGraph: {features} features of ties, each with {labels} x {labels} weights, have more than {most} weights. Use "
-        "fewer features, or features with fewer values."
-    )
-    CRF365 = (
-        "Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} does not consist of "
-        "(ties, hidden states and higher orders are more than that). Use an optimizer that evaluates the objective, such as "
-        "spacy_crf.LBFGS.v1, or one of thinc's."
-    )
+    CRF361 = """Component '{name}': the loss {loss} can't be trained on a graph by {inference}, which trains {losses}.
+        This loss is trained by {inferences}: set training_inference to one of these."""
+    CRF362 = """Component '{name}': rules with in_training = true can't be combined with ties between tokens. Set
+        in_training = false: rules then hold in prediction, on chains whose scores include the ties."""
+    CRF364 = """FactorGraph: {features} features of ties, each with {labels} x {labels} weights, have more than {most}
+        weights. Use fewer features, or features with fewer values."""
+    CRF365 = """Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} does not
+        consist of (ties, hidden states and higher orders are more than that). Use an optimizer that evaluates the
+        objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
     CRF366 = "Component '{name}': {inference} has no {question} for tied tokens. These do: {fitting}."
-    CRF367 = (
-        "{owner} needs {what}, and '{text}...' has none ({reason}). Put a component that sets them before this one, and name it "
-        "in [training] annotating_components."
-    )
+    CRF367 = """{owner} needs {what}, and '{text}...' has none ({reason}). Put a component that sets them before this
+        one, and name it in [training] annotating_components."""
     CRF369 = "{owner}: the span {span} is not in '{text}...', which has {n} tokens. Give spans of the Doc that are not empty."
-    CRF371 = (
-        "{owner} reads doc.spans['{key}'], which '{text}...' does not have. It has: {known}. Put the component that sets these "
-        "spans before this one, and name it in [training] annotating_components; or set an empty list."
-    )
-    CRF372 = (
-        "{owner}: the function returned {value} for '{text}...'. Return pairs of different tokens of the Doc: tokens, their "
-        "numbers from 0 to {n} - 1, or spans."
-    )
+    CRF371 = """{owner} reads doc.spans['{key}'], which '{text}...' does not have. It has: {known}. Put the component
+        that sets these spans before this one, and name it in [training] annotating_components; or set an empty list."""
+    CRF372 = """{owner}: the function returned {value} for '{text}...'. Return pairs of different tokens of the Doc:
+        tokens, their numbers from 0 to {n} - 1, or spans."""
     CRF321 = "transitions_from = 'possible' makes {n} n-grams of {m} tags, over {most}. Set 'seen', or a lower order."
     CRF322 = "order = {order} with {tags} tags has too many n-grams; there can be at most {most} tags. Use order = 1."
     CRF327 = "label_parts returned {found} for the tag '{tag}'. Return a list of strings, which may be empty."
-    CRF346 = (
-        "LatentChain: restarts = {restarts} is not possible with {emissions}, since restarts are compared by the objective of "
-        "sparse features. Set restarts = 1, or use spacy_crf.SparseEmissions.v1."
-    )
+    CRF346 = """LatentChain: restarts = {restarts} is not possible with {emissions}, since restarts are compared by the
+        objective of sparse features. Set restarts = 1, or use spacy_crf.SparseEmissions.v1."""
     CRF347 = "{trainer} can't train {what}: {reason}. Take {fitting}."
-    CRF825 = (
-        "Soft labels need a probability from 0 to 1 for each span in doc.spans['{key}'] of '{text}...': {problem}. Write one "
-        "number for each span into attrs['scores'], as spaCy's spancat does."
-    )
-    CRF828 = "Component '{name}' can't learn from soft labels with the scheme IOB1. Use BILUO, BIO or IO."
+    CRF825 = """Soft labels need a probability from 0 to 1 for each span in doc.spans['{key}'] of '{text}...':
+        {problem}. Write one number for each span into attrs['scores'], as spaCy's spancat does."""
+    CRF828 = """Component '{name}' can't learn from soft labels with the scheme IOB1, whose tags depend on the entity
+        before. Use BILUO, BIO or IO."""
     CRF833 = '{path} has no texts. Give one text per line, or JSONL with "text".'
-    CRF402 = (
-        "Component '{name}' was not trained: it has labels, but no weights. Call nlp.initialize() with examples, run `spacy "
-        "train`, or load a trained component from disk."
-    )
-    CRF403 = (
-        "Component '{name}': the training data has no labels. Annotate some texts, or list labels in "
-        "[initialize.components.{name}] labels = [...]."
-    )
-    CRF406 = (
-        "Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or a Token extension that is "
-        "set before the pipeline is built. Extensions set: {known}."
-    )
+    CRF402 = """Component '{name}' was not trained: it has labels, but no weights. Call nlp.initialize() with examples,
+        run `spacy train`, or load a trained component from disk."""
+    CRF403 = """Component '{name}': the training data has no labels. Annotate some texts, or list labels in
+        [initialize.components.{name}] labels = [...]."""
+    CRF406 = """Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or a Token
+        extension that is set before the pipeline is built. Extensions set: {known}."""
     CRF431 = "Component '{name}' can't learn: no token of the training data is annotated."
     CRF409 = "Component '{name}': the spans {one} and {other} overlap. Leave one of them out: spans of a labelling never overlap."
     CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'
-    CRF410 = (
-        "Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and "
-        "[initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in each "
-        "step. Train and freeze these components first, or set max_epochs = 0 and use the whole corpus as batch."
-    )
+    CRF410 = """Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and
+        [initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in
+        each step. Train and freeze these components first, or set max_epochs = 0 and use the whole corpus as batch."""
     CRF411 = "Component '{name}' has other labels, features or rules than at nlp.initialize(). Add them before it."
-    CRF412 = (
-        "Component '{name}' does not know the labels {labels} of this batch: it learns from the corpus that nlp.initialize() "
-        "read. Add the labels before nlp.initialize(), or update the saved model."
-    )
-    CRF413 = (
-        "Component '{name}' is not saved, since some weights are not finite ('{param}' of {node}). Load the last saved model; "
-        "look for features with huge values, or lower the learning rate."
-    )
-    CRF423 = (
-        "{name}: {path} has no annotation of labels that it could find. Give annotated texts, or use --expected, which chooses "
-        "by the model's own expectations."
-    )
-    CRF440 = (
-        "Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which entities can't be. "
-        "Put the span into doc.spans and name its key in incorrect_spans_key of the component. If '{label}' is a label, add it "
-        "with add_label or in [initialize.components.{name}] labels."
-    )
+    CRF412 = """Component '{name}' does not know the labels {labels} of this batch: it learns from the corpus that
+        nlp.initialize() read. Add the labels before nlp.initialize(), or update the saved model."""
+    CRF413 = """Component '{name}' is not saved, since some weights are not finite ('{param}' of {node}). Load the last
+        saved model; look for features with huge values, or lower the learning rate."""
+    CRF423 = """{name}: {path} has no annotation of labels that it could find. Give annotated texts, or use --expected,
+        which chooses by the model's own expectations."""
+    CRF440 = """Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which
+        entities can't be. Put the span into doc.spans and name its key in incorrect_spans_key of the component. If
+        '{label}' is a label, add it with add_label or in [initialize.components.{name}] labels."""
     CRF441 = "Component '{name}': {span}, {place}, is annotated and listed as wrong in doc.spans['{key}']. Remove one."
     CRF461 = "Component '{name}': {value} is not a labelling. Give a list of Spans of the Doc, none of them empty."
     CRF462 = "Component '{name}': the span '{span}' is of '{other}...', not of '{doc}...'. Give Spans of the Doc."
-    CRF465 = (
-        "Component '{name}': the text '{text}...' has several labels: {labels}. Labels in doc.cats exclude each other here: set "
-        "1.0 for one of them only, or use spaCy's textcat_multilabel."
-    )
-    CRF466 = (
-        "Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Set 1.0 for the label of the text, 0.0 for "
-        "other labels, and leave out labels that are not known."
-    )
-    CRF469 = (
-        "Component '{name}' needs at least two labels that exclude each other, and has: {labels}. Give texts without a label "
-        "one of their own, such as NOT_SPAM."
-    )
-    CRF470 = (
-        "Component '{name}': unit = \"sent\" needs sentences, and the text '{text}...' has none. Add a component in front that "
-        'finds them, such as nlp.add_pipe("sentencizer", before="{name}"), and name it in [training] annotating_components.'
-    )
-    CRF472 = (
-        "The shards in {path} can't be used: {reason}. Set another path in [initialize.components.NAME.shards], or delete the "
-        "folder to make them again."
-    )
-    CRF473 = (
-        "The component {name} can't be sent to workers, or they can't import its parts: {reason}. Put functions of templates "
-        "(fn:), scorers and extensions into a module that all workers can import."
-    )
+    CRF465 = """Component '{name}': the text '{text}...' has several labels: {labels}. Labels in doc.cats exclude each
+        other here: set 1.0 for one of them only, or use spaCy's textcat_multilabel."""
+    CRF466 = """Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Set 1.0 for the label of the
+        text, 0.0 for other labels, and leave out labels that are not known."""
+    CRF469 = """Component '{name}' needs at least two labels that exclude each other, and has: {labels}. Give texts
+        without a label one of their own, such as NOT_SPAM."""
+    CRF470 = """Component '{name}': unit = "sent" needs sentences, and the text '{text}...' has none. Add a component in
+        front that finds them, such as nlp.add_pipe("sentencizer", before="{name}"), and name it in [training]
+        annotating_components."""
+    CRF472 = """The shards in {path} can't be used: {reason}. Set another path in [initialize.components.NAME.shards],
+        or delete the folder to make them again."""
+    CRF473 = """The component {name} can't be sent to workers, or they can't import its parts: {reason}. Put functions
+        of templates (fn:), scorers and extensions into a module that all workers can import."""
     CRF474 = "Component '{name}' can't be trained on shards: {reason}. Leave out [initialize.components.{name}.shards]."
     CRF475 = "{path} could not be written: {reason}. The earlier file is unchanged. Make room, and run the same command again."
-    CRF478 = (
-        "Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus], the reader of "
-        "the texts to cut into shards: spaCy passes only the beginning of a streamed corpus (max_epochs = -1)."
-    )
-    CRF670 = (
-        "Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component, or of the "
-        "saved component; leave start_from out to train from scratch."
-    )
-    CRF479 = "Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text) or nlp(text)."
+    CRF478 = """Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus],
+        the reader of the texts to cut into shards: spaCy passes only the beginning of a streamed corpus (max_epochs =
+        -1)."""
+    CRF670 = """Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component,
+        or of the saved component; leave start_from out to train from scratch."""
+    CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
+        features read earlier components."""
     CRF491 = "The results can't go to {target}, inside the folder to annotate, {source}. Name a folder beside it."
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with the right header."
     CRF502 = "{source} has format version {version}, not {known}. Install the version that wrote it, or train again."
     CRF504 = "{source} holds a {saved}, not a {component}: the config names another factory than the saved model."
     CRF505 = "{source} does not fit the component '{name}': {reason}. Load it with its own config, or train again."
-    CRF507 = (
-        "Component '{name}' is a copy that can't train, since its optimizer has a schedule, which can't be copied or sent to "
-        "another process. Train the original, or save the pipeline and load it here."
-    )
+    CRF507 = """Component '{name}' is a copy that can't train, since its optimizer has a schedule, which can't be copied
+        or sent to another process. Train the original, or save the pipeline and load it here."""
     CRF508 = "{source} is damaged: {reason}. Copy it again, or train again."
     CRF509 = "{what} is {found} in the saved model, where {expected} is needed"
     CRF511 = "unpacked it takes more than {most:,} bytes, and files of spacy_crf never take {times} times their size"
@@ -280,49 +209,36 @@ class Errors(metaclass=_Coded):
     CRF605 = "Rule {name}: {problem}."
     CRF610 = "{owner}: spaCy's Matcher refuses the pattern: {reason}"
     CRF611 = "Rule '{name}': '{function}' is not registered. Decorate it with @spacy.registry.misc('{function}')."
-    CRF612 = (
-        "Rule '{name}': the function '{function}' returned {got} for a document of {tokens} tokens ('{start}...'). Return an "
-        "array bool[tokens, tags], here of shape {expected}."
-    )
+    CRF612 = """Rule '{name}': the function '{function}' returned {got} for a document of {tokens} tokens
+        ('{start}...'). Return an array bool[tokens, tags], here of shape {expected}."""
     CRF613 = "Rules contradict each other: no text keeps those up to '{name}' ({reason}). Change one, or give a weight."
-    CRF614 = (
-        "Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the automaton. Leave the "
-        "rule out, count to a smaller number, or raise `max_states` in the constraints (states times tags are at most 4,096)."
-    )
+    CRF614 = """Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the
+        automaton. Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (states times
+        tags are at most 4,096)."""
     CRF623 = "Rule '{name}' can't search for its pattern in '{doc}...': {reason}"
-    CRF960 = (
-        "Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'), but no component "
-        "before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give the component an "
-        "encoder of its own."
-    )
-    CRF961 = (
-        "Component '{name}' listens to an encoder (upstream = '{upstream}') that has no vectors for the text '{text}...'. If it "
-        "is one of [training] frozen_components, {advice}."
-    )
-    CRF962 = (
-        "Component '{name}' listens to an encoder (upstream = '{upstream}'), but {where} of the text '{text}...' is empty. Run "
-        "the encoder's component before it, or give the component an encoder of its own: nlp.replace_listeners(ENCODER, "
-        "'{name}', ['model.tok2vec'])."
-    )
-    CRF964 = (
-        "Component '{name}' needs an encoder that does not change (joint.mode = 'frozen'), but the one it listens to (upstream "
-        "= '{upstream}') learns. Name that in [training] frozen_components and annotating_components, or set the mode to 'adam'."
-    )
-    CRF965 = (
-        "Component '{name}': its own optimizer, {optimizer}, never ends, so it can't train the features of a pool (joint.mode = "
-        "'pool'). Use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1 in [components.{name}.optimizer], or null to train "
-        "features by [training.optimizer]."
-    )
+    CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
+        but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give
+        the component an encoder of its own."""
+    CRF961 = """Component '{name}' listens to an encoder (upstream = '{upstream}') that has no vectors for the text
+        '{text}...'. If it is one of [training] frozen_components, {advice}."""
+    CRF962 = """Component '{name}' listens to an encoder (upstream = '{upstream}'), but {where} of the text '{text}...'
+        is empty. Run the encoder's component before it, or give the component an encoder of its own:
+        nlp.replace_listeners(ENCODER, '{name}', ['model.tok2vec'])."""
+    CRF964 = """Component '{name}' needs an encoder that does not change (joint.mode = 'frozen'), but the one it listens
+        to (upstream = '{upstream}') learns. Name that in [training] frozen_components and annotating_components, or set
+        the mode to 'adam'."""
+    CRF965 = """Component '{name}': its own optimizer, {optimizer}, never ends, so it can't train the features of a pool
+        (joint.mode = 'pool'). Use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1 in
+        [components.{name}.optimizer], or null to train features by [training.optimizer]."""
     CRF779 = "{part}: no text can be annotated, so the cause is probably not the texts. {place}: {error}"
     CRF780 = "{deaths} workers died at the same part of the work, {task}. Check whether it needs more memory."
     CRF781 = "{what} needs {package}, which can't be imported ({reason}): pip install {install}"
-    CRF782 = (
-        "The Ray cluster {where} can't be used: {reason}. Check with `ray status` that it is running, can be reached and has "
-        "free cores. Without an address (for crf train: --ray local) one is started on this machine."
-    )
+    CRF782 = """The Ray cluster {where} can't be used: {reason}. Check with `ray status` that it is running, can be
+        reached and has free cores. Without an address (for crf train: --ray local) one is started on this machine."""
     CRF783 = "Workers have {package} {theirs}, but this machine has {ours}. Install the same versions everywhere."
     CRF784 = "{path} can't be annotated: {reason}. Give lines of text, JSONL, or Parquet with a column 'text'."
-    CRF786 = "The work in {path} can't be continued: {reason}. Run the same command, or delete the folder to restart."
+    CRF786 = """The work in {path} can't be continued: {reason}. Run the same command as before, name another output, or
+        delete the folder to start again."""
     CRF788 = "{option} needs {other} too."
     CRF789 = "--sort works for a single file. With --workers, texts are written in the order in which they are read."
     CRF787 = "{place}: can't be annotated: {error}{advice}"
@@ -330,16 +246,12 @@ class Errors(metaclass=_Coded):
     CRF701 = "{place}: can't be read: {reason}."
     CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
     CRF703 = "{place}: has {got} columns, but {expected} were expected."
-    CRF704 = (
-        "{place}: '{tag}' is not an entity tag like those in the rest of the file. Known: B-LABEL, I-LABEL, O, and - for "
-        "missing annotation; L- and U- in BILUO, E- and S- in BIOES."
-    )
+    CRF704 = """{place}: '{tag}' is not an entity tag like those in the rest of the file. Known: B-LABEL, I-LABEL, O,
+        and - for missing annotation; L- and U- in BILUO, E- and S- in BIOES."""
     CRF705 = "{place}: '{tag}' follows '{before}', but continues only its own label. Begin entities with '{begin}'."
     CRF706 = "{path} can't be read or written: {reason}."
-    CRF707 = (
-        "{place}: '{key}' holds annotation ({value}) that can't be read and would be lost. Annotation is read from {known}. "
-        "Write it there, or skip '{key}' with --ignore {key}."
-    )
+    CRF707 = """{place}: '{key}' holds annotation ({value}) that can't be read and would be lost. Annotation is read
+        from {known}. Write it there, or skip '{key}' with --ignore {key}."""
     CRF708 = "{path} has no annotated texts."
     CRF709 = '{place}: this is JSON, but not an object with a string under "text". Give one text per line, or JSONL with "text".'
     CRF710 = "There is no component{named} {wanted}. Components: {components}."
@@ -352,250 +264,171 @@ class Errors(metaclass=_Coded):
     CRF730 = "{path} is an input, and the output would overwrite it. Give the output another name."
     CRF731 = "Give only options of this command, and overrides of the config such as --paths.train: {reason}"
     CRF733 = "A text, a name or a file is not Unicode: {reason}. Give it in UTF-8."
-    CRF736 = (
-        "Process {process} works in {path} already. Wait until it ends, or name another folder (for a training on shards: path "
-        "in [initialize.components.NAME.shards])."
-    )
+    CRF736 = """Process {process} works in {path} already. Wait until it ends, or name another folder (for a training on
+        shards: path in [initialize.components.NAME.shards])."""
     CRF737 = "{path} can't be locked: {reason}. Set path in [initialize.components.NAME.shards] to another file system."
-    CRF738 = (
-        "A worker ended, with exit code {code}, before it began; its own message stands above. Workers import the script that "
-        "starts them, so the code of the script belongs under: if __name__ == '__main__':"
-    )
-    CRF739 = "Workers can't import their functions: {reason}. Install the same packages and versions on every machine."
-    CRF745 = (
-        "The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe NAME and "
-        "--optimize NAME; or --file NAME alone, for a config that comes with the package."
-    )
+    CRF738 = """A worker ended, with exit code {code}, before it began; its own message stands above. Workers import the
+        script that starts them, so the code of the script belongs under: if __name__ == '__main__':"""
+    CRF739 = """Workers of the cluster can't import their functions: {reason}. Install spacy_crf, spaCy and what the
+        pipeline needs on every machine, in the same versions."""
+    CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe
+        NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."
     CRF750 = "{path} exists already: {advice}."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
     CRF768 = "--optimize accuracy changes how labels of tokens are decided, but {component} labels texts. Leave it out."
     CRF770 = "{folds} folds of {texts} texts are not possible: give at least two folds, and no more folds than texts."
     CRF771 = "Component '{name}': `fit` trains sparse features by spacy_crf.LBFGS.v1. Name that, or use `spacy train`."
-    CRF772 = (
-        "Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first, then source "
-        "and freeze it, or leave it out of the pipeline."
-    )
+    CRF772 = """Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first,
+        then source and freeze it, or leave it out of the pipeline."""
     CRF722 = "[training.score_weights] weighs no score of '{name}', so there is nothing to tune. Its scores: {scores}."
-    CRF865 = (
-        "{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for annotation; "
-        "{lost} spans did not align with the tokens. Say where annotation is with --format, --label-column or --tag-column, or "
-        "add --without-spans if there is none."
-    )
+    CRF865 = """{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for
+        annotation; {lost} spans did not align with the tokens. Say where annotation is with --format, --label-column or
+        --tag-column, or add --without-spans if there is none."""
     CRF866 = "{place}: '{tag}' can't follow '{before}' in the scheme {scheme}. Name the right scheme with --scheme."
-    CRF867 = (
-        "{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so the last column may not hold entities. "
-        "If it does, add --scheme bare; otherwise name the column of tags with --tag-column."
-    )
+    CRF867 = """{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so the last column may not
+        hold entities. If it does, add --scheme bare; otherwise name the column of tags with --tag-column."""
     CRF879 = "{error} Only `spacy crf convert` has these options: convert the file to .spacy, and give the result."
     CRF868 = "--{option} {value}: there is no such column or attribute. Known: {known}."
-    CRF869 = (
-        "{place}: a table needs a header with columns of words and tags, or of texts and labels. The columns are {names}. Name "
-        "the right ones with --word-column and --label-column (or --tag-column)."
-    )
+    CRF869 = """{place}: a table needs a header with columns of words and tags, or of texts and labels. The columns are
+        {names}. Name the right ones with --word-column and --label-column (or --tag-column)."""
     CRF870 = "{place}: tag or label {tag} is a number, but {n} names are known. Name all: --tag-names O,B-PER,I-PER …"
-    CRF871 = (
-        "{place}: the words of a span are given as {words}, but the text has {found} at its offsets. Offsets count characters "
-        "(not bytes or UTF-16 units) from 0."
-    )
+    CRF871 = """{place}: the words of a span are given as {words}, but the text has {found} at its offsets. Offsets
+        count characters (not bytes or UTF-16 units) from 0."""
     CRF872 = "{path} can't be read in '{encoding}', which is no text encoding. Name one such as utf-8 or cp1252."
-    CRF873 = (
-        "{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the text again; "
-        "`spacy crf convert` makes training data from annotated texts."
-    )
+    CRF873 = """{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the
+        text again; `spacy crf convert` makes training data from annotated texts."""
     CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only. Write them as {known}."
-    CRF876 = '[{corpus}] has no path to take parts of for a learning curve. Use a reader such as "spacy.Corpus.v1".'
+    CRF876 = """[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader of .spacy files,
+        such as @readers = "spacy.Corpus.v1"."""
     CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."
-    CRF880 = "{place}: {value} can't be read as labels of a text. Give a string, list of strings, or table of 1 and 0."
+    CRF880 = """{place}: {value} can't be read as labels of a text. Give a string, a list of strings, or a table with 1
+        for each label of the text and 0 for other labels."""
     CRF726 = '[{section}] {key} = {value} is not a registered name. Write it in quotes, as "spacy_crf.LinearChain.v2".'
-    CRF834 = (
-        "Component '{name}' can't estimate decisions without a training text: {reason}. `effect` works for linear chains, "
-        "segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as spacy_crf.LogLikelihood.v1."
-    )
+    CRF834 = """Component '{name}' can't estimate decisions without a training text: {reason}. `effect` works for linear
+        chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as
+        spacy_crf.LogLikelihood.v1."""
     CRF838 = "Component '{name}' can't explain {what}: {reason}."
     CRF840 = "Component '{name}' can't split a decision up among its training texts: {reason}."
     CRF810 = "{where}, but there is no first stage. Add a block [components.NAME.second_stage], or leave these templates out."
     CRF811 = "Component '{name}' can't use its second_stage: {reason}; or set second_stage = null."
-    CRF815 = (
-        "Component '{name}' has a second_stage, whose first stage is trained before {others} in annotating_components have "
-        "learned. Train and freeze these components first, or set second_stage = null."
-    )
-    CRF800 = (
-        "The template '{template}' reads word vectors, and there are none. Name a pipeline with vectors in [initialize] vectors "
-        "or [initialize.components.NAME] vectors. If a model was saved without its vectors, train it again."
-    )
+    CRF815 = """Component '{name}' has a second_stage, whose first stage is trained before {others} in
+        annotating_components have learned. Train and freeze these components first, or set second_stage = null."""
+    CRF800 = """The template '{template}' reads word vectors, and there are none. Name a pipeline with vectors in
+        [initialize] vectors or [initialize.components.NAME] vectors. If a model was saved without its vectors, train it
+        again."""
     CRF803 = "The vectors of {source} can't be used as features: {reason}."
     CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
     CRF853 = "X and y can't be used: {problem}. Give each token a label that is not an empty string."
     CRF846 = "{owner}: no label is named {labels}. Labels: {known}."
     CRF847 = "--span {given!r} is not a span. Write 3:5 or 3:5:LABEL for tokens 3 and 4 of these {n}: {words}."
-    CRF890 = (
-        "'{name}' can't be trained in {folds} folds on {texts} texts. There must be 2 folds or more, at least as many texts, "
-        "and a component without an encoder."
-    )
+    CRF890 = """'{name}' can't be trained in {folds} folds on {texts} texts. There must be 2 folds or more, at least as
+        many texts, and a component without an encoder."""
     CRF854 = "{source} can't be read as {kind}: {place}: {reason}. Copy it again, or name its program with --from."
-    CRF855 = (
-        "{source} is a pickle, which runs code when it is read, so it is not read. Where the model was trained, write it to a "
-        "file (for sklearn-crfsuite: shutil.copy(crf.modelfile.name, 'model.crfsuite')), and import that file."
-    )
+    CRF855 = """{source} is a pickle, which runs code when it is read, so it is not read. Where the model was trained,
+        write it to a file (for sklearn-crfsuite: shutil.copy(crf.modelfile.name, 'model.crfsuite')), and import that
+        file."""
     CRF856 = "The template '{template}' can't be followed: {reason}."
-    CRF895 = (
-        "The template '{template}' reads farther than padding has texts: {before} before the sequence, {behind} behind it. Give "
-        "a text for each position that templates reach."
-    )
+    CRF895 = """The template '{template}' reads farther than padding has texts: {before} before the sequence, {behind}
+        behind it. Give a text for each position that templates reach."""
     CRF858 = "Component '{name}' has {what}, which a CRFsuite model can't hold. {how}, and export that."
-    CRF859 = (
-        "--features {path} can't be imported as a function: {reason}. Give package.module:function. The function takes a Doc "
-        "(with --columns, a list of words) and returns a list of feature dicts."
-    )
-    CRF861 = (
-        "A CRFsuite model has the names of its features, but not the function that makes them. Name it with --features "
-        "package.module:function, and add --columns orth if it takes a list of words (orth,tag for tuples of word and tag) "
-        "instead of a Doc."
-    )
-    CRF864 = (
-        "The model reads {needed} columns, and --columns names {given}. Name an attribute of tokens for each column of its "
-        "training data except the last (the labels), such as --columns orth,tag."
-    )
-    CRF930 = (
-        "Component '{name}' learns batch by batch, but [training.batcher] is spacy_crf.clock.v1, which gives texts only once. "
-        'Use @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that uses the whole corpus in each step, '
-        "such as spacy_crf.LBFGS.v1."
-    )
+    CRF859 = """--features {path} can't be imported as a function: {reason}. Give package.module:function. The function
+        takes a Doc (with --columns, a list of words) and returns a list of feature dicts."""
+    CRF861 = """A CRFsuite model has the names of its features, but not the function that makes them. Name it with
+        --features package.module:function, and add --columns orth if it takes a list of words (orth,tag for tuples of
+        word and tag) instead of a Doc."""
+    CRF864 = """The model reads {needed} columns, and --columns names {given}. Name an attribute of tokens for each
+        column of its training data except the last (the labels), such as --columns orth,tag."""
+    CRF930 = """Component '{name}' learns batch by batch, but [training.batcher] is spacy_crf.clock.v1, which gives
+        texts only once. Use @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that uses the
+        whole corpus in each step, such as spacy_crf.LBFGS.v1."""
     CRF931 = "Component '{name}' can't be trained with the scheme '{scheme}'. --schemes takes {known}, for crf_ner."
-    CRF940 = (
-        "The template '{template}' reads clusters, and there are none. Set [initialize.components.NAME] clusters = "
-        '"clusters.bin", which `spacy crf clusters` makes, or "spacy-lookups-data", or "vectors". If a model was saved without '
-        "its clusters, train it again."
-    )
-    CRF943 = (
-        "{source} can't be used as clusters of words: {reason}. Give a file of `spacy crf clusters`, or lines with the bits of "
-        "a cluster, a word and its count between tabs."
-    )
-    CRF944 = (
-        "Component '{name}': no template reads the {what}. Add a template such as '{template}', or leave out "
-        "[initialize.components.{name}] {setting}."
-    )
+    CRF940 = """The template '{template}' reads clusters, and there are none. Set [initialize.components.NAME] clusters
+        = "clusters.bin", which `spacy crf clusters` makes, or "spacy-lookups-data", or "vectors". If a model was saved
+        without its clusters, train it again."""
+    CRF943 = """{source} can't be used as clusters of words: {reason}. Give a file of `spacy crf clusters`, or lines
+        with the bits of a cluster, a word and its count between tabs."""
+    CRF944 = """Component '{name}': no template reads the {what}. Add a template such as '{template}', or leave out
+        [initialize.components.{name}] {setting}."""
     CRF946 = "There are no packaged clusters of the language '{lang}': {reason}. Make some with `spacy crf clusters`."
     CRF948 = "Can't make {what} from {source}: {reason}. Give more text, fewer clusters, or a lower --min-count."
-    CRF950 = (
-        "Component '{name}': its weights were learned with other {what}. Give the same {what} or none in {settings}, or leave "
-        "out start_from to begin anew."
-    )
+    CRF950 = """Component '{name}': its weights were learned with other {what}. Give the same {what} or none in
+        {settings}, or leave out start_from to begin anew."""
     CRF951 = "The checkpoint {path} can't be used: {reason} Delete it to begin anew."
-    CRF952 = (
-        "For Brown clusters give texts and the file to write; for k-means give --from-vectors and the file to write. Given: "
-        "texts {files}, vectors {vectors}."
-    )
+    CRF952 = """For Brown clusters give texts and the file to write; for k-means give --from-vectors and the file to
+        write. Given: texts {files}, vectors {vectors}."""
 
 
 class Warnings(metaclass=_Coded):
-    CRFW040 = (
-        "{owner}: '{word}' occurs so often in '{text}...' that it would have more than max_edges = {most} ties, so it is not "
-        "tied. Raise max_edges, or exclude the word with `only`."
-    )
-    CRFW041 = (
-        "Component '{name}': {inference} did not converge for {n} of {asked} groups of tied sentences so far; its answers are "
-        "those of the last iteration. {remedy}"
-    )
-    CRFW042 = (
-        "{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate there (shown once). "
-        "Tie fewer tokens of a sentence, or set chain = false where ties form a tree."
-    )
-    CRFW043 = (
-        "numba {version} can't compile the vector code of spacy_crf, so kernels use loops, which give the same results in up to "
-        "twice the time. Install a version of numba that spacy_crf was tested with. ({reason})"
-    )
-    CRFW369 = (
-        "{owner}: '{text}...' has {n} different words to compare, more than max_words = {most}, so none are tied. Raise "
-        "max_words, or exclude more words with `only` or `shortest`."
-    )
+    CRFW040 = """{owner}: '{word}' occurs so often in '{text}...' that it would have more than max_edges = {most} ties,
+        so it is not tied. Raise max_edges, or exclude the word with `only`."""
+    CRFW041 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of tied sentences so far;
+        its answers are those of the last iteration. {remedy}"""
+    CRFW042 = """{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate
+        there (shown once). Tie fewer tokens of a sentence, or set chain = false where ties form a tree."""
+    CRFW043 = """numba {version} can't compile the vector code of spacy_crf, so kernels use loops, which give the same
+        results in up to twice the time. Install a version of numba that spacy_crf was tested with. ({reason})"""
+    CRFW369 = """{owner}: '{text}...' has {n} different words to compare, more than max_words = {most}, so none are
+        tied. Raise max_words, or exclude more words with `only` or `shortest`."""
     CRFW370 = "{owner}: more than max_edges = {most} pairs for '{text}...', so none are tied. Raise it or return fewer."
-    CRFW371 = (
-        "JunctionTree: {n} of {ties} ties between sentences, which carry {information} nats, were left out to keep tables "
-        "within max_table = {most} numbers (shown once). Raise max_table to use more ties."
-    )
+    CRFW371 = """JunctionTree: {n} of {ties} ties between sentences, which carry {information} nats, were left out to
+        keep tables within max_table = {most} numbers (shown once). Raise max_table to use more ties."""
     CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
-    CRFW131 = (
-        "spacy_crf.VotedPerceptron.v1 takes no votes, and is now called spacy_crf.BatchPerceptron.v1: use that name. "
-        "spacy_crf.AveragedPerceptron.v1 is closer to voting, and usually learns better."
-    )
-    CRFW201 = (
-        "The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and forgets the "
-        "curvature (shown once). If steps have different data, use the whole corpus as batch: @batchers = "
-        '"spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in '
-        "[initialize.components.{key}.corpus], which a component reads when it is initialized (neither loaded nor sourced)."
-    )
-    CRFW465 = "{name}: the weights of {model} are counts, so update changes nothing. Initialize it with all texts."
-    CRFW825 = "{name}: {loss} ignores soft labels in doc.spans['{key}']. Use @losses = 'spacy_crf.SoftLabels.v1'."
-    CRFW345 = (
-        "Component '{name}': the labellings of {n} sequences may not be the best, since too many come close (shown once). They "
-        "are at least as good as those of the most probable paths of hidden states."
-    )
-    CRFW346 = (
-        "Component '{name}': decode = \"labelling\" can't search for the best labelling under the rules {rules}, which no "
-        "automaton holds. Texts get the labelling of the most probable path of hidden states that keeps them (shown once). "
-        "Raise `max_states`, or leave the rules out."
-    )
+    CRFW131 = """spacy_crf.VotedPerceptron.v1 takes no votes, and is now called spacy_crf.BatchPerceptron.v1: use that
+        name. spacy_crf.AveragedPerceptron.v1 is closer to voting, and usually learns better."""
+    CRFW201 = """The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and
+        forgets the curvature (shown once). If steps have different data, use the whole corpus as batch: @batchers =
+        "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in
+        [initialize.components.{key}.corpus], which a component reads when it is initialized (neither loaded nor
+        sourced)."""
+    CRFW465 = """{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn
+        from other texts, initialize it with all texts."""
+    CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
+        "spacy_crf.SoftLabels.v1"."""
+    CRFW345 = """Component '{name}': the labellings of {n} sequences may not be the best, since too many come close
+        (shown once). They are at least as good as those of the most probable paths of hidden states."""
+    CRFW346 = """Component '{name}': decode = "labelling" can't search for the best labelling under the rules {rules},
+        which no automaton holds. Texts get the labelling of the most probable path of hidden states that keeps them
+        (shown once). Raise `max_states`, or leave the rules out."""
     CRFW490 = "{path} can't be locked: {reason}. The work continues. Make sure that no other command writes there."
-    CRFW401 = (
-        "{name}: the corpus is streamed (max_epochs = -1), so labels and features come from the first hundred examples only. "
-        "Name the corpus in [initialize.components.{name}.corpus] to read all of it first, or use a fixed number of weights: "
-        '@architectures = "spacy_crf.HashedEmissions.v1".'
-    )
-    CRFW402 = (
-        "{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that single tags can't express: {who} can only use "
-        "spans of one token under the scheme BILUO. Losses such as LogLikelihood or MaxMargin use all of them, with LBFGS, "
-        "ConjugateGradient or Adam.v1."
-    )
-    CRFW403 = (
-        "{name}: {n} sequences (of the first batch with any) have annotation that no labelling fits, and are not learned from. "
-        "Look for wrong spans in doc.spans that leave nothing, and for alternatives that the tag scheme can't express."
-    )
-    CRFW404 = (
-        "{name}: the corpus is streamed (max_epochs = -1), but {optimizer} uses a whole corpus in each step and takes each "
-        "batch for it. Name the corpus in [initialize.components.{name}.corpus], so that each step uses all of it, or take an "
-        "optimizer that learns batch by batch, such as spacy_crf.AveragedPerceptron.v1."
-    )
+    CRFW401 = """{name}: the corpus is streamed (max_epochs = -1), so labels and features come from the first hundred
+        examples only. Name the corpus in [initialize.components.{name}.corpus] to read all of it first, or use a fixed
+        number of weights: @architectures = "spacy_crf.HashedEmissions.v1"."""
+    CRFW402 = """{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that single tags can't express:
+        {who} can only use spans of one token under the scheme BILUO. Losses such as LogLikelihood or MaxMargin use all
+        of them, with LBFGS, ConjugateGradient or Adam.v1."""
+    CRFW403 = """{name}: {n} sequences (of the first batch with any) have annotation that no labelling fits, and are not
+        learned from. Look for wrong spans in doc.spans that leave nothing, and for alternatives that the tag scheme
+        can't express."""
+    CRFW404 = """{name}: the corpus is streamed (max_epochs = -1), but {optimizer} uses a whole corpus in each step and
+        takes each batch for it. Name the corpus in [initialize.components.{name}.corpus], so that each step uses all of
+        it, or take an optimizer that learns batch by batch, such as spacy_crf.AveragedPerceptron.v1."""
     CRFW405 = "{name}: {count} {problem}. First: {places}. Correct the annotation if this is not intended."
-    CRFW412 = (
-        "{name}: no token of the examples is annotated, so no features were counted. It has {n} labels, and no features until "
-        "update brings annotated texts."
-    )
-    CRFW420 = (
-        "{name}: '{doc}...': doc.spans['{key}'] leaves {n} tokens without any label, first token {token} ('{word}'). They get "
-        "none. To block only some labels, give the spans these labels."
-    )
-    CRFW421 = (
-        "{name}: some spans are next to tokens without annotation ({n} or more in the first such batch), and the scheme needs "
-        "two tags to show where these spans end. {who} look at one tag at a time, so they assume that no other span of the same "
-        "label is next to them. The schemes BIO and BILUO lose nothing, nor do losses such as LogLikelihood or MaxMargin with "
-        "LBFGS, ConjugateGradient or Adam.v1."
-    )
-    CRFW422 = (
-        "{name}: decode = 'spans' with min_prob = 0 finds every span that is not impossible. Set min_prob to the lowest "
-        "probability that you trust, such as 0.4; `python -m spacy crf threshold MODEL DATA` finds the best."
-    )
-    CRFW423 = (
-        "{name}: '{span}' would be {label} in '{text}...', but {other} found '{kept}' ({kept_label}) there, and entities never "
-        "overlap: here and elsewhere those of the earlier component stay. The methods `n_best` and `span_probabilities` of "
-        "{name} show its own findings. Put it before {other} if its entities matter more."
-    )
+    CRFW412 = """{name}: no token of the examples is annotated, so no features were counted. It has {n} labels, and no
+        features until update brings annotated texts."""
+    CRFW420 = """{name}: '{doc}...': doc.spans['{key}'] leaves {n} tokens without any label, first token {token}
+        ('{word}'). They get none. To block only some labels, give the spans these labels."""
+    CRFW421 = """{name}: some spans are next to tokens without annotation ({n} or more in the first such batch), and the
+        scheme needs two tags to show where these spans end. {who} look at one tag at a time, so they assume that no
+        other span of the same label is next to them. The schemes BIO and BILUO lose nothing, nor do losses such as
+        LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1."""
+    CRFW422 = """{name}: decode = 'spans' with min_prob = 0 finds every span that is not impossible. Set min_prob to the
+        lowest probability that you trust, such as 0.4; `python -m spacy crf threshold MODEL DATA` finds the best."""
+    CRFW423 = """{name}: '{span}' would be {label} in '{text}...', but {other} found '{kept}' ({kept_label}) there, and
+        entities never overlap: here and elsewhere those of the earlier component stay. The methods `n_best` and
+        `span_probabilities` of {name} show its own findings. Put it before {other} if its entities matter more."""
     CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Dropped, as earlier rules come first: {rules}."
     CRFW602 = "{name}: {seconds} s (time_limit) were too few to prove the best labelling of '{doc}...': {used} is used."
     CRFW603 = "{name}: probabilities ignore the rules {rules}: {reason}."
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
-    CRFW605 = (
-        "{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the "
-        "constraints). Dropped, as later rules give way to earlier ones: {rules}."
-    )
+    CRFW605 = """{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the
+        constraints). Dropped, as later rules give way to earlier ones: {rules}."""
     CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
-    CRFW607 = (
-        "{name}: '{doc}...' has ties, and a junction tree can't keep all of its rules: tables would have more than max_table = "
-        "{most} numbers, or no automaton holds a rule. The answers come from chains whose scores include messages of the ties."
-    )
-    CRFW885 = (
-        "{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find nothing. Put the "
-        "component that sets it before this one and name it in [training.annotating_components], or leave these templates out."
-    )
-    CRFW940 = "{name}: none of the {n} words of the training data {what}. Check the language and the spelling."
+    CRFW607 = """{name}: '{doc}...' has ties, and a junction tree can't keep all of its rules: tables would have more
+        than max_table = {most} numbers, or no automaton holds a rule. The answers come from chains whose scores include
+        messages of the ties."""
+    CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find
+        nothing. Put the component that sets it before this one and name it in [training.annotating_components], or
+        leave these templates out."""
+    CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
+        Check the language and the spelling."""
