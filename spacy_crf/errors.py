@@ -417,7 +417,8 @@ class Warnings(metaclass=_Coded):
     CRFW423 = """{name}: '{span}' would be {label} in '{text}...', but {other} found '{kept}' ({kept_label}) there, and
         entities never overlap: here and elsewhere those of the earlier component stay. The methods `n_best` and
         `span_probabilities` of {name} show its own findings. Put it before {other} if its entities matter more."""
-    CRFW601 = "{name}: no labelling of '{doc}...' keeps all rules. Dropped, as earlier rules come first: {rules}."
+    CRFW601 = """{name}: no labelling of '{doc}...' keeps all rules. Dropped, as later rules give way to earlier ones:
+        {rules}."""
     CRFW602 = "{name}: {seconds} s (time_limit) were too few to prove the best labelling of '{doc}...': {used} is used."
     CRFW603 = "{name}: probabilities ignore the rules {rules}: {reason}."
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."

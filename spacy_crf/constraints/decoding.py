@@ -160,14 +160,6 @@ class Answer(NamedTuple):
     approximate: bool = False
 
 
-class _Known(NamedTuple):
-    """A labelling that is the best one under the rules that it was made for, and the rules that it keeps."""
-
-    tags: Tags
-    made_for: frozenset[int]
-    keeps: frozenset[int]
-
-
 class RuleSearch:
     """The search for the best labelling of one document.
 
@@ -202,21 +194,22 @@ class RuleSearch:
         made_for, tags = rules.decodable_places, self._viterbi(rules.places)
         if (tags == -1).any():
             made_for, tags = soft, self._viterbi(soft)
-        known = self._known(tags, made_for)
+        keeps = self._keeps(tags, made_for)
         relaxed = []
         for rule in rules.rules:
-            if rule.hard and rule.place not in known.keeps:
+            if rule.hard and rule.place not in keeps:
                 found = self._solve(kept | {rule.place}, self.budget.part(0.5))
                 if found is None:
                     relaxed.append(rule)
                     continue
-                known = self._known(found, kept | {rule.place}, solved=True)
+                tags, made_for = found, kept | {rule.place}
+                keeps = self._keeps(tags, made_for) | made_for
             kept |= {rule.place}
-        if not known.made_for <= kept <= known.keeps:
+        if not made_for <= kept <= keeps:
             found = self._solve(kept, self.budget)
             self._finished &= found is not None  # there is one
-            known = known if found is None else known._replace(tags=found)
-        return Answer(known.tags, relaxed, self._finished, self._added)
+            tags = tags if found is None else found
+        return Answer(tags, relaxed, self._finished, self._added)
 
     def under(self, kept: frozenset[int]) -> Answer:
         """The best labelling under rules, given by their places, that some labelling keeps."""
@@ -324,12 +317,8 @@ class RuleSearch:
         ]
         return self.rules.clashing(tags, self._starts, np.array([0, len(tags)]), self.document.words, asked)
 
-    def _known(self, tags: Tags, made_for: frozenset[int], *, solved: bool = False) -> _Known:
-        """Which rules a labelling keeps.
-
-        made_for (frozenset[int]): Places of the rules under whose masks it is the best, or, if it is solved, under these rules
-            with their automata.
-        """
+    def _keeps(self, tags: Tags, made_for: frozenset[int]) -> frozenset[int]:
+        """Places of the rules that a labelling keeps, which is the best one under the masks of some rules (made_for)."""
         rules, document = self.rules, self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
         breaks = {rules.automata[n].rule.place for n in broken} | {rule.place for rule, _ in clashing}
@@ -341,7 +330,7 @@ class RuleSearch:
                 masked = rules.apply(document.scores, document.facts, {rule.place})
                 keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
                 self.budget.spend(CALL + self.recursion)
-        return _Known(tags, made_for, frozenset(keeps | made_for if solved else keeps))
+        return frozenset(keeps)
 
 
 class GraphSolver:

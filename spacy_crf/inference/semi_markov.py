@@ -74,15 +74,10 @@ class SegmentWork(Work[SegmentScores]):
 
     masked = False  # whether anything is forbidden at some token, once `log_potentials` is known
 
-    @property
-    def listed(self) -> SpanList:
-        """The spans with scores of their own."""
-        return self.scores.listed
-
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
         """Number of the listed span that begins at each token and has each length, -1 for none: int32[T, K]."""
-        return kernels.number_spans(*self.listed, len(self.scores.lengths))
+        return kernels.number_spans(*self.scores.listed, len(self.scores.lengths))
 
     def rows(self, scores: SegmentScores) -> Rows:
         """Scores or derivatives as the kernels take them."""
@@ -215,8 +210,8 @@ class SemiMarkov(Structure[SegmentScores]):
     def segment_marginals(self, work: SegmentWork, every: SpanList) -> tuple[Floats, Floats]:
         # Spans that are listed have expectations of their own, and so have steps if transitions depend on the token.
         of_spans = np.zeros((len(every.lengths), work.n_states))
-        first = np.repeat(every.starts[:-1], np.diff(work.listed.starts))
-        of_spans[first + work.listed.lengths - 1] = work.scores.spans
+        starts, lengths = work.scores.listed
+        of_spans[np.repeat(every.starts[:-1], np.diff(starts)) + lengths - 1] = work.scores.spans
         steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
         scores = work.scores._replace(spans=of_spans, listed=every, transitions=steps)
         _, expected = self.expectations(SegmentWork(scores, work.clamp, scores))

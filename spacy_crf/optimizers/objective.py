@@ -238,21 +238,13 @@ def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
     """
     if optimizer.fits(type(loss)):
         return
-    losses = [
-        name
-        for name, make in sorted(registry.losses.get_all().items())
-        if name.startswith("spacy_crf.") and optimizer.fits(make)
-    ]
+    registered = sorted(registry.losses.get_all().items())
+    losses = [name for name, make in registered if name.startswith("spacy_crf.") and optimizer.fits(make)]
     optimizers = [
         name
         for name, make in sorted(registry.optimizers.get_all().items())
         if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(loss))
     ]
-    message = Errors.CRF210.format(
-        optimizer=type(optimizer).__name__,
-        loss=type(loss).__name__,
-        key=key,
-        losses=", ".join(losses),
-        optimizers=", ".join(optimizers),
-    )
-    raise ValueError(message)
+    names = {"optimizer": type(optimizer).__name__, "loss": type(loss).__name__, "key": key}
+    fitting = {"losses": ", ".join(losses), "optimizers": ", ".join(optimizers)}
+    raise ValueError(Errors.CRF210.format(**names, **fitting))
