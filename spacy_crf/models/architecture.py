@@ -114,10 +114,6 @@ class Architecture(Node):
         is_new (bool): Whether all weights are new.
         """
 
-    def steps(self, clamp: Any) -> Optional[NDArray[np.bool_]]:
-        """Tokens at which annotation surely makes a transition: bool[T], None for all."""
-        return None
-
     def longest(self, model: Model) -> int:
         """Tokens of the longest segment."""
         return 1
@@ -228,7 +224,7 @@ class Architecture(Node):
             observed |= possible
         else:
             for batch in corpus():
-                _mark(observed, states_of(batch.allowed), batch.starts, self.steps(batch.allowed))
+                _mark(observed, batch.allowed, batch.starts)
         model.attrs["observed"] = (observed & possible).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> NDArray[np.bool_]:
@@ -324,9 +320,10 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     node.start(model, X, is_new)
 
 
-def _mark(observed: NDArray[np.bool_], allowed: NDArray[np.bool_], starts: NDArray[np.int64], steps: Any) -> None:
+def _mark(observed: NDArray[np.bool_], clamp: Any, starts: NDArray[np.int64]) -> None:
     """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
-    n_states = allowed.shape[1]
+    allowed = states_of(clamp)
+    n_states, steps = allowed.shape[1], getattr(clamp, "must_begin", None)  # tokens with a transition; None for all
     state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]
     for row, tokens in ((-2, begin), (-1, end - 1)):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,37 +35,27 @@ def block_tokens(features: SparseFeatures) -> int:
     return min(_BLOCK, max(256, _SCORES // features.n_states))
 
 
-class PackedClamp:
-    """A clamp in an eighth of its memory.
+class PackedClamp(NamedTuple):
+    """A clamp in an eighth of its memory."""
 
-    clamp (bool[T, S] or SegmentClamp)
-    """
-
-    def __init__(self, clamp: Any):
-        self._type = type(clamp) if isinstance(clamp, tuple) else None
-        arrays = clamp if self._type else (clamp,)
-        self.octets = [np.packbits(array) for array in arrays]
-        self._shapes = [array.shape for array in arrays]
-
-    def stored(self) -> list[Any]:
-        """The clamp as a file can hold it."""
-        return [self._type is not None, self.octets, [*map(list, self._shapes)]]
+    of_segments: bool
+    octets: list[NDArray[np.uint8]]
+    shapes: list[list[int]]
 
     @classmethod
-    def from_stored(cls, stored: list[Any]) -> "PackedClamp":
-        """A clamp from the data that `stored` gives."""
-        clamp = cls.__new__(cls)
-        is_of_segments, clamp.octets, shapes = stored
-        clamp._type, clamp._shapes = SegmentClamp if is_of_segments else None, [*map(tuple, shapes)]
-        return clamp
+    def of(cls, clamp: Any) -> "PackedClamp":
+        """Pack a clamp (bool[T, S] or SegmentClamp)."""
+        of_segments = isinstance(clamp, SegmentClamp)
+        arrays = clamp if of_segments else (clamp,)
+        return cls(of_segments, [*map(np.packbits, arrays)], [list(array.shape) for array in arrays])
 
     def unpacked(self) -> Any:
-        """RETURNS (bool[T, S] or SegmentClamp): The clamp."""
+        """The clamp."""
         arrays = [
             np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
-            for octets, shape in zip(self.octets, self._shapes)
+            for octets, shape in zip(self.octets, self.shapes)
         ]
-        return self._type(*arrays) if self._type else arrays[0]
+        return SegmentClamp(*arrays) if self.of_segments else arrays[0]
 
 
 class SparseCorpus:

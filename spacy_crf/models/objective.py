@@ -49,7 +49,7 @@ class CorpusObjective(Weights):
         self._annotation: list[_BatchAnnotation] = []
         self._layers: list[Any] = [*map(corpus_of, model.layers)]
         for batch in corpus:
-            annotation = _BatchAnnotation(PackedClamp(batch.allowed), batch.weights, batch.structure, batch.soft)
+            annotation = _BatchAnnotation(PackedClamp.of(batch.allowed), batch.weights, batch.structure, batch.soft)
             self._annotation.append(annotation)
             docs = DocBatch.of(batch.docs)
             for layer in self._layers:
@@ -97,16 +97,14 @@ class CorpusObjective(Weights):
         of_clamps = all(block.structure is None and block.soft is None for block in self._annotation)
         if self._merged or not of_clamps or not all(isinstance(layer, SparseCorpus) for layer in self._layers):
             return None
-        annotation = [[block.clamp.stored(), block.weights] for block in self._annotation]
+        annotation = [[[*block.clamp], block.weights] for block in self._annotation]
         return [annotation, [layer.stored() for layer in self._layers]]
 
     def with_stored(self, stored: list[Any]) -> "CorpusObjective":
         """The objective for the corpus that a file holds."""
         objective = copy.copy(self)
         annotation, layers = stored
-        objective._annotation = [
-            _BatchAnnotation(PackedClamp.from_stored(clamp), weights, None, None) for clamp, weights in annotation
-        ]
+        objective._annotation = [_BatchAnnotation(PackedClamp(*clamp), some, None, None) for clamp, some in annotation]
         objective._layers = [layer.with_stored(of_layer) for layer, of_layer in zip(self._layers, layers)]
         return objective
 
@@ -150,7 +148,7 @@ class CorpusObjective(Weights):
     def _move_states(self, features: EmissionFeatures, states: NDArray[np.int64]) -> None:
         self._layers[0].move(features)
         self._annotation = [
-            block._replace(clamp=PackedClamp(block.clamp.unpacked()[:, states])) for block in self._annotation
+            block._replace(clamp=PackedClamp.of(block.clamp.unpacked()[:, states])) for block in self._annotation
         ]
 
     @property

@@ -8,7 +8,7 @@ and texts that no member is trained on determine the shares.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -49,7 +49,7 @@ class PoolNode(Node):
     def __init__(self, of: Architecture):
         self.holds_out = True  # whether some texts train no member
         self.at_rest = 0  # number of members that are not trained now: the first ones
-        self._of = of
+        self.of = of
         self.gives, self.structure, self.in_training = of.gives, of.structure, of.in_training
         self.meaning, self.labelled = of.meaning, of.labelled
         self.learned = tuple(name for name in of.learned if name in _SHARED)
@@ -66,14 +66,6 @@ class PoolNode(Node):
 
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, {"shares": (len(model.layers),)})
-
-    def total(self, outputs: Sequence[Any], shares: Floats) -> Any:
-        """Weighted sum of the scores of the members, with shares (float64[M])."""
-        return self._of.weighted_sum(outputs, shares)
-
-    def derivatives(self, d_pool: Any, outputs: Sequence[Any]) -> Floats:
-        """Derivatives by the shares."""
-        return np.array([self._of.dot(d_pool, output) for output in outputs])
 
 
 def put_together(
@@ -119,13 +111,14 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     rest = role.at_rest
     both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
     outputs, backprops = zip(*both)
-    total = role.total(outputs, model.get_param("shares").astype(np.float64))
+    total = role.of.weighted_sum(outputs, model.get_param("shares").astype(np.float64))
     if not is_train:
         return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
-            model.inc_grad("shares", role.derivatives(d_scores.pool, outputs).astype(np.float32))
+            d_shares = [role.of.dot(d_scores.pool, output) for output in outputs]
+            model.inc_grad("shares", np.array(d_shares, dtype=np.float32))
         for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
             backprop_member(d_member)
         return []
@@ -156,9 +149,8 @@ def pooled_loss(
     """
     of_pool = loss if soft else LogLikelihood()
     weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out
-    losses, d_pool, impossible = of_pool(
-        structure, scores.pool, clamp, weights=np.where(held_out, weights, 0.0), **soft
-    )
+    of_held_out = np.where(held_out, weights, 0.0)
+    losses, d_pool, impossible = of_pool(structure, scores.pool, clamp, weights=of_held_out, **soft)
     d_members = []
     for member in scores.members:
         of_member, d_member, _ = loss(structure, member, clamp, weights=np.where(held_out, 0.0, weights), **soft)

@@ -15,7 +15,7 @@ from .. import checks
 from ..arrays import per_position
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import begins_of, list_spans
-from ..types import SegmentClamp, SegmentScores
+from ..types import SegmentScores
 from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
 from .neural import scored_tokens
@@ -85,9 +85,6 @@ class SegmentsNode(Architecture):
             lengths &= model.get_ref("segments").attrs["segment_features"].feature_set.has_length
         lengths[:, 0] = False
         return {**super().weighed(model), "lengths": lengths}
-
-    def steps(self, clamp: SegmentClamp) -> NDArray[np.bool_]:
-        return clamp.must_begin
 
     def longest(self, model: Model) -> int:
         return int(model.attrs["longest"].max())

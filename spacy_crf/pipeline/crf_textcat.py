@@ -28,8 +28,6 @@ from .training import LearningPipe
 class TextDecoding(Decoding):
     """States are the labels, and a clamp is bool[D, Y] for D texts."""
 
-    labelled = "texts"
-
     @property
     def looks_at_sentences(self) -> bool:
         return self.model.attrs["role"].unit == SENT
@@ -83,9 +81,7 @@ class CRFTextClassifier(LearningPipe):
         self.name = name
         threshold = checks.number(self.owner, "threshold", threshold, most=1.0)
         checks.flag(self.owner, "exclusive_classes", exclusive_classes)
-        must = (
-            "true, since a text has one label of this component. For several labels of a text add a component for each "
-        )
+        must = "true, since a text has one label of this component. For several labels add a component for each "
         must += "question, or take spaCy's textcat_multilabel"
         checks.expect(exclusive_classes, self.owner, "exclusive_classes", False, must)
         if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):

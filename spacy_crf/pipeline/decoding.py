@@ -18,6 +18,7 @@ from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
+from ..models.architecture import Architecture
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import Floats
 from . import supervision
@@ -40,7 +41,6 @@ class Decoding:
     annotation (Annotation): The labels, and how they are spelt.
     """
 
-    labelled = "tokens"  # what has labels: tokens, "segments" or "texts"
     always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     unexplained: Optional[str] = None  # why it is not known what the weights say of a labelling, where it is not
@@ -54,21 +54,22 @@ class Decoding:
     def __init__(self, model: Model, annotation: Annotation):
         self.model = model
         self.annotation = annotation
-        self.structure: Structure = model.attrs["role"].structure
+        node: Architecture = model.attrs["role"]
+        self.labelled = node.labelled  # what has labels: "tokens", "segments" or "texts"
+        self.structure: Structure = node.structure
         # What finds best labellings: the structure, or the structure within a beam
         self.searched: Structure = self.structure
         self.beam: Any = None
         self.explained: Structure = self.structure  # what explanations ask
         # The tag of each state, in order: int64[S]
-        self.tag_of: NDArray[np.int64] = model.attrs["role"].tag_of(model, annotation.tag_labels())
+        self.tag_of: NDArray[np.int64] = node.tag_of(model, annotation.tag_labels())
         n_tags = len(annotation.tag_labels())
         self._first = np.searchsorted(self.tag_of, np.arange(n_tags))  # state of each tag, which stands for it
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
         # Ways to decode that ask for more than the best path
         self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
-        self.tags_and_break = np.append(
-            self.tag_of, n_tags
-        )  # the break between sequences is a state and a tag of its own
+        # The break between sequences is a state and a tag of its own
+        self.tags_and_break = np.append(self.tag_of, n_tags)
         self.tag_spans: SpanStates = self.annotation.span_states()  # how tags spell spans
         self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
@@ -144,9 +145,8 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        programs = registry.misc.get(
-            "spacy_crf.rule_programs.v1"
-        )  # what searches where no graph of states holds the rules
+        # What searches where no graph of states holds the rules
+        programs = registry.misc.get("spacy_crf.rule_programs.v1")
         return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None, programs)
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
@@ -346,8 +346,5 @@ def check_knows_states(name: str, kind: str, given: Any) -> None:
         ours = {key: each for key, each in sorted(known.items()) if key.startswith("spacy_crf.")}
         fitting = ", ".join(key for key, each in ours.items() if not getattr(each, "names_states", False))
         fitting += "" if kind == "loss" else ", or an optimizer of thinc"
-        what, reason = (
-            f"the hidden states of '{name}'",
-            "it asks for the state of each token, and annotation only names tags",
-        )
-        raise cant_train(given, what, reason, fitting)
+        reason = "it asks for the state of each token, and annotation only names tags"
+        raise cant_train(given, f"the hidden states of '{name}'", reason, fitting)

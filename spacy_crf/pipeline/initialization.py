@@ -319,7 +319,7 @@ class Initialization:
         objective.assign(weights)
         pipe.forget_scores()
         text = (
-            "%s: begins with seed %d, whose objective after %d iterations is %.2f; with the others it is %.2f to %.2f"
+            "%s: begins with seed %d, whose objective after %d iterations is %.2f; that of the others is %.2f to %.2f"
         )
         others = [value for value, other, _ in found if other != seed]
         announcements.info(text, pipe.name, seed, _ITERATIONS, best, min(others), max(others))

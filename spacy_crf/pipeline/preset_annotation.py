@@ -60,7 +60,7 @@ def restrict(pipe: LabelPipe, docs: DocBatch, scores: Any, preset: Optional[NDAr
     """The part of Docs that is left to be predicted; None if they bring nothing that prediction keeps.
 
     scores: What the model says of them.
-    preset: Annotation that is present and counts, as `read_preset` gives it, or None.
+    preset: Annotation that is present and counts, as `Annotation.preset` gives it, or None.
     """
     spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
     if preset is None and not spans:

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    pipe: LabelPipe,
-    docs: DocBatch,
-    scores: Any,
-    clamp: Any,
-    least: Optional[Floats],
+    pipe: LabelPipe, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats]
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs under rules, or decoded otherwise than by `viterbi`, and the probabilities of the spans if the
     component's settings ask for them.
@@ -294,10 +290,8 @@ class _Batch:
             places = {asked.automata[n].rule.place for n in binding}
             left_out = [(rule, labels) for rule, labels in asked.left_out if rule.place in places]
             names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in left_out]
-        limit = asked.most_states
-        too_large = (
-            f"with them the automaton of all rules has more than {limit} states (max_states, or fewer for many tags)"
-        )
+        limit = f"{asked.most_states} states (max_states, or fewer for many tags)"
+        too_large = f"with them the automaton of all rules has more than {limit}"
         of_texts = [rule.name for rule in asked.global_]
         for ignored, reason in ((names, too_large), (of_texts, "no automaton holds them")):
             rules = ", ".join(ignored)

@@ -173,10 +173,9 @@ class SavingPipe(LabelPipe):
             model, n_weights, n_features = prune(model)
             text = "%s: %d weights that are zero and %d features without any other are left out of the saved model"
             announcements.info(text, self.name, n_weights, n_features)
-        first = None if self.first_stage is None else self.first_stage.component.to_bytes()
+        stage = {} if self.first_stage is None else {"first_stage": self.first_stage.component.to_bytes()}
         with shared_lists():
             nodes = convert_recursive(is_xp_array, partial(model.ops.to_numpy, byte_order="<"), model.to_dict())
-        stage = {} if first is None else {"first_stage": first}
         head = {"component": type(self).__name__, "settings": self._settings(), **stage, "model": b""}
         *parts, _ = packed(head)
         seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))

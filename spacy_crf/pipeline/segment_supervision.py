@@ -82,11 +82,9 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
         crossed[begin + 1 : end] = True
         edges[[begin, end]] = True
     told = (inside | np.append(False, inside[:-1]))[:-1]  # where they say whether a segment begins
-    clamp = SegmentClamp(
-        states,
-        np.where(told, edges[:-1], clamp.may_begin),
-        np.where(told, ~crossed[:-1], clamp.must_begin),
-    )
+    may_begin = np.where(told, edges[:-1], clamp.may_begin)
+    must_begin = np.where(told, ~crossed[:-1], clamp.must_begin)
+    clamp = SegmentClamp(states, may_begin, must_begin)
     excluded = set(_segments_at(np.flatnonzero(inside[:-1]), clamp, texts)) - allowed
     return clamp, _columns(excluded), _columns(segment for segment in named if segment[2] > 0)
 

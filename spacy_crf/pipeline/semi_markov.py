@@ -27,7 +27,6 @@ _LITTLE = 1e-6  # of a token
 
 
 class SegmentDecoding(Decoding):
-    labelled = "segments"
     always_joins = False
     walks_around_wrong = True
 

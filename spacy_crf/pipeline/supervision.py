@@ -180,9 +180,8 @@ def _weights(examples: list[Example]) -> list[float]:
     for example in examples:
         doc = example.reference
         weight = default if is_kept and not doc.user_data else doc._.get(WEIGHT)
-        if not (
-            isinstance(weight, (float, Real)) and math.isfinite(weight) and weight >= 0
-        ):  # Real alone is asked slowly
+        is_number = isinstance(weight, (float, Real))  # Real alone is asked slowly
+        if not (is_number and math.isfinite(weight) and weight >= 0):
             owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
             checks.expect(False, owner, "doc._.crf_weight", weight, must)
         weights.append(float(weight))
@@ -209,10 +208,7 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
 
 
 def soft_scores(group: SpanGroup, key: str) -> list[float]:
-    """The scores of a group of soft labels.
-
-    RAISES (ValueError): CRF825, CRF825 if they are no probabilities.
-    """
+    """The scores of a group of soft labels. RAISES (ValueError): CRF825 if they are no probabilities."""
     text = group.doc.text[:40]
     scores = group.attrs.get("scores")
     if scores is None or np.ndim(scores) != 1 or len(scores) != len(group):
@@ -240,9 +236,7 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
         predicted, reference = example.predicted, example.reference
         if key in reference.spans:
             spans = list(reference.spans[key])
-            for span in (
-                spans if same_words(predicted, reference) else example.get_aligned_spans_y2x(spans, allow_overlap=True)
-            ):
-                if len(span):
-                    yield begin, span
+            if not same_words(predicted, reference):
+                spans = example.get_aligned_spans_y2x(spans, allow_overlap=True)
+            yield from ((begin, span) for span in spans if len(span))
         begin += len(predicted)

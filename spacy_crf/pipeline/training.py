@@ -66,10 +66,8 @@ class Training(TrainingData):
         self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
         if optimizer is not None:
             self.check_fit(optimizer)
-            has_end = getattr(optimizer, "wants_whole_corpus", True) and not getattr(
-                optimizer, "wants_sequences", False
-            )
-            if self.finds_optimum and not has_end:
+            walks = getattr(optimizer, "wants_sequences", False)
+            if self.finds_optimum and (walks or not getattr(optimizer, "wants_whole_corpus", True)):
                 raise ValueError(Errors.CRF965.format(name=pipe.name, optimizer=type(optimizer).__name__))
             if getattr(optimizer, "averaging", False):
                 # `spacy train` evaluates with the averages of [training.optimizer] only
@@ -101,7 +99,7 @@ class Training(TrainingData):
 
     @property
     def finds_optimum(self) -> bool:
-        """Whether the component's own optimizer is for the features of a pool, see `pooling.py`."""
+        """Whether the component's own optimizer is for the features of a pool, see `Initialization.find_optimum`."""
         return self._pipe.is_pool and takes_objective(self._pipe.optimizer)
 
     def foresee(self, nlp: Optional[Language]) -> Optional[Optimizer]:
@@ -133,20 +131,14 @@ class Training(TrainingData):
         walks = getattr(optimizer, "wants_sequences", False)
         fitting = "LBFGS, ConjugateGradient or Adam.v1"
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
-            what, reason = (
-                f"the layer on the encoder of '{self._pipe.name}'",
-                "it learns from one sequence after the other",
-            )
-            raise cant_train(optimizer, what, reason, fitting)
+            what = f"the layer on the encoder of '{self._pipe.name}'"
+            raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
         if walks and not self._pipe.model.attrs["role"].walks:
             own, given = self._pipe.model.name, type(optimizer).__name__
             raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
         if self._pipe.rules_train and walks:
-            what, reason = (
-                f"the rules of '{self._pipe.name}'",
-                "it ignores rules, which in_training = true puts into training",
-            )
-            raise cant_train(optimizer, what, reason, fitting)
+            reason = "it ignores rules, which in_training = true puts into training"
+            raise cant_train(optimizer, f"the rules of '{self._pipe.name}'", reason, fitting)
 
     # ------------------------------------------------------------------------------------------------ from what
 
@@ -356,8 +348,7 @@ def _are_numbers(scores: Any) -> bool:
 def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, docs: list[Doc]) -> None:
     """Takes the step.
 
-    n_sequences (int): What the gradient is of.
-    docs (list[Doc]): The last ones it is of, for the message.
+    n_sequences (int), docs (list[Doc]): What the gradient is of, and the last texts of it for the message.
     RAISES (ValueError): CRF206 if weights would not be finite; they stay as they were.
     """
     params = parameters(pipe.model)
@@ -389,10 +380,7 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
 
 
 def _drawing_back(pipe: LabelPipe, optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
-    """Function that draws the weights of a model that goes on back after a step.
-
-    before (dict): The weights.
-    """
+    """Function that draws the weights of a model that goes on back after a step; `before` are the weights before it."""
     params, start = parameters(pipe.model), pipe.training.frame().weights()
     gradients = [node.get_grad(name) for node, name in params if node.has_grad(name)]
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
