@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ from typer.testing import CliRunner
 from weasel.util import load_project_config
 
 from spacy_crf.cli import app
+
+from .warm_python import warm_python
 
 ROOT = Path(__file__).parents[1]
 PROJECT = load_project_config(ROOT)
@@ -50,16 +51,16 @@ def test_test_commands_name_files(name):
     assert all((ROOT / file).is_file() for file in files)
 
 
-@pytest.mark.slow
 def test_run_all(tmp_path):
-    """In a fresh copy and without a network, as a newcomer does; test_inputs_are_in_… is the fast sister."""
+    """In a fresh copy and without a network, as a newcomer does."""
     for name in ("assets", "configs"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "project.yml", tmp_path)
-    offline = {**os.environ, "PYTHONPATH": str(ROOT)}
-    offline |= dict.fromkeys(["http_proxy", "https_proxy", "all_proxy"], "http://127.0.0.1:9")  # nobody listens there
-    command = [sys.executable, "-m", "spacy", "project", "run", "all"]
-    result = subprocess.run(command, cwd=tmp_path, env=offline, capture_output=True, text=True)
+    offline = dict.fromkeys(["http_proxy", "https_proxy", "all_proxy"], "http://127.0.0.1:9")  # nobody listens there
+    command = ["python", "-m", "spacy", "project", "run", "all", str(tmp_path)]
+    with warm_python() as path:
+        environment = {**os.environ, **offline, "PATH": path}
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     scores = [float(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("NER F")]
     news, addresses = scores

@@ -9,6 +9,7 @@ command as Python would have done.
 """
 
 import json
+import multiprocessing.spawn  # knows the real `sys.executable`
 import os
 import runpy
 import signal
@@ -59,7 +60,7 @@ def serve(address: str) -> None:
     import spacy_crf.cli
     import spacy_crf.pipeline.components
 
-    assert spacy_crf.cli.app and spacy.cli.app
+    assert spacy_crf.cli.app and spacy.cli.app and multiprocessing.spawn.get_executable()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX) as server:
@@ -70,6 +71,7 @@ def serve(address: str) -> None:
             client, _ = server.accept()
             if os.fork() == 0:
                 server.close()
+                sys.executable = str(Path(address).with_name("python"))  # what a command starts is warm, too
                 _answer(client)
             client.close()
 
