@@ -113,7 +113,7 @@ def test_what_is_not_annotated_is_not_judged(nlp):
     doc.set_ents([doc.ents[0]], missing=[doc[1:4]], default="outside")
     example = Example(Doc(nlp.vocab, words=[token.text for token in doc]), doc)
     (judged,) = judge(nlp, [nlp.get_pipe("crf_ner")], [example])
-    assert [(case.kind, case.mention.label) for case in judged.cases] == [("right", "PER")]
+    assert [(case.kind, case.found.label) for case in judged.cases] == [("right", "PER")]
 
 
 # ---------------------------------------------------------------------------------------------------------- figures

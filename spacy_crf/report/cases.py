@@ -35,11 +35,6 @@ class Case(NamedTuple):
     found: Optional[Mention]
 
     @property
-    def mention(self) -> Mention:
-        """The mention that was found, else the annotated one."""
-        return self.found or self.gold
-
-    @property
     def places(self) -> tuple[int, int]:
         """First and last character of both mentions."""
         both = [mention for mention in (self.gold, self.found) if mention is not None]
