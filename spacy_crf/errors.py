@@ -230,6 +230,7 @@ class Errors(metaclass=_Coded):
     CRF965 = """Component '{name}': its own optimizer, {optimizer}, never ends, so it can't train the features of a pool
         (joint.mode = 'pool'). Use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1 in
         [components.{name}.optimizer], or null to train features by [training.optimizer]."""
+    CRF966 = "{owner}: {path} can't be used: {reason}."
     CRF779 = "{part}: no text can be annotated, so the cause is probably not the texts. {place}: {error}"
     CRF780 = "{deaths} workers died at the same part of the work, {task}. Check whether it needs more memory."
     CRF781 = "{what} needs {package}, which can't be imported ({reason}): pip install {install}"

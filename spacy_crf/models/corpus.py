@@ -2,9 +2,13 @@
 
 import copy
 import math
+import shutil
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -23,6 +27,7 @@ from .word_vectors import CorpusVectors
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
 # with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)
 _BLOCK, _SCORES = 1 << 13, 1 << 18
+IN_MEMORY = 1 << 30  # bytes of the vectors of an encoder; those of further batches go to a file
 # Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by the scores of a batch with a number
@@ -287,7 +292,8 @@ class SparsePass:
 
 
 class DenseCorpus:
-    """Vectors of the tokens of a corpus, batch by batch: the `SparseCorpus` of a layer on an encoder.
+    """Vectors of the tokens of a corpus, batch by batch: the `SparseCorpus` of a layer on an encoder. The vectors of a large
+    corpus are in a temporary file.
 
     layer (Model): On the encoder.
     """
@@ -298,15 +304,32 @@ class DenseCorpus:
         self.layer = layer
         self.vectors: list[NDArray[np.float32]] = []  # [T, width] of each batch
         self.starts: list[NDArray[np.int64]] = []
+        self._n_bytes = 0
+        self._file: Optional[Path] = None
 
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch."""
         ops = self.layer.ops
-        self.vectors.append(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))))
+        vectors = ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs)))
+        self._n_bytes += vectors.nbytes
+        if self._n_bytes > IN_MEMORY:
+            if self._file is None:
+                folder = mkdtemp()
+                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+                self._file = Path(folder, "vectors")
+            with self._file.open("ab") as file:
+                vectors.tofile(file)
+        else:
+            self.vectors.append(vectors)
         self.starts.append(docs.sequence_starts())
 
     def finish(self) -> None:
-        """There is nothing to complete."""
+        """Complete the corpus after the last batch."""
+        if self._file is None:
+            return
+        in_file = np.memmap(self._file, np.float32, "r").reshape(-1, self.layer.get_ref("output").get_dim("nI"))
+        ends = np.cumsum([starts[-1] for starts in self.starts[len(self.vectors) :]])
+        self.vectors += np.split(in_file, ends[:-1])
 
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)
