@@ -2,49 +2,76 @@
 `spacy_crf.SoftLabels.v1`."""
 
 from collections.abc import Iterable, Iterator
+from itertools import tee
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, Optional
+from typing import Annotated, Any, NamedTuple, NoReturn, Optional, Union
 
 import typer
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span, SpanGroup
+from spacy.vocab import Vocab
 from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, no_component
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
-from .shared import check_writable, command, load_pipeline, progress_bar
+from .answers import Answer, Soft, agreed, certain, read_answers
+from .formats.annotation import tokenized
+from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar
 from .texts import RawText, read_raw
 
 OWNER = "spacy crf distil"
 _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
 _TEACHES += "--spans-key), or one that finds entities"
 _SOFTENER = "spacy_crf_softener"  # a component that is added behind the teacher
-Soft = list[tuple[int, int, str, float]]  # first token, token behind, label, probability
 
 
 class Teacher(NamedTuple):
     """A pipeline, and the source of its probabilities.
 
     component (str): The component whose probabilities are taken, or None.
-    spans_key (str): The key of ``doc.spans`` with the probabilities, or None. If both are None, entities count as certain.
+    spans_key (str): The key of ``doc.spans`` with the probabilities, or None. If both are None, entities are taken.
+    score_extension (str): The attribute ``span._.NAME`` of entities with their probabilities; None if they count as certain.
     """
 
     nlp: Language
     component: Optional[str]
     spans_key: Optional[str]
+    score_extension: Optional[str] = None
 
     def __str__(self) -> str:
-        source = self.component or (f"doc.spans['{self.spans_key}']" if self.spans_key else "doc.ents, as certain")
+        of_ents = f"doc.ents, by span._.{self.score_extension}" if self.score_extension else "doc.ents, as certain"
+        source = self.component or (f"doc.spans['{self.spans_key}']" if self.spans_key else of_ents)
         return f"probabilities of {source}" if self.component else source
+
+
+class Answers(NamedTuple):
+    """A file of answers, in the place of a teacher."""
+
+    path: Path
+    by_text: dict[str, Answer]
+
+    def __str__(self) -> str:
+        return f"answers in {self.path}"
 
 
 @command("distil")
 def distil_cli(
-    teacher: Annotated[str, typer.Argument(help="A pipeline: the name of a package, or a folder.")],
-    texts: Annotated[Path, typer.Argument(help="Raw texts: .jsonl, .spacy, or lines; - for the standard input.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .spacy file to write.")],
+    teacher: Annotated[
+        str, typer.Argument(help="A pipeline: the name of a package, or a folder. Or a .jsonl file of its answers.")
+    ],
+    texts: Annotated[
+        Optional[Path],
+        typer.Argument(
+            help="Raw texts: .jsonl, .spacy, or lines; - for the standard input. By default those of the answers."
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .spacy file to write.")] = ...,
+    others: Annotated[
+        Optional[list[str]],
+        typer.Option("--teacher", "-t", help="A further teacher; tokens where they differ stay open."),
+    ] = None,
     component: Annotated[
         Optional[str],
         typer.Option("--component", "-c", help="The component that teaches; by default the last that can."),
@@ -52,37 +79,80 @@ def distil_cli(
     spans_key: Annotated[
         Optional[str], typer.Option("--spans-key", help="Key of doc.spans with the teacher's spans and scores.")
     ] = None,
+    score_extension: Annotated[
+        Optional[str],
+        typer.Option("--score-extension", help="NAME of the scores span._.NAME of the teacher's entities."),
+    ] = None,
     labels: Annotated[Optional[str], typer.Option("--labels", help="Only these labels, between commas.")] = None,
     min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out less probable labels.")] = 0.05,
+    min_score: Annotated[float, typer.Option("--min-score", help="Leave tokens of less probable labels open.")] = 0.0,
+    max_disagreement: Annotated[
+        float,
+        typer.Option("--max-disagreement", help="Drop texts where teachers differ about a larger share of tokens."),
+    ] = 1.0,
     n_process: Annotated[int, typer.Option("--n-process", help="Number of processes that annotate.")] = 1,
+    lang: LangOption = "en",
 ) -> None:
     """Let a pipeline annotate raw texts with soft labels. Another one learns from them by the loss "spacy_crf.SoftLabels.v1".
 
-    A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does;
-    where there are none, the entities that are found count as certain.
+    A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does, or
+    scores of entities into an extension; where there are none, the entities that are found count as certain. The answers of other
+    programs, such as language models, are read from JSONL.
     """
     with progress_bar("annotating") as progress:
-        check_writable(output, texts)
-        found = find_teacher(load_pipeline(teacher), component, spans_key)
+        names = [teacher, *(others or ())]
+        files = [Path(name) if name.endswith(".jsonl") else None for name in names]
+        check_writable(output, texts, *files)
+        most = checks.number(OWNER, "--max-disagreement", max_disagreement, most=1.0)
         wanted = None if labels is None else [label.strip() for label in labels.split(",")]
-        msg.info(f"Soft labels: {found}")
-        docs, n_spans = DocBin(), 0
-        raw = read_raw([texts], found.nlp, lambda done, total: progress(completed=done, total=total))
-        for text in distil(found, raw, labels=wanted, min_prob=min_prob, n_process=n_process):
-            docs.add(text.doc)
-            n_spans += len(text.doc.spans[SOFT_LABELS])
+        teachers = [
+            find_teacher(load_pipeline(name), component, spans_key, score_extension)
+            if path is None
+            else Answers(path, {answer.text: answer for answer in read_answers(path, wanted)})
+            for name, path in zip(names, files)
+        ]
+        msg.info(f"Soft labels: {'; '.join(map(str, teachers))}")
+        nlp = next((each.nlp for each in teachers if isinstance(each, Teacher)), None) or blank(lang)
+        if texts is not None:
+            raw = read_raw([texts], nlp, lambda done, total: progress(completed=done, total=total))
+        elif isinstance(teachers[0], Answers):
+            answers = teachers[0].by_text.values()
+            raw = (RawText(each.place, tokenized(each.text, nlp, each.place)) for each in answers if each.text.strip())
+        else:
+            raise ValueError(Errors.CRF788.format(option=f"The pipeline {teacher}", other="TEXTS"))
+        settings = {"labels": wanted, "min_prob": min_prob, "min_score": min_score, "n_process": n_process}
+        streams = [distil(each, part, **settings) for each, part in zip(teachers, tee(raw, len(teachers)))]
+        docs, n_spans, n_dropped = DocBin(), 0, 0
+        for of_text in zip(*streams):
+            [doc, *_] = annotated = [text.doc for text in of_text]
+            if len(annotated) > 1:
+                found, share = agreed([_soft_of(each) for each in annotated], len(doc))
+                doc = _softened(doc, found)
+                if share > most:
+                    n_dropped += 1
+                    continue
+            docs.add(doc)
+            n_spans += sum(bool(span.label) for span in doc.spans[SOFT_LABELS])
         if not len(docs):
-            raise ValueError(Errors.CRF833.format(path=texts))
+            raise ValueError(Errors.CRF833.format(path=texts or teacher))
         write_whole(output, docs.to_bytes())
+    if n_dropped:
+        msg.info(f"{n_dropped:,} texts where the teachers differ are left out")
     msg.good(f"{output}: {len(docs):,} texts, {n_spans:,} spans with their probabilities")
 
 
-def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Optional[str] = None) -> Teacher:
+def find_teacher(
+    nlp: Language,
+    component: Optional[str] = None,
+    spans_key: Optional[str] = None,
+    score_extension: Optional[str] = None,
+) -> Teacher:
     """Find the source of a teacher's probabilities: one of our components, spans with scores, or entities.
 
     component (str): Name of the component; by default the last one of ours, else the last one that writes spans with scores.
     spans_key (str): Take the spans under this key of ``doc.spans``.
-    RAISES (ValueError): CRF710 if there is no such source.
+    score_extension (str): Take entities, with the probabilities of this extension attribute.
+    RAISES (ValueError): CRF710 if there is no such source, CRF020 if there is no such extension.
     """
     from ..pipeline.prediction import CRFPipe
 
@@ -91,6 +161,13 @@ def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Opti
         raise no_component(_TEACHES, nlp.pipe_names, component)
     if spans_key is not None:
         return Teacher(nlp, None, spans_key)
+    if score_extension is not None:
+        must = (
+            "the name of an attribute that the pipeline, or the file named by --code, registers with Span.set_extension"
+        )
+        known = Span.has_extension(score_extension)
+        checks.expect(known, OWNER, "--score-extension", score_extension, must)
+        return Teacher(nlp, None, None, score_extension)
     for name, pipe in reversed(pipes):
         if isinstance(pipe, CRFPipe):
             return Teacher(nlp, name, None)
@@ -103,11 +180,12 @@ def find_teacher(nlp: Language, component: Optional[str] = None, spans_key: Opti
 
 
 def distil(
-    teacher: Teacher,
+    teacher: Union[Teacher, Answers],
     texts: Iterable[RawText],
     *,
     labels: Optional[Iterable[str]] = None,
     min_prob: float = 0.05,
+    min_score: float = 0.0,
     n_process: int = 1,
 ) -> Iterator[RawText]:
     """Annotate texts by a teacher, one by one. Other annotation is removed.
@@ -115,17 +193,28 @@ def distil(
     texts (Iterable[RawText]): Docs of tokens, with their places.
     labels (Iterable[str]): Only these labels.
     min_prob (float): Less probable spans are left out.
+    min_score (float): Tokens of less probable spans are left open.
     n_process (int): Number of processes that annotate.
     RAISES (ValueError): CRF846 for labels that the teacher does not have; CRF787 with file and line of a text that the teacher
         can't annotate.
     """
-    nlp, component, spans_key = teacher
     min_prob = checks.number(OWNER, "--min-prob", min_prob, most=1.0)
+    min_score = checks.number(OWNER, "--min-score", min_score, most=1.0)
     n_process = checks.count(OWNER, "--n-process", n_process, most=1024)
     labels = None if labels is None else list(labels)
+    if isinstance(teacher, Answers):
+        for text in texts:
+            if text.doc.text not in teacher.by_text:
+                reason = f"{teacher.path} has no answer for the text '{text.doc.text[:40]}...'"
+                raise ValueError(Errors.CRF787.format(place=text.place, error=reason, advice=""))
+            found = teacher.by_text[text.doc.text].of_tokens(text.doc)
+            yield text._replace(doc=_softened(text.doc, certain(found, min_prob, min_score, labels)))
+        return
+    nlp, component, *_ = teacher
     if component is not None:
         checks.labels("--labels", labels or (), nlp.get_pipe(component).labels)
-    settings = {"component": component, "spans_key": spans_key, "labels": labels, "min_prob": min_prob}
+    settings = {**teacher._asdict(), "labels": labels, "min_prob": min_prob, "min_score": min_score}
+    del settings["nlp"]
     # Components behind the teacher add nothing, and entities that the teacher sets would count as certain
     left_out = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
     nlp.add_pipe(_SOFTENER, config=settings)
@@ -133,7 +222,7 @@ def distil(
     nlp.set_error_handler(_refuse)
     try:
         with nlp.select_pipes(disable=left_out):
-            pairs = ((_unannotated(text.doc), text._replace(doc=None)) for text in texts)
+            pairs = ((_unannotated(text.doc, nlp.vocab), text._replace(doc=None)) for text in texts)
             for doc, text in nlp.pipe(pairs, as_tuples=True, n_process=n_process):
                 yield text._replace(doc=doc)
     finally:
@@ -141,9 +230,23 @@ def distil(
         nlp.remove_pipe(_SOFTENER)
 
 
-def _unannotated(doc: Doc) -> Doc:
+def _unannotated(doc: Doc, vocab: Vocab) -> Doc:
     """A Doc with the same words and no annotation."""
-    return Doc(doc.vocab, words=[token.text for token in doc], spaces=[bool(token.whitespace_) for token in doc])
+    return Doc(vocab, words=[token.text for token in doc], spaces=[bool(token.whitespace_) for token in doc])
+
+
+def _softened(doc: Doc, found: Soft) -> Doc:
+    """A Doc with the same words and these soft labels."""
+    soft = _unannotated(doc, doc.vocab)
+    spans = [Span(soft, begin, end, label=label) for begin, end, label, _ in found]
+    soft.spans[SOFT_LABELS] = SpanGroup(soft, spans=spans, attrs={"scores": [score for *_, score in found]})
+    return soft
+
+
+def _soft_of(doc: Doc) -> Soft:
+    """The soft labels of a Doc."""
+    group = doc.spans[SOFT_LABELS]
+    return [(span.start, span.end, span.label_, score) for span, score in zip(group, group.attrs["scores"])]
 
 
 def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn:
@@ -170,11 +273,14 @@ class Softener:
         name: str,
         component: Optional[str],
         spans_key: Optional[str],
+        score_extension: Optional[str],
         labels: Optional[list[str]],
         min_prob: float,
+        min_score: float,
     ):
         self._pipe = None if component is None else nlp.get_pipe(component)
-        self._spans_key, self._labels, self._min_prob = spans_key, labels, min_prob
+        self._spans_key, self._score_extension = spans_key, score_extension
+        self._labels, self._min_prob, self._min_score = labels, min_prob, min_score
 
     def __call__(self, doc: Doc) -> Doc:
         from ..pipeline.supervision import soft_scores
@@ -186,15 +292,16 @@ class Softener:
             scores = soft_scores(group, self._spans_key) if self._spans_key in doc.spans else ()
             found = [(span.start, span.end, span.label_, score) for span, score in zip(group, scores)]
         else:
-            found = [(ent.start, ent.end, ent.label_, 1.0) for ent in doc.ents]
-        wanted = [
-            part for part in found if part[3] >= self._min_prob and (self._labels is None or part[2] in self._labels)
-        ]
-        soft = _unannotated(doc)
+            found = [(ent.start, ent.end, ent.label_, self._score(ent)) for ent in doc.ents]
+        soft = _softened(doc, certain(found, self._min_prob, self._min_score, self._labels))
         soft._context = doc._context
-        spans = [Span(soft, begin, end, label=label) for begin, end, label, _ in wanted]
-        soft.spans[SOFT_LABELS] = SpanGroup(soft, spans=spans, attrs={"scores": [score for *_, score in wanted]})
         return soft
+
+    def _score(self, ent: Span) -> float:
+        if self._score_extension is None:
+            return 1.0
+        name = f"span._.{self._score_extension} of '{ent.text}'"
+        return checks.number(OWNER, name, ent._.get(self._score_extension), most=1.0)
 
 
 def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:

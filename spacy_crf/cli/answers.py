@@ -1,0 +1,137 @@
+"""What teachers answered about texts, in a file: JSONL of entities by offset or by their words, as pipelines of transformers and
+language models give them."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from spacy.tokens import Doc
+
+from .. import checks
+from ..errors import shown
+from .formats.annotation import Span, parse_span
+from .formats.source import unreadable
+from .texts import read_items
+
+Soft = list[tuple[int, int, str, float]]  # first token, token behind, label ("" where nothing is known), probability
+UNSURE = ""
+
+
+class Answer(NamedTuple):
+    place: str
+    text: str
+    spans: list[tuple[Span, float]]  # with their scores; the label is UNSURE where the teacher is
+
+    def of_tokens(self, doc: Doc) -> Soft:
+        """The spans as tokens. Nothing is known about the tokens of a span that does not align with them."""
+        found = []
+        for (start, end, label), score in self.spans:
+            exact = doc.char_span(start, end)
+            touched = doc.char_span(start, end, alignment_mode="expand")
+            if exact is not None and label:
+                found.append((exact.start, exact.end, label, score))
+            elif touched is not None:
+                found.append((touched.start, touched.end, UNSURE, 1.0))
+        return found
+
+
+def read_answers(path: Path, labels: Optional[Iterable[str]] = None) -> Iterator[Answer]:
+    """Read JSONL: a "text" with its "entities", and perhaps "unsure" parts of it.
+
+    labels (Iterable[str]): All labels that there may be; None for any.
+    RAISES (ValueError): With file and line, CRF701 or CRF871 for what can't be read, CRF846 for other labels.
+    """
+    labels = None if labels is None else list(labels)
+    for place, fields in read_items(path):
+        text, met = fields["text"], Counter()
+        entities, unsure = fields.get("entities"), fields.get("unsure") or []
+        if not isinstance(entities, list) or not isinstance(unsure, list):
+            raise unreadable(place, 'an answer needs a list under "entities"; "unsure" is a list, too')
+        spans = [_entity(entity, text, met, labels, place) for entity in entities]
+        for words, n in met.items():  # a name that the teacher listed once and the text has twice
+            spans += [(Span(begin, begin + len(words), UNSURE), 1.0) for begin in _places(words, text, place)[n:]]
+        for part in unsure:
+            if isinstance(part, str) or (isinstance(part, dict) and "start" not in part):
+                words = part if isinstance(part, str) else part.get("text")
+                spans += [(Span(at, at + len(words), UNSURE), 1.0) for at in _places(words, text, place)]
+            else:
+                given = {**part, "label": "unsure"} if isinstance(part, dict) else part
+                spans.append((parse_span(given, text, place)._replace(label=UNSURE), 1.0))
+        yield Answer(place, text, spans)
+
+
+def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str]], place: str) -> tuple[Span, float]:
+    """A span and its score. met (Counter[str]): How many entities of the text were named by these words so far."""
+    fields = entity if isinstance(entity, dict) else {}
+    label, score = fields.get("label", fields.get("entity_group")), fields.get("score", 1.0)
+    if "start" in fields or "text" not in fields:
+        span = parse_span({**fields, "label": label} if fields else entity, text, place)
+    else:
+        words = fields["text"]
+        places = _places(words, text, place)
+        begin = places[min(met[words], len(places) - 1)]
+        span = parse_span({"start": begin, "end": begin + len(words), "label": label}, text, place)
+        met[words] += 1
+    if not isinstance(score, Real) or isinstance(score, bool) or not 0.0 <= score <= 1.0:
+        raise unreadable(place, f"the score of {span.named_in(text)} is {shown(score)}, and needs to be from 0 to 1")
+    if labels is not None:
+        checks.labels(f"{place}, {span.named_in(text)}", [span.label], labels)
+    return span, float(score)
+
+
+def _places(words: Any, text: str, place: str) -> list[int]:
+    """Where a text has some words: as whole words, or else anywhere. RAISES (ValueError): CRF701 if it does not have them."""
+    if isinstance(words, str) and words.strip():
+        pattern = re.escape(words)
+        for around in (rf"(?<!\w){pattern}(?!\w)", pattern):
+            found = [match.start() for match in re.finditer(around, text)]
+            if found:
+                return found
+    raise unreadable(place, f"{shown(words)} does not occur in the text {shown(text)}")
+
+
+def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[Iterable[str]]) -> Soft:
+    """Soft labels without those that are improbable or that nobody wants. Nothing is known about tokens whose spans all have less
+    than the least score."""
+    wanted = [part for part in found if not part[2] or (part[3] >= min_prob and (labels is None or part[2] in labels))]
+    sure = [part for part in wanted if not part[2] or part[3] >= min_score]
+    doubted = {t for begin, end, *_ in wanted for t in range(begin, end)} - {
+        t for begin, end, *_ in sure for t in range(begin, end)
+    }
+    return sorted([*sure, *((t, t + 1, UNSURE, 1.0) for t in doubted)])
+
+
+def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
+    """The mean of several teachers' soft labels. Nothing is known where their most probable labels differ; a teacher that knows
+    nothing about a token leaves it to the others.
+
+    n_tokens (int): Of the text.
+    RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
+    """
+    unsure = [{t for begin, end, label, _ in found if not label for t in range(begin, end)} for found in answers]
+    told = [_decisions(found, n_tokens) for found in answers]
+    opinions = [{of[t] for of, open_ in zip(told, unsure) if t not in open_} for t in range(n_tokens)]
+    differ = {t for t, of_token in enumerate(opinions) if len(of_token) > 1}
+    unknown = differ | {t for t, of_token in enumerate(opinions) if not of_token}
+    scores: dict[tuple[int, int, str], list[float]] = {}
+    for begin, end, label in {part[:3] for found in answers for part in found if part[2]}:
+        tokens = {*range(begin, end)}
+        if not tokens & unknown:
+            asked = [found for found, open_ in zip(answers, unsure) if not tokens & open_]
+            scores[begin, end, label] = [
+                max((part[3] for part in found if part[:3] == (begin, end, label)), default=0.0) for found in asked
+            ]
+    means = [(*span, sum(of_span) / len(of_span)) for span, of_span in scores.items() if of_span]
+    return sorted([*means, *((t, t + 1, UNSURE, 1.0) for t in unknown)]), len(differ) / max(1, n_tokens)
+
+
+def _decisions(found: Soft, n_tokens: int) -> list[Any]:
+    """The span at each token that is more probable than not, None for none."""
+    of_tokens: list[Any] = [None] * n_tokens
+    for begin, end, label, score in sorted(found, key=lambda part: part[3]):
+        if label and score >= 0.5:
+            of_tokens[begin:end] = [(begin, end, label)] * (end - begin)
+    return of_tokens
