@@ -277,6 +277,11 @@ class Errors(metaclass=_Coded):
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."
     CRF750 = "{path} exists already: {advice}."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
+    CRF752 = "{component}, {recipe}: no features of tokens read clusters, vectors or gazetteers. Take fast."
+    CRF753 = """The recipe words needs something that is known of words: --lookups with the folder of `spacy crf lookups`,
+        --clusters, --vectors or --gazetteers; or pip install 'spacy-crf[words]'."""
+    CRF754 = """Nothing is installed that knows words of '{lang}': pip install 'spacy-crf[words]' for clusters and
+        gazetteers, or make clusters of your own texts with `spacy crf clusters`."""
     CRF768 = "--optimize accuracy changes how labels of tokens are decided, but {component} labels texts. Leave it out."
     CRF770 = "{folds} folds of {texts} texts are not possible: give at least two folds, and no more folds than texts."
     CRF771 = "Component '{name}': `fit` trains sparse features by spacy_crf.LBFGS.v1. Name that, or use `spacy train`."
@@ -344,14 +349,21 @@ class Errors(metaclass=_Coded):
         texts only once. Use @batchers = "spacy.batch_by_words.v1" and max_epochs = 0, or an optimizer that uses the
         whole corpus in each step, such as spacy_crf.LBFGS.v1."""
     CRF931 = "Component '{name}' can't be trained with the scheme '{scheme}'. --schemes takes {known}, for crf_ner."
-    CRF940 = """The template '{template}' reads clusters, and there are none. Set [initialize.components.NAME] clusters
-        = "clusters.bin", which `spacy crf clusters` makes, or "spacy-lookups-data", or "vectors". If a model was saved
-        without its clusters, train it again."""
-    CRF943 = """{source} can't be used as clusters of words: {reason}. Give a file of `spacy crf clusters`, or lines
-        with the bits of a cluster, a word and its count between tabs."""
+    CRF940 = """The template '{template}' reads the clusters {attribute}: {known}. Set {setting} = "clusters.bin", which
+        `spacy crf clusters` makes, or "spacy-lookups-data", or "vectors". If a model was saved without its clusters, train
+        it again."""
+    CRF941 = """The template '{template}' reads the first bits of a cluster, but the clusters of its table are no tree of
+        bits. Write {plain} in place of {attribute}."""
+    CRF943 = """{source} can't be used as clusters of words: {reason}. Give a file of `spacy crf clusters`, or lines with a
+        word, its cluster and perhaps a weight, or with the bits of a cluster, a word and its count, between tabs."""
     CRF944 = """Component '{name}': no template reads the {what}. Add a template such as '{template}', or leave out
         [initialize.components.{name}] {setting}."""
+    CRF945 = """{source}: line {line} puts the word {word} in the cluster {cluster}, and line {other_line} in {other}. Leave
+        one of the lines out, or give them different weights: the larger one counts."""
     CRF946 = "There are no packaged clusters of the language '{lang}': {reason}. Make some with `spacy crf clusters`."
+    CRF947 = """Component '{name}': the clusters{table} know {found} of {n} words of the training data ({share:.1%}), as
+        clusters of another language do, or of words written in another way. Give clusters of texts like yours, which
+        `spacy crf clusters` makes, or leave out {setting} and the templates that read it."""
     CRF948 = "Can't make {what} from {source}: {reason}. Give more text, fewer clusters, or a lower --min-count."
     CRF950 = """Component '{name}': its weights were learned with other {what}. Give the same {what} or none in
         {settings}, or leave out start_from to begin anew."""

@@ -10,7 +10,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_crf.features.clusters import check_tree
+from spacy_crf.features.clusters import Clusters
 from spacy_crf.lab.brown import Brown, WordCounter
 from spacy_crf.lab.kernels import brown as kernels
 
@@ -89,7 +89,7 @@ def test_clusters_are_those_of_the_book(seed, n):
     while len(classes) > 2:
         classes = merged(pairs, classes)[0][1]
     assert classes_of(clusters, text.words, 1) == {*classes}
-    check_tree(clusters.paths, "the test")
+    assert Clusters(clusters).is_tree
 
 
 @pytest.mark.parametrize("seed", range(4))

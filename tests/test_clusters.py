@@ -1,13 +1,17 @@
 """Clusters of words as attributes: where they come from, what templates find, and that a model keeps them."""
 
 import copy
+import gzip
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import spacy
 import srsly
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.util import registry
 from spacy.vectors import Vectors
 from spacy.vocab import Vocab
@@ -27,7 +31,7 @@ from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.pipeline import saving
 
 from .test_features import freeze
-from .util import ner_examples, plain, tag_examples
+from .util import TAG_TEXTS, ner_examples, plain, tag_examples
 
 PATHS = {"Rome": "00000000000000000000001", "paris": "0001", "0.0": "01101", "the": "1", "LOWER": "01100"}
 WORDS = WordClusters.of_words(PATHS.items(), digits=True)
@@ -110,7 +114,11 @@ def test_paths_of_wcluster(tmp_path):
         (b"PK\x03\x04\xff", "neither what `spacy crf clusters` writes nor text"),
         (b"0\tthe\t1\nthe 0.1 0.2\n", "line 2 is 'the 0.1 0.2'"),
         (b"0\tthe\tmany\n", "line 1 is"),
-        (b"2\tthe\t1\n", "line 1 is"),
+        (b"2\tthe\tx\n", "line 1 is '2.tthe.tx', not a word, its cluster and perhaps a weight"),
+        (b"the\t17\nof\t3\t-inf\n", "line 2 is"),
+        (b"the\t17\nof\n", "line 2 is"),
+        (b"the\t17\nof 3\t0.5\t2\t1\n", "line 2 is"),
+        (b"\x1f\x8b damaged", "it can't be unpacked"),
         (b"0\t\t1\n", "line 1 is"),
         (b"01\tthe\t1\n0\ta\t3\n", "the path '0' is the beginning of '01'"),
     ],
@@ -145,7 +153,6 @@ def test_damaged_files(tmp_path):
     "changed",
     [
         {"paths": ["0"]},
-        {"paths": ["0", "1", "x", "00", "11"]},
         {"paths": [1, 2, 3, 4, 5]},
         {"digits": 1},
         {"numbers": b""},
@@ -200,6 +207,19 @@ def test_packaged_clusters_are_kept_until_the_package_changes(packaged, tmp_path
     assert len(read()) == 3
 
 
+def test_packaged_clusters_for_two_at_once(packaged, tmp_path, monkeypatch):
+    """Both unpack them, and one whole file is left; a folder that can't be written is no mistake."""
+    barrier, load = threading.Barrier(2), module.load_language_data
+    monkeypatch.setattr(module, "load_language_data", lambda path: (barrier.wait(10), load(path))[1])
+    with ThreadPoolExecutor(2) as executor:
+        one, two = executor.map(module.packaged_clusters, ["xx", "xx"])
+    assert Clusters(one) == Clusters(two) == Clusters(module.packaged_clusters("xx"))
+    assert len([*(tmp_path / "kept").iterdir()]) == 1
+    monkeypatch.setattr(module, "load_language_data", load)
+    monkeypatch.setattr(module, "cache_folder", lambda path: Path("/proc/nowhere"))
+    assert Clusters(module.packaged_clusters("xx")) == Clusters(one)
+
+
 def test_no_packaged_clusters(packaged):
     with pytest.raises(ValueError, match=r"CRF946: .*'de'.*pip install 'spacy-crf\[clusters\]'"):
         read_clusters("spacy-lookups-data", None, spacy.blank("de").vocab, name="crf_ner")
@@ -230,7 +250,7 @@ def test_splitting_finds_groups():
     assert len({*numbers.tolist()}) == 4
     again = split(vectors_of_groups(), 4)
     assert again[0] == paths and (again[1] == numbers).all()
-    module.check_tree(paths, "split")
+    assert Clusters(WordClusters.of_words((path, path) for path in paths)).is_tree
 
 
 def test_splitting_stops_where_all_are_the_same():
@@ -275,7 +295,7 @@ SEGMENTS = ["seg.lower", "seg.first:cluster4|seg.last:cluster4", "seg.contains:c
 FACTORIES = ["crf_ner", "crf_tagger", "semicrf_ner"]
 
 
-def blank(factory, templates=TEMPLATES, hashed=False):
+def blank(factory, templates=TEMPLATES, hashed=False, segments=SEGMENTS):
     nlp = spacy.blank("en")
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates, "lower[0]"]}
     model = {"emissions": {"features": features}}
@@ -283,13 +303,17 @@ def blank(factory, templates=TEMPLATES, hashed=False):
         model["@architectures"] = "spacy_crf.LinearChain.v2"
         model["emissions"] |= {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 256}
     if factory == "semicrf_ner":
-        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v2", "templates": SEGMENTS}}
+        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v2", "templates": segments}}
     nlp.add_pipe(factory, config={"model": model})
     return nlp
 
 
 def examples_for(nlp):
-    return tag_examples(nlp) if nlp.pipe_names == ["crf_tagger"] else ner_examples(nlp)
+    return (
+        tag_examples(nlp, [*TAG_TEXTS, "Bob/NN met/VB Zoe/NN"])
+        if nlp.pipe_names == ["crf_tagger"]
+        else ner_examples(nlp)
+    )
 
 
 def train(nlp, clusters=None, **initialize):
@@ -345,7 +369,7 @@ def test_a_table_that_features_of_tokens_and_of_segments_read_is_saved_once(peop
     """And is one object again. Files that have it twice still load."""
     nlp = train(blank("semicrf_ner"), str(people))
     expected, pipe = scores(nlp), nlp.get_pipe("semicrf_ner")
-    [clusters, other] = [features.clusters for features in pipe.feature_stores]
+    [clusters, other] = [features.clusters[""] for features in pipe.feature_stores]
     words, saved = clusters.to_dict()["words"], pipe.to_bytes()
     assert clusters is other and whole_files.unseal(saving.FORMAT, saved, "").count(words) == 1
     content = srsly.msgpack_loads(whole_files.unseal(saving.FORMAT, saved, ""))
@@ -354,12 +378,12 @@ def test_a_table_that_features_of_tokens_and_of_segments_read_is_saved_once(peop
         again = blank("semicrf_ner")
         stores = again.get_pipe("semicrf_ner").from_bytes(data).feature_stores
         np.testing.assert_array_equal(scores(again), expected)
-        assert stores[0].clusters == stores[1].clusters == clusters
-        assert (stores[0].clusters is stores[1].clusters) == (data is saved)
+        first, second = (features.clusters[""] for features in stores)
+        assert first == second == clusters and (first is second) == (data is saved)
     broken = srsly.msgpack_loads(content["model"])
     for attrs in broken["attrs"]:
         for name in attrs.keys() & {"features", "segment_features"}:
-            attrs[name] = srsly.msgpack_dumps({**srsly.msgpack_loads(attrs[name]), "clusters": 7})
+            attrs[name] = srsly.msgpack_dumps({**srsly.msgpack_loads(attrs[name]), "cluster_tables": {"": 7}})
     content["model"] = srsly.msgpack_dumps(broken)
     with pytest.raises(ValueError, match=r"CRF505: .*CRF509: .*a list that nodes share"):
         pipe.from_bytes(whole_files.seal(saving.FORMAT, srsly.msgpack_dumps(content)))
@@ -379,7 +403,7 @@ def test_templates_without_a_table(factory, people, tmp_path, monkeypatch):
         nlp.initialize(lambda: examples_for(nlp))
     nlp = train(nlp, str(people))
     for store in nlp.get_pipe(factory).feature_stores:
-        store.clusters = None
+        store.clusters = {}
     with pytest.raises(ValueError, match=r"CRF505: .*CRF940: .*train it again"):
         blank(factory).from_bytes(nlp.to_bytes())
 
@@ -394,33 +418,46 @@ def test_how_many_words_are_in_clusters_is_told(tmp_path, people, caplog):
     with caplog.at_level(logging.INFO):
         train(blank("crf_ner"), str(people))
     words = {word for example in ner_examples(spacy.blank("en")) for word in example.reference.text.split()}
-    assert f"4 of {len(words)} words of the training data are in a cluster" in caplog.text
+    assert f"4 of {len(words)} words of the training data are in a cluster ({400 / len(words):.1f} %)" in caplog.text
     other = tmp_path / "other.txt"
     other.write_text("0\tnirgends\t1\n", encoding="utf8")
-    train(blank("crf_ner"), str(other))
-    assert f"CRFW940: crf_ner: none of the {len(words)} words" in caplog.text
-    hashed = blank("crf_ner", hashed=True)
-    train(hashed, str(other))
-    assert caplog.text.count("CRFW940") == 2
+    for hashed in (False, True):
+        said = rf"the clusters know 0 of {len(words)} words .* \(0.0%\).* \[initialize.components.crf_ner\]"
+        with pytest.raises(ValueError, match=f"CRF947: Component 'crf_ner': {said}"):
+            train(blank("crf_ner", hashed=hashed), str(other))
+
+
+def test_a_table_of_few_words_or_of_another_language(tmp_path):
+    """One in twenty of the words must be known, or of the table where it is smaller: frequent words alone are few."""
+    nlp = blank("crf_ner", ["cluster:own[0]"])
+    words = sorted({word for example in ner_examples(nlp) for word in example.reference.text.split()})
+    path = tmp_path / "own.tsv"
+    path.write_text(f"{words[0]}\t7\n", encoding="utf8")
+    train(blank("crf_ner", ["cluster:own[0]"]), words={"tables": {"own": str(path)}})
+    path.write_text(f"{words[0]}\t7\n" + "".join(f"wort{n}\t8\n" for n in range(100)), encoding="utf8")
+    assert len(words) > 20
+    said = r"CRF947: .* the clusters 'own' know 1 of .*leave out \[initialize.components.crf_ner.words.tables\] own"
+    with pytest.raises(ValueError, match=said):
+        train(nlp, words={"tables": {"own": str(path)}})
 
 
 def test_segments_alone_read_clusters(people):
     """Only what reads the table keeps it."""
     nlp = train(blank("semicrf_ner", ["lower[-1]"]), str(people))
     of_tokens, of_segments = nlp.get_pipe("semicrf_ner").feature_stores
-    assert of_tokens.clusters is None and len(of_segments.clusters) == 7
+    assert not of_tokens.clusters and len(of_segments.clusters[""]) == 7
     assert {name.partition("=")[0] for name in names_of(nlp)} == set(SEGMENTS[1:])
 
 
 def test_beginning_anew_keeps_the_table(people, caplog):
     """Also where the file that the config names is gone."""
     nlp = train(blank("crf_ner"), str(people))
-    expected, table = scores(nlp), nlp.get_pipe("crf_ner").sparse_features.clusters
+    expected, table = scores(nlp), nlp.get_pipe("crf_ner").sparse_features.clusters[""]
     people.unlink()
     for given in (None, str(people)):
         with caplog.at_level(logging.INFO):
             train(nlp, given)
-        assert nlp.get_pipe("crf_ner").sparse_features.clusters is table
+        assert nlp.get_pipe("crf_ner").sparse_features.clusters[""] is table
         np.testing.assert_allclose(scores(nlp), expected, atol=1e-5)
     assert "the clusters are those of the model" in caplog.text
 
@@ -448,5 +485,145 @@ def test_updates_meet_words_of_clusters(people):
 
 def test_most_words(people):
     nlp = train(blank("crf_ner"), {"path": str(people), "most_words": 3})
-    clusters = nlp.get_pipe("crf_ner").sparse_features.clusters
+    clusters = nlp.get_pipe("crf_ner").sparse_features.clusters[""]
     assert len(clusters) == 3 and clusters.paths == ["00", "010"]
+
+
+# ----------------------------------------------------------------------------------------------------- several tables
+
+CLARK = "Bob 17 0.2\nZoe 17 0.1\nRome 4 0.3\nParis 4\nOslo 4\n"
+
+
+@pytest.fixture
+def words(people, tmp_path):
+    clark, cities = tmp_path / "clark.tsv.gz", tmp_path / "cities.txt"
+    clark.write_bytes(gzip.compress(CLARK.encode("utf8")))
+    cities.write_text("Rome\nOslo\n", encoding="utf8")
+    return {"tables": {"own": str(people), "clark": str(clark)}, "gazetteers": {"cities": str(cities)}}
+
+
+NAMED = ["cluster4:own[-1..0]", "cluster:clark[0]", "cluster:clark[0]|lower[0]", "in:cities[0]"]
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_several_tables_at_once(factory, words, tmp_path):
+    """Each under its name, kept on disk, as bytes, in copies, where they are sourced, and in other processes."""
+    segments = ["seg.lower", "seg.first:cluster:own"]
+    nlp = train(blank(factory, NAMED, segments=segments), words=words)
+    for path in (*words["tables"].values(), *words["gazetteers"].values()):
+        Path(path).unlink()
+    assert {"cluster4:own[0]=00", "cluster:clark[0]=17"} <= names_of(nlp)
+    expected = scores(nlp)
+    nlp.to_disk(tmp_path / "model")
+    sourced = spacy.blank("en")
+    sourced.add_pipe(factory, source=nlp)
+    loaded = spacy.load(tmp_path / "model")
+    for again in (
+        loaded,
+        blank(factory, NAMED, segments=segments).from_bytes(nlp.to_bytes()),
+        copy.deepcopy(nlp),
+        sourced,
+    ):
+        np.testing.assert_array_equal(scores(again), expected)
+    texts = ["Zoe met BOB in quebec", "Bob left Rome"] * 5
+    one, two = ([doc.to_json() for doc in loaded.pipe(texts, n_process=n, batch_size=2)] for n in (1, 2))
+    assert one == two
+    if factory == "crf_ner":
+        train(loaded, words=words)  # the files are gone, the model has the tables
+        np.testing.assert_allclose(scores(loaded), expected, atol=1e-5)
+        doc = nlp.make_doc("Zoe left Oslo")
+        found = loaded.get_pipe(factory).explain(doc, Span(doc, 0, 1, label="PER"))
+        assert {"cluster:clark[0]=17", "cluster4:own[0]=00"} <= {row.feature for row in found.rows}
+
+
+def test_segments_read_named_tables(words):
+    segments = ["seg.first:cluster4:own|seg.last:cluster:clark", "seg.contains:cluster:clark"]
+    nlp = train(blank("semicrf_ner", [], segments=segments), words={"tables": words["tables"]})
+    assert {name.partition("=")[0] for name in names_of(nlp)} == set(segments)
+
+
+def test_one_table_without_a_name(people):
+    """``words.tables`` with one source is what ``clusters`` is."""
+    one, other = train(blank("crf_ner"), str(people)), train(blank("crf_ner"), words={"tables": str(people)})
+    np.testing.assert_array_equal(scores(one), scores(other))
+
+
+@pytest.mark.parametrize(
+    "templates, changed, said",
+    [
+        (["cluster:other[0]"], {}, r"CRF940: .*cluster:other.*there are cluster:clark, cluster:own alone.*tables\] other = "),
+        (["cluster[0]"], {}, r"CRF940: .*there are cluster:clark, cluster:own alone.*NAME\] clusters = "),
+        (["cluster5:own[0]"], {}, r"CRF106: .*'cluster5:own'"),
+        (["cluster:own[0]", "cluster4:clark[0]"], {}, r"CRF941: .*no tree of bits. Write cluster:clark in place of cluster4"),
+        (["lower[0]"], {}, r"CRF944: .*clusters 'own'.*cluster:own\[-1..1\]"),
+        (["cluster:own[0]"], {"tables": {"own": 3}}, r"CRF020: \[initialize.components.crf_ner.words.tables\]: own = 3"),
+        (["cluster:own[0]"], {"tables": {"a b": "x", "own": "y"}}, r"CRF020: .*without blanks, colons and brackets"),
+        (["cluster:own[0]"], {"table": {}}, r"CRF020: \[initialize.components.crf_ner\]: words = "),
+        (["cluster:own[0]"], {"tables": {"own": "nowhere.tsv"}}, r"CRF943: nowhere.tsv"),
+        (["cluster:own[0]"], {"tables": {"own": "lookups"}}, r"CRF943: the vocab's table 'lexeme_cluster'"),
+    ],
+)  # fmt: skip
+def test_mistakes_with_tables(templates, changed, said, words):
+    del words["gazetteers"]
+    with pytest.raises(ValueError, match=said):
+        train(
+            blank("crf_ner", [*templates, *(["cluster:clark[0]", "cluster:own[0]"] if "alone" in said else [])]),
+            words={**words, **changed},
+        )
+
+
+def test_a_setting_is_given_once(words, people):
+    for given in ({"clusters": str(people)}, {"gazetteers": words["gazetteers"]}):
+        with pytest.raises(
+            ValueError, match=r"CRF020: \[initialize.components.crf_ner\]: words = .*none of these beside it"
+        ):
+            train(blank("crf_ner", NAMED), words=words, **given)
+
+
+def test_models_of_earlier_versions_load(people):
+    """They have one table, without a name."""
+    nlp = train(blank("crf_ner"), str(people))
+    store = nlp.get_pipe("crf_ner").sparse_features
+    data = store.to_dict()
+    data["clusters"] = data.pop("cluster_tables")[""]
+    assert store.from_dict(data).clusters == store.clusters
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        ("Bob\t17\nRome\t4\t0.5\n", {"Bob": "17", "Rome": "4"}),  # ixa-pipes: word2vec and Clark
+        ("Bob 17\r\nRome 4 1e-3\r\n", {"Bob": "17", "Rome": "4"}),  # Stanford, after Clark
+        ("010\tBob\n011\tNew York\n", {"Bob": "010", "New York": "011"}),  # Stanford, after Koo
+        ("010\tBob\t2\n011\tRome\t3\n", {"Rome": "011", "Bob": "010"}),  # wcluster
+        ("0\t5\nBob\t17\nRome\t4\n", {"0": "5", "Bob": "17", "Rome": "4"}),  # a word of bits
+        ("Bob\t1\t0.2\nBob\t2\t0.7\nRome\t1\nRome\t1\n", {"Bob": "2", "Rome": "1"}),  # the larger weight
+    ],
+)
+def test_files_of_other_programs(content, expected, tmp_path):
+    for path, data in ((tmp_path / "a.txt", content.encode()), (tmp_path / "b.gz", gzip.compress(content.encode()))):
+        path.write_bytes(data)
+        read = read_file(path)
+        assert [read.paths[number] for number in read.numbers] == list(expected.values())
+        assert Clusters(read).is_tree == ("010" in expected.values())
+        assert read.words.tolist() == [spacy.strings.get_string_id(word) for word in expected]
+
+
+def test_spacys_tables_as_files(tmp_path):
+    path = tmp_path / "en_lexeme_cluster.json.gz"
+    path.write_bytes(gzip.compress(b'{"Ann": 1, "Rome": 2, "the": 0}'))
+    assert read_file(path).paths == ["10", "01"]
+    for content in (b"[1]", b"{", b'{"Ann": "x"}'):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=f"CRF943: {path}"):
+            read_file(path)
+
+
+def test_a_word_in_two_clusters(tmp_path):
+    path = tmp_path / "clusters.tsv"
+    for content in ("Bob\t1\nRome\t2\nBob\t2\n", "Bob\t1\t3\nRome\t2\t2\nBob\t2\t3\n"):
+        path.write_text(content, encoding="utf8")
+        with pytest.raises(
+            ValueError, match=f"CRF945: {path}: line 3 puts the word 'Bob' in the cluster '2', and line 1 in '1'"
+        ):
+            read_file(path)

@@ -63,7 +63,9 @@ def docs(nlp):
 
 def freeze(feature_set, docs, gazetteers=None, min_count=1, clusters=None):
     """The index of some Docs, and the names of the features it finds at each token again."""
-    reader = feature_set.reader(gazetteers or {}, clusters)
+    reader = feature_set.reader(
+        gazetteers or {}, clusters if clusters is None or isinstance(clusters, dict) else {"": clusters}
+    )
     compiled = CompiledTemplates(feature_set.templates, reader)
     reader.keep_names(True)
     builder = IndexBuilder(compiled, FeatureIndex.empty())

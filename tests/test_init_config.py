@@ -22,7 +22,8 @@ FILES = {  # which test_configs trains with
     **{("crf_tagger", "fast"): "crf_tagger", ("semicrf_ner", "fast"): "semicrf_ner"},
     ("crf_textcat", "partial"): "crf_textcat",
 }
-ALL = [(component, recipe) for component, recipes in RECIPES.items() for recipe in recipes]
+# Without "words", which needs files: test_lookups
+ALL = [(component, recipe) for component, recipes in RECIPES.items() for recipe in recipes if recipe != "words"]
 
 
 def run(*args):

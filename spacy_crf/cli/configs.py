@@ -2,6 +2,7 @@
 that were removed since. The former are made of the files in ``configs/``: a recipe changes the file of a component as one of the
 files for ``crf_ner`` differs from ``crf_ner.cfg``."""
 
+import json
 import re
 import shutil
 import sys
@@ -15,6 +16,7 @@ from wasabi import msg
 
 from ..errors import Errors, known_names
 from ..whole_files import write_whole
+from .lookups import NO_WORDS, Words
 from .shared import LangOption, blank, check_writable, choice, command, load_pipeline
 
 _PACKAGE = Path(__file__).parents[1]
@@ -49,6 +51,7 @@ _ANY = {
         "crf_ner_pool",
     ),
     "neural": Recipe("A small encoder in place of the features of tokens, trained with Adam.", "crf_ner_tok2vec"),
+    "words": Recipe("Sparse features, and what is known of words from elsewhere: clusters, vectors and gazetteers."),
     "stream": Recipe("A corpus that may be larger than the memory, read batch by batch.", "crf_ner_stream"),
     "partial": Recipe(
         "Incomplete annotation: tokens without annotation are free, and doc.spans has alternatives and wrong spans.",
@@ -100,6 +103,13 @@ def init_config_cli(
         Optional[FileName],
         typer.Option("--file", help="Copy a file of the package in place of all this."),
     ] = None,
+    clusters: Annotated[
+        Optional[list[str]],
+        typer.Option("--clusters", help="A table of clusters, SOURCE or NAME=SOURCE; may be repeated."),
+    ] = None,
+    vectors: Annotated[Optional[str], typer.Option("--vectors", help="A pipeline with vectors, or a folder.")] = None,
+    gazetteers: Annotated[Optional[Path], typer.Option("--gazetteers", help="A folder of lists of phrases.")] = None,
+    lookups: Annotated[Optional[Path], typer.Option("--lookups", help="A folder that `lookups` has written.")] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
     lang: LangOption = "en",
     force: Annotated[bool, typer.Option("--force", "-F", help="Replace an existing file.")] = False,
@@ -107,11 +117,12 @@ def init_config_cli(
     """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
 
     fast: sparse features and L-BFGS; accurate: an encoder beside them; pool: an encoder that learns alone beside them; neural:
-    an encoder alone; stream: a corpus that may be larger than the memory; partial: incomplete annotation. `--optimize accuracy`
-    decides entities by their probability, and tags token by token.
+    an encoder alone; words: clusters, vectors and gazetteers; stream: a corpus that may be larger than the memory; partial:
+    incomplete annotation. `--optimize accuracy` decides entities by their probability, and tags token by token.
     """
     blank(lang)
     options = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
+    options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}
     given = [option for option, value in options.items() if value is not None]
     if given != ["--file"] and (component is None or file is not None):
         raise ValueError(Errors.CRF745.format(given=" and ".join(given) or "nothing"))
@@ -120,7 +131,9 @@ def init_config_cli(
         text = (FOLDER / f"{file.value}.cfg").read_text(encoding="utf8").replace(f"configs/{file.value}.cfg", name)
         text = re.sub(r'^lang = ".*"$', f'lang = "{lang}"', text, count=1, flags=re.MULTILINE)
     else:
-        how = {"optimize": (optimize or OptimizeName.efficiency).value, "lang": lang, "name": name}
+        words = NO_WORDS if lookups is None else Words.gathered(lookups)
+        words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
+        how = {"words": words, "optimize": (optimize or OptimizeName.efficiency).value, "lang": lang, "name": name}
         text = make_config(component.value, (recipe or RecipeName.fast).value, **how)
     if output == "-":
         sys.stdout.write(text)
@@ -134,13 +147,22 @@ def init_config_cli(
 
 
 def make_config(
-    component: str, recipe: str, *, optimize: str = "efficiency", lang: str = "en", name: str = "config.cfg"
+    component: str,
+    recipe: str,
+    *,
+    words: Words = NO_WORDS,
+    optimize: str = "efficiency",
+    lang: str = "en",
+    name: str = "config.cfg",
 ) -> str:
     """Make a complete config.
 
+    words (Words): What templates shall read beside the texts; for the recipe `words` the packaged clusters if there is nothing.
+
     optimize (str): "efficiency", or "accuracy" to find more in more time.
     name (str): Name of the file, for its first lines.
-    RAISES (ValueError): CRF751 if the component has no such recipe, CRF768 if it has no setting for accuracy.
+    RAISES (ValueError): CRF751 if the component has no such recipe, CRF768 if it has no setting for accuracy, CRF752 or CRF753 if
+        it can't read the words or the recipe has none.
     """
     chosen = RECIPES[component].get(recipe)
     if chosen is None:
@@ -152,6 +174,17 @@ def make_config(
     for section, key, value in chosen.settings:
         _set(sections, f"components.{component}{section}", key, value)
     _set(sections, "nlp", "lang", f'"{lang}"')
+    if recipe == "words":
+        from ..features.clusters import PACKAGE, has_packaged_clusters
+
+        if words == NO_WORDS:
+            if not has_packaged_clusters(lang):
+                raise ValueError(Errors.CRF753)
+            words = Words((PACKAGE,))
+        for key in ("l1", "l2"):
+            _set(sections, "training.optimizer", key, "0.05")
+    if words != NO_WORDS:
+        _add_words(sections, component, recipe, words)
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
     if optimize == "accuracy" and component == "crf_textcat":
         raise ValueError(Errors.CRF768.format(component=component))
@@ -217,6 +250,25 @@ def _set(sections: Sections, section: str, key: str, value: str) -> None:
         lines[key] = f"{above}{key} = {value}\n"
     else:
         del lines[key]
+
+
+def _add_words(sections: Sections, component: str, recipe: str, words: Words) -> None:
+    """Add what is known of words, and templates that read it. RAISES (ValueError): CRF752 where no template could."""
+    features = f"components.{component}.model.emissions.features"
+    if features not in sections:
+        raise ValueError(Errors.CRF752.format(component=component, recipe=recipe))
+    templates, settings = words.settings()
+    before = json.loads(_value(sections[features][1]["extra"]).partition(" = ")[2]) or []
+    _set(sections, features, "extra", json.dumps([*before, *templates]))
+    lines = {key: f"{_WORDS[key]}{key} = {value}\n" for key, value in settings.items()}
+    sections[f"initialize.components.{component}.words"] = ("\n", lines)
+
+
+_WORDS = {
+    "tables": "# Clusters of words, by the name that templates give them (docs/clusters.md).\n",
+    "vectors": "# A pipeline or a folder with vectors of words, in place of those of the pipeline (docs/vectors.md).\n",
+    "gazetteers": "# Lists of phrases, by the name that templates give them.\n",
+}
 
 
 def _value(line: str) -> str:

@@ -22,6 +22,7 @@ _COMMANDS = {  # by file
     "distil": ("distil",),
     "explain": ("explain", "inspect", "rules", "show"),
     "fit": ("fit",),
+    "lookups": ("lookups",),
     "migrate": ("export", "import"),
     "report": ("calibrate", "errors", "report", "threshold"),
     "train": ("compile", "train", "update"),

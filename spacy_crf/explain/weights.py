@@ -242,7 +242,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "top": {name: _sides(pipe, name, top) for name in ([label] if label else pipe.decoding.names_with_features())},
         "transitions": _transitions(pipe),
         "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
-        "clusters": {"words": len(one)} if (one := next((s.clusters for s in stores if s.clusters), None)) else {},
+        "clusters": {name or "words": len(one) for store in stores for name, one in store.clusters.items()},
         "rules": [] if pipe.rules() is None else [
             {**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known}
             for rule, how, known in pipe.rules().all.enforcement()

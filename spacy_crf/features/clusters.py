@@ -6,12 +6,18 @@ A word is looked up as it is written, then in lower case. Where the digits of al
 the word are too.
 
 Clusters come from a file, the package spacy-lookups-data, the vocab's table, or k-means over word vectors that splits clusters in
-two until there are enough: bisecting k-means (Steinbach, Karypis & Kumar 2000).
+two until there are enough: bisecting k-means (Steinbach, Karypis & Kumar 2000). In some files clusters
+have names, such as numbers, in place of paths: their beginnings mean nothing.
+
+A component may read several tables: ``cluster6:own[0]`` is of the table "own", ``cluster6[0]`` of the one without a name.
 """
 
+import gzip
 import heapq
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -41,13 +47,24 @@ ClusterSource = Union[str, Path, dict[str, Any]]
 WIDTHS: dict[str, Optional[int]] = {"cluster": None, **{f"cluster{n}": n for n in (4, 6, 8, 10, 20)}}
 FORMAT = FileFormat("a file of clusters", b"spacy_crf clusters\n", 1)
 MOST_CLUSTERS = 1 << 16
-PACKAGE, VECTORS = "spacy-lookups-data", "vectors"  # in place of a path
+PACKAGE, VECTORS, LOOKUPS = "spacy-lookups-data", "vectors", "lookups"  # in place of a path
 PACKAGED_LANGUAGES = ("en", "de", "es")
 _TABLE = "lexeme_cluster"
 _N_CLUSTERS = 1000
 _ITERATIONS = 20  # of k-means, and of the power method
 
 DIGIT = re.compile(r"\d")
+TABLE_NAME = re.compile(r"[^\[\]|:\s]+")  # as templates can write it
+
+
+def is_of_clusters(attribute: str) -> bool:
+    """Whether an attribute is read from a table of clusters: ``cluster6`` or ``cluster6:own``."""
+    return attribute.partition(":")[0] in WIDTHS
+
+
+def table_read(attribute: str) -> str:
+    """The name of the table that such an attribute reads, "" for the one without a name."""
+    return attribute.partition(":")[2]
 
 
 def with_zeros(text: str) -> str:
@@ -60,7 +77,7 @@ class WordClusters(NamedTuple):
 
     words: NDArray[np.uint64]  # [N] their hashes, the most frequent first
     numbers: NDArray[np.uint16]  # [N] their clusters
-    paths: list[str]  # [C]
+    paths: list[str]  # [C] bits in a tree, or names
     digits: bool = False  # whether all digits of the words are written 0
 
     def first(self, n: Optional[int]) -> "WordClusters":
@@ -97,7 +114,7 @@ class WordClusters(NamedTuple):
         words, numbers = of_byte_planes(data["words"], np.uint64), of_byte_planes(data["numbers"], np.uint16)
         paths, digits = list(data["paths"]), data["digits"]
         whole = len(words) == len(numbers) > 0 and numbers.max() < len(paths) and isinstance(digits, bool)
-        if not whole or not all(map(is_bits, paths)):
+        if not whole or not all(isinstance(path, str) for path in paths):
             found = f"of {len(words)} words, {len(numbers)} numbers and {len(paths)} paths"
             raise ValueError(Errors.CRF509.format(what="the table of clusters", found=found, expected="a whole one"))
         return cls(words, numbers, paths, digits)
@@ -143,6 +160,11 @@ class Clusters:
         return found
 
     @cached_property
+    def is_tree(self) -> bool:
+        """Whether the first bits of a cluster name a larger cluster."""
+        return all(map(is_bits, self.paths)) and not any(_contained(self.paths))
+
+    @cached_property
     def values(self) -> dict[str, NDArray[np.uint64]]:
         """The values of each attribute: by cluster, and last the value of unknown words: uint64[C + 1]."""
         return {
@@ -166,39 +188,44 @@ class Clusters:
 
 
 def read_clusters(
-    given: Optional[ClusterSource], known: Optional[Clusters], vocab: Vocab, *, name: str
+    given: Optional[ClusterSource], known: Optional[Clusters], vocab: Vocab, *, name: str, table: str = ""
 ) -> Optional[Clusters]:
-    """Read the clusters that a config names. A missing file is no error where the model has clusters.
+    """Read one table of clusters that a config names. A missing file is no error where the model has clusters.
 
     known (Clusters): The model's clusters, which stay if `given` is None.
-    name (str): Name of the component, for messages.
-    RETURNS (Clusters): The clusters; those of the vocab's table if neither the config nor the model has any; or None.
+    name (str), table (str): Names of the component and the table, for messages.
+    RETURNS (Clusters): The clusters; those of the vocab's table if neither the config nor the model has any, and the table has no
+        name; or None.
     RAISES (ValueError): CRF020 or CRF943 to CRF948 for clusters that can't be read or made.
     """
     if given is None:
-        if known is None and vocab.lookups.has_table(_TABLE):
-            return Clusters(of_lookups(vocab.lookups.get_table(_TABLE).items(), f"the vocab's table '{_TABLE}'"))
-        return known
-    must = 'the path of a file, "spacy-lookups-data" or "vectors", or a table with this as \'path\', and optionally '
+        if known is not None or table or not vocab.lookups.has_table(_TABLE):
+            return known
+        given = LOOKUPS
+    must = 'the path of a file, "spacy-lookups-data", "vectors" or "lookups", or a table with this as \'path\', and optionally '
     must += (
         "'most_words' (how many of the most frequent words to keep) and 'n' (how many clusters to make from vectors)"
     )
     possible = {"path": checks.is_path, "most_words": checks.is_optional_count, "n": checks.is_optional_count}
-    owner = f"[initialize.components.{name}]"
-    settings = checks.path_and_settings(owner, "clusters", given, possible, must)
-    checks.expect(settings.get("n") is None or settings["path"] == VECTORS, owner, "clusters", given, must)
+    setting = f"clusters '{table}'" if table else "clusters"
+    owner = f"[initialize.components.{name}{'.words.tables' if table else ''}]"
+    settings = checks.path_and_settings(owner, table or "clusters", given, possible, must)
+    checks.expect(settings.get("n") is None or settings["path"] == VECTORS, owner, table or "clusters", given, must)
     path = str(settings["path"])
     if path == PACKAGE:
-        read = _packaged(vocab)
+        read = packaged_clusters(vocab.lang)
+    elif path == LOOKUPS:
+        rows = vocab.lookups.get_table(_TABLE) if vocab.lookups.has_table(_TABLE) else {}
+        read = of_lookups(rows.items(), f"the vocab's table '{_TABLE}'")
     elif path == VECTORS:
         read = cluster_vectors(vocab.vectors, settings.get("n") or _N_CLUSTERS, "the pipeline")
     elif known is not None and not Path(path).exists():
-        announcements.info("Component '%s': the clusters are those of the model: there is no file %s", name, path)
+        announcements.info("Component '%s': the %s are those of the model: there is no file %s", name, setting, path)
         return known
     else:
         read = read_file(Path(path))
     clusters = Clusters(read.first(settings.get("most_words")))
-    announcements.info("%s: %d words in %d clusters", name, len(clusters), len(clusters.paths))
+    announcements.info("%s: %s of %d words in %d clusters", name, setting, len(clusters), len(clusters.paths))
     return clusters
 
 
@@ -207,9 +234,8 @@ def has_packaged_clusters(lang: str) -> bool:
     return lang in registry.lookups and _TABLE in registry.lookups.get(lang)
 
 
-def _packaged(vocab: Vocab) -> WordClusters:
+def packaged_clusters(lang: str) -> WordClusters:
     """The clusters of spacy-lookups-data. RAISES (ValueError): CRF946 without the package, or clusters of this language."""
-    lang = vocab.lang
     if lang not in registry.lookups:
         reason = f"{PACKAGE} is not installed, or has nothing of it: pip install 'spacy-crf[clusters]'"
         raise ValueError(Errors.CRF946.format(lang=lang, reason=reason))
@@ -238,11 +264,9 @@ def is_bits(text: Any) -> bool:
     return isinstance(text, str) and not set(text) - {"0", "1"}
 
 
-def check_tree(paths: Iterable[str], source: Any) -> None:
-    """RAISES (ValueError): CRF943 if a cluster contains another one, so that the clusters are no leaves of a tree."""
-    for one, other in pairwise(sorted(set(paths))):
-        if other.startswith(one):
-            raise _not_readable(source, f"the path {one!r} is the beginning of {other!r}")
+def _contained(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Clusters that contain another one, so that they are no leaves of a tree, and the other one."""
+    return ((one, other) for one, other in pairwise(sorted(set(paths))) if other.startswith(one))
 
 
 def _not_readable(source: Any, reason: str) -> ValueError:
@@ -255,16 +279,25 @@ def write_clusters(path: Path, clusters: WordClusters) -> None:
 
 
 def read_file(path: Path) -> WordClusters:
-    """Read a file of `spacy crf clusters`, or of wcluster: on each line bits, a word and its count between tabs.
+    """Read a file of `spacy crf clusters`; or text, see `_read_text`; or JSON as spacy-lookups-data has it. All may be packed by
+    gzip.
 
-    RAISES (ValueError): CRF943 with the file and the reason, CRF501 to CRF508 for a damaged file.
+    RAISES (ValueError): CRF943 with the file and the reason, CRF945 for a word in two clusters, CRF501 to CRF508 for a damaged
+        file.
     """
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # a ValueError for text that can't be a path
         raise _not_readable(path, str(error)) from error
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _not_readable(path, f"it can't be unpacked ({error})") from error
+    if ".json" in path.suffixes:
+        return _read_json(path, data)
     if not data.startswith(FORMAT.magic):
-        return _read_paths(path, data)
+        return _read_text(path, data)
     with unpacking(data):
         content = unseal(FORMAT, data, str(path))
         try:
@@ -273,26 +306,60 @@ def read_file(path: Path) -> WordClusters:
             raise ValueError(Errors.CRF508.format(source=path, reason=str(error).rstrip("."))) from error
 
 
-def _read_paths(path: Path, data: bytes) -> WordClusters:
-    """Read the text that wcluster writes. RAISES (ValueError): CRF943."""
+def _read_json(path: Path, data: bytes) -> WordClusters:
+    """Read the clusters of words as spacy-lookups-data has them. RAISES (ValueError): CRF943."""
+    try:
+        table = srsly.json_loads(data.decode("utf8"))
+        if not isinstance(table, dict):
+            raise ValueError("it is no table of words")
+    except (ValueError, RecursionError) as error:
+        raise _not_readable(path, str(error)) from error
+    return of_lookups(((get_string_id(word), cluster) for word, cluster in table.items()), str(path))
+
+
+def _read_text(path: Path, data: bytes) -> WordClusters:
+    """Read lines of a word, its cluster and perhaps a weight (ixa-pipes, Clark, Stanford); or of bits, a word and perhaps its
+    count (wcluster, Koo), if at least half of the lines begin with bits. Between them are tabs, or else blanks. Words behind bits
+    are sorted by their counts.
+
+    RAISES (ValueError): CRF943, CRF945 for a word in two clusters with the same weight: of different ones the larger counts.
+    """
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         reason = f"it is neither what `spacy crf clusters` writes nor text ({error.reason})"
         raise _not_readable(path, reason) from None
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        row = line.rstrip("\r").split("\t")
-        if row == [""]:
-            continue
-        if len(row) != 3 or not is_bits(row[0]) or not row[1] or not row[2].isdecimal():
-            raise _not_readable(path, f"line {number} is {shown(line)}, not bits, a word and its count between tabs")
-        rows.append((-int(row[2]), row[1], row[0]))
+    lines = [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1) if line.strip()]
+    rows = [(n, line, line.split("\t") if "\t" in line else line.split()) for n, line in lines]
     if not rows:
         raise _not_readable(path, "it holds no words")
-    check_tree((bits for _, _, bits in rows), path)
-    rows.sort(key=lambda row: row[0])
-    return WordClusters.of_words((word, bits) for _, word, bits in rows)
+    has_paths = 2 * sum(is_bits(row[0]) for _, _, row in rows) >= len(rows)
+    found: dict[str, tuple[float, str, int]] = {}  # by the word
+    for number, line, row in rows:
+        cluster, word = row[:2] if has_paths else row[1::-1] if len(row) > 1 else ("", "")
+        weight = _weight(row[2:])
+        if not cluster or not word or (has_paths and not is_bits(cluster)) or not math.isfinite(weight):
+            wanted = "bits, a word and its count" if has_paths else "a word, its cluster and perhaps a weight"
+            raise _not_readable(path, f"line {number} is {shown(line)}, not {wanted} between tabs")
+        other_weight, other, other_line = found.get(word, (-math.inf, cluster, 0))
+        if other != cluster and other_weight == weight:
+            place = {"line": number, "word": shown(word), "cluster": shown(cluster), "other_line": other_line}
+            raise ValueError(Errors.CRF945.format(source=path, **place, other=shown(other)))
+        if weight > other_weight:
+            found[word] = weight, cluster, number
+    if has_paths:
+        for one, other in _contained(cluster for _, cluster, _ in found.values()):
+            raise _not_readable(path, f"the path {one!r} is the beginning of {other!r}")
+        found = dict(sorted(found.items(), key=lambda item: -item[1][0]))
+    return WordClusters.of_words((word, cluster) for word, (_, cluster, _) in found.items())
+
+
+def _weight(row: list[str]) -> float:
+    """The weight behind a word and its cluster, 0 for none; NaN if it can't be read."""
+    try:
+        return float(row[0]) if len(row) == 1 else math.nan if row else 0.0
+    except ValueError:
+        return math.nan
 
 
 def of_lookups(table: Iterable[tuple[int, Any]], source: str) -> WordClusters:

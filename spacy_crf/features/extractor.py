@@ -18,7 +18,7 @@ from ..arrays import ranges
 from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
-from .clusters import WIDTHS, Clusters
+from .clusters import WIDTHS, Clusters, is_of_clusters, table_read
 from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex, by_token
 from .gazetteers import Gazetteer
@@ -40,9 +40,9 @@ class AttributesRead:
         raise NotImplementedError
 
     @property
-    def reads_clusters(self) -> bool:
-        """Whether the templates read clusters of words."""
-        return not WIDTHS.keys().isdisjoint(self.attributes())
+    def cluster_tables(self) -> list[str]:
+        """Names of the tables of clusters that the templates read, "" for the one without a name."""
+        return list(dict.fromkeys(table_read(name) for name in self.attributes() if is_of_clusters(name)))
 
     @property
     def token_attributes(self) -> list[str]:
@@ -150,18 +150,19 @@ class FeatureSet(AttributesRead):
     def reader(
         self,
         gazetteers: dict[str, Gazetteer],
-        clusters: Optional[Clusters] = None,
+        clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
     ) -> ColumnReader:
         """A reader of the columns of the templates.
 
-        RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters, CRF800 for missing vectors.
+        RAISES (ValueError): CRF106 for a missing gazetteer, CRF940 for missing clusters, CRF941 for the first bits of clusters
+            that are no tree, CRF800 for missing vectors.
         """
-        attributes = self.attributes()
+        attributes, clusters = self.attributes(), clusters or {}
         for template in self.templates + self.transitions:
             for attribute, _ in template.parts:
-                if attribute in WIDTHS and clusters is None:
-                    raise ValueError(Errors.CRF940.format(template=template))
+                if is_of_clusters(attribute):
+                    _check_clusters(template, attribute, clusters)
                 if attribute == VECTOR and vectors is None:
                     raise ValueError(Errors.CRF800.format(template=template))
                 if attribute.startswith("in:"):
@@ -175,12 +176,17 @@ class FeatureSet(AttributesRead):
         of_lexeme = [*attributes, *(READS if of_document else []), *(["lower"] if of_stage else [])]
         of_lexeme += [gazetteer.attribute for gazetteer in read.values()]
         return ColumnReader(
-            [column for a in dict.fromkeys(of_lexeme) if a in LEXEME_ATTRIBUTES for column in columns_of(a)],
+            [
+                column
+                for a in dict.fromkeys(of_lexeme)
+                if a in LEXEME_ATTRIBUTES or is_of_clusters(a)
+                for column in columns_of(a)
+            ],
             self.token_attributes,
             [*of_document, *of_stage],
             read,
             sources,
-            clusters=clusters if self.reads_clusters else None,
+            clusters={name: clusters[name] for name in self.cluster_tables},
             vectors=vectors if self.vector_offsets else None,
             reach=max(offsets),
             padding=self.padding,
@@ -199,7 +205,8 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         raise ValueError(Errors.CRF121.format(template=template, reason=reason))
     if kind in ("ext", "fn"):
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
-    if kind in ("", "if", "doc", "stage") and attribute not in PLAIN_ATTRIBUTES:
+    is_plain = kind in ("", "if", "doc", "stage") or (kind.startswith("cluster") and kind not in WIDTHS)
+    if is_plain and attribute not in PLAIN_ATTRIBUTES:
         values = {
             "what": "attribute",
             "name": attribute,
@@ -207,6 +214,22 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
             "there": "Attributes",
         }
         raise ValueError(Errors.CRF106.format(template=template, **values, known=known_attributes(attribute)))
+
+
+def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, Clusters]) -> None:
+    """RAISES (ValueError): CRF940 if there is no such table, CRF941 if the attribute asks for bits of clusters that have none."""
+    kind, table = attribute.partition(":")[0], table_read(attribute)
+    if table not in clusters:
+        there = [f"{kind}:{name}" if name else kind for name in clusters]
+        known = f"there are {', '.join(there)} alone" if there else "there are none"
+        setting = (
+            f"[initialize.components.NAME.words.tables] {table}" if table else "[initialize.components.NAME] clusters"
+        )
+        raise ValueError(Errors.CRF940.format(template=template, attribute=attribute, known=known, setting=setting))
+    if WIDTHS[kind] is not None and not clusters[table].is_tree:
+        raise ValueError(
+            Errors.CRF941.format(template=template, attribute=kind, plain=attribute.replace(kind, "cluster"))
+        )
 
 
 def _checked_padding(given: Any) -> Padding:

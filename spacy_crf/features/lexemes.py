@@ -17,7 +17,7 @@ from spacy.vocab import Vocab
 
 from ..arrays import grown
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
-from .clusters import DIGIT, WIDTHS, Clusters, with_zeros
+from .clusters import DIGIT, WIDTHS, Clusters, is_of_clusters, table_read, with_zeros
 from .feature_index import HashTable
 from .word_vectors import WordVectors
 
@@ -95,7 +95,7 @@ class LexemeTable:
     attributes (List[str]): The columns.
     reach (int), padding (Padding): How many positions before and behind a sequence are read, and their values.
     names (Dict[int, str]): Receives the text of each value, if it is given.
-    clusters (Clusters): Read by some of the attributes.
+    clusters (Dict[str, Clusters]): Read by some of the attributes, which call them by these names.
     vectors (WordVectors): Kept beside the columns.
     kept (List[str]): The attributes that stay; others, and vectors, can only be read soon after a word was met, see `rows` and
         `forget`. None to keep all.
@@ -107,7 +107,7 @@ class LexemeTable:
         reach: int,
         padding: Padding,
         names: Optional[dict[int, str]] = None,
-        clusters: Optional[Clusters] = None,
+        clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
         kept: Optional[list[str]] = None,
     ):
@@ -140,8 +140,13 @@ class LexemeTable:
         self._ngrams = [(places[columns_of(name)[0]], n) for name, n in NGRAMS.items() if columns_of(name)[0] in places]
         self._computed = [(column, _COMPUTED[name]) for name, column in named if name in _COMPUTED]
         self._derived = [(places[name], name) for name in _DERIVED if name in places]
-        self._clusters = clusters
-        self._clustered = [(places[name], clusters.values[name]) for name in WIDTHS if name in places]
+        # Each table, and the columns that read it, with the values of its clusters
+        self._clustered: dict[str, tuple[Clusters, list[tuple[int, NDArray[np.uint64]]]]] = {}
+        for name, column in places.items():
+            if is_of_clusters(name):
+                table = clusters[table_read(name)]
+                _, columns = self._clustered.setdefault(table_read(name), (table, []))
+                columns.append((column, table.values[name.partition(":")[0]]))
 
     @property
     def words(self) -> NDArray[np.float32]:
@@ -166,11 +171,11 @@ class LexemeTable:
 
     @property
     def clustered(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """All words, and whether they are in a cluster: uint64[N], bool[N]; empty if no attribute reads clusters."""
+        """All words, and whether they are in a cluster of each table: uint64[N], bool[N, K]."""
         if not self._clustered:
-            return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_)
-        column, _ = self._clustered[0]
-        return self._index.keys[self._n_padding :], self.columns[self._n_padding : self.size, column] != ABSENT
+            return np.zeros(0, dtype=np.uint64), np.zeros((0, 0), dtype=np.bool_)
+        columns = [columns[0][0] for _, columns in self._clustered.values()]
+        return self._index.keys[self._n_padding :], self.columns[self._n_padding : self.size, columns] != ABSENT
 
     def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
         """Numbers of lexemes. The attributes of new ones are read.
@@ -213,9 +218,9 @@ class LexemeTable:
             rows[:, column] = list(map(compute, texts))
         for column in self._only_if:
             rows[rows[:, column] == 0, column] = ABSENT
-        if self._clustered:
-            numbers = self._clusters.of(texts, values["orth"], values["lower"])
-            for column, of_cluster in self._clustered:
+        for table, columns in self._clustered.values():
+            numbers = table.of(texts, values["orth"], values["lower"])
+            for column, of_cluster in columns:
                 rows[:, column] = of_cluster[numbers]  # of unknown words, -1, the last
         words = [lexeme.lower_ for lexeme in lexemes] if self._derived or self._ngrams else []
         for column, name in self._derived:

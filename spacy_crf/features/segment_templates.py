@@ -201,7 +201,7 @@ class SegmentFeatureSet(AttributesRead):
         return SegmentFeatureSet(kept, self.patterns, self.functions)
 
     def reader(
-        self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None, vectors: None = None
+        self, gazetteers: dict[str, Gazetteer], clusters: Optional[dict[str, Clusters]] = None, vectors: None = None
     ) -> ColumnReader:
         """A reader of the columns of the templates.
 

@@ -92,7 +92,7 @@ class CompiledSegments:
         self,
         feature_set: SegmentFeatureSet,
         gazetteers: dict[str, Gazetteer],
-        clusters: Optional[Clusters] = None,
+        clusters: Optional[dict[str, Clusters]] = None,
     ):
         self.feature_set = feature_set
         self.reader = feature_set.reader(gazetteers, clusters)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import Errors, known_names, shown
 
 OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
-_PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn|if|doc|stage):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
+_PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
 WIDEST_OFFSET = 20
 MOST_TEMPLATES = 10_000  # of one line
 _KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]; and bias, without an offset"

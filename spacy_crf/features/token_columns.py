@@ -38,7 +38,7 @@ PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES,
 
 def known_attributes(asked: str) -> str:
     """For error messages: everything a template may name."""
-    names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "ext:EXTENSION", "fn:FUNCTION"]
+    names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "cluster:TABLE", "ext:EXTENSION", "fn:FUNCTION"]
     return known_names(names, asked)
 
 
@@ -65,7 +65,7 @@ class ColumnReader:
         document's are some of `DOCUMENT_ATTRIBUTES`, and then some of `STAGE_ATTRIBUTES`.
     gazetteers: By the name of their attribute; their columns follow.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
-    clusters: Read by attributes of the lexeme.
+    clusters: By the name that attributes of the lexeme read them by.
     vectors: Of words.
     reach: Largest offset of any template.
     padding: Values of the positions outside a sequence.
@@ -79,7 +79,7 @@ class ColumnReader:
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
-        clusters: Optional[Clusters],
+        clusters: dict[str, Clusters],
         vectors: Optional[WordVectors],
         reach: int,
         padding: Padding,
@@ -124,9 +124,8 @@ class ColumnReader:
         """Begin a new table. While names are kept, reading is slower, and `spell` can spell the values."""
         self.names = {} if keep else None
         if keep:
-            for source in (*self.gazetteers.values(), self.clusters):
-                if source is not None:
-                    self.names.update(source.value_names)
+            for source in (*self.gazetteers.values(), *self.clusters.values()):
+                self.names.update(source.value_names)
         self.table = self._new_table()
 
     def _new_table(self) -> LexemeTable:

@@ -26,6 +26,7 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..errors import Errors, announcements
 from .feature_index import find_sorted
+from .piece_vectors import FILES, Pieces, PieceVectors, read_piece_vectors
 
 VectorSource = Union[str, Path, dict[str, Any]]
 
@@ -54,7 +55,7 @@ class WordVectors:
 
     data (float32[R, D]): The rows.
     keys (uint64[N]), rows (int32[N]): Hashes of the words, in rising order, and the row of each; none with ``parts``.
-    parts (FloretSettings): Given if the vectors are those of parts of words.
+    parts (Union[FloretSettings, Pieces]): Given if the vectors are those of parts of words.
     key (str): The attribute of lexemes by which words are looked up.
     source (int): Checksum of the vectors and settings that the table was made of.
     length (float): Length that the vectors shall have in the mean.
@@ -67,7 +68,7 @@ class WordVectors:
         keys: NDArray[np.uint64],
         rows: NDArray[np.int32],
         *,
-        parts: Optional[FloretSettings] = None,
+        parts: Optional[Union[FloretSettings, Pieces]] = None,
         key: str = "orth",
         source: int = 0,
         length: float = 1.0,
@@ -83,7 +84,9 @@ class WordVectors:
         self.scale = scale
         none = np.zeros(0, dtype=np.uint64)
         self._by_parts = None
-        if parts is not None:
+        if isinstance(parts, Pieces):
+            self._by_parts = PieceVectors(data, parts)
+        elif parts is not None:
             self._by_parts = Vectors(data=data, strings=StringStore(), mode="floret", **parts._asdict())
             self.keys, self.rows = none, none.astype(np.int32)
 
@@ -133,7 +136,7 @@ class WordVectors:
             "data": self.data.astype("<f4").tobytes(),
             "keys": self.keys.astype("<u8").tobytes(),
             "rows": self.rows.astype("<i4").tobytes(),
-            "parts": None if self.parts is None else list(self.parts),
+            "parts": self.parts._asdict() if isinstance(self.parts, Pieces) else self.parts and list(self.parts),
             "key": self.key,
             "source": self.source,
             "length": self.length,
@@ -150,7 +153,10 @@ class WordVectors:
         whole = whole and bool(np.isfinite(table).all()) and data["key"] in KEYS and len(keys) == len(rows)
         whole = whole and (scale is None or 0 < scale < np.inf) and bool((keys[1:] > keys[:-1]).all())
         whole = whole and 0 < data["length"] < np.inf
-        if parts is not None:
+        if isinstance(parts, dict):
+            parts = Pieces(**parts)
+            whole = whole and parts.are_whole and len(parts.pieces) == len(table) // width
+        elif parts is not None:
             parts = FloretSettings(*parts)
             whole = whole and [*map(type, parts)] == [int, int, int, int, str, str]
             whole = (
@@ -179,7 +185,7 @@ def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64],
     return np.ascontiguousarray(data, dtype=np.float32), keys[rows >= 0], rows[rows >= 0]
 
 
-def make_vectors(given: Vectors, dims: Optional[int], length: float, source: str) -> WordVectors:
+def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], length: float, source: str) -> WordVectors:
     """The table that a model keeps of the vectors of a pipeline.
 
     dims (int): How many numbers a vector shall have: its coordinates on the axes along which the rows are longest (the first
@@ -188,14 +194,19 @@ def make_vectors(given: Vectors, dims: Optional[int], length: float, source: str
     source (str): Where the vectors come from, for messages.
     RAISES (ValueError): CRF803 if the vectors can't be used, or have fewer numbers than `dims`.
     """
-    if not isinstance(given, Vectors):
+    key, parts = "orth", None
+    if isinstance(given, PieceVectors):
+        data, keys, rows, parts = given.data, np.zeros(0, np.uint64), np.zeros(0, np.int32), given.pieces
+    elif isinstance(given, Vectors):
+        key = next(name for name, number in IDS.items() if number == given.attr).lower()
+        data, keys, rows = table_of(given)
+        order = np.argsort(keys)
+        keys, rows = keys[order], rows[order].astype(np.int32)
+        if given.mode == Mode.floret:
+            parts = FloretSettings(*(getattr(given, name) for name in FloretSettings._fields))
+    else:
         raise ValueError(Errors.CRF803.format(source=source, reason=f"they are of the class {type(given).__name__}"))
-    key = next(name for name, number in IDS.items() if number == given.attr).lower()
-    data, keys, rows = table_of(given)
-    order = np.argsort(keys)
-    keys, rows = keys[order], rows[order].astype(np.int32)
-    is_floret, width = given.mode == Mode.floret, data.shape[1]
-    used = data if is_floret else data[rows]
+    width, used = data.shape[1], data if parts is not None else data[rows]
     reason = None
     if key not in KEYS:
         reason = f"they are looked up by {key}, which is no attribute of words"
@@ -209,12 +220,11 @@ def make_vectors(given: Vectors, dims: Optional[int], length: float, source: str
         reason = f"{width} numbers can't be reduced to {dims}"
     if reason is not None:
         raise ValueError(Errors.CRF803.format(source=source, reason=reason))
-    check = zlib.crc32(repr((dims, length, key)).encode("utf8"))
+    check = zlib.crc32(repr((dims, length, key, *(parts if isinstance(parts, Pieces) else ()))).encode("utf8"))
     for array in (data, keys, rows):
         check = zlib.crc32(np.ascontiguousarray(array), check)
-    parts = FloretSettings(*(getattr(given, name) for name in FloretSettings._fields)) if is_floret else None
     if dims is not None and dims < width:
-        data = _reduced(data, data if is_floret else data[np.unique(rows)], dims)
+        data = _reduced(data, used if parts is not None else data[np.unique(rows)], dims)
     return WordVectors(data, keys, rows, parts=parts, key=key, source=check, length=length)
 
 
@@ -261,7 +271,7 @@ def read_vectors(
             text = "Component '%s': the vectors are those of the model: there is nothing at %s"
             announcements.info(text, name, source)
             return known
-        found = _load(source, name)
+        found = load_vectors(source, f"[initialize.components.{name}] vectors = {source}")
     made = make_vectors(found, settings.get("dims"), float(settings.get("length", _LENGTH)), source)
     if known is not None and made.source == known.source:
         return known
@@ -270,9 +280,15 @@ def read_vectors(
     return made
 
 
-def _load(path: str, name: str) -> Vectors:
-    """Load the vectors of a pipeline, or of a folder that `Vectors.to_disk` wrote. RAISES (ValueError): CRF701."""
+def load_vectors(path: str, place: str) -> Union[Vectors, PieceVectors]:
+    """Load the vectors of a pipeline, or of a folder that `Vectors.to_disk` or model2vec wrote.
+
+    place (str): Where the path is given, for messages.
+    RAISES (ValueError): CRF701.
+    """
     try:
+        if all((Path(path) / name).is_file() for name in FILES):
+            return read_piece_vectors(Path(path))
         for folder in (Path(path), Path(path) / "vocab"):
             if (folder / "vectors").is_file():
                 return Vectors().from_disk(folder, exclude=["strings"])
@@ -281,5 +297,4 @@ def _load(path: str, name: str) -> Vectors:
         return nlp.vocab.vectors
     except Exception as error:  # spaCy, numpy and msgpack raise many kinds
         reason = f"{error} Give the path or name of a pipeline with vectors, such as `spacy crf vectors` makes"
-        place = f"[initialize.components.{name}] vectors = {path}"
         raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error

@@ -71,11 +71,11 @@ class ListedFeatures:
         self,
         feature_set: Any,
         gazetteers: Optional[dict[str, Gazetteer]] = None,
-        clusters: Optional[Clusters] = None,
+        clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
     ):
         self.feature_set = feature_set
-        self.gazetteers, self.clusters, self.vectors = gazetteers or {}, clusters, vectors
+        self.gazetteers, self.clusters, self.vectors = gazetteers or {}, clusters or {}, vectors
 
     def recompile(self) -> None:
         """Forget the compiled templates."""
@@ -84,7 +84,7 @@ class ListedFeatures:
     def set_lists(
         self,
         gazetteers: dict[str, Gazetteer],
-        clusters: Optional[Clusters] = None,
+        clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
     ) -> None:
         """Take the lists that the templates read.
@@ -95,7 +95,7 @@ class ListedFeatures:
         reads = self.feature_set
         reads.reader(gazetteers, clusters, vectors)
         self.gazetteers = {name: gazetteers[name] for name in reads.gazetteers}
-        self.clusters = clusters if reads.reads_clusters else None
+        self.clusters = {name: clusters[name] for name in reads.cluster_tables}
         self.vectors = vectors if reads.vector_offsets else None
         self.recompile()
 
@@ -112,7 +112,11 @@ class ListedFeatures:
         """Data to save, for msgpack."""
         return {
             "gazetteers": {name: write(gazetteer) for name, gazetteer in self.gazetteers.items()},
-            **({"clusters": write(self.clusters)} if self.clusters is not None else {}),
+            **(
+                {"cluster_tables": {name: write(table) for name, table in self.clusters.items()}}
+                if self.clusters
+                else {}
+            ),
             **({"word_vectors": write(self.vectors)} if self.vectors is not None else {}),
         }
 
@@ -120,7 +124,9 @@ class ListedFeatures:
         """A copy with saved data."""
         features = copy.copy(self)
         features.gazetteers = {name: read(saved, Gazetteer) for name, saved in data["gazetteers"].items()}
-        features.clusters = read(data["clusters"], Clusters) if "clusters" in data else None
+        one = {"": data["clusters"]} if "clusters" in data else {}  # as versions before 0.15 saved the only table
+        tables = data.get("cluster_tables", one)
+        features.clusters = {name: read(saved, Clusters) for name, saved in tables.items()}
         features.vectors = read(data["word_vectors"], WordVectors) if "word_vectors" in data else None
         features.recompile()
         return features

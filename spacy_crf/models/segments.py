@@ -64,7 +64,7 @@ class SegmentFeatures(SparseFeatures):
         return CompiledSegments(self.feature_set, self.gazetteers, self.clusters)
 
     def set_lists(
-        self, gazetteers: dict[str, Gazetteer], clusters: Optional[Clusters] = None, vectors: None = None
+        self, gazetteers: dict[str, Gazetteer], clusters: Optional[dict[str, Clusters]] = None, vectors: None = None
     ) -> None:
         super().set_lists(gazetteers, clusters)
         for name in self.feature_set.named(["near"]):

@@ -38,11 +38,11 @@ class ClusteredWords(NamedTuple):
     """Different words of a corpus."""
 
     words: NDArray[np.uint64]  # [N]
-    are_in_one: NDArray[np.bool_]  # [N] in a cluster
+    are_in_one: NDArray[np.bool_]  # [N, K] in a cluster of each of K tables
 
     @classmethod
-    def none(cls) -> "ClusteredWords":
-        return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.bool_))
+    def none(cls, n_tables: int) -> "ClusteredWords":
+        return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, n_tables), dtype=np.bool_))
 
     def plus(self, words: NDArray[np.uint64], are_in_one: NDArray[np.bool_]) -> "ClusteredWords":
         """Together with the words of another part of the corpus."""

@@ -14,7 +14,7 @@ from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements, counted
-from ..features.clusters import ClusterSource, read_clusters
+from ..features.clusters import TABLE_NAME, ClusterSource, read_clusters
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import GazetteerFile, read_gazetteers
 from ..features.word_vectors import VectorSource, read_vectors
@@ -32,6 +32,7 @@ from .training_data import PreparedCorpus, takes_objective, view_for
 
 Read = Callable[[], Iterable[Example]]
 
+LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
 _ITERATIONS = 20  # after which beginnings are compared
 _L2 = 0.1  # where the optimizer has none
 
@@ -43,6 +44,7 @@ class Initialization:
     read (Callable): Gives the training data, once for each call.
     nlp (Language), labels (Iterable[str]): Its pipeline, and its labels if they are known.
     gazetteers, clusters, vectors: What templates read beside the texts, as the config names it.
+    words: The same in one table, with several tables of clusters.
     start_from (Path): A saved component whose labels, features and weights are kept.
     corpus (Callable): Gives the training data in place of `read`, given the pipeline.
     shards (lab.shards.Shards): How a corpus is cut into shards.
@@ -58,13 +60,14 @@ class Initialization:
         gazetteers: Optional[dict[str, GazetteerFile]],
         clusters: Optional[ClusterSource],
         vectors: Optional[VectorSource],
+        words: Optional[dict[str, Any]],
         start_from: Any,
         corpus: Optional[Callable[[Language], Iterable[Example]]],
         shards: Any,
     ):
         self.pipe, self.read, self.nlp, self.labels = pipe, read, nlp, labels
-        self.gazetteers = checks.table(pipe.owner, "gazetteers", gazetteers, "files")
-        self.clusters, self.vectors, self.corpus, self.shards = clusters, vectors, corpus, shards
+        self.corpus, self.shards = corpus, shards
+        self._take_words(gazetteers, clusters, vectors, words)
         possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
         checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
         checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
@@ -211,6 +214,27 @@ class Initialization:
         self.pipe.training.continuation = None
         forget(self.pipe.model)
 
+    def _take_words(self, gazetteers: Any, clusters: Any, vectors: Any, words: Any) -> None:
+        """Take what is known of words: single settings, or those that `words` gathers. RAISES (ValueError): CRF020."""
+        owner = f"[initialize.components.{self.pipe.name}]"
+        must = (
+            "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
+        )
+        words, single = checks.table(owner, "words", words, must), (clusters, vectors, gazetteers)
+        for key, other in zip(("tables", "vectors", "gazetteers"), single):
+            checks.expect(words.get(key) is None or other is None, owner, "words", words, must)
+        checks.expect(words.keys() <= {"tables", "vectors", "gazetteers"}, owner, "words", words, must)
+        tables = words.get("tables")
+        if not isinstance(tables, dict):  # one without a name
+            tables = {"": clusters if tables is None else tables}
+        names = all(TABLE_NAME.fullmatch(name) or len(tables) == 1 for name in tables)
+        checks.expect(
+            names, f"{owner[:-1]}.words]", "tables", tables, "tables under names without blanks, colons and brackets"
+        )
+        self.clusters = {name: table for name, table in tables.items() if table is not None}
+        self.vectors = words.get("vectors", vectors)
+        self.gazetteers = checks.table(self.pipe.owner, "gazetteers", words.get("gazetteers", gazetteers), "files")
+
     def read_lists(self) -> None:
         """Read the gazetteers, clusters and vectors of words that templates name.
 
@@ -218,12 +242,20 @@ class Initialization:
         """
         pipe, stores = self.pipe, self.pipe.feature_stores
         own = f"[initialize.components.{pipe.name}]"
-        with_clusters = [features for features in stores if features.feature_set.reads_clusters]
-        settings = f"{own} clusters"
-        clusters = self._of_words("clusters", "cluster6[-1..1]", settings, self.clusters, with_clusters, read_clusters)
-        with_vectors = [features for features in stores if features.feature_set.vector_offsets]
+        known = {name: table for features in stores for name, table in features.clusters.items()}
+        wanted = dict.fromkeys(name for features in stores for name in features.feature_set.cluster_tables)
+        clusters = {}
+        for name in dict.fromkeys([*wanted, *self.clusters]):
+            settings = f"{own[:-1]}.words.tables] {name}" if name else f"{own} clusters"
+            template = f"cluster:{name}[-1..1]" if name else "cluster6[-1..1]"
+            given, read = self.clusters.get(name), partial(read_clusters, table=name)
+            what = f"clusters '{name}'" if name else "clusters"
+            table = self._of_words(what, template, settings, given, known.get(name), name in wanted, read)
+            clusters |= {} if table is None else {name: table}
         settings = f"[initialize] vectors and {own} vectors"
-        vectors = self._of_words("vectors", "vector[-1..1]", settings, self.vectors, with_vectors, read_vectors)
+        known = next((features.vectors for features in stores if features.vectors is not None), None)
+        are_read = any(features.feature_set.vector_offsets for features in stores)
+        vectors = self._of_words("vectors", "vector[-1..1]", settings, self.vectors, known, are_read, read_vectors)
         wanted = {name for features in stores for name in features.feature_set.gazetteers}
         unused = [name for name in self.gazetteers if name not in wanted]
         if unused:
@@ -236,14 +268,15 @@ class Initialization:
             features.set_lists(read, clusters, vectors)
         pipe.training.measure(self.read)
 
-    def _of_words(self, what: str, template: str, settings: str, given: Any, stores: list[Any], read: Callable) -> Any:
+    def _of_words(
+        self, what: str, template: str, settings: str, given: Any, known: Any, are_read: bool, read: Callable
+    ) -> Any:
         """Clusters or vectors of words: those that the config names, or the model has; None if no template reads any."""
         name = self.pipe.name
-        if not stores:
+        if not are_read:
             if given is not None:
                 raise ValueError(Errors.CRF944.format(name=name, what=what, template=template, setting=what))
             return None
-        known = next((getattr(features, what) for features in stores if getattr(features, what) is not None), None)
         found = read(given, known, self.pipe.vocab, name=name)
         if self.saved is not None and known is not None and found != known:
             raise ValueError(Errors.CRF950.format(name=name, what=what, settings=settings))
@@ -274,7 +307,10 @@ class Initialization:
             pipe.training.new_features = set()
 
     def announce(self) -> None:
-        """Log how much there is to learn, and how many words have clusters and vectors: words of another language have few."""
+        """Log how much there is to learn, and how many words have clusters and vectors: words of another language have few.
+
+        RAISES (ValueError): CRF947 for a table of clusters that knows fewer than `LEAST_KNOWN` of the words.
+        """
         pipe, stores = self.pipe, self.pipe.feature_stores
         if pipe.sparse_features is not None:
             known = pipe.sparse_features.states
@@ -284,18 +320,31 @@ class Initialization:
         if pipe.model.attrs["role"].has_hidden(pipe.model) and "seed" in pipe.model.attrs:
             text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
             announcements.info(text, pipe.name, pipe.model.attrs["seed"])
-        read = [features.clustered for features in stores if features.feature_set.reads_clusters]
-        in_clusters = [(int(known.are_in_one.sum()), len(known.words)) for known in read if known is not None]
-        with_vectors = [features.have_vectors for features in stores if features.feature_set.vector_offsets]
-        for known, what, is_what in (
-            (in_clusters, "are in a cluster", "is in a cluster"),
-            (with_vectors, "have a vector", "has a vector"),
-        ):
-            for found, n in known[:1]:
-                if n and not found:
-                    pipe.warn(Warnings.CRFW940, n=n, what=is_what)
-                else:
-                    announcements.info("%s: %d of %d words of the training data %s", pipe.name, found, n, what)
+        is_learned = pipe.training.new_features is None  # there was annotation
+        told: set[str] = set()
+        for features in stores:
+            known = features.clustered
+            for (name, table), found in zip(features.clusters.items(), () if known is None else known.are_in_one.T):
+                if name not in told:
+                    told.add(name)
+                    self._announce_table(name, int(found.sum()), len(found), len(table), is_learned)
+        for found, n in [features.have_vectors for features in stores if features.feature_set.vector_offsets][:1]:
+            if n and not found:
+                pipe.warn(Warnings.CRFW940, n=n, what="has a vector")
+            else:
+                announcements.info("%s: %d of %d words of the training data have a vector", pipe.name, found, n)
+
+    def _announce_table(self, table: str, found: int, n: int, size: int, is_learned: bool) -> None:
+        """Log how many of n words are in the clusters of a table of some size. RAISES (ValueError): CRF947 for too few."""
+        name, own = self.pipe.name, f"[initialize.components.{self.pipe.name}"
+        # A table of the most frequent words alone may have few of the words of a large corpus
+        if is_learned and found < LEAST_KNOWN * min(n, size):
+            setting = f"{own}.words.tables] {table}" if table else f"{own}] clusters"
+            values = {"table": f" '{table}'" if table else "", "share": found / n, "setting": setting}
+            raise ValueError(Errors.CRF947.format(name=name, found=found, n=n, **values))
+        share = 100 * found / max(1, n)
+        what = f"a cluster of '{table}'" if table else "a cluster"
+        announcements.info("%s: %d of %d words of the training data are in %s (%.1f %%)", name, found, n, what, share)
 
     def choose_beginning(self) -> None:
         """Take some iterations of L-BFGS from each seed of a model that restarts, and begin where the objective is least then."""

@@ -437,6 +437,7 @@ class LearningPipe(SavingPipe):
         gazetteers: Optional[dict[str, GazetteerFile]] = None,
         clusters: Optional[ClusterSource] = None,
         vectors: Optional[VectorSource] = None,
+        words: Optional[dict[str, Any]] = None,
         start_from: Optional[Union[str, Path]] = None,
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
         shards: Any = None,  # Optional[Sharding], which spaCy could not check
@@ -456,6 +457,8 @@ class LearningPipe(SavingPipe):
         vectors (Path): Pipeline whose vectors of words templates read, in place of those of this one ([initialize] vectors); or
             a table with this as `path`, `dims`, how many numbers each is reduced to, and `length`, that they have in the mean.
             Those of a loaded model stay where there are none.
+        words (dict[str, Any]): These three in one table: `tables` (clusters by the name that templates give them, as in
+            ``cluster6:own[0]``, or those of one table without a name), `vectors` and `gazetteers`.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
         corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
@@ -467,7 +470,7 @@ class LearningPipe(SavingPipe):
             is as it was before.
         """
         with unchanged_by_errors(self), only_young_searched():
-            lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors}
+            lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
             source = {"start_from": start_from, "corpus": corpus, "shards": shards}
             Initialization(self, get_examples, nlp, labels, **lists, **source).run()
 

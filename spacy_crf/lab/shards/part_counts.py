@@ -50,7 +50,7 @@ def counted(model: Model) -> dict[str, Any]:
 def _with_clusters(model: Model) -> list[Any]:
     """Features of the layers that read clusters of words."""
     features = [layer.attrs["role"].features(layer) for layer in model.layers]
-    return [of_layer for of_layer in features if of_layer.feature_set.reads_clusters]
+    return [of_layer for of_layer in features if of_layer.clusters]
 
 
 def _part_of(table: Table) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         for layer in model.layers
     ]
     met, observed = np.zeros(2, dtype=np.int64), np.zeros((n_states + 2, n_states), dtype=np.uint8)
-    clustered = [ClusteredWords.none() for _ in _with_clusters(model)]
+    clustered = [ClusteredWords.none(len(of_layer.clusters)) for of_layer in _with_clusters(model)]
     for part in parts():
         for of_layer, of_part in zip(sums, part["tables"]):
             for name, table in of_part.items():
