@@ -114,8 +114,10 @@ class OnnxEncoder:
 
     def open(self) -> _Opened:
         """The opened files. RAISES (ImportError): CRF781 without a package. (ValueError): CRF966."""
-        if self._opened is None or self._opened.process != os.getpid():  # a fork has none of the threads of a session
+        if self._opened is not None and self._opened.process != os.getpid():  # a fork has none of the session's threads
             _OF_PARENTS.append(self._opened)
+            self._opened = None
+        if self._opened is None:
             self._opened = self._open()
         return self._opened
 
