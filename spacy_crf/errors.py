@@ -368,7 +368,7 @@ class Errors(metaclass=_Coded):
     CRF950 = """Component '{name}': its weights were learned with other {what}. Give the same {what} or none in
         {settings}, or leave out start_from to begin anew."""
     CRF951 = "The checkpoint {path} can't be used: {reason} Delete it to begin anew."
-    CRF952 = """For Brown clusters give texts and the file to write; for k-means give --from-vectors and the file to
+    CRF952 = """For clusters of Brown or Clark give texts and the file to write; for k-means give --from-vectors and the file to
         write. Given: texts {files}, vectors {vectors}."""
 
 

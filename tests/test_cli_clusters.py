@@ -177,3 +177,21 @@ def test_one_order_of_words_whatever_the_files_order(tmp_path):
         assert run(tmp_path / "texts.txt", tmp_path / "out", "--n", 8, "--digits").exit_code == 0
         found.append(clusters_of(tmp_path / "out"))
     assert found[0] == found[1]
+
+
+def test_clusters_by_exchange(texts, tmp_path):
+    """No tree, the same each time, and letters count where they are asked for."""
+    outputs = [tmp_path / f"{n}.bin" for n in range(3)]
+    for output, letters in zip(outputs, (0, 0, 5)):
+        done = run(texts, output, "--method", "clark", "--n", 20, "--min-count", 2, "--digits", "--letters", letters)
+        assert done.exit_code == 0 and " words in " in done.output, done.output
+    one, again, other = map(clusters_of, outputs)
+    assert one == again != other and not one.is_tree
+    for args, said in (
+        (["--method", "clark", "--letters", -1], "CRF020"),
+        (["--method", "brown", "--letters", 1], "given with --method clark alone"),
+        (["--method", "clark", "--from-vectors", "x"], "CRF952"),
+        (["--method", "clark", "--n", 400, "--min-count", 1], "CRF948: Can't make 400 clusters"),
+    ):
+        done = run(texts, tmp_path / "out.bin", *args)
+        assert done.exit_code == 1 and said in " ".join(done.output.split()), done.output

@@ -21,7 +21,7 @@ from .texts import read_raw
 
 if TYPE_CHECKING:
     from ..features.clusters import WordClusters
-    from ..lab.brown import Brown
+    from ..lab.brown import Brown, WordCounter
 
 CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
@@ -35,7 +35,9 @@ def clusters_cli(
     files: Annotated[
         list[Path], typer.Argument(metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
     ],
-    method: Annotated[Optional[str], typer.Option("--method", help="brown for texts, kmeans for vectors.")] = None,
+    method: Annotated[
+        Optional[str], typer.Option("--method", help="brown or clark for texts, kmeans for vectors.")
+    ] = None,
     n: Annotated[int, typer.Option("--n", "-n", help="Number of clusters.")] = 1000,
     min_count: Annotated[int, typer.Option("--min-count", help="Leave out words with fewer occurrences.")] = 3,
     from_vectors: Annotated[
@@ -44,24 +46,30 @@ def clusters_cli(
     lang: LangOption = "en",
     lower: Annotated[bool, typer.Option("--lower", help="Ignore case.")] = False,
     digits: Annotated[bool, typer.Option("--digits", help="Keep digits: by default, all digits are one.")] = False,
+    letters: Annotated[float, typer.Option("--letters", help="Weight of the letters of a word, for clark.")] = 0.0,
 ) -> None:
-    """Put words that are used alike into clusters. Brown clusters are made of raw texts, others of word vectors. A command that
-    was stopped continues when it is given again."""
+    """Put words that are used alike into clusters. Brown's and Clark's clusters are made of raw texts, others of word vectors. A
+    command that makes Brown clusters and was stopped continues when it is given again."""
     from ..features.clusters import write_clusters
 
     *texts, output = files
     with progress_bar("reading") as progress:
         check_writable(output, *texts)
         if method is not None:
-            checks.one_of(CLUSTERS, "--method", method, ("brown", "kmeans"))
+            checks.one_of(CLUSTERS, "--method", method, ("brown", "clark", "kmeans"))
         is_kmeans = from_vectors is not None
-        if is_kmeans == bool(texts) or method not in (None, "kmeans" if is_kmeans else "brown"):
+        if is_kmeans == bool(texts) or method not in ((None, "kmeans") if is_kmeans else (None, "brown", "clark")):
             raise ValueError(Errors.CRF952.format(files=", ".join(map(str, texts)) or "none", vectors=from_vectors))
         if is_kmeans:
             made = clusters_of_vectors(from_vectors, n, progress=progress)
         else:
             settings = {"min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
-            made = clusters_of_texts(texts, n, output, **settings, progress=progress)
+            if method == "clark":
+                settings["letters"] = letters
+            else:
+                checks.expect(not letters, CLUSTERS, "--letters", letters, "given with --method clark alone")
+            make = clark_clusters_of_texts if method == "clark" else clusters_of_texts
+            made = make(texts, n, output, **settings, progress=progress)
         write_clusters(output, made)
         _checkpoint(output).unlink(missing_ok=True)
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
@@ -113,7 +121,7 @@ def clusters_of_texts(
 
     RAISES (ValueError): If the texts can't be read, or have too few words; CRF951 if the checkpoint is damaged.
     """
-    from ..lab.brown import Brown, WordCounter
+    from ..lab.brown import Brown
 
     n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
     min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
@@ -133,13 +141,8 @@ def clusters_of_texts(
         else:
             msg.info(f"Goes on from {checkpoint}: {brown.done:,} of {len(brown.text.words):,} words")
     if brown is None:
-        source, nlp = ", ".join(map(str, texts)), tokenizer(lang)
-        counter = WordCounter(nlp.vocab.strings)
-        for text in read_raw(texts, nlp, _reading(progress)):
-            counter.add(text.doc)
-        if not counter.n_words:
-            raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason="there are no words"))
-        brown = Brown(counter.text(min_count, lower=lower, digits=not digits), n, source)
+        counted = _counted(texts, lang, progress).text(min_count, lower=lower, digits=not digits)
+        brown = Brown(counted, n, ", ".join(map(str, texts)))
 
     def save(brown: "Brown") -> None:
         nonlocal saved
@@ -154,6 +157,47 @@ def clusters_of_texts(
         write_whole(checkpoint, brown.to_bytes(what))
         msg.info(f"Stopped: the same command goes on from {checkpoint}")
         raise
+
+
+def clark_clusters_of_texts(
+    texts: list[Path],
+    n: int,
+    output: Path,
+    *,
+    min_count: int = 3,
+    lang: str = "en",
+    lower: bool = False,
+    digits: bool = False,
+    letters: float = 0.0,
+    progress: Progress = _silent,
+) -> "WordClusters":
+    """Make clusters of the words of raw texts by exchange (Clark 2003).
+
+    RAISES (ValueError): If the texts can't be read, or have too few words.
+    """
+    from ..lab.clark import PASSES, cluster
+
+    n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
+    min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
+    letters = checks.number(CLUSTERS, "--letters", letters)
+    counted = _counted(texts, lang, progress).text(min_count, lower=lower, digits=not digits)
+    progress(description="clustering", completed=0, total=PASSES)
+    source = ", ".join(map(str, texts))
+    return cluster(counted, n, source, letters=letters, on_pass=lambda done: progress(completed=done))
+
+
+def _counted(texts: list[Path], lang: str, progress: Progress) -> "WordCounter":
+    """Count the words of texts. RAISES (ValueError): CRF948 if there are none."""
+    from ..lab.brown import WordCounter
+
+    nlp = tokenizer(lang)
+    counter = WordCounter(nlp.vocab.strings)
+    for text in read_raw(texts, nlp, _reading(progress)):
+        counter.add(text.doc)
+    if not counter.n_words:
+        source = ", ".join(map(str, texts))
+        raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason="there are no words"))
+    return counter
 
 
 def _checkpoint(output: Path) -> Path:
