@@ -247,8 +247,9 @@ def _can_cluster(nlp: Language, name: str) -> bool:
     if not has_packaged_clusters(nlp.lang):
         return False
     features = _features(nlp.config["components"][name])
-    given = (nlp.config["initialize"]["components"].get(name) or {}).get("clusters")
-    return given is None and features is not None and features.get("@misc") in PRESETS
+    given = nlp.config["initialize"]["components"].get(name) or {}
+    has_own = given.get("clusters") is not None or (given.get("words") or {}).get("tables") is not None
+    return not has_own and features is not None and features.get("@misc") in PRESETS
 
 
 def _features(component: dict[str, Any]) -> Optional[dict[str, Any]]:

@@ -17,6 +17,7 @@ from spacy.vectors import Vectors
 from spacy.vocab import Vocab
 
 from spacy_crf import whole_files
+from spacy_crf.cross_validation import _can_cluster
 from spacy_crf.features import clusters as module
 from spacy_crf.features.clusters import (
     Clusters,
@@ -627,3 +628,13 @@ def test_a_word_in_two_clusters(tmp_path):
             ValueError, match=f"CRF945: {path}: line 3 puts the word 'Bob' in the cluster '2', and line 1 in '1'"
         ):
             read_file(path)
+
+
+def test_fit_tries_no_other_clusters_beside_those_of_the_config(packaged):
+    """Of the block as of the setting."""
+    nlp = spacy.blank("xx")
+    features = {"@misc": "spacy_crf.ner_features.v3", "extra": ["cluster:own[0]"]}
+    nlp.add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})
+    for given, expected in (({}, True), ({"clusters": "x"}, False), ({"words": {"tables": {"own": "x"}}}, False)):
+        nlp.config["initialize"]["components"]["crf_ner"] = given
+        assert _can_cluster(nlp, "crf_ner") == expected
