@@ -1,10 +1,10 @@
-"""Numba kernels: arrays in, arrays out. Compiled once per machine; this file sees to it that the result is kept, and never stale.
+"""Numba kernels: functions of arrays, compiled once per machine. This file keeps their machine code and discards stale code.
 
-numba looks only whether the file of a kernel has changed, not those of the helpers that it calls: an edit or an upgrade of a
-helper would leave its callers with the old code. So what was compiled of a file lies in a folder that is named by a digest of
-its source and of those that it imports from this package. It is where numba would have kept it: in NUMBA_CACHE_DIR if the user
-has set that, else beside the sources, else in the user's cache; and where nothing of this can be written, in a temporary folder.
-Functions of others stay where they are.
+numba checks only whether a kernel's own file has changed, not the files of its helpers: after an edit or an upgrade of a helper,
+its callers would keep the old code. So the code compiled from a file is kept in a folder whose name is a digest of the file's
+source and of the files that it imports from this package. The folder is where numba would put it: in NUMBA_CACHE_DIR if the user
+has set that, else beside the sources, else in the user's cache; if none of these can be written, in a temporary folder. Other
+packages' kernels stay where they are.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ _NAMED_TUPLE = re.compile(r"^class \w+\(NamedTuple\):\n(?:[ ]+.*\n|\n)+", re.MUL
 
 
 def kernel(function=None, *, seconds=0, **options):
-    """Declare a function that numba compiles when it is first called, and keeps.
+    """Declare a function that numba compiles at its first call, and whose machine code stays on disk.
 
-    seconds (int): About how long that takes, if it takes so long that users should know.
-    options: More of those of `numba.njit`. (There is no way in from C, which would be a twentieth of all that is compiled.)
+    seconds (int): About how long compiling takes, if that is long enough to announce it.
+    options: Further options of `numba.njit`. (Kernels get no entry point for C: it would be a twentieth of all compiled code.)
     """
     if function is None:
         return partial(kernel, seconds=seconds, **options)
@@ -45,8 +45,8 @@ def kernel(function=None, *, seconds=0, **options):
         return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
 
 
-# Helpers are called by kernels only: no way in for Python. Functions that a helper calls are compiled again as a part of it,
-# and then as a part of its callers, so calls are not nested deeply; and every array of a named tuple that it is given costs time.
+# Only kernels call helpers, so helpers get no entry point for Python. A helper's own helpers are compiled as a part of it, and
+# again as a part of its callers, so calls are not nested deeply; and each array in a named tuple costs time.
 helper = partial(kernel, no_cpython_wrapper=True)
 
 
@@ -69,7 +69,7 @@ def _probe():
 
 @cache
 def _digest(path: Path) -> str:
-    """The digest of a file and all files of this package that it imports, directly or not; of this file; and of named tuples."""
+    """Digest of a file, of the package's files that it imports directly or indirectly, of this file, and of the named tuples."""
     sources, left = {Path(__file__)}, [path]
     while left:
         path = left.pop()
@@ -110,7 +110,7 @@ def _source(path: Path) -> str:
 
 @contextmanager
 def _cache_in(folder: Path):
-    """Make numba keep a function in a folder: it asks for the folder while the function is declared, and at no other time."""
+    """Make numba keep a function's machine code in a folder. numba asks for the folder only while the function is declared."""
     before = {name: getattr(numba.config, name, "") for name in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")}
     numba.config.CACHE_DIR, numba.config.CACHE_LOCATOR_CLASSES = str(folder), ""
     try:
@@ -121,8 +121,8 @@ def _cache_in(folder: Path):
 
 
 def _private_temporary_folder() -> Path:
-    """The same folder in every process of this user. Loading a cached kernel runs code, so a folder that someone else
-    could have prepared is not taken."""
+    """Temporary folder, the same in every process of this user. Loading a cached kernel runs code, so a folder that another user
+    could have prepared is refused."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir()) / f"spacy_crf_numba_{user}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,6 +1,6 @@
 """Announces that kernels are being compiled: a first training must not look like a program that hangs.
 
-numba reports each function that it compiles, and none that it finds in its cache: nobody who calls a kernel has to ask.
+numba reports each function that it compiles and none that it loads from its cache, so callers of kernels announce nothing.
 """
 
 import sys
@@ -22,18 +22,18 @@ _LONG = "spacy_crf: compiling '%s' for these features and this loss, once: up to
 
 
 class Announcer(event.Listener):
-    """Announces the first kernel that a process compiles, and each one that takes long; a terminal shows how many are left."""
+    """Announces the first kernel that a process compiles, and each slow one; in a terminal, a bar counts down."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, int] = {}  # that kernels take which take long, by their names
-        self.compiled = 0  # kernels, by this process
+        self.seconds: dict[str, int] = {}  # compile time of slow kernels, by name
+        self.compiled = 0  # number of kernels that this process compiled
         self._expected: Counter[str] = Counter()
         self._told = False
-        self._depth = 0  # a kernel is compiled with the helpers that it calls
+        self._depth = 0  # numba compiles a kernel together with its helpers
         self._bar: Optional[Bar] = None
 
     def expect(self, kernels: Counter[str]) -> None:
-        """Announce kernels ("module.name") that are going to be called, and for how many types of numbers each."""
+        """Announce kernels ("module.name") that will be called, each with its number of argument types."""
         self._expected |= kernels
 
     def on_start(self, event: event.Event) -> None:
@@ -71,7 +71,7 @@ class Announcer(event.Listener):
 
 
 def _n_compiled(name: str) -> int:
-    """For how many types of arguments a kernel is compiled already, in this process or in its cache."""
+    """Number of argument types for which a kernel is compiled already, in this process or in its cache."""
     module, _, function = name.rpartition(".")
     kernel = getattr(sys.modules.get(f"{_PACKAGE}.{module}"), function, None)
     if kernel is None:
@@ -80,7 +80,7 @@ def _n_compiled(name: str) -> int:
 
 
 def _kept(module: str, function: str, folder: Path) -> list[Path]:
-    """The files that numba keeps of a kernel, one for each of the types of its arguments."""
+    """The files in which numba keeps the machine code of a kernel, one for each type of its arguments."""
     return [*folder.glob(f"{module}.{function}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbc")]
 
 

@@ -1,4 +1,4 @@
-"""Checks of what other kernels trust. For a short text, checks by numpy took twice as long as decoding."""
+"""Checks of the arguments that other kernels trust. For a short text, the same checks in numpy took twice as long as decoding."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from . import kernel
 def well_formed(starts, n_tokens, arrays):
     """Whether sequences with these starts (int64[B + 1]) cover all tokens in order, and no score is NaN or inf.
 
-    arrays (tuple of float64[n]): The scores, all in one call, which costs as much as the check.
+    arrays (tuple of float64[n]): All scores, in one call: a call takes as long as the check.
     """
     if starts.shape[0] == 0 or starts[0] != 0 or starts[-1] != n_tokens:
         return False
@@ -18,13 +18,13 @@ def well_formed(starts, n_tokens, arrays):
         mistakes += starts[b] > starts[b + 1]
     for scores in arrays:
         for n in range(scores.shape[0]):
-            mistakes += not scores[n] < np.inf  # so written, it is true for NaN too
+            mistakes += not scores[n] < np.inf  # in this form the test also catches NaN
     return mistakes == 0
 
 
 @kernel
 def well_listed(first, lengths, starts, longest):
-    """Whether spans are listed as `types.SpanList` says, each within a sequence and of 1 to K tokens.
+    """Whether a list of spans has the form of `types.SpanList`: each span lies within a sequence and has 1 to K tokens.
 
     first (int64[T + 1]), lengths (int32[N]): The list.
     starts (int64[B + 1]): Where sequences start.

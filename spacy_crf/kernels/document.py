@@ -1,5 +1,5 @@
-"""Attributes of a word by the rest of its Doc: its other forms, which differ from it in case only; and the labels that the word,
-or an entity, has elsewhere by a first labelling."""
+"""Attributes of a word from the rest of its Doc: its other forms, which differ from it in case only, and the labels that a first
+labelling gives to the word, or to an entity, elsewhere."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from . import helper, kernel
 from .hashing import ABSENT
 from .numerics import FIRST_HASH, mix
 
-MOST_SHAPES = 16  # of one word that are counted; others are rare
-NO_LABEL = -1  # of a word or an entity that the Doc has once
-MOST_WORDS = 8  # of the entities in which others are looked for, and that are looked for outside of entities
+MOST_SHAPES = 16  # different shapes of one word that are counted; more are rare
+NO_LABEL = -1  # for a word or an entity that occurs once in its Doc
+MOST_WORDS = 8  # longest entity, in words, that is searched for others and looked up outside of entities
 
 
 class FormColumns(NamedTuple):
@@ -28,18 +28,18 @@ class FormColumns(NamedTuple):
 
 @kernel
 def document_values(forms, doc_starts, begins):
-    """For each token, by the tokens of the same lower-case word in its Doc: whether another one is in title case, the most
-    frequent shape, and the form with most capitals; of equals the first.
+    """Values for each token from the tokens of the same lower-case word in its Doc: whether another token is in title case, the
+    most frequent shape, and the form with the most capitals; the first of equals wins.
 
     forms (FormColumns): Attributes of the tokens.
     doc_starts (int64[D + 1]): Where Docs begin.
-    begins (bool[T + 1]): Where a sentence begins; tokens there do not count, unless all tokens of the word begin one.
-    RETURNS (uint64[T, 3]): ABSENT for words that are in the Doc once.
+    begins (bool[T + 1]): Where a sentence begins; such tokens do not count, unless all tokens of the word begin a sentence.
+    RETURNS (uint64[T, 3]): ABSENT for words that occur once in the Doc.
     """
     values = np.full((len(forms.lower), 3), ABSENT, dtype=np.uint64)
     for d in range(len(doc_starts) - 1):
         begin, end = doc_starts[d], doc_starts[d + 1]
-        # A sort that keeps the order of equals takes three times as long
+        # A stable sort takes three times as long
         order = begin + np.argsort(forms.lower[begin:end])
         first = 0
         while first < len(order):
@@ -54,7 +54,7 @@ def document_values(forms, doc_starts, begins):
 
 @helper
 def _of_word(tokens, forms, begins, values):
-    """Fill in the values of one word, by its tokens (int64[N]) in their order."""
+    """Fill in the values of one word, whose tokens (int64[N]) are in order."""
     all_begin = True
     for t in tokens:
         all_begin = all_begin and begins[t]
@@ -93,12 +93,12 @@ class FirstLabels(NamedTuple):
 
 @kernel
 def majorities(first, doc_starts, n_labels, entities):
-    """For each token the majority label of the other tokens with the same word, of the other entities with the same words, and of
-    the longer entities that contain these words. Of equals the first; the label outside of entities is the last, `n_labels`.
+    """For each token, the majority label of the other tokens with the same word, of the other entities with the same words, and
+    of the longer entities that contain these words. The first of equals wins; `n_labels`, which stands for no entity, comes last.
 
     doc_starts (int64[D + 1]): Where Docs begin.
-    entities (bool): Whether to find the last two.
-    RETURNS (int64[T, 3]): NO_LABEL where there are no others.
+    entities (bool): Whether to compute the two majorities of entities.
+    RETURNS (int64[T, 3]): NO_LABEL where there is no other token or entity.
     """
     values = np.full((len(first.lower), 3), NO_LABEL)
     label = np.full(len(first.lower), n_labels)
@@ -119,7 +119,7 @@ def majorities(first, doc_starts, n_labels, entities):
 
 @helper
 def _of_entities(first, spans, tokens, label, n_labels, values):
-    """Fill in the majorities of entities in a Doc that has any."""
+    """Fill in the majorities of entities for a Doc that has at least one entity."""
     starts, ends, labels = first.start[spans], first.end[spans], first.label[spans]
     texts = np.empty(len(starts), dtype=np.uint64)
     for n in range(len(starts)):
@@ -148,7 +148,7 @@ def _of_entities(first, spans, tokens, label, n_labels, values):
 
 @helper
 def _parts(lower, starts, ends, labels):
-    """All runs of words inside of longer entities (uint64[M]), and the labels of the entities (int64[M])."""
+    """All shorter runs of words within entities (uint64[M]), and the label of the entity of each run (int64[M])."""
     size = 0
     for n in range(len(starts)):
         length = ends[n] - starts[n]
@@ -169,7 +169,7 @@ def _parts(lower, starts, ends, labels):
 
 @helper
 def _longest(first, begin, stop, label, n_labels, texts, most):
-    """The longest text of an entity that begins at a token outside of all entities: its length, 0 for none, and its label."""
+    """Length, 0 for none, and label of the longest text of an entity that begins at a token outside of all entities."""
     text, length, found = FIRST_HASH, 0, NO_LABEL
     for t in range(begin, min(stop, begin + MOST_WORDS)):
         if label[t] != n_labels or (t > begin and first.begins[t]):

@@ -1,7 +1,7 @@
-"""exp of rows of scores, whole vectors at a time, less their maximum.
+"""exp of rows of scores minus their maximum, in whole vectors.
 
-numpy's exp and loops for the extremes took twice as long: LLVM calls a function for each exp, and makes no vectors of loops for
-a maximum where the sign of 0 and NaN are to be kept, which scores have no use for.
+numpy's exp and loops for minimum and maximum took twice as long: LLVM calls a function for each exp, and does not vectorise a
+maximum that has to keep the sign of 0 and NaN, which scores do not need.
 """
 
 import math
@@ -17,10 +17,10 @@ from .tiles import INT, VECTOR, WHOLE
 
 LEAST = -700.0  # the smallest argument of exp
 _INVERSE = 1.0 / math.log(2.0)
-# log(2) in two parts: a whole number times the first one is exact
+# log(2) in two parts: the product of a whole number and the first part is exact
 _UPPER, _LOWER = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
-_ROUND = 1.5 * 2.0**52  # numbers that it is added to are rounded, and their last bits are those of a whole number
-_BIAS, _FRACTION = 1023, 52  # of the exponent of a number, and the bits behind it
+_ROUND = 1.5 * 2.0**52  # adding it rounds a number, and puts the whole number into the last bits
+_BIAS, _FRACTION = 1023, 52  # exponent of a float64 minus the true one, and number of bits of its fraction
 
 
 def _power_by_loops(rounded):
@@ -29,7 +29,7 @@ def _power_by_loops(rounded):
 
 @with_loops(_power_by_loops)
 def _two_to_the(typing, rounded):
-    """2^n of n + _ROUND: n becomes the exponent of a number."""
+    """2^n for n + _ROUND: n becomes the exponent of a float64."""
 
     def generate(context, builder, signature, arguments):
         exponent = builder.add(builder.bitcast(arguments[0], INT), INT(_BIAS))
@@ -51,8 +51,8 @@ def _extremes_by_loops(rows, t):
 
 @with_loops(_extremes_by_loops)
 def extremes(typing, rows, t):
-    """The largest of the scores (float64[n, P], P a multiple of WHOLE) in a row, and the smallest that is not -inf; -inf and inf
-    if there is none."""
+    """The largest score in a row of scores (float64[n, P], P a multiple of WHOLE), and the smallest that is not -inf; -inf and
+    inf if there is none."""
 
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -88,8 +88,8 @@ def _among(builder, which, vector):
 
 @helper(fastmath={"contract"}, forceinline=True)
 def exp(x):
-    """exp(x) for numbers from LEAST to -LEAST, right to one unit in the last place: 2^n · exp(r), with r between -log(2) / 2 and
-    log(2) / 2, of whose series thirteen terms are added up. Loops around it become vectors."""
+    """exp(x) for numbers from LEAST to -LEAST, exact to one unit in the last place: 2^n · exp(r), with r between -log(2) / 2 and
+    log(2) / 2 and thirteen terms of the series of exp(r). LLVM vectorises loops around this function."""
     rounded = x * _INVERSE + _ROUND
     n = rounded - _ROUND
     r = (x - n * _UPPER) - n * _LOWER
@@ -110,10 +110,10 @@ def exp(x):
 
 @helper(fastmath={"contract"}, forceinline=True)
 def exp_less(rows, t, largest, least):
-    """rows[t] = exp(rows[t] - largest), and 0 where the difference is below the least; NaN stays NaN.
+    """rows[t] = exp(rows[t] - largest), with 0 where the difference is below `least`; NaN stays NaN.
 
-    rows (float64[n, P]): Scores. largest (float64): Not less than they are.
-    least (float64): LEAST, or -SPREAD for numbers that are multiplied with one another.
+    rows (float64[n, P]): Scores. largest (float64): Upper bound of row t.
+    least (float64): LEAST, or -SPREAD for numbers that will be multiplied with each other.
     """
     for j in range(rows.shape[1]):
         difference = rows[t, j] - largest
@@ -123,7 +123,7 @@ def exp_less(rows, t, largest, least):
 
 @helper
 def exp_row(source, row, largest, target, to, least):
-    """target[to] = exp(source[row] - largest), otherwise as `exp_less`. In one loop it would be a function call for each number,
+    """target[to] = exp(source[row] - largest), otherwise as `exp_less`. A single loop would call a function for each number,
     since the arrays might overlap."""
     for j in range(target.shape[1]):
         target[to, j] = source[row, j]

@@ -1,6 +1,6 @@
-"""Phrases of a list in texts: where they are, and which of those that overlap count.
+"""Finds phrases of a list in texts, and resolves overlaps.
 
-A list is a table of hashes, one for each beginning of a phrase: reading goes on for as long as some phrase begins like that.
+The list is a table of hashes, one for each beginning of a phrase: the search reads on while some phrase begins with these words.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ BEGIN, INSIDE, LAST, UNIT = 0, 1, 2, 3
 
 @kernel
 def hash_beginnings(words, starts):
-    """A hash for each word of each phrase, of the phrase up to there: uint64[W].
+    """Hash of each beginning of each phrase, up to and including each word: uint64[W].
 
     words (uint64[W]), starts (int64[N + 1]): The phrases, end to end.
     """
@@ -29,24 +29,24 @@ def hash_beginnings(words, starts):
 
 @kernel
 def positions_in_phrases(words, doc_starts, table, labels, values):
-    """The value of each token: that of its position in the longest phrase that covers it, of phrases of equal length that
-    overlap the first one.
+    """Value of each token, by its position in the longest phrase that covers the token. Of overlapping phrases of equal length
+    the first one counts.
 
-    words (uint64[T]), doc_starts (int64[D + 1]): As the phrases are spelled.
+    words (uint64[T]), doc_starts (int64[D + 1]): Words of the Docs, in the spelling of the phrases.
     table (uint64[S], int32[S]): Slots of beginnings, and their rows.
-    labels (int32[R]): Of the phrase that ends there, by row; -1 where none does.
-    values (uint64[L, 4]): Of BEGIN, INSIDE, LAST and UNIT, by label.
+    labels (int32[R]): Label of the phrase that ends with the beginning of each row; -1 for no phrase.
+    values (uint64[L, 4]): Values for BEGIN, INSIDE, LAST and UNIT, by label.
     RETURNS (uint64[T]): ABSENT outside of phrases.
     """
     covered = np.full(len(words), ABSENT, dtype=np.uint64)
     begins, lengths, found = _matches(words, doc_starts, table, labels)
     if not len(begins):
         return covered
-    # The longest first, of equals the first
+    # The longest first; of equals, the first
     order = np.argsort((lengths.max() - lengths) * len(words) + begins)
     for m in order:
         begin, last, of_label = begins[m], begins[m] + lengths[m] - 1, values[found[m]]
-        # A phrase that is there already is at least as long: this one lies inside it, or overlaps an end
+        # A phrase placed earlier is at least as long: this one lies inside it, or overlaps one of its ends
         if covered[begin] != ABSENT or covered[last] != ABSENT:
             continue
         if begin == last:
@@ -59,7 +59,7 @@ def positions_in_phrases(words, doc_starts, table, labels, values):
 
 @helper
 def _matches(words, doc_starts, table, labels):
-    """All phrases that are there: their first tokens, lengths and labels (int64[M] each)."""
+    """All phrases in the texts: first tokens, lengths and labels (int64[M] each)."""
     slots, rows = table
     matches, size = np.empty((64, 3), dtype=np.int64), 0
     for d in range(len(doc_starts) - 1):

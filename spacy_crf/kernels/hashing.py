@@ -1,9 +1,9 @@
-"""Features as 64-bit hashes, and the open-addressing table that gives each hash its row.
+"""Features as 64-bit hashes, and the open-addressing table that maps each hash to its row.
 
 A template is a list of parts (column, offset); a feature of a token is the template's hash mixed with the values of its parts.
-Columns come in two matrices: those of the lexeme (looked up by its number) and those of the token. They are read at P positions:
-those of the tokens, and some before and behind each sequence, which have lexemes of their own: number ``k - 1`` for k tokens
-before the sequence, ``reach + k - 1`` for k tokens behind it.
+Columns come in two matrices: columns of the lexeme (looked up by its number) and columns of the token. Templates read them at P
+positions: the tokens, and some before and behind each sequence, which have lexemes of their own: number ``k - 1`` at k tokens
+before the sequence, ``reach + k - 1`` at k tokens behind it.
 """
 
 import numpy as np
@@ -11,16 +11,16 @@ import numpy as np
 from . import helper, kernel
 from .numerics import FIRST_HASH, NO_FEATURE, mix
 
-# Value of a column where the token has none, so that no template finds anything. As a number it is -2**63, which no attribute
-# has; of strings, one in 2**64 has it for a hash. (-1 is the head of a token whose head stands before it.)
+# Value of a column at a token without one, so that no template makes a feature. As a number it is -2**63, which no attribute has;
+# a string has this hash with probability 2**-64. (-1 is the head of a token whose head is the token before.)
 ABSENT = np.uint64(1 << 63)
 
-WORD_END = np.uint64(0x110000)  # of no character
+WORD_END = np.uint64(0x110000)  # is no character
 
 
 @kernel
 def mix_all(hashes, values):
-    """``mix`` of each value into its hash (both uint64[N]), in place; an absent value leaves NO_FEATURE."""
+    """Mix each value into its hash (both uint64[N]) by ``mix``, in place; an absent value leaves NO_FEATURE."""
     for n in range(len(hashes)):
         if values[n] == ABSENT or hashes[n] == NO_FEATURE:
             hashes[n] = NO_FEATURE
@@ -67,9 +67,9 @@ def hash_affixes(points, ends, sizes):
 def hash_ngrams(points, ends, size, slots):
     """Hashes of the runs of ``size`` characters of words, each once, with a mark before and behind the word.
 
-    points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, slots (int): The most runs of
-    a word; of a longer one, half of them are its first ones, half its last.
-    RETURNS (hashes uint64[V, slots], first int64[V, slots]): ABSENT where there are no more; and where each run begins, counted
+    points (uint32[N]): Code points of the words, end to end, ends (int64[V]): where each word ends, slots (int): Most runs per
+    word; of a word with more, half of the runs come from its beginning, half from its end.
+    RETURNS (hashes uint64[V, slots], first int64[V, slots]): Hashes, ABSENT in unused slots; and where each run begins, counted
     from the mark.
     """
     hashes, firsts = np.empty((len(ends), slots), dtype=np.uint64), np.empty((len(ends), slots), dtype=np.int64)
@@ -97,7 +97,7 @@ def hash_ngrams(points, ends, size, slots):
 
 @kernel
 def sequence_starts(sent_start, doc_starts):
-    """Where the sequences of a batch begin and end: at the Docs' ends and at known sentence starts.
+    """Bounds of the sequences of a batch: ends of Docs and known sentence starts.
 
     sent_start (uint64[T]): spaCy's SENT_START values: 1 where a sentence is known to start. doc_starts (int64[D + 1])
     RETURNS (int64[B + 1])
@@ -107,18 +107,18 @@ def sequence_starts(sent_start, doc_starts):
     for t in range(n_tokens):
         opens[t] = sent_start[t] == 1
     for start in doc_starts:
-        opens[start] = True  # an empty Doc begins where the next one does, and the last ends behind all tokens
+        opens[start] = True  # an empty Doc begins where the next Doc does; the last empty Doc begins behind all tokens
     return opens.nonzero()[0]
 
 
 @kernel
 def place(numbers, starts, reach):
-    """Numbers at all positions of sequences: at their tokens, and at ``reach`` positions before and behind each sequence.
+    """Spread the numbers of tokens over all positions: those of tokens, and ``reach`` positions before and behind each sequence.
 
-    numbers (int32[T]): Of the tokens.
+    numbers (int32[T]): Number of each token.
     starts (int64[B + 1]): Where sequences begin.
-    RETURNS (placed int32[T + 2 * reach * B], positions int64[T]): The numbers, those of sequence b from
-        ``starts[b] + 2 * reach * b`` on; and the position of each token.
+    RETURNS (placed int32[T + 2 * reach * B], positions int64[T]): The numbers, with sequence b from ``starts[b] + 2 * reach * b``
+        on; and the position of each token.
     """
     placed = np.empty(len(numbers) + 2 * reach * (len(starts) - 1), dtype=np.int32)
     positions = np.empty(len(numbers), dtype=np.int64)
@@ -135,10 +135,10 @@ def place(numbers, starts, reach):
 
 @kernel
 def read_columns(lexemes, lexeme_columns, token_columns, chosen):
-    """Some columns at all positions.
+    """Values of chosen columns at all positions.
 
     lexemes (int32[P]): From `place`, lexeme_columns (uint64[V, C1]), token_columns (uint64[P, C2])
-    chosen (int64[C]): Below C1 columns of the lexeme, else of the token.
+    chosen (int64[C]): The columns: numbers below C1 are columns of the lexeme, others of the token.
     RETURNS (uint64[C, P])
     """
     n_lexeme_columns = lexeme_columns.shape[1]
@@ -156,13 +156,13 @@ def read_columns(lexemes, lexeme_columns, token_columns, chosen):
 
 @kernel
 def hash_features(values, reach, seeds, part_starts, part_columns, part_offsets):
-    """Hash of every template at every position, in whole vectors: token by token took six times as long.
+    """Hash of every template at every position. Whole vectors take a sixth of the time of token by token.
 
     values (uint64[C, P]): From `read_columns`.
     seeds (uint64[M]): The templates' own hashes; template m has parts ``part_starts[m]:part_starts[m + 1]``.
     part_columns (int64[N]), part_offsets (int64[N]): The column that each part reads, and how far away, at most ``reach``
         positions.
-    RETURNS (uint64[M, P]): NO_FEATURE where a part is absent, and at positions outside a sequence no hash of anything.
+    RETURNS (uint64[M, P]): NO_FEATURE where a part is absent; values at positions outside a sequence are meaningless.
     """
     n_inner = max(0, values.shape[1] - 2 * reach)
     hashes = np.zeros((len(seeds), values.shape[1]), dtype=np.uint64)
@@ -191,7 +191,7 @@ def find_slot(keys, key):
 
 @kernel
 def make_sieve(keys):
-    """16 bits for each key (uint64[N]), of which one is set: uint64[M]."""
+    """Sieve of 16 bits or more per key (uint64[N]), one of which is set for each key: uint64[M]."""
     size = 1
     while 4 * size < len(keys):
         size *= 2
@@ -203,16 +203,16 @@ def make_sieve(keys):
 
 @helper
 def passes(bits, key):
-    """Whether the sieve lets a key pass: every key that it was made of, and few others."""
+    """Whether a sieve lets a key pass: it passes every key that it was made from, and few others."""
     word = bits[(key >> np.uint64(38)) & np.uint64(len(bits) - 1)]
     return (word >> (key >> np.uint64(32) & np.uint64(63))) & np.uint64(1) != 0
 
 
 @kernel
 def insert(slots, rows, keys, first_row):
-    """Put new keys into a table with room for them; their rows begin with ``first_row``.
+    """Insert new keys into a table that has room for them; their rows begin with ``first_row``.
 
-    The row is written before its key, so that a thread that looks the key up meanwhile finds both or nothing.
+    The kernel writes the row before its key, so a thread that looks up the key meanwhile finds both or nothing.
     """
     for n in range(len(keys)):
         slot = find_slot(slots, keys[n])
@@ -235,18 +235,18 @@ def look_up(slots, rows, keys, found):
 
 @helper
 def sift(hashes, positions, asked, table, keys, tokens, rows, size):
-    """Append the known features of some tokens to the ``size`` features that were found before.
+    """Append the known features of selected tokens to the ``size`` features found earlier.
 
     hashes (uint64[P]): The features at all positions.
     positions (int64[T]): The positions of the tokens.
-    asked (int32[N]): The tokens.
+    asked (int32[N]): The selected tokens.
     table: A sieve (uint64[L]), slots (uint64[M]) and rows (int32[M]).
     keys (uint64[N + 1]): Is overwritten.
-    tokens, rows (int32[at least size + N + 1]): Receive what is found.
+    tokens, rows (int32[at least size + N + 1]): Receive the token and the row of each feature.
     RETURNS (int): The new size.
 
-    No branch predictor knows which features are known. So all are sieved without a branch first, and only those that pass are
-    looked up, nearly all of which are known: in half of the time.
+    Branch predictors cannot predict which features are known. So a sieve without branches comes first, and only the features that
+    pass are looked up, nearly all of which are known: this takes half of the time.
     """
     sieve, slots, rows_of_slots = table
     first, passed = size, 0
@@ -270,7 +270,7 @@ def find_known(hashes, positions, table):
     hashes (uint64[M, P]): From `hash_features`, positions (int64[T]), table: As in `sift`.
     RETURNS (tokens int32[F], rows int32[F])
     """
-    n_tokens, size = len(positions), np.int64(0)  # of a literal `sift` would have a variant
+    n_tokens, size = len(positions), np.int64(0)  # with a literal, numba would compile a second variant of `sift`
     tokens = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
     rows = np.empty(len(hashes) * n_tokens + 1, dtype=np.int32)
     asked, keys = np.empty(n_tokens, dtype=np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
@@ -283,9 +283,9 @@ def find_known(hashes, positions, table):
 
 @kernel
 def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
-    """Count keys, and give each new one the next row, in a table with room for all of them.
+    """Count keys in a table that has room for all of them, and give each new key the next row.
 
-    counts (int32[R]): Of each row, for R at least ``n_rows`` and the number of new keys.
+    counts (int32[R]): Count of each row; R is at least ``n_rows`` plus the number of new keys.
     new_keys (uint64[N]), new_at (int64[N]): Receive the new keys, and where they were first met.
     RETURNS (int): Rows in use.
     """
@@ -306,7 +306,7 @@ def count(slots, rows, keys, n_rows, counts, new_keys, new_at):
 
 @kernel
 def mark_pairs(rows, starts, columns, column_starts, seen):
-    """Mark the pairs of a feature and a column that meet at some token.
+    """Mark the pairs of a feature and a column that occur together at some token.
 
     rows (int32[nnz]), starts (int64[T + 1]): Features of each token.
     columns (int32[N]), column_starts (int64[T + 1]): Columns of each token.

@@ -1,8 +1,8 @@
-"""Linear chains: forward, backward and their relatives over a chunk of sequences laid end to end.
+"""Linear chains: forward-backward, Viterbi, samples and path scores for a chunk of sequences laid end to end.
 
 The recursions (``scale forward expectations transition_expectations``) run in the linear domain: every row of exp(emissions) is
 divided by its maximum, every row of alpha and beta by its sum, and the logarithms of the divisors are added up. Sequences that
-they refuse go to the textbook recursions of `log_space`, which are slower and never wrong.
+these recursions refuse go to the textbook recursions of `log_space`, which are slower and never wrong.
 
 When the scaled recursions refuse, and why nothing is lost when they don't. Numbers vanish below 1e-308. Let every score
 that is not -inf lie within SPREAD = 300 of the largest one of its array (the spread of a row of emissions plus that of
@@ -13,9 +13,9 @@ TINY = 1e-100. Then each product that the recursions form is exactly 0, because 
 path is allowed. The one product that may vanish is alpha · emission · beta in the expectation of a transition, and
 only where that expectation is itself below 1e-300.
 
-Shapes: n tokens of the chunk, S states, P columns of rows of whole vectors: those behind the first S have potential 0, and the
-inner loops run without a remainder. Matrices of transitions are [1, ...] if all positions share them, else [n, ...]: token t
-reads matrix ``t * step`` with step 0 or 1.
+Shapes: n tokens of the chunk, S states, P columns in rows of whole vectors: columns behind the first S have potential 0, and
+inner loops have no remainder. Matrices of transitions are [1, ...] if all positions share them, else [n, ...]: token t reads
+matrix ``t * step`` with step 0 or 1.
 
 Where most transitions are forbidden, the scaled recursions and `viterbi` skip them. They run over the states in another
 order, in which nearly all allowed transitions lie inside one block of the matrix: from R states, the first of them
@@ -29,8 +29,8 @@ For the tags of BILUO:
           L-*  # # # # #
           I-*              . . . .
 
-In front come the targets of the block that are not sources too, then those that are, then its other sources: so both are
-contiguous. R, C and ``offset`` are multiples of LANES; rows and columns added by rounding are in the block and have no arcs.
+The order has the targets of the block that are not sources, then those that are, then its other sources: so both are contiguous.
+R, C and ``offset`` are multiples of LANES; rows and columns added by rounding are in the block and have no arcs.
 Where all this would not pay, the block is the whole matrix (R = C, S rounded up), there are no arcs, and the order is that of the
 states. In the linear domain the rows of blocks are filled up with 0 to whole vectors: C+ and R+ columns.
 """
@@ -49,7 +49,7 @@ from .tiles import add_product, add_products_of_neighbours
 FEW = 16  # states among which a path is searched
 ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
 
-# Numba compiles a helper anew for a literal that it is given, but not for these
+# Numba compiles a helper again for each literal argument, but not for these variables
 _ZERO, _NO, _YES = np.int64(0), np.bool_(False), np.bool_(True)
 
 
@@ -66,10 +66,10 @@ class ChainArrays(NamedTuple):
 class BlockLayout(NamedTuple):
     """Where the allowed transitions are."""
 
-    order: Ints  # [S] which state comes as number k
-    number: Ints  # [S] the number of each state
+    order: Ints  # [S] state at each place of the order
+    number: Ints  # [S] place of each state in the order
     offset: int
-    source: NDArray[np.int32]  # [A] numbers in the order
+    source: NDArray[np.int32]  # [A] places in the order
     target: NDArray[np.int32]  # [A]
     shape: tuple[int, int]  # R and C
 
@@ -79,7 +79,7 @@ class ScaledPotentials(NamedTuple):
 
     emissions: Floats  # [n, P]
     block: Floats  # [1 or n, R, C+] transitions
-    transposed: Floats  # [1 or n, C, R+] the same, next state by state
+    transposed: Floats  # [1 or n, C, R+] the transposed block
     arcs: Floats  # [A] transitions outside the block
     runs: NDArray[np.uint64]  # [N, 4] runs of arcs, see `_multiply`
     first: Floats  # [P]
@@ -89,8 +89,8 @@ class ScaledPotentials(NamedTuple):
     starts: Ints  # [B + 1]
 
 
-# The helpers of the recursions are inlined by force: LLVM thinks them too large, and handing over the parts of all their
-# arrays took 30 of the 112 ns that `forward` needed for a token of 22 states. (LLVM does it in less time than numba would.)
+# The helpers of the recursions are always inlined: LLVM thinks them too large, and passing the parts of all their arrays took 30
+# of the 112 ns that `forward` needed for a token of 22 states. (LLVM inlines faster than numba.)
 
 
 # ---------------------------------------------------------------------------------------------- scaled linear domain
@@ -98,11 +98,11 @@ class ScaledPotentials(NamedTuple):
 
 @kernel
 def scale(emissions, order, scaled, shift, spread):
-    """Exponentials of each row less its maximum.
+    """Exponentials of each row minus its maximum.
 
     emissions (float64[n, S]): Scores.
-    order (int64[S]): Which state comes as number k; empty if they stay as they are.
-    scaled (float64[n, P]): Receives the exponentials; the added columns get 0.
+    order (int64[S]): State at each place of the order; empty to keep the order of the states.
+    scaled (float64[n, P]): Receives the exponentials; columns behind the first S get 0.
     shift (float64[n]): The maxima are added to it, 0 for rows without any finite score.
     spread (float64[n]): The distance between the largest and the smallest finite score of each row is added to it.
     """
@@ -115,7 +115,7 @@ def scale(emissions, order, scaled, shift, spread):
                 scaled[t, j] = emissions[t, j]
         for j in range(emissions.shape[1], scaled.shape[1]):
             scaled[t, j] = -np.inf
-    # A loop of its own: vectors would have to wait for numbers that were stored one by one just before
+    # A loop of its own: vector loads would have to wait for numbers that were stored one by one just before
     for t in range(emissions.shape[0]):
         largest, smallest = extremes(scaled, t)
         if largest == -np.inf:
@@ -127,11 +127,11 @@ def scale(emissions, order, scaled, shift, spread):
 
 @helper(fastmath=LINEAR, forceinline=True)
 def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
-    """target[t] = source[s] @ matrix k, which is a block, with rows from ``first`` on and columns from ``to`` on, and arcs.
+    """target[t] = source[s] @ matrix k: a block with rows from ``first`` on and columns from ``to`` on, and arcs.
 
-    runs (uint64[N, 4]): Of each: source and target of an arc, its number, and of how many arcs, it being the first, both rise by
-        one: these are added as vectors. (Without a sign, or LLVM would not vectorise; slices of each would be counted.)
-    back (bool): From targets to sources.
+    runs (uint64[N, 4]): For each run of arcs: the source, target and number of its first arc, and its length. Both sources and
+        targets rise by one, so runs are added in vectors. (Signed numbers would prevent that; slices are counted.)
+    back (bool): Whether arcs are followed from targets to sources.
     """
     for j in range(target.shape[1]):
         target[t, j] = 0.0
@@ -146,7 +146,7 @@ def _multiply(blocks, k, source, s, first, target, t, to, runs, back, arcs):
 
 @helper(fastmath=LINEAR, forceinline=True)
 def normalise(rows, t, factors):
-    """Multiply a row by another one, and divide it by its sum.
+    """Multiply a row by another row, and divide the result by its sum.
 
     RETURNS (float64): The sum; 0 if nothing is left, -1 if positive entries are too small to be trusted.
     """
@@ -169,11 +169,11 @@ def normalise(rows, t, factors):
 
 @kernel(fastmath=LINEAR)
 def forward(potentials, layout, alpha, log_z):
-    """Probability of each state at each token, given the tokens up to it.
+    """Forward pass: probability of each state at each token, given the tokens up to this one.
 
     potentials (ScaledPotentials), layout (BlockLayout)
     alpha (float64[n, P]): Receives the rows, each with sum 1.
-    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence must be done in log space.
+    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence needs log space.
     """
     emissions, block, _, arcs, runs, first, last, shift, spread, starts = potentials
     offset = layout.offset
@@ -207,19 +207,19 @@ def forward(potentials, layout, alpha, log_z):
 
 @kernel(fastmath=LINEAR)
 def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first, d_last):
-    """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
+    """Backward pass after `forward`: the derivative of sum_b weights[b] · log_z[b].
 
-    potentials (ScaledPotentials), layout (BlockLayout): As in `forward`. The emissions hold emissions · beta afterwards, 0 where
-        a sequence begins.
+    potentials (ScaledPotentials), layout (BlockLayout): As in `forward`. The kernel overwrites the emissions with emissions ·
+        beta, 0 where a sequence begins.
     weights (float64[B]): Factor of each sequence.
-    alpha (float64[n, P]): From `forward`. Scaled afterwards, such that the step from i at t - 1 to j at t is expected
-        alpha[t - 1, i] · transitions[i, j] · emissions[t, j] times.
-    log_z (float64[B]): From `forward`. Receives NaN if the sequence must be done in log space: it has expectations 0 then.
+    alpha (float64[n, P]): From `forward`. The kernel rescales it such that alpha[t - 1, i] · transitions[i, j] · emissions[t, j]
+        is the expected number of steps from i at t - 1 to j at t.
+    log_z (float64[B]): From `forward`. Receives NaN for a sequence that needs log space; its expectations are 0.
     d_emissions (float64[n, S]), d_first, d_last (float64[S]): Receive the expectations, state by state (first, last: added).
     """
     emissions, _, transposed, arcs, runs, _, last, _, _, starts = potentials
     order, offset = layout.order, layout.offset
-    beta = np.empty((2, alpha.shape[1]))  # of a token, and its expectations
+    beta = np.empty((2, alpha.shape[1]))  # beta of a token, and the token's expectations
     states = d_emissions.shape[1]
     width = alpha.shape[1]
     in_order = True
@@ -243,7 +243,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
                 if divisor < TINY or total < TINY * divisor:
                     trusted = False
                     break
-                # alpha[t] now serves the step to t + 1, whose product the divisor has shrunk
+                # From here on alpha[t] is scaled for the step to t + 1, whose product the divisor has made smaller
                 inverse, factor = 1.0 / divisor, weights[b] / total
                 too_small = 0
                 for j in range(width):
@@ -277,7 +277,7 @@ def expectations(potentials, layout, weights, alpha, log_z, d_emissions, d_first
 
 @kernel(fastmath=LINEAR)
 def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
-    """Products of neighbouring rows that `expectations` left, still to be multiplied by the exp of the transitions.
+    """Expected transitions, up to the factor exp(transition): products of neighbouring rows after `expectations`.
 
     potentials (ScaledPotentials), layout (BlockLayout), alpha (float64[n, P]): From `expectations`.
     d_block (float64[1 | n, R, C+]): The products in the block, added over all tokens if there is one matrix.
@@ -316,15 +316,15 @@ def transition_expectations(potentials, layout, alpha, d_block, d_arcs):
 
 @kernel
 def viterbi(scores, layout, block, arcs, states, totals):
-    """Most probable path of each sequence; the lowest state wins a tie.
+    """Most probable path of each sequence; of equal paths, the one with the lowest states.
 
     scores (ChainArrays), layout (BlockLayout)
-    block (float64[1 or n, R, C]), arcs (float64[A]): The transitions in the order of the layout, -inf where rounding added some.
+    block (float64[1 or n, R, C]), arcs (float64[A]): Transitions in the order of the layout, -inf in entries that rounding added.
     states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.
 
-    Backpointers are not kept: along the best path, and only there, the way back asks once more which predecessor was
-    best. That leaves an addition and a maximum per arc, vectorised over j.
+    The kernel keeps no backpointers: the way back searches for the best predecessor again, along the best path only. The forward
+    pass then takes one addition and one maximum per arc, vectorised over j.
     """
     emissions, transitions, first, last, starts = scores
     order, _, offset, source, target, (height, width) = layout
@@ -366,7 +366,7 @@ def viterbi(scores, layout, block, arcs, states, totals):
             states[begin:end] = -1
             continue
         states[end - 1] = best
-        for t in range(end - 1, begin, -1):  # as `best_before`, which would take a tenth of all the time more
+        for t in range(end - 1, begin, -1):  # written out: calling `best_before` would add a tenth to the total time
             j, score = best, -np.inf
             for i in range(size):
                 score = max(score, delta[t - 1, i] + transitions[t * step, i, j])
@@ -378,14 +378,14 @@ def viterbi(scores, layout, block, arcs, states, totals):
 
 @kernel
 def viterbi_among_likely(scores, marginals, log_z, states, found):
-    """`viterbi` where the posterior is known.
+    """`viterbi` for sequences whose posterior is known.
 
-    A path is at most as probable as each state on it. So the best path has no state that is less probable than some path: here
-    the path of the likeliest allowed state at each token. Few states are left, and the search among them takes next to no time.
+    A path is at most as probable as each of its states. So the best path contains no state that is less probable than a known
+    path: here, the path of the likeliest allowed state at each token. Few states remain, and searching them takes almost no time.
 
     marginals (float64[n, S]), log_z (float64[B]): Probability of each state at each token, and log partitions.
     states (int32[n]): Receives the paths.
-    found (bool[B]): Receives whether there is one; the other sequences have too many likely states, or no trusted posterior.
+    found (bool[B]): Receives whether the kernel found the path; others have too many likely states or no reliable posterior.
     """
     emissions, transitions, first, last, starts = scores
     size = emissions.shape[1]
@@ -418,7 +418,7 @@ def viterbi_among_likely(scores, marginals, log_z, states, found):
             score += emissions[t, state] + (first[state] if t == begin else transitions[t * step, before, state])
             before = state
         threshold = np.exp(score + last[before] - log_z[b]) * ALMOST
-        if not threshold > 0.0:  # it is no path
+        if not threshold > 0.0:  # the likeliest states form no allowed path
             found[b] = False
             continue
         for t in range(begin, end):
@@ -460,10 +460,10 @@ def viterbi_among_likely(scores, marginals, log_z, states, found):
 
 @kernel
 def sample(linear, number, last, predecessors, arcs, starts, uniforms, states):
-    """Draw labellings from the posterior: forward filtering has been done, this is backward sampling (Scott 2002).
+    """Draw labellings from the posterior by backward sampling after the forward pass (Scott 2002).
 
-    linear (float64[n, P], float64[B]): Rows and log partitions of `forward`. number (int[S]): The columns of states in the rows.
-    last (float64[P]): exp of the scores of ends.
+    linear (float64[n, P], float64[B]): Rows and log partitions from `forward`. number (int[S]): Column of each state in the rows.
+    last (float64[P]): exp of the scores `last`.
     predecessors (int64[S + 1], int64[A]), arcs (float64[A]): See `Work.predecessors`, and exp of the scores of these transitions.
     uniforms (float64[N, n]): Random numbers in [0, 1). states (int32[N, n]): Receives the paths, -1 where none is allowed.
     """
@@ -509,7 +509,7 @@ def path_score(scores, states, totals):
 
 @kernel
 def path_expectations(states, weights, out):
-    """Add weights[b] for each score that the path of sequence b uses; sequences with a negative state add nothing."""
+    """Add weights[b] to the entry of each score that the path of sequence b uses; sequences with a negative state add nothing."""
     d_emissions, d_transitions, d_first, d_last, starts = out
     step = 1 if d_transitions.shape[0] > 1 else 0
     for b in range(starts.shape[0] - 1):

@@ -1,7 +1,7 @@
-"""Functions of kernels in LLVM's own language, each with loops that take its place where it doesn't compile.
+"""Functions of kernels in LLVM IR, each with a Python loop that replaces it where the IR does not compile.
 
-The language changes from version to version (typed pointers went, say), and numba promises nothing about it. So the first kernel
-that calls such a function compiles it alone before. If that fails, kernels use the loops: slower, with the same results.
+The IR changes between versions (typed pointers are gone, for example), and numba promises nothing about it. So the first
+kernel that calls such a function compiles it alone first. If that fails, kernels use the loop: slower, with the same results.
 """
 
 from functools import wraps
@@ -14,15 +14,15 @@ from numba.extending import intrinsic
 
 from ..errors import Warnings, announcements
 
-_LINE = 64  # bytes of a line of a cache
+_LINE = 64  # bytes of a cache line
 _INT, _LONG = ir.IntType(32), ir.IntType(64)
 _TO_READ, _ALL_CACHES, _DATA = _INT(0), _INT(3), _INT(1)
 
 
 def with_loops(loops):
-    """Decorate the definition of an intrinsic (see `numba.extending.intrinsic`): kernels call what is returned.
+    """Decorator for an intrinsic (see `numba.extending.intrinsic`) with a fallback; kernels call the function that it returns.
 
-    loops (Callable): The same function in Python, which numba can compile too.
+    loops (Callable): The fallback: the same function in Python that numba can compile.
     """
 
     def decorate(typed):
@@ -47,13 +47,13 @@ _found: dict = {}
 
 
 def _compiles(typed, arguments) -> bool:
-    """Whether LLVM takes what an intrinsic generates: tried once in a process."""
+    """Whether LLVM compiles the code that an intrinsic generates; each process tries once."""
     if typed not in _found:
         function = intrinsic(typed)
         try:
             numba.njit(lambda given: function(*given)).compile((types.Tuple([*map(types.unliteral, arguments)]),))
             _found[typed] = True
-        except Exception as error:  # whatever numba or LLVM has against it
+        except Exception as error:  # any error of numba or LLVM
             is_first, _found[typed] = False not in _found.values(), False
             reason = str(error).strip().splitlines() or [type(error).__name__]
             if is_first:
@@ -67,8 +67,8 @@ def _fetch_nothing(array, begin, end):
 
 @with_loops(_fetch_nothing)
 def fetch(typing, array, begin, end):
-    """Ask for array[begin:end], of an array taken as flat, before it is read: where no cache of a core holds a table, a row takes
-    as long to come as to be added. The range may reach beyond the array's end."""
+    """Prefetch array[begin:end], where the array counts as flat: when a table fits no core's cache, loading a row takes as long
+    as adding it. The range may reach beyond the end of the array."""
 
     def generate(context, builder, signature, arguments):
         pointer_type = ir.IntType(8).as_pointer()

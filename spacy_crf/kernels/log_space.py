@@ -1,20 +1,20 @@
 """Chains of pieces – tokens, or segments – in logarithms: sums, the best labellings in their order, and samples.
 
-A labelling cuts a sequence into pieces of 1 to K tokens, with a state each; of linear chains, K is 1. A piece of state j over the
+A labelling cuts a sequence into pieces of 1 to K tokens, with a state each; in linear chains K is 1. A piece of state j over the
 tokens b to t has the score
 
-    opening[b, j] + closing[t, j] + lengths[t - b, j] + spans[n, j]      the last where the span is listed, as number n
+    opening[b, j] + closing[t, j] + lengths[t - b, j] + spans[n, j] spans[n, j] only for listed spans, by number n
 
-and two neighbouring pieces that of their transition. Between pieces stands one sum over states, so all is O(T·(K·S + S²)) time
-and O(T·S + K·S) memory beyond the scores (Sarawagi & Cohen 2004, with the transitions factored out).
+and two neighbouring pieces add the score of their transition. Between pieces there is one sum over states, so the recursions take
+O(T·(K·S + S²)) time and O(T·S + K·S) memory beyond the scores (Sarawagi & Cohen 2004, with the transitions factored out).
 
     entered[b, j]  prefixes before b, with the step into a piece of state j that begins at b, and its opening
     left[t, j]     prefixes whose last piece has state j and ends with t
     leaving[t, j]  suffixes behind t, with the step out of a piece of state j that ends with t, and its closing
     out[b, j]      suffixes whose first piece has state j and begins at b
 
-These recursions are never wrong, whatever the scores and whatever a clamp forbids. Sums over steps are products less the maxima
-where none of these can vanish, and sums of logarithms elsewhere, or where transitions depend on the token.
+These recursions are never wrong, whatever the scores and whatever a clamp forbids. Sums over steps are matrix products of
+exponentials minus maxima where no product can underflow, and log-sums elsewhere, or where transitions depend on the token.
 
 Shapes: n tokens of a chunk, S states, K longest piece, N listed spans. Matrices of transitions are [1, ...] if all positions
 share them, else [n, ...]: token t reads matrix ``t * step`` with step 0 or 1.
@@ -48,7 +48,7 @@ class SegmentArrays(NamedTuple):
 
 
 class LogPotentials(NamedTuple):
-    """Scores of a chunk in the form that the recursions take, without those that a clamp forbids."""
+    """Scores of a chunk as the recursions take them, without the scores that a clamp forbids."""
 
     opening: Floats  # [n, S] see `semi_markov.running_sums`
     closing: Floats  # [n, S]
@@ -67,7 +67,7 @@ def gather(log_potentials, t, begin, entered, terms):
     """Scores of the pieces that end with t: terms[k, j] = entered[t-k, j] + lengths[k, j] + spans[.., j], all but closing.
 
     terms (float64[K, S]): Receives them; -inf where a piece is forbidden.
-    RETURNS (int): How many lengths there are.
+    RETURNS (int): Number of possible lengths.
     """
     lengths, spans = log_potentials.lengths, log_potentials.spans
     span_of, reach = log_potentials.span_of, log_potentials.reach
@@ -85,9 +85,9 @@ def gather(log_potentials, t, begin, entered, terms):
 
 @helper
 def _exponentials(transitions, turned):
-    """exp of a matrix that all tokens share, less the maximum; target by source if it is turned.
+    """exp of a matrix that all tokens share, minus the maximum; target by source if `turned`.
 
-    RETURNS (float64[S, S], float64): It and the maximum, -inf if there is none.
+    RETURNS (float64[S, S], float64): The exponentials, and the maximum, -inf if no score is finite.
     """
     size, top = transitions.shape[1], -np.inf
     exps = np.empty((size, size))
@@ -110,9 +110,9 @@ def _largest(rows, t):
 
 @helper
 def _step(rows, t, transitions, k, known, room, sums, to):
-    """sums[to, j] = logsum_i(rows[t, i] + transitions[k, i, j]), or where these are turned, transitions[k, j, i].
+    """sums[to, j] = logsum_i(rows[t, i] + transitions[k, i, j]), with transitions[k, j, i] if the transitions are turned.
 
-    known (tuple): From `_exponentials`, and whether they are turned. room (float64[1, S])
+    known (tuple): Result of `_exponentials`, and whether the transitions are turned. room (float64[1, S]): Work space.
     """
     exps, top, turned = known
     size = sums.shape[1]
@@ -136,7 +136,7 @@ def _step(rows, t, transitions, k, known, room, sums, to):
 
 @helper
 def _sum_lengths(terms, n_lengths, shares, sums, to):
-    """sums[to, j] = logsum_k(terms[k, j]); shares (float64[K, S]) is room."""
+    """sums[to, j] = logsum_k(terms[k, j]); shares (float64[K, S]) is work space."""
     size = terms.shape[1]
     for j in range(size):
         sums[to, j] = terms[0, j]
@@ -232,9 +232,9 @@ def log_backward(log_potentials, leaving, out):
 
 @kernel
 def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, log_z, out):
-    """Expectations from what `log_forward` and `log_backward` left: the derivative of sum_b weights[b] · log_z[b].
+    """Expectations from the rows of `log_forward` and `log_backward`: the derivative of sum_b weights[b] · log_z[b].
 
-    out (SegmentArrays): Its begins, ends, lengths, spans and transitions are added to.
+    out (SegmentArrays): Receives the sums in begins, ends, lengths, spans and transitions, which are added to.
     """
     _, _, lengths, spans, transitions, _, _, span_of, reach, starts = log_potentials
     _, d_begins, d_ends, d_lengths, d_spans, d_transitions, _, _, _, _ = out
@@ -267,7 +267,7 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
                 continue
             before, after = _largest(left, t - 1), _largest(suffixes, t)
             exponent = before + after + top - log_z[b]
-            # The sum of all products that vanish is less than 1e-130 · e^exponent
+            # All products that underflow sum to less than 1e-130 · e^exponent
             if -np.inf < exponent < SPREAD / 3.0:
                 exp_row(left, t - 1, before, room, 0, -SPREAD)
                 exp_row(suffixes, t, after, room, 1, -SPREAD)
@@ -286,12 +286,12 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
 
 @kernel
 def n_best(log_potentials, predecessors, n, states, totals):
-    """The n best labellings of one sequence of at least one token, best first. Among equals: the lower state of the last piece,
-    the shorter last piece, then the same of the one before, and so on to the front.
+    """The n best labellings of one sequence of at least one token, best first. Of equal labellings the first has the lower state
+    in the last piece, then the shorter last piece, then likewise for the pieces before.
 
     predecessors (int64[S + 1], int64[A]): See `Work.predecessors`.
     states (int32[n, T]), totals (float64[n]): Receive the paths.
-    RETURNS (int): How many paths there are, at most n.
+    RETURNS (int): Number of paths, at most n.
     """
     opening, closing, lengths, spans, transitions, first, last, span_of, reach, _ = log_potentials
     tokens, size = opening.shape
@@ -299,7 +299,7 @@ def n_best(log_potentials, predecessors, n, states, totals):
     step = 1 if transitions.shape[0] > 1 else 0
     entered, left = np.full((tokens, size, n), -np.inf), np.full((tokens, size, n), -np.inf)
     from_state, from_rank = np.full((tokens + 1, size, n), np.int32(-1)), np.empty((tokens + 1, size, n), np.int32)
-    longer = np.empty((tokens, size, n), np.int32)  # how many tokens more than one
+    longer = np.empty((tokens, size, n), np.int32)  # tokens of the piece after its first
     enter_rank = np.empty((tokens, size, n), np.int32)
     rows, extra = np.empty(max(size, longest), dtype=np.int64), np.empty(max(size, longest))
     scores = np.empty(n)
@@ -327,7 +327,7 @@ def n_best(log_potentials, predecessors, n, states, totals):
             break
         n_lengths = min(longest, t + 1)
         for j in range(size):
-            if longest == 1 and reach[t, j] <= t and span_of[t, 0] < 0:  # there is nothing to merge
+            if longest == 1 and reach[t, j] <= t and span_of[t, 0] < 0:  # a single list: nothing to merge
                 for rank in range(n):
                     longer[t, j, rank], enter_rank[t, j, rank] = 0, rank
                     left[t, j, rank] = entered[t, j, rank] + lengths[0, j] + closing[t, j]
@@ -356,11 +356,11 @@ def n_best(log_potentials, predecessors, n, states, totals):
 
 @kernel
 def sample(log_potentials, predecessors, entered, left, uniforms, states):
-    """Draw labellings from the posterior: forward filtering has been done, this is backward sampling.
+    """Draw labellings from the posterior: backward sampling after the forward pass.
 
     predecessors (int64[S + 1], int64[A]): See `Work.predecessors`.
     entered, left (float64[n, S]): From `log_forward`.
-    uniforms (float64[N, n, 2]): Random numbers in [0, 1): at the last token of a piece for its state and its length.
+    uniforms (float64[N, n, 2]): Random numbers in [0, 1): the two at the last token of a piece choose its state and its length.
     states (int32[N, n]): Receives the paths, -1 where a sequence has no allowed path.
     """
     _, _, lengths, _, transitions, _, last, _, _, starts = log_potentials
@@ -380,7 +380,7 @@ def sample(log_potentials, predecessors, entered, left, uniforms, states):
                     arc = last[possible[m]] if state == -1 else transitions[(t + 1) * step, possible[m], state]
                     column[m] = left[t, possible[m]] + arc
                 drawn = draw(column[: len(possible)], uniforms[n, t, 0])
-                if drawn == -1:  # only possible at the last token: no path at all
+                if drawn == -1:  # happens only at the last token: no path is allowed
                     states[n, begin : t + 1] = -1
                     break
                 state = possible[drawn]

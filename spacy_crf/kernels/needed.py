@@ -1,5 +1,5 @@
-"""Which kernels training and prediction call, by structure, as the shipped configs have it: with the default features of tokens,
-trained by L-BFGS. A progress bar shows how many are left. A kernel that is compiled for numbers of two widths is there twice."""
+"""Lists the kernels that training and prediction call, by structure, with the shipped configs: default token features, trained by
+L-BFGS. A progress bar shows how many are left to compile. A kernel that is compiled for numbers of two widths is listed twice."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Changes that this package makes to numba, once, before the first kernel is declared."""
+"""Patches that this package applies to numba, once, before the first kernel is declared."""
 
 import gc
 import importlib
@@ -11,10 +11,10 @@ from numba.np import linalg
 
 
 def number_at_random() -> None:
-    """Give machine code names that no other process gives to different code.
+    """Give compiled functions names that no other process gives to different code.
 
-    numba distinguishes functions of the same name and arguments by a number, and counts from 1 in every process. A process that
-    loads kernels which two others compiled may find two inner functions with one number. The linker takes one for the other:
+    numba distinguishes functions of the same name and arguments by a number that counts from 1 in every process. A process that
+    loads kernels from two other processes may find two inner functions with the same number. The linker takes one for the other:
     `np.sort` of one kernel is then `np.argsort` of the other, and sorts nothing (numba issue 10486). From now on this process,
     and those forked from it, use 64 random bits of the operating system as numbers, for other packages too.
     """
@@ -22,14 +22,14 @@ def number_at_random() -> None:
 
 
 def postpone_blas() -> None:
-    """Keep numba from looking for BLAS before anyone multiplies matrices.
+    """Keep numba from looking for BLAS before any kernel multiplies matrices.
 
-    With the first kernel, even one from its cache, numba imports `scipy.linalg` to know whether it is there, which takes 0.1 to
-    0.2 s of CPU time. numba asks again when it compiles a product of matrices; no kernel of this package has one.
+    With its first kernel, even a cached one, numba imports `scipy.linalg` to check whether it is installed, which takes 0.1 to
+    0.2 s of CPU time. numba checks again when it compiles a matrix product; no kernel of this package has one.
     """
     search = getattr(linalg, "ensure_blas", None)
     if search is None:
-        return  # a numba that looks for it elsewhere
+        return  # this version of numba looks for BLAS elsewhere
     linalg.ensure_blas = _found
     try:
         arraymath = importlib.import_module("numba.np.arraymath")
@@ -44,14 +44,14 @@ def _found() -> None:
 
 
 class PausedCollector(event.Listener):
-    """Turns Python's garbage collector off while a kernel is compiled, if it was on.
+    """Turns Python's garbage collector off while numba compiles a kernel, if the collector was on.
 
-    The objects that numba makes for a kernel live until it is compiled. The collector went through them, and through
-    all that spaCy has loaded, again and again, and took a seventh of the time.
+    The objects that numba makes for a kernel live until the kernel is compiled. The collector traversed them, and everything that
+    spaCy has loaded, again and again: a seventh of the time.
     """
 
     def __init__(self) -> None:
-        self._depth = 0  # a kernel is compiled with the helpers that it calls, by one thread at a time
+        self._depth = 0  # numba compiles a kernel with its helpers, in one thread at a time
         self._was_on = False
 
     def on_start(self, event: event.Event) -> None:
@@ -67,5 +67,5 @@ class PausedCollector(event.Listener):
 
 
 def pause_collector() -> None:
-    """Pause the garbage collector whenever numba compiles something."""
+    """Pause the garbage collector whenever numba compiles a function."""
     event.register("numba:compile", PausedCollector())

@@ -1,4 +1,4 @@
-"""Numbers and small functions that several kernels need."""
+"""Constants and small functions that several kernels need."""
 
 import math
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from . import helper
 
-LANES = 4  # of a vector: arrays are padded to whole ones
-SPREAD = 300.0  # scores that meet in the linear domain lie no further apart
-TINY = 1e-100  # normalised numbers below this are not trusted
+LANES = 4  # numbers in a vector; arrays are padded to whole vectors
+SPREAD = 300.0  # largest distance between scores that meet in the linear domain
+TINY = 1e-100  # normalised numbers below this one are not trusted
 
-# In the linear domain there are no infinities: sums may be reordered (vectorised) and fused with products.
+# The linear domain has no infinities: sums may be reordered (vectorised) and fused with products.
 LINEAR = {"reassoc", "contract"}
 
-NO_FEATURE = np.uint64(0)  # the hash of no feature
+NO_FEATURE = np.uint64(0)  # the hash that stands for no feature
 FIRST_HASH = np.uint64(0x9E3779B97F4A7C15)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
 _THIRD = np.uint64(0x94D049BB133111EB)
@@ -36,7 +36,7 @@ def log_sum(terms):
 
 @helper
 def draw(terms, uniform):
-    """One of N, with probabilities proportional to exp(terms); -1 if all are -inf. It writes over the terms."""
+    """Draw an index with probabilities proportional to exp(terms), float64[N]; -1 if all terms are -inf. Overwrites the terms."""
     largest = -np.inf
     for term in terms:
         largest = max(largest, term)
@@ -57,7 +57,7 @@ def draw_mass(masses, uniform):
     drawn = -1
     for i in range(len(masses)):
         if masses[i] > 0.0:
-            drawn = i  # the last possible one stays, should rounding leave a rest
+            drawn = i  # the last possible index remains if rounding leaves a remainder
             remaining -= masses[i]
             if remaining < 0.0:
                 break
@@ -66,10 +66,10 @@ def draw_mass(masses, uniform):
 
 @helper(forceinline=True)
 def best_end(rows, t, last):
-    """The state of the best path, the lowest of equals, and its score; if there is none -1, and -inf or the NaN of row t, which
-    may have no states.
+    """State and score of the best path that ends at row t; of equal states the lowest. Without an allowed path (row t may have no
+    states): -1, and -inf or the NaN of the row.
 
-    rows (float64[n, S]): Scores of the best prefixes. last (float64[S]): Is added to row t.
+    rows (float64[n, S]): Scores of the best prefixes. last (float64[S]): Scores of ends, added to row t.
     """
     best, score = -1, -np.inf
     for j in range(len(last)):
@@ -80,7 +80,7 @@ def best_end(rows, t, last):
 
 @helper(forceinline=True)
 def best_before(rows, t, transitions, k, j):
-    """The state at t from which state j is best reached, the lowest of equals."""
+    """The best predecessor, at t, of state j; of equal states the lowest."""
     score = -np.inf
     for i in range(rows.shape[1]):
         score = max(score, rows[t, i] + transitions[k, i, j])
@@ -92,12 +92,12 @@ def best_before(rows, t, transitions, k, j):
 
 @helper
 def merge(lists, rows, extra, scores, chosen, ranks):
-    """The n best sums of a number in one of M lists and an amount for that list; among equals the sum of the earlier list.
+    """The n best sums of an entry of one of M lists and the bonus of that list; of equal sums, the one of the earlier list.
 
-    lists (float64[R, n]): Falling, and rows (int64[M]): which of them.
-    extra (float64[M]): The amounts.
-    scores (float64[n]), chosen, ranks (int32[n]): Receive the sums, which of the M lists they come from, and the place there.
-    RETURNS (int): How many there are.
+    lists (float64[R, n]): Lists in falling order; rows (int64[M]): The rows of the M lists.
+    extra (float64[M]): The bonus of each list.
+    scores (float64[n]), chosen, ranks (int32[n]): Receive the sums, the list (0 to M - 1) of each, and the place in that list.
+    RETURNS (int): Number of sums.
     """
     taken = np.zeros(len(extra), dtype=np.int64)
     for n in range(len(scores)):

@@ -1,4 +1,4 @@
-"""Rules of many documents at once: the scores that automata give, and the prices of tokens."""
+"""Rules for many documents at once: scores by automata, and prices of tokens."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ def run_automata(events, doc_starts, following, scores, last, offsets, totals):
 
     events (int32[T]): The event at each token.
     doc_starts (int64[D + 1]): Where the documents start.
-    following (int32[Q, E]), scores (float64[Q, E]), last (float64[Q]): The automata, one below the other; states count from
-        the first of their automaton.
+    following (int32[Q, E]), scores (float64[Q, E]), last (float64[Q]): The automata, stacked; states are numbered from the first
+        state of their automaton.
     offsets (int64[N + 1]): First state of each automaton.
-    totals (float64[D, N]): Receives the scores, -inf where a document is not accepted.
+    totals (float64[D, N]): Receives the scores, -inf where the automaton rejects the document.
     """
     for d in range(doc_starts.shape[0] - 1):
         for n in range(offsets.shape[0] - 1):
@@ -32,7 +32,7 @@ def run_automata(events, doc_starts, following, scores, last, offsets, totals):
 
 @kernel
 def add_prices(emissions, prices, kinds):
-    """Scores of tokens whose kind has a price for each state.
+    """Emissions plus the price of each state for the kind of the token.
 
     emissions (float64[n, S]), prices (float64[K, S]), kinds (int32[n])
     RETURNS (float64[n, S]): emissions[t] + prices[kinds[t]].

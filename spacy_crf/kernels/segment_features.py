@@ -10,14 +10,13 @@ from . import helper, kernel
 from .hashing import ABSENT, sift
 from .numerics import NO_FEATURE, mix
 
-# Kinds of parts of templates, by the value that they read from a span of the tokens b to e - 1
+# Kinds of template parts, by the value that they read from a span of the tokens b to e - 1
 LENGTH, WHOLE, FIRST, LAST = 0, 1, 2, 3
 
 
 @kernel
 def all_spans(closing, first, last, longest):
-    """Every span of at most `longest` tokens that begins with the tokens first to last - 1, by its first token and then by its
-    length.
+    """Every span of at most `longest` tokens whose first token is `first` to `last` - 1, sorted by first token, then by length.
 
     closing (int64[T]): Where the sequence of each token ends.
     RETURNS (begin int64[N], length int32[N])
@@ -40,7 +39,7 @@ def hash_whole(column, begin, length):
     """Hash of all values of a span, word by word.
 
     column (uint64[T]): One value per token.
-    begin (int64[N]), length (int32[N]): The spans; those in the order of `all_spans` take one step each.
+    begin (int64[N]), length (int32[N]): The spans; in the order of `all_spans`, each takes one step.
     RETURNS (uint64[N])
     """
     hashes = np.empty(len(begin), dtype=np.uint64)
@@ -56,21 +55,21 @@ def hash_whole(column, begin, length):
 
 
 class SpanTokens(NamedTuple):
-    """The columns that templates of spans read of T tokens."""
+    """The columns of T tokens that span templates read."""
 
     values: NDArray[np.uint64]  # [C, P] at all positions, see `hashing.place`
-    positions: Ints  # [T] of the tokens
+    positions: Ints  # [T] position of each token
     closing: Ints  # [T] where the sequence of each token ends
 
 
 class SpanTemplates(NamedTuple):
-    """M templates of spans, of P parts."""
+    """M span templates with P parts in total."""
 
     seeds: NDArray[np.uint64]  # [M] the templates' own hashes
     part_starts: Ints  # [M + 1]
     kinds: Ints  # [P]
     columns: Ints  # [P]
-    offsets: Ints  # [P] how far from the first or the last token a part reads, at most R
+    offsets: Ints  # [P] distance of the token that a part reads from the first or last token of the span, at most R
 
 
 @kernel
@@ -78,9 +77,9 @@ def hash_spans(tokens, templates, begin, length, wholes):
     """Hash of every template at every span: uint64[N, M], NO_FEATURE where a part is absent.
 
     begin (int64[N]), length (int32[N]): The spans.
-    wholes (uint64[N, C]): `hash_whole` of the columns that parts of the kind WHOLE read.
+    wholes (uint64[N, C]): `hash_whole` of the spans, for the columns that parts of the kind WHOLE read.
     """
-    # Each array is taken out of its tuple once: counting references to it took ten times as long as all else
+    # Read each array from its tuple once: reference counting took ten times as long as everything else
     values, positions, _ = tokens
     seeds, part_starts, kinds, columns, offsets = templates
     hashes = np.empty((len(begin), len(seeds)), dtype=np.uint64)
@@ -109,13 +108,13 @@ def list_known(tokens, longest, seeds, columns, table):
     """The features that spans of at most ``longest`` tokens have in a table, by span and by template.
 
     tokens (SpanTokens)
-    seeds (uint64[M]), columns (int64[M]): Templates of one part each, of the kind WHOLE, and of a column of its own.
+    seeds (uint64[M]), columns (int64[M]): Templates with one part each, of the kind WHOLE, each with its own column.
     table: As in `hashing.sift`.
     RETURNS (begin int64[F], length int32[F], rows int32[F])
     """
     values, positions, closing = tokens
     n_tokens, n_positions, size = len(positions), values.shape[1], 0
-    # Whole vectors of spans: all of one length, then of the next
+    # Vectorised over spans: all spans of one length, then of the next
     whole, hashes = np.zeros(values.shape, dtype=np.uint64), np.empty(n_positions, dtype=np.uint64)
     asked, keys = np.arange(n_tokens).astype(np.int32), np.empty(n_tokens + 1, dtype=np.uint64)
     room = 4 * n_tokens + 1
@@ -138,7 +137,7 @@ def list_known(tokens, longest, seeds, columns, table):
             before = size
             size = sift(hashes, positions, asked, table, keys, found, rows, size)
             lengths[before:size] = k + 1
-    # By their first tokens, those of each as they are
+    # Sort by first token, stably
     place = np.zeros(n_tokens + 1, dtype=np.int64)
     for n in range(size):
         place[found[n] + 1] += 1
@@ -155,10 +154,10 @@ def list_known(tokens, longest, seeds, columns, table):
 
 @kernel
 def number_spans(begin, length, n_tokens):
-    """Numbers of spans that come in their order (begin int64[M], length int32[M]), some of them several times.
+    """Number the distinct spans of a list with repeats (begin int64[M], length int32[M]) that is sorted in span order.
 
-    RETURNS (starts int64[T + 1], lengths int32[N], bounds int64[N + 1]): The spans of each token, as in `SpanList`, and where
-        each was first met, and what comes behind it.
+    RETURNS (starts int64[T + 1], lengths int32[N], bounds int64[N + 1]): The distinct spans by token, as in `SpanList`, and the
+        bounds of each span's entries in the list.
     """
     starts, lengths = np.zeros(n_tokens + 1, dtype=np.int64), np.empty(len(begin), dtype=np.int32)
     bounds = np.empty(len(begin) + 1, dtype=np.int64)
@@ -177,9 +176,9 @@ def number_spans(begin, length, n_tokens):
 
 @kernel
 def list_repeats(keys, closing, longest):
-    """Where a span holds a token's feature again: once for each token of it that has the feature not for the first time.
+    """Repeated features in spans: an entry for each token of a span whose feature an earlier token of the span has too.
 
-    keys (int32[T]): Row of each token's feature, -1 for none.
+    keys (int32[T]): Row of the feature of each token, -1 for none.
     closing (int64[T]), longest (int): As in `all_spans`.
     RETURNS (begin int64[M], length int32[M], rows int32[M])
     """
@@ -191,7 +190,7 @@ def list_repeats(keys, closing, longest):
         for token in range(len(keys)):
             if keys[token] < 0:
                 continue
-            before = token - 1  # the nearest token with the same feature
+            before = token - 1  # the nearest earlier token with the same feature
             while before >= 0 and before > token - longest and keys[before] != keys[token]:
                 before -= 1
             if before < 0 or before <= token - longest or closing[before] != closing[token]:
@@ -216,7 +215,7 @@ def _bucket(characters, at, n, n_buckets):
 
 @kernel
 def index_grams(characters, text_starts, n, n_buckets):
-    """Which texts hold which n neighbouring characters, hashed into buckets.
+    """Index of the texts that contain each n-gram of characters, hashed into buckets.
 
     characters (uint32[C]), text_starts (int64[N + 1])
     RETURNS (bucket_starts int64[n_buckets + 1], texts int32[P]): Texts of each bucket, each once and in rising order.
@@ -246,12 +245,12 @@ def index_grams(characters, text_starts, n, n_buckets):
 
 @kernel
 def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, most_postings, candidates):
-    """The texts that share most of the rarest n-grams with a query.
+    """For each query, the texts that share most of the query's rarest n-grams.
 
     characters (uint32[C]), text_starts (int64[Q + 1]): The queries.
     bucket_starts, texts: From `index_grams`.
-    probes (int): How many of the rarest n-grams are looked up, most_postings (int): only those that are no more frequent.
-    candidates (int32[Q, N]): Receives them, -1 where there are fewer.
+    probes (int): Number of rare n-grams to look up, most_postings (int): Texts of the most frequent n-gram that is looked up.
+    candidates (int32[Q, N]): Receives the texts, -1 where there are fewer.
     """
     n_buckets = len(bucket_starts) - 1
     width = candidates.shape[1]
@@ -265,7 +264,7 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
             size = bucket_starts[bucket + 1] - bucket_starts[bucket]
             if size == 0 or size > most_postings:
                 continue
-            place = n_chosen  # insertion: the chosen are sorted by size
+            place = n_chosen  # insertion sort: the chosen n-grams are sorted by number of texts
             known = False
             for i in range(n_chosen):
                 known |= chosen[i] == bucket
@@ -305,24 +304,24 @@ def find_candidates(characters, text_starts, n, bucket_starts, texts, probes, mo
 
 
 class Postings(NamedTuple):
-    """The texts that hold each word."""
+    """The texts that contain each word."""
 
     starts: Ints  # [R + 1]
-    texts: Ints  # [P] each once for a word
-    sizes: Ints  # [N] distinct words of each text
+    texts: Ints  # [P] each text once per word
+    sizes: Ints  # [N] number of distinct words of each text
     label_of: NDArray[np.int32]  # [N]
 
 
 @kernel
 def best_jaccard(words, rows, begin, length, postings, best):
-    """Best Jaccard similarity of the words of each span to those of the texts of each label.
+    """Best Jaccard similarity of the words of each span with the words of a text, for each label of texts.
 
-    words (uint64[T]): Of all tokens, and rows (int32[T]): their numbers in the postings, -1 for those that no text holds.
+    words (uint64[T]): Words of all tokens, and rows (int32[T]): their rows in the postings, -1 for words that no text contains.
     begin (int64[M]), length (int32[M]): The spans.
-    best (float32[M, L]): Zeros; receives it.
+    best (float32[M, L]): Zeros; receives the similarity.
     """
-    shared = np.zeros(len(postings.sizes), dtype=np.int64)  # words of the span that a text holds
-    met = np.empty(len(postings.sizes), dtype=np.int64)  # the texts with any
+    shared = np.zeros(len(postings.sizes), dtype=np.int64)  # number of words that the span shares with each text
+    met = np.empty(len(postings.sizes), dtype=np.int64)  # texts that share a word
     for span in range(len(begin)):
         n_words, n_met = 0, 0
         for w in range(begin[span], begin[span] + length[span]):
@@ -348,11 +347,11 @@ def best_jaccard(words, rows, begin, length, postings, best):
 
 @kernel
 def jaccard(words, starts, lengths, other_words, other_starts, others, similarity):
-    """Jaccard similarity of sets of words: the size of the intersection by that of the union.
+    """Jaccard similarity of pairs of word sets: size of the intersection divided by size of the union.
 
-    words (uint64[W]), starts (int64[P]), lengths (int32[P]): The words of one side of each pair.
-    other_words (uint64[V]), other_starts (int64[N + 1]), others (int32[P]): Those of the other side.
-    similarity (float64[P]): Receives it.
+    words (uint64[W]), starts (int64[P]), lengths (int32[P]): The words of the first set of each pair.
+    other_words (uint64[V]), other_starts (int64[N + 1]), others (int32[P]): The words of the second set.
+    similarity (float64[P]): Receives the similarity.
     """
     for p in range(len(starts)):
         begin, end = starts[p], starts[p] + lengths[p]

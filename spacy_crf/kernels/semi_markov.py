@@ -1,4 +1,4 @@
-"""Semi-Markov chains, for chunks of sequences laid end to end: sums in the linear domain, best segmentations, given ones.
+"""Semi-Markov chains, for chunks of sequences laid end to end: sums in the linear domain, Viterbi, and scores of given paths.
 
 `running_sums` brings scores into the form of `log_space`, whose textbook recursions are slower, never wrong, and respect masks
 (``reach``), which the recursions of this file ignore.
@@ -51,14 +51,14 @@ class ScaledSegmentPotentials(NamedTuple):
     transposed: Floats  # [1 or n, S, S]
     first: Floats  # [S] exponentials less the maximum
     last: Floats  # [S] exponentials less the maximum
-    shift: Floats  # [1 or n] the maxima of the transitions; those of first and last are left to the caller
+    shift: Floats  # [1 or n] the maxima of the transitions; the caller adds the maxima of first and last
     unbroken: Bools  # [S] whether a shorter segment is allowed wherever a longer one is
     span_of: NDArray[np.int32]  # [n, K]
     starts: Ints  # [B + 1]
 
 
 class SegmentForwardRows(NamedTuple):
-    """Rows that `forward` leaves, and the logarithms of their scales."""
+    """Rows that `forward` computes, and the logarithms of their scales."""
 
     enter: Floats  # [n, S]
     enter_scale: Floats  # [n]
@@ -68,7 +68,7 @@ class SegmentForwardRows(NamedTuple):
 
 @kernel
 def number_spans(span_starts, span_lengths, longest):
-    """`span_of` (int32[n, K]) of the spans of a `SpanList`."""
+    """`span_of` (int32[n, K]) for the spans of a `SpanList`."""
     span_of = np.full((len(span_starts) - 1, longest), -1, dtype=np.int32)
     for t in range(len(span_of)):
         for n in range(span_starts[t], span_starts[t + 1]):
@@ -78,10 +78,10 @@ def number_spans(span_starts, span_lengths, longest):
 
 @kernel
 def running_sums(scores, opening, closing):
-    """Spread the scores of tokens over the ends of the segments: running sums, added behind and taken off in front.
+    """Move the scores of tokens to the ends of segments: the closing score adds a running sum, the opening score subtracts it.
 
     scores (log_space.SegmentArrays)
-    opening, closing (float64[n, S]): Receive them. A token that forbids a state counts as 0 here: see `mask`.
+    opening, closing (float64[n, S]): Receive the scores. A score of -inf counts as 0 here: see `mask`.
     RETURNS (bool): Whether a token forbids a state.
     """
     tokens, begins, ends, starts = scores.tokens, scores.begins, scores.ends, scores.starts
@@ -103,7 +103,7 @@ def running_sums(scores, opening, closing):
 
 @kernel
 def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach):
-    """Forbid what a clamp forbids.
+    """Apply a clamp: set the scores of forbidden segments to -inf, and limit how far segments reach back.
 
     tokens (float64[n, S]): Scores; -inf forbids.
     allowed (bool[n, S]), may_begin, must_begin (bool[n]): The clamp.
@@ -126,14 +126,14 @@ def mask(tokens, allowed, may_begin, must_begin, starts, opening, closing, reach
 
 @kernel
 def no_mask(starts, reach):
-    """`reach` (int32[n, S]) where nothing is forbidden."""
+    """`reach` (int32[n, S]) for chunks without a clamp."""
     for b in range(starts.shape[0] - 1):
         reach[starts[b] : starts[b + 1]] = starts[b]
 
 
 @kernel
 def largest(scores):
-    """The largest absolute value of scores (float64[N]) that are not -inf."""
+    """The largest absolute value of the scores (float64[N]) that are not -inf."""
     found = 0.0
     for score in scores:
         size = abs(score) if score > -np.inf else 0.0
@@ -147,7 +147,7 @@ def largest(scores):
 
 @helper(fastmath=LINEAR)
 def _normalise(rows, t):
-    """Divide row t by its sum. RETURNS (float64): The sum; 0 if it is 0, -1 where the row has entries too small to trust."""
+    """Divide row t by its sum. RETURNS (float64): The sum; 0 for a row of zeros, -1 if the row has entries too small to trust."""
     total = 0.0
     for j in range(rows.shape[1]):
         total += rows[t, j]
@@ -165,8 +165,8 @@ def _normalise(rows, t):
 
 @helper(fastmath=LINEAR, forceinline=True)
 def _exp(x):
-    """exp(x) for x between -LARGEST_EXPONENT and LARGEST_EXPONENT, or that of the nearer one."""
-    x = x if x < LARGEST_EXPONENT else LARGEST_EXPONENT  # that of NaN too
+    """exp of x, clipped to the range from -LARGEST_EXPONENT to LARGEST_EXPONENT."""
+    x = x if x < LARGEST_EXPONENT else LARGEST_EXPONENT  # NaN is clipped too
     return exp(x if x > -LARGEST_EXPONENT else -LARGEST_EXPONENT)
 
 
@@ -193,13 +193,13 @@ def _put(window, slot, rows, at, log_scale, scores, t, reference):
     """Write a row into the window: exp(log(rows[at]) + log_scale + scores[t] - reference).
 
     window (float64[K, S]), slot (int): Where the row goes.
-    RETURNS (int): How many references are too far away, see `_move`.
+    RETURNS (int): Number of references that are too far away, see `_move`.
     """
     n_far = 0
     for j in range(rows.shape[1]):
         exponent = log_scale + scores[t, j] - reference[j]
         is_there = (rows[at, j] > 0.0) & (scores[t, j] > -np.inf)
-        is_near = (exponent > -LEAD) & (exponent < LEAD)  # false for NaN: the reference of the first row
+        is_near = (exponent > -LEAD) & (exponent < LEAD)  # false for NaN, which is the reference of the first row
         n_far += 0 if is_near else 1 if is_there else 0
         mass = rows[at, j] * _exp(exponent)
         window[slot, j] = mass if is_there else 0.0
@@ -208,11 +208,11 @@ def _put(window, slot, rows, at, log_scale, scores, t, reference):
 
 @helper
 def _move(window, slot, row, exponents, unbroken, reference):
-    """Move the references that are too far away from a row which `_put` has written.
+    """Move the references that are too far from a row that `_put` has written.
 
     row (float64[S]), exponents (float64[S]): The row, and the numbers added to its logarithm.
     unbroken (bool[S]): Whether a shorter segment is allowed wherever a longer one is.
-    RETURNS (bool): False where something would be lost.
+    RETURNS (bool): False if an entry would underflow that the sums need.
     """
     for j in range(row.shape[0]):
         exponent = exponents[j] - reference[j]
@@ -231,10 +231,10 @@ def _move(window, slot, row, exponents, unbroken, reference):
 
 @helper(fastmath=LINEAR)
 def _rescale(rows, at, reference, scores, t):
-    """Multiply a row by exp(reference + scores[t]) and divide it by its sum. Whatever its segments scored, its largest entry is
-    near 1 then.
+    """Multiply a row by exp(reference + scores[t]) and divide it by its sum. Its largest entry is then near 1, whatever its
+    segments score.
 
-    RETURNS (float64): The logarithm of the sum, -inf if it is 0, NaN where something would be lost.
+    RETURNS (float64): The logarithm of the sum, -inf if the sum is 0, NaN if an entry would underflow that the sums need.
     """
     largest = -np.inf
     for j in range(rows.shape[1]):
@@ -261,7 +261,7 @@ def forward(potentials, prefixes, log_z):
 
     potentials (ScaledSegmentPotentials)
     prefixes (SegmentForwardRows): Receives the rows.
-    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence has to be done in log space.
+    log_z (float64[B]): Receives the log partition: -inf if no path is allowed, NaN if the sequence needs log space.
     """
     opening, closing, lengths, spans, transitions, _, first, last, shift, unbroken, span_of, starts = potentials
     enter, enter_scale, left, left_scale = prefixes
@@ -269,7 +269,7 @@ def forward(potentials, prefixes, log_z):
     step = 1 if transitions.shape[0] > 1 else 0
     window = np.empty((longest, size))
     reference = np.empty(size)
-    # Rows of their own, which the compiler knows to be apart from all others
+    # Separate arrays, so that the compiler knows that they overlap no others
     now, before = np.empty((1, size)), np.empty(size)
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
@@ -292,7 +292,7 @@ def forward(potentials, prefixes, log_z):
             if divisor < 0.0:
                 scale = np.nan
                 break
-            if divisor > 0.0:  # otherwise no segment may begin here, which need not be the end
+            if divisor > 0.0:  # otherwise no segment may begin here, but later ones may
                 scale += np.log(divisor)
             enter_scale[t] = scale
             for j in range(size):
@@ -340,12 +340,12 @@ def _clear(out, begin, end):
 
 @kernel(fastmath=LINEAR)
 def expectations(potentials, prefixes, weights, log_z, out):
-    """Backward pass over what `forward` left: the derivative of sum_b weights[b] · log_z[b].
+    """Backward pass after `forward`: the derivative of sum_b weights[b] · log_z[b].
 
     weights (float64[B]): Factor of each sequence.
-    prefixes, log_z: From `forward`. log_z receives NaN if the sequence has to be done in log space.
-    out (log_space.SegmentArrays): Its begins, ends and spans receive the expectations; 0 for sequences without a path. Its
-        lengths and transitions are added to; these are still to be multiplied by the exp of the transitions.
+    prefixes, log_z: From `forward`. log_z receives NaN if the sequence needs log space.
+    out (log_space.SegmentArrays): Its begins, ends and spans receive the expectations; 0 for sequences without a path. The kernel
+        adds to its lengths and transitions; the caller multiplies the latter by the exp of the transitions.
     """
     opening, closing, lengths, spans, _, transitions, _, last, shift, unbroken, span_of, starts = potentials
     enter, enter_scale, left, left_scale = prefixes
@@ -356,7 +356,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
     reference = np.empty(size)
     leave, suffix = np.empty((1, size)), np.empty((1, size))
     factor = np.empty(size)
-    d_long = np.empty((longest, size))  # of one sequence, which may still be refused
+    d_long = np.empty((longest, size))  # of one sequence, which the kernel may still refuse
     d_steps = np.empty((1 if step == 0 else 0, size, size))
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]
@@ -390,7 +390,7 @@ def expectations(potentials, prefixes, weights, log_z, out):
                 trusted = False
                 break
             # A segment of state j ends with t where a prefix left[t, j] meets a suffix leave[t, j]. Positive products of the two
-            # are at least TINY², so that where none is, and only there, the exponent may be too large.
+            # are at least TINY², so the exponent can be too large only where no product is positive.
             exponent = left_scale[t] + scale - log_z[b]
             probability = weights[b] * np.exp(exponent) if exponent < LARGEST_EXPONENT else 0.0
             for j in range(size):
@@ -466,20 +466,20 @@ def expectations(potentials, prefixes, weights, log_z, out):
 
 @kernel
 def viterbi(log_potentials, states, totals):
-    """Best segmentation of each sequence. Among equals: the lower state of the last segment, the shorter last segment,
-    then the same of the one before, and so on to the front.
+    """Best segmentation of each sequence. Ties go to the lower state of the last segment, then to the shorter last segment, then
+    likewise to the segments before.
 
     log_potentials (log_space.LogPotentials)
-    states (int32[n]): Receives the path, -1 where the sequence has none.
+    states (int32[n]): Receives the path, -1 where the sequence has no allowed path.
     totals (float64[B]): Receives the score of the path.
 
-    Backpointers are not kept: the way back repeats the search along the best path, and only there.
+    The kernel keeps no backpointers: the way back repeats the search, along the best path only.
     """
     opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = log_potentials
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     entered, left = np.empty(opening.shape), np.empty(opening.shape)
-    # Rows of their own, which the compiler knows to be apart from all others; four states at a time
+    # Separate arrays, so that the compiler knows that they overlap no others; four states at a time
     now, before = np.empty(size), np.full((size + LANES - 1) // LANES * LANES, -np.inf)
     steps = np.full((len(before), size), -np.inf)
     if transitions.shape[0] == 1:
@@ -547,8 +547,8 @@ def viterbi(log_potentials, states, totals):
 def list_probable(log_potentials, entered, leaving, log_z, min_log_prob, found):
     """Segments with at least a certain probability, from the rows of `log_space.log_forward` and `log_space.log_backward`.
 
-    found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive the first M.
-    RETURNS (int): How many there are.
+    found (int64[M], int64[M], int32[M], float64[M]): First tokens, lengths, states and log probabilities: receive M segments.
+    RETURNS (int): Number of segments, perhaps above M.
     """
     _, _, lengths, spans, _, _, _, span_of, reach, starts = log_potentials
     size, longest = lengths.shape[1], lengths.shape[0]
@@ -577,7 +577,7 @@ def list_probable(log_potentials, entered, leaving, log_z, min_log_prob, found):
 
 @kernel
 def segment_end(states, t, end):
-    """The token behind the segment that begins at t, in a sequence that ends before `end`."""
+    """The token behind the segment that begins at t, in a sequence whose last token is `end` - 1."""
     t += 1
     while t < end and states[t] == GOES_ON:
         t += 1
@@ -643,7 +643,7 @@ def path_expectations(states, weights, out):
 
 @kernel
 def add_segments(begin, end, derivative, out):
-    """Add the derivative with respect to the scores of segments (float64[N, S]) to those of their terms, except tokens.
+    """From the derivative with respect to the scores of segments (float64[N, S]), add the derivatives of all terms except tokens.
 
     begin, end (int64[N]): The segments.
     """
@@ -660,7 +660,7 @@ def add_segments(begin, end, derivative, out):
 
 @kernel
 def cover(out):
-    """Expected number of segments that cover each token: those that began up to it, less those that ended before it."""
+    """Expected number of segments that cover each token: begun up to the token, minus ended before it."""
     d_tokens, d_begins, d_ends, starts = out.tokens, out.begins, out.ends, out.starts
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):

@@ -8,10 +8,10 @@ summed over the few states of the span's label. With the posterior of a step fac
 
     edge(t, i, j) = left[t - 1, i] · matrices[t, i, j] · right[t, j],        P(j at t | i at t - 1) = edge / marginals[t - 1, i]
 
-that is one multiplication per token of the span, and no state outside its label is looked at except at its two ends.
+that is one multiplication per token of the span. States of other labels matter only at the two ends of the span.
 
-Most states of a tag scheme only ever begin a span or only go on with one, and likewise at its end. The sums over all states
-are for those alone that do both (``neighbours``).
+Most states of a tag scheme either always begin a span or always continue one, and likewise at its end. Only states that can do
+both need sums over all states (``neighbours``).
 """
 
 from typing import NamedTuple, Optional
@@ -24,32 +24,32 @@ from . import helper, kernel
 
 
 class Posterior(NamedTuple):
-    """Of n tokens and S states: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
+    """Posterior of n tokens and S states: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
 
     left: Floats  # [n, P] the columns after the first S are padding
     matrices: Floats  # [1 or n, S, S]
     right: Floats  # [n, P]
-    number: Ints  # [S] the column of left and right that each state has
-    # [4, S] whether a state has any state before it inside its span, before it outside, behind it inside, behind it outside
+    number: Ints  # [S] column of each state in left and right
+    # [4, S] whether some state can stand before the state inside its span, before it outside, behind it inside, behind it outside
     neighbours: Bools
     marginals: Floats  # [n, S]
     opening: Bools  # [n] where sequences begin
 
 
 class SpanStates(NamedTuple):
-    """How the states of a chain spell spans: those of label l are ``label_starts[l]:label_starts[l + 1]``."""
+    """How the states of a chain spell spans: label l has the states ``label_starts[l]`` to ``label_starts[l + 1]`` - 1."""
 
-    # [S, S] state j directly after state i goes on with the span of i; None, in no kernel, where each span is one segment
+    # [S, S] whether state j directly after state i continues the span of i; None, in no kernel, if each span is one segment
     continues: Optional[Bools]
     label_starts: Ints  # [L + 1]
 
     @classmethod
     def even(cls, continues: Optional[Bools], n_labels: int, *, offset: int = 0, width: int = 1) -> "SpanStates":
-        """Each label has `width` states; the `offset` states of no label come first."""
+        """Spelling with `width` states for each label; the first `offset` states have no label."""
         return cls(continues, offset + width * np.arange(n_labels + 1))
 
     def over(self, tag_of: Optional[NDArray[np.int32]]) -> "SpanStates":
-        """The states of a graph in place of their tags (int32[S], in order); None leaves the states as they are."""
+        """Spelling by the states of a graph, from their tags (int32[S], in order); None leaves the states as they are."""
         if tag_of is None:
             return self
         return SpanStates(self.continues[np.ix_(tag_of, tag_of)], np.searchsorted(tag_of, self.label_starts))
@@ -61,7 +61,7 @@ class SpanStates(NamedTuple):
 
     @property
     def label_of(self) -> Ints:
-        """The label of each state, -1 for none; the last entry is for the state -1: int64[S + 1]."""
+        """Label of each state, -1 for none: int64[S + 1]; the last entry is for the state -1."""
         labels = np.repeat(np.arange(len(self.label_starts) - 1), np.diff(self.label_starts))
         return np.concatenate([np.full(self.offset, -1), labels, [-1]])
 
@@ -89,13 +89,13 @@ def _advance(posterior, continues, t, first_state, states, before):
     """Move the probabilities of open spans from their states at t - 1 to those at t. RETURNS (float64): Their sum."""
     left, matrices, right, number, _, marginals, _ = posterior
     k = t if matrices.shape[0] > 1 else 0
-    for m in range(states.shape[0]):  # as slices it took 1.8 s longer to compile, for an error message about shapes
+    for m in range(states.shape[0]):  # slices took 1.8 s longer to compile, for an error message about shapes
         before[m] = states[m]
     total = 0.0
     for n in range(states.shape[0]):
         j = first_state + n
         states[n] = 0.0
-        if marginals[t, j] == 0.0:  # the sums were rounded, and the next step divides by it
+        if marginals[t, j] == 0.0:  # the sums are rounded, and the next step divides by this marginal
             continue
         for m in range(states.shape[0]):
             i = first_state + m
@@ -108,7 +108,7 @@ def _advance(posterior, continues, t, first_state, states, before):
 
 @helper(inline="always")
 def _leave(posterior, continues, t, first_state, states):
-    """P(a span that is in one of the states at t - 1 does not go on at t)."""
+    """P(a span that is in one of the states at t - 1 ends before t)."""
     left, matrices, right, number, neighbours, marginals, opening = posterior
     at_end = t == marginals.shape[0] or opening[t]
     k = t if matrices.shape[0] > 1 and not at_end else 0
@@ -134,7 +134,7 @@ def span_probabilities(posterior, spans, begin, end, label, probabilities):
 
     posterior (Posterior), spans (SpanStates)
     begin, end, label (int64[N]): The spans, each inside one sequence.
-    probabilities (float64[N]): Receives the answer.
+    probabilities (float64[N]): Receives the probabilities.
     """
     continues, label_starts = spans
     room = np.empty((2, continues.shape[0]))
@@ -149,13 +149,13 @@ def span_probabilities(posterior, spans, begin, end, label, probabilities):
 
 @kernel
 def likely_spans(posterior, spans, min_prob, begin, end, label, probabilities):
-    """All spans of at least some probability, by their first token, label and length.
+    """All spans with at least a certain probability, sorted by first token, label and length.
 
-    A span's beginning has at least the probability of the span, so beginnings below min_prob are not followed.
+    The beginning of a span is at least as probable as the span, so the search drops beginnings below min_prob.
 
-    min_prob (float64): With 0, all spans that are possible.
+    min_prob (float64): 0 lists all possible spans.
     begin, end, label (int64[N]), probabilities (float64[N]): Receive the first N of the spans.
-    RETURNS (int): How many there are, perhaps more than N.
+    RETURNS (int): Number of spans, perhaps more than N.
     """
     continues, label_starts = spans
     marginals, opening = posterior.marginals, posterior.opening

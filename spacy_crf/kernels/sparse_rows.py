@@ -1,8 +1,8 @@
 """Feature rows to scores and back: a sparse matrix of features times a matrix of weights that is itself sparse.
 
-Feature f has weights only for some columns (tags, or pairs of tags). Before a pass the weights are spread into slots:
-a row with few columns keeps them as they are, a row with many gets one slot for every column, so that the sum over a
-token's features is mostly additions of whole rows.
+Feature f has weights only for some columns (tags, or pairs of tags). Before a pass the weights are spread into slots: a row with
+few columns keeps them as they are, a row with many gets one slot for every column, so that summing the features of a token mostly
+adds whole rows.
 
 The columns of the slots also mark where a row ends, so that the first slot of a row is enough to read the row: the first
 slot of a row of all columns has column C, the last one of another row has column -1 - c.
@@ -16,15 +16,15 @@ import numpy as np
 from . import kernel
 from .llvm_code import fetch
 
-# Slots that follow one another belong to one thread: two threads must not write to one cache line all the time.
+# Each thread owns runs of neighbouring slots: two threads must not keep writing to one cache line.
 _SHARED = 5
-# Numbers of a table (3 MB) from which on its rows are fetched ahead: of 2.3 MB it took more time than it saved
+# Size of a table (3 MB) from which on rows are prefetched: with 2.3 MB prefetching cost more time than it saved
 LARGE, AHEAD = 3 << 17, 3  # AHEAD counts rows
 
 
 @kernel
 def lay_out_slots(pair_starts, pair_columns, n_columns, threshold):
-    """Slots of each row: all columns for rows with at least ``threshold`` weights, their own columns for the others.
+    """Lay out the slots of each row: all columns for a row with at least ``threshold`` weights, only its own columns otherwise.
 
     pair_starts (int64[F + 1]), pair_columns (int32[W]), threshold (int): At most C
     RETURNS (slot_starts int64[F + 1], slot_columns int32[N], slot_of_pair int64[W])
@@ -80,7 +80,7 @@ def add_scores(rows, values, starts, begin, end, slot_starts, slot_columns, slot
 def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
     """scores[t, c] += weight[f, c] for pairs of a token t (int32[N]) and a feature f (int32[N]), otherwise as ``add_scores``."""
     n_columns = scores.shape[1]
-    for n in range(len(tokens)):  # no rows of arrays here: counting references to them took as long as all else
+    for n in range(len(tokens)):  # slices of arrays are reference-counted, which took as long as everything else
         t, at, stop = tokens[n], slot_starts[rows[n]], slot_starts[rows[n] + 1]
         if stop - at == n_columns:
             for c in range(n_columns):
@@ -93,9 +93,9 @@ def add_rows(tokens, rows, slot_starts, slot_columns, slots, scores):
 
 @kernel
 def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, part, mask, gradient):
-    """gradient[f, c] += sum over the tokens t with feature f of values · d_scores[t, c], for features of one part.
+    """gradient[f, c] += sum over the tokens t with feature f of values · d_scores[t, c], for the features of one part.
 
-    part, mask (int): The features whose number, masked, is the part; 0 and 0 for all.
+    part, mask (int): Number of the part, and the mask of feature numbers that yields it; 0 and 0 for all features.
     d_scores (float64[T, C]), gradient (float64[W])
     """
     for t in range(len(starts) - 1):
@@ -109,10 +109,10 @@ def scatter_gradient(rows, values, starts, d_scores, pair_starts, pair_columns, 
 
 @kernel
 def add_references(first_slots, begin, end, slot_columns, slots, scores, o):
-    """``add_scores`` for features that come one per template, for items (tokens, or kinds) begin to end.
+    """``add_scores`` for one feature per template, at the items (tokens, or kinds) begin to end.
 
     first_slots (int[M, N]): Where the row of each template's feature at each item begins, -1 for none.
-    scores (float64[N, O, C]): item n at o.
+    scores (float64[N, O, C]): Item n is added at [n, o].
     """
     n_columns = scores.shape[2]
     for n in range(begin, end):
@@ -135,8 +135,8 @@ def add_references(first_slots, begin, end, slot_columns, slots, scores, o):
 
 @kernel
 def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slots):
-    """The gradient of ``add_references`` for slots of one part; template by template, so that the rows of frequent
-    features stay in the cache.
+    """The gradient of ``add_references`` for the slots of one part, template by template: rows of frequent features stay in the
+    cache.
 
     part, mask (int): As in ``scatter_gradient``, d_scores (float64[N, O, C]): item n at o, d_slots (float64[slots])
     """
@@ -161,9 +161,9 @@ def scatter_references(first_slots, slot_columns, d_scores, o, part, mask, d_slo
 
 @kernel
 def add_listed(first_slots, starts, slot_columns, slots, scores):
-    """``add_references`` for features that come as compressed rows: of token t those from starts[t] to starts[t + 1].
+    """``add_references`` for features in compressed rows: token t has the features starts[t] to starts[t + 1] - 1.
 
-    first_slots (int[N]): Where the row of each begins, -1 for none, starts (int64[T + 1]), scores (float64[T, C])
+    first_slots (int[N]): Where the row of each feature begins, -1 for none, starts (int64[T + 1]), scores (float64[T, C])
     """
     n_columns = scores.shape[1]
     for t in range(len(starts) - 1):
@@ -204,11 +204,11 @@ def scatter_listed(first_slots, starts, slot_columns, d_scores, part, mask, d_sl
 
 @kernel
 def add_kind_rows(kinds, starts, reach, first, table, scores):
-    """scores[position + first + o] += table[kind at position, o], for all positions and the O tokens that each is seen from.
+    """scores[position + first + o] += table[kind at position, o], for all positions and O tokens that read it.
 
-    kinds (int32[T + 2 * reach * B]): Of all positions, see `hashing.place`; none where -1. Or the lexemes there, for prediction.
+    kinds (int32[T + 2 * reach * B]): Kind of each position, see `hashing.place`, -1 for none; in prediction, its lexeme.
     starts (int64[B + 1]), table (float64[U, O, C] or float32[U, O, C]), scores (float64[T, C]).
-    All tokens that see a position are one run of rows, and one loop: row by row it took twice as long.
+    The tokens that read a position are one run of rows, and one loop: row by row took twice as long.
     """
     n_columns = scores.shape[1]
     width = table.shape[1]

@@ -1,11 +1,11 @@
 """Products of matrices, tile by tile: the sums of a tile stay in registers until they are complete.
 
-As loops they took up to two and a half times as long. LLVM makes vectors of the innermost loop alone, which is as short as a row
-of our matrices: either it adds up the parts of each vector in the end, or it loads and stores the sums for every product. So
-tiles are written in LLVM's own language, as vectors of eight numbers, of which it makes several where a machine's are shorter.
+Plain loops took up to two and a half times as long: LLVM vectorises only the innermost loop, which is as short as a row of our
+matrices, and either sums up each vector at the end or loads and stores the sums for every product. So tiles are written in LLVM
+IR, as vectors of eight numbers, which LLVM splits on machines with shorter vectors.
 
-Each sum is formed in the order of what is added up, whatever is at hand beside it. Rows of matrices are whole vectors; it is
-fastest where they begin with a cache line.
+Each sum adds its terms in their order, whatever the tile. Rows of matrices are whole vectors; products are fastest where rows
+begin with a cache line.
 """
 
 from llvmlite import ir
@@ -16,8 +16,8 @@ from . import helper
 from .llvm_code import with_loops
 from .numerics import LANES
 
-WHOLE = 8  # numbers of a vector
-# Vectors of sums that there are registers for, with AVX-512 and elsewhere; more than so many of a row are no faster
+WHOLE = 8  # numbers in a vector
+# Vectors of sums that fit the registers, with AVX-512 and without; more than so many of one row are no faster
 _MOST, _FEW, _OF_ROW = 16, 4, 8
 
 INT = ir.IntType(64)
@@ -35,7 +35,7 @@ def _add_up_by_loops(width, n, left, a, a_step, right, b, b_step, sums, s):
 
 @with_loops(_add_up_by_loops)
 def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
-    """sums[s[i] + j] += sum_k left[a[i] + k · a_step] · right[b + k · b_step + j], of arrays taken as flat, for each i.
+    """sums[s[i] + j] += sum_k left[a[i] + k · a_step] · right[b + k · b_step + j], for each i; arrays count as flat.
 
     width (int): Upper bound of j, a multiple of WHOLE. n (int): Upper bound of k. a, s (tuple[int, ...]): For each row of a tile.
     """
@@ -72,9 +72,9 @@ def add_up(typing, width, n, left, a, a_step, right, b, b_step, sums, s):
 
 
 def _generate(builder, n, factors, rows, places):
-    """A tile: the loop over k.
+    """Code for one tile: the loop over k.
 
-    factors, rows: Arrays, as a pointer, where to begin, and the step from k to k + 1; one of factors for each row of the tile.
+    factors, rows: Arrays: pointer, first place, and step from k to k + 1; `factors` has one for each row of the tile.
     places: Pointers to the sums, row by row.
     """
     before = builder.block
@@ -113,7 +113,7 @@ def _vector_at(builder, pointer, begin, v):
 
 
 def _everywhere(builder, number):
-    """A vector of one number, repeated."""
+    """A vector that repeats one number."""
     undefined, first = ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     of_first = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [0] * WHOLE)
     return builder.shuffle_vector(builder.insert_element(undefined, number, first), undefined, of_first)
@@ -138,7 +138,7 @@ def add_products_of_neighbours(left, first, right, matrix):
     """
     tokens, wide = left.shape
     height, width = matrix.shape[1:]
-    for i in range(0, height if tokens > 1 else 0, LANES):  # of no tokens there may be no matrix
+    for i in range(0, height if tokens > 1 else 0, LANES):  # without tokens there may be no matrix
         columns, rows = (first + i, first + i + 1, first + i + 2, first + i + 3), i * width
         sums = (rows, rows + width, rows + 2 * width, rows + 3 * width)
         add_up(width, tokens - 1, left, columns, wide, right, wide, wide, matrix, sums)

@@ -1,5 +1,5 @@
 """The weights that a sequence uses, block by block: features of states, of pairs of states and of segments, then matrices. The
-functions add up scores, collect the gradient by weight, descend, and catch up with the regularizers."""
+functions add up scores, collect the gradient by weight, take descent steps, and apply overdue regularization."""
 
 import math
 
@@ -8,12 +8,12 @@ import numpy as np
 from .. import helper
 from ..numerics import LINEAR
 
-OF_SPANS = 3  # from which on the kinds of a `SegmentUses` are about spans
+OF_SPANS = 3  # kinds of `SegmentUses` from this number on are about spans
 
 
 @helper(fastmath=LINEAR)
 def add_scores(uses, begin, end, size, weights, scale, adds, scores):
-    """scores[t, c] = scale · the weights of column c that token t uses; if it adds, scale · (scores[t, c] + these weights)."""
+    """scores[t, c] = scale · (sum of the weights of column c that token t uses), plus scale · scores[t, c] if `adds`."""
     slots, columns, values, bounds = uses
     for t in range(begin, end):
         target = scores[t - begin]
@@ -34,16 +34,16 @@ def add_scores(uses, begin, end, size, weights, scale, adds, scores):
 
 @helper
 def collect(corpus, work, pairs, segments, b):
-    """The gradient by weight: each slot of a sequence whose sum is not 0 in work.slots, the sums in work.amounts.
+    """Gradient by weight: write each slot of a sequence whose sum is not 0 to work.slots, and the sums to work.amounts.
 
-    RETURNS (int): How many.
+    RETURNS (int): Number of slots.
     """
     learned, d_chain = corpus.learned, work.d_chain
     size = corpus.n_states
     gradient, slots, amounts = work.gradient, work.slots, work.amounts
     sums = learned, gradient, slots
     begin, end = corpus.starts[b], corpus.starts[b + 1]
-    none = np.int64(0)  # of a literal there would be a variant
+    none = np.int64(0)  # with a literal, numba would compile a second variant
     found = _collect(corpus.states, begin, end, size, work.d_nodes, sums, none)
     if len(pairs.scores) > 0:
         found = _collect(pairs.uses, begin, end, size * size, pairs.d_scores, sums, found)
@@ -70,7 +70,7 @@ def collect(corpus, work, pairs, segments, b):
                 found += 1
             slot += 1
     n_slots = 0
-    for n in range(found):  # a slot is listed twice where its sum was 0 in between
+    for n in range(found):  # a slot is listed twice if its sum was 0 in between
         slot = slots[n]
         if gradient[slot] != 0.0:
             slots[n_slots] = slot
@@ -107,10 +107,10 @@ def _collect(uses, begin, end, size, d_scores, sums, found):
 
 @helper(fastmath=LINEAR)
 def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
-    """Stochastic gradient descent on loss / B + decay / 2 · w², where most states of most tokens have a derivative. Shrinking
-    all weights is one product (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
+    """Stochastic gradient descent on loss / B + decay / 2 · w², for losses with a derivative at most states of most tokens.
+    Shrinking all weights is one multiplication (Shalev-Shwartz, Singer & Srebro 2007, section 2.3).
 
-    settings of SGD: decay, then the learning rate's numerator and offset: rate / (offset + steps).
+    settings (of SGD): decay; then numerator and offset of the learning rate: rate / (offset + steps).
     """
     size = corpus.n_states
     learned = corpus.learned
@@ -122,7 +122,7 @@ def descend_sequence(corpus, work, pairs, segments, b, rate, weights):
     if segments is not None:
         uses = segments.uses
         derivatives = (work.d_nodes, segments.d_begins, segments.d_ends, segments.d_spans, segments.d_spans)
-        # Derivatives that were used before are times the rate already
+        # Derivatives that an earlier block has used are multiplied by the rate already
         rates = (1.0, rate, rate, rate, 1.0)
         for kind in range(5):
             a, c = rows_of_kind(uses.listed_starts, kind, begin, end)
@@ -160,7 +160,7 @@ def _descend(uses, begin, end, size, d_scores, rate, learned, weights):
 
 @helper
 def catch_up_sequence(corpus, pairs, segments, b, given):
-    """Catch up with the regularizers for all weights that a sequence uses. given (tuple): The further arguments of `catch_up`."""
+    """Apply overdue regularization to all weights that a sequence uses. given (tuple): The further arguments of `catch_up`."""
     _, settings, _, _, _ = given
     if settings[2] == 0.0 and settings[3] == 0.0:
         return
@@ -181,14 +181,14 @@ def catch_up_sequence(corpus, pairs, segments, b, given):
 
 @helper
 def catch_up(first, size, weights, settings, seen, regularized, squares):
-    """The proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) that slots which are used together have missed, as one step.
+    """Apply the proximal steps w <- max(0, |w| - eta l1) / (1 + 2 eta l2) that a run of slots has missed, as one step.
 
-    settings, squares: Those of `rules.adagrad`.
-    regularized (float64[M]): The latest step of each weight.
+    settings, squares: As in `rules.adagrad`.
+    regularized (float64[M]): The latest step that regularized each weight.
     """
     rate, epsilon, l1, l2 = settings
     last = 0.0
-    for slot in range(first, first + size):  # of slots that are no weights it is 0
+    for slot in range(first, first + size):  # 0 for slots that are no weights
         last = max(last, regularized[slot])
         regularized[slot] = seen
     steps = seen - last
@@ -199,14 +199,14 @@ def catch_up(first, size, weights, settings, seen, regularized, squares):
             continue
         eta = rate / (epsilon + math.sqrt(squares[slot]))
         excess = 2.0 * eta * l2
-        # By squaring: a general power took two thirds of a pass
+        # By repeated squaring: a general power took two thirds of a pass
         power, square, n = 1.0, 1.0 / (1.0 + excess), np.int64(steps)
         while n > 0:
             if n & 1:
                 power *= square
             square *= square
             n >>= 1
-        # The sum of all powers up to there; as a series where 1 - power would have few digits, or none
+        # The sum of these powers; as a series where 1 - power would have few digits or none
         if steps * excess < 1e-4:
             charged = steps * (1.0 - 0.5 * (steps + 1.0) * excess * (1.0 - (steps + 2.0) / 3.0 * excess))
         else:
@@ -225,7 +225,7 @@ def _catch_up_features(uses, begin, end, size, given):
 
 @helper
 def rows_of_kind(listed_starts, kind, begin, end):
-    """The rows of a kind of `SegmentUses.features` that tokens begin:end use."""
+    """Rows of a kind of `SegmentUses.features` that the tokens begin to end - 1 use."""
     n_tokens = len(listed_starts) - 1
     if kind < OF_SPANS:
         return kind * n_tokens + begin, kind * n_tokens + end

@@ -1,8 +1,8 @@
 """Linear chains: the best labelling, and the log partition and its derivative, of a single sequence.
 
-The recursions are those of ``kernels/linear_chain.py``. Here each sequence has exponentials of its own, in rows of whole vectors,
-and no layout of the transitions. With the kernels of batches in their place `walk` took half as long again to compile, and a pass
-of a perceptron a fifth longer, for what each call has to prepare.
+The recursions are those of ``kernels/linear_chain.py``. Here each sequence has its own exponentials, in rows of whole vectors,
+and transitions are not reordered. With the batch kernels instead, `walk` took one and a half times as long to compile, and a
+perceptron's pass took a fifth longer because of the preparations of each call.
 """
 
 import math
@@ -30,7 +30,7 @@ def derivatives_of_chain(work, size):
 
 @helper
 def best_path(work, chains, pairs, path, n, size):
-    """The best labelling in ``path``, and its score; among equals the one with the lower last state, then the one before."""
+    """Write the best labelling into ``path`` and return its score. Ties go to the lower last state, then the lower one before."""
     nodes, chain, delta = work.nodes, work.chain, chains.forward
     transitions = chain if len(pairs.scores) == 0 else work.matrix
     width = chain.shape[1]
@@ -65,7 +65,7 @@ def best_path(work, chains, pairs, path, n, size):
 
 @helper
 def _set_transitions(pairs, t, size, matrix):
-    """Write the scores of the step to token t into matrix [P, P]."""
+    """Write the scores of the step to token t into a matrix [P, P]."""
     for i in range(matrix.shape[0]):
         for j in range(matrix.shape[1]):
             matrix[i, j] = pairs[t, i * size + j] if i < size and j < size else -np.inf
@@ -73,9 +73,9 @@ def _set_transitions(pairs, t, size, matrix):
 
 @helper(fastmath=LINEAR)
 def expect_scaled(work, chains, n, size, amount):
-    """Log partition; adds the expected uses of each score, times an amount.
+    """Return the log partition, and add the expected uses of each score, times an amount.
 
-    Scaled linear domain, as in `linear_chain`; NaN, and nothing added, where numbers could vanish.
+    Scaled linear domain, as in `linear_chain`. Where numbers could underflow it returns NaN and adds nothing.
     """
     nodes, chain, d_nodes, d_chain = work.nodes, work.chain, work.d_nodes, work.d_chain
     _, alpha, exp_nodes, arriving, beta, transposed, sums = chains
@@ -94,7 +94,7 @@ def expect_scaled(work, chains, n, size, amount):
         return np.nan
     for i in range(width):
         exp_row(chain, i, largest, matrix, i, -SPREAD)
-        if i >= size:  # there may be the firsts and lasts
+        if i >= size:  # firsts and lasts may lie here
             for j in range(width):
                 matrix[i, j] = 0.0
         for j in range(width):
@@ -103,7 +103,7 @@ def expect_scaled(work, chains, n, size, amount):
     # alpha[t, j] = nodes[t, j] + logsum_i(alpha[t-1, i] + transitions[i, j])
     for t in range(n):
         a = c = d = e = -np.inf
-        for j in range(0, width, LANES):  # four maxima that don't wait for one another
+        for j in range(0, width, LANES):  # four independent maxima
             a, c = max(a, nodes[t, j]), max(c, nodes[t, j + 1])
             d, e = max(d, nodes[t, j + 2]), max(e, nodes[t, j + 3])
         top = max(max(a, c), max(d, e))
@@ -170,7 +170,7 @@ def expect_scaled(work, chains, n, size, amount):
             for j in range(width):
                 upper = a * transposed[i, j] + c * transposed[i + 1, j]
                 beta[j] += upper + d * transposed[i + 2, j] + e * transposed[i + 3, j]
-    # The step from i at t - 1 to j at t is expected alpha[t-1, i] · matrix[i, j] · arriving[t, j] times; four at once
+    # alpha[t-1, i] · matrix[i, j] · arriving[t, j] is the expected number of steps from i at t - 1 to j at t; four tokens at once
     for t in range(1, n, 4):
         for i in range(size):
             if t + 3 < n:
@@ -196,8 +196,8 @@ def expect_scaled(work, chains, n, size, amount):
 
 @helper
 def expect_in_logs(work, chains, n, size, amount):
-    """As `expect_scaled`, by the textbook, where that gives up or transitions depend on the token. (`log_space` does the same,
-    but takes longer to compile than all the rest.)"""
+    """`expect_scaled` by the textbook recursions in log space, for sequences that `expect_scaled` gives up or whose transitions
+    depend on the token. (`log_space` does the same, but takes longer to compile than everything else.)"""
     nodes, steps, first, last, _ = scores_of_chain(work, size)
     alpha = chains.forward
     d_nodes, d_steps, d_first, d_last, _ = derivatives_of_chain(work, size)

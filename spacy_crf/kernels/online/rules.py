@@ -1,5 +1,5 @@
-"""Rules by which the weights move, and the walk over the sequences. The gradient of a sequence's loss is ``amounts`` at
-``slots``; ``seen`` sequences came before it.
+"""Online learning rules, and the walk over the sequences. The gradient of a sequence's loss is ``amounts`` at ``slots``; ``seen``
+is the number of sequences before it.
 """
 
 import math
@@ -16,23 +16,23 @@ from .segments import count_wrong_segments
 from .sequence import Turn, differentiate
 from .work import ChainBuffers, PairBuffers, SegmentBuffers, Workspace
 
-# Those up to AROW look at the best labelling
+# Rules up to AROW compare with the best labelling
 NOTHING, PERCEPTRON, BATCH_PERCEPTRON, PASSIVE_AGGRESSIVE, AROW, SGD, SGD_L1, ADAGRAD = range(8)
 
 
 class RuleRun(NamedTuple):
     """A rule and the sequences that it learns from."""
 
-    order: NDArray  # [n] of the sequences
-    costs: Floats  # [S, S], or [0, 0]: added to the score of each state where the annotation has another one
+    order: NDArray  # [n] order of the sequences
+    costs: Floats  # [S, S], or [0, 0]: cost of each state where the annotation has another one
     weights: Floats  # [M]
     rule: int
-    settings: tuple[float, float, float, float]  # of the rule
-    seen: float  # how many sequences came before
-    # [2] the scale of the weights, w = scale · weights, and the largest possible charge of a weight; 1 and 0 but for SGD
+    settings: tuple[float, float, float, float]  # settings of the rule
+    seen: float  # number of earlier sequences
+    # [2] scale of the weights (w = scale · weights), and the largest charge of a weight so far; 1 and 0 for rules other than SGD
     scaling: Floats
-    memory: Floats  # [M] or [0] a number of the rule for each slot: drift, variance, q or the latest step
-    squares: Floats  # [M] or [0] of AdaGrad
+    memory: Floats  # [M] or [0] the rule's number for each slot: drift, variance, q or the latest step
+    squares: Floats  # [M] or [0] squared gradients of AdaGrad
 
 
 @kernel(seconds=20)
@@ -45,10 +45,10 @@ def walk(
     maximum: bool,
     lesson: RuleRun,
 ):
-    """Apply a rule to the sequences in the order given. One kernel serves all rules: nearly all that is compiled is the loss of a
-    sequence and its derivative.
+    """Apply a rule to the sequences in the given order. One kernel serves all rules, since nearly all of the machine code
+    computes the loss of a sequence and its derivative.
 
-    RETURNS (float, int): The sum of losses, and -1; or the first loss that is not finite, and its place in the order.
+    RETURNS (float, int): The sum of losses, and -1; or the first loss that is not finite, and the place of its sequence.
     """
     order, costs, weights, rule, settings, seen, scaling, memory, squares = lesson
     total = 0.0
@@ -94,7 +94,7 @@ def walk(
 
 @helper
 def _count_wrong(corpus, work, chains, segments, b):
-    """Tokens at which the best labelling contradicts the annotation."""
+    """Number of tokens at which the best labelling contradicts the annotation."""
     begin, end, wrong = corpus.starts[b], corpus.starts[b + 1], 0
     if chains is not None:
         wrong = count_wrong(corpus.gold, corpus.clamp, begin, end, work.path)
@@ -105,7 +105,7 @@ def _count_wrong(corpus, work, chains, segments, b):
 
 @helper
 def _beat(lesson, slots, amounts, loss, wrong, factor, seen):
-    """AROW, or passive-aggressive learning. RETURNS: The loss with its margin."""
+    """Update by AROW or passive-aggressive learning. RETURNS: The loss with its margin."""
     _, costs, weights, rule, settings, _, _, memory, _ = lesson
     has_costs = len(costs) > 0
     if rule == AROW:
@@ -124,8 +124,8 @@ def perceptron(slots, amounts, weights, settings, seen, drift):
     """The averaged perceptron (Collins 2002), figure 1: w += unit · (features(annotation) - features(best labelling)).
 
     settings: unit.
-    drift (float64[M]): Sum of all updates, each times the number of weight vectors before it, the zeros at the start included:
-        the average is weights - drift / vectors.
+    drift (float64[M]): Sum of all updates, each times the number of earlier weight vectors (the initial zeros count): the average
+        is weights - drift / vectors.
     """
     for n in range(len(slots)):
         weights[slots[n]] -= settings[0] * amounts[n]
@@ -137,8 +137,8 @@ def passive_aggressive(slots, amounts, loss, factor, weights, settings, seen, dr
     """Passive-aggressive learning (Crammer, Dekel, Keshet, Shalev-Shwartz & Singer 2006): the smallest change after which the
     annotation wins by a margin.
 
-    loss (float): Without the factor of the sequence, with the margin: 1, or the root of the number of wrong tokens; with costs
-        they are the margin.
+    loss (float): The loss without the sequence's factor, with the margin: 1, or the root of the number of wrong tokens, or the
+        costs.
     settings: kind, 0 for PA (eq. 6: tau = loss / |d|²), 1 for PA-I (at most c), 2 for PA-II (|d|² + 1 / 2c); c.
     drift: As in `perceptron`.
     RETURNS: The loss with the factor.
@@ -165,7 +165,7 @@ def passive_aggressive(slots, amounts, loss, factor, weights, settings, seen, dr
 def arow(slots, amounts, loss, factor, weights, settings, variance):
     """Adaptive regularization of weight vectors (Crammer, Kulesza & Dredze 2009), figure 1, with a diagonal covariance.
 
-    loss (float): Without the factor of the sequence, with the margin: the number of wrong tokens; with costs they are the margin.
+    loss (float): The loss without the sequence's factor, with the margin: the number of wrong tokens, or the costs.
     settings: gamma, r of the paper. variance (float64[M]): Uncertainty of each weight, which only falls.
     RETURNS: The loss with the factor.
     """
@@ -187,7 +187,7 @@ def sgd_l1(slots, amounts, weights, settings, seen, scaling, paid):
     """Stochastic gradient descent with l1: `descend_sequence` with the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009,
     figure 2.
 
-    settings: As of SGD, and the weight of |w| per sequence. paid (float64[M]): q, the sum of the charges of each weight.
+    settings: Those of SGD, and the weight of |w| per sequence. paid (float64[M]): q, the total charge of each weight.
     """
     decay, rate, offset, l1 = settings
     rate /= offset + seen
@@ -212,7 +212,7 @@ def _charge(weight, due, paid, slot):
 
 @kernel
 def charge_all(learned, weights, scale, due, paid):
-    """Charge every weight, used or not, the penalty that is due."""
+    """Charge every weight the penalty that is due, whether or not a sequence used the weight."""
     for slot in range(len(weights)):
         if learned[slot]:
             weights[slot] = _charge(weights[slot] * scale, due, paid, slot) / scale
@@ -223,7 +223,7 @@ def adagrad(slots, amounts, weights, settings, squares):
     """A learning rate for each weight (Duchi, Hazan & Singer 2011, section 5.1, composite mirror descent); `catch_up` regularizes
     the weight when it is used.
 
-    settings: Numerator of the learning rates, and the constant in their denominators; weights of |w| and w² per sequence.
+    settings: Numerator of the learning rates, the constant in their denominators, and the weights of |w| and w² per sequence.
     squares (float64[M]): Sums of the squared gradients.
     """
     for n in range(len(slots)):
@@ -233,7 +233,7 @@ def adagrad(slots, amounts, weights, settings, squares):
 
 @kernel
 def catch_up_all(learned, weights, settings, seen, regularized, squares):
-    """Bring every weight up to date with the regularizers."""
+    """Apply overdue regularization to every weight."""
     for slot in range(len(weights)):
         if learned[slot]:
             catch_up(slot, np.int64(1), weights, settings, seen, regularized, squares)

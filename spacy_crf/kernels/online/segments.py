@@ -1,4 +1,4 @@
-"""Chains of segments: a single sequence as `semi_markov` and `log_space` take it, and segments that its annotation excludes."""
+"""Chains of segments: one sequence in the form of `semi_markov` and `log_space`, and segments that its annotation excludes."""
 
 import math
 
@@ -27,7 +27,7 @@ def derivatives_of_segments(work, segments, size):
 
 @helper
 def running_sums(corpus, work, segments, b, is_clamped):
-    """Bring the scores of a sequence into the form of `log_space`, without those that its annotation forbids if `is_clamped`."""
+    """Bring the scores of a sequence into the form of `log_space`; if `is_clamped`, only those that its annotation allows."""
     opening, closing, reach, bounds = segments.opening, segments.closing, segments.reach, work.bounds
     batches.running_sums(scores_of_segments(work, segments, corpus.n_states), opening, closing)
     if is_clamped:
@@ -40,7 +40,7 @@ def running_sums(corpus, work, segments, b, is_clamped):
 
 @helper(inline="always")
 def log_potentials_of(work, segments, n, size):
-    """The log potentials of the first n tokens, as `running_sums` left them.
+    """The log potentials of the first n tokens, from `running_sums`.
 
     RETURNS (LogPotentials)
     """
@@ -53,7 +53,7 @@ def log_potentials_of(work, segments, n, size):
 
 @helper(inline="always")
 def expect_segments(log_potentials, work, segments, amount):
-    """Log partition; adds the expected uses of each score, times an amount, but for those that `cover` adds up."""
+    """Return the log partition, and add the expected uses of each score, times an amount; `cover` adds tokens and ends."""
     shape, log_z = log_potentials.opening.shape, work.total
     entered, left, leaving, suffixes = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
     log_forward(log_potentials, entered, left, log_z)
@@ -67,7 +67,7 @@ def expect_segments(log_potentials, work, segments, amount):
 
 @helper(inline="always")
 def cover(work, segments, n, size):
-    """Add up the derivatives of segments that cover each token, and of those at the ends of the sequence."""
+    """Add the derivatives for each token, from the segments that cover it, and for the ends of the sequence."""
     batches.cover(derivatives_of_segments(work, segments, size))
     for j in range(size):
         work.d_chain[size, j] = segments.d_begins[0, j]
@@ -76,7 +76,7 @@ def cover(work, segments, n, size):
 
 @helper
 def score_segments(states, nodes, segments, begin, end, size, weights, scale):
-    """Scores of tokens, begins, ends, lengths and listed spans; and which spans are listed."""
+    """Score tokens, begins, ends, lengths and listed spans, and record which spans are listed."""
     uses = segments.uses
     starts = uses.listed_starts
     first = starts[begin]
@@ -84,7 +84,7 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
     add_scores(states, begin, end, size, weights, 1.0, np.bool_(False), nodes)
     for kind in range(5):
         a, c = rows_of_kind(starts, kind, begin, end)
-        # The first is added to the scores of states, the last to those of spans, which are therefore not scaled yet.
+        # The first kind is added to the scores of states, the last one to those of spans, which are not scaled yet.
         is_second, is_scaled = kind == 0 or kind == 4, kind != 3
         add_scores(uses.features, a, c, size, weights, scale if is_scaled else 1.0, is_second, scores[kind])
     for k in range(uses.longest):
@@ -99,7 +99,7 @@ def score_segments(states, nodes, segments, begin, end, size, weights, scale):
 
 @helper
 def exclude(segments, begin, end, costs, is_over):
-    """Forbid spans that the annotation excludes; or, if `is_over`, restore their scores plus the least cost of their state."""
+    """Forbid the spans that the annotation excludes; if `is_over`, restore their scores and add the least cost of their state."""
     uses, spans, kept = segments.uses, segments.spans, segments.kept
     excluded = uses.excluded[uses.listed_starts[begin] : uses.listed_starts[end]]
     for n in range(len(excluded)):
@@ -118,8 +118,8 @@ def exclude(segments, begin, end, costs, is_over):
 
 @helper
 def count_wrong_segments(gold, clamp, segments, begin, end, path):
-    """Number of tokens at which a path contradicts the annotation: by another state, by a segment that begins or goes on where it
-    must not, or by the end of an excluded one."""
+    """Number of tokens at which a path contradicts the annotation: by another state, by a segment that begins or continues where
+    the annotation forbids it, or by the end of an excluded segment."""
     uses = segments.uses
     wrong = state = first = 0
     for t in range(begin, end):

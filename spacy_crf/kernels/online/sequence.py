@@ -22,20 +22,20 @@ from .segments import (
 
 
 class Turn(NamedTuple):
-    """A sequence whose turn it is."""
+    """The sequence that a rule learns from now."""
 
-    b: int  # its number
+    b: int  # number of the sequence
     costs: Floats  # [S, S], or [0, 0] without costs
     weights: Floats  # [M]
-    scale: float  # of the weights
+    scale: float  # scale of the weights
 
 
-# A part of its callers before LLVM sees them, which then optimizes it once instead of twice
+# Inlined before LLVM sees the callers, so LLVM optimizes this function once instead of twice
 @helper(inline="always")
 def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
-    """Write the derivative of a sequence's loss into the work spaces.
+    """Write the derivative of a sequence's loss into the work space.
 
-    RETURNS: The loss, times the weight of the sequence; and whether the derivative may be anything but zero.
+    RETURNS: The loss, times the weight of the sequence; and False if the derivative is certainly zero.
     """
     b, costs, _, _ = turn
     begin, end = corpus.starts[b], corpus.starts[b + 1]
@@ -45,7 +45,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
         return 0.0, False
     _score(corpus, work, pairs, chains, segments, turn)
     value = reached = 0.0
-    for step in range(2):  # labellings that the annotation allows, then all
+    for step in range(2):  # first the labellings that the annotation allows, then all
         is_free = step == 1
         if not is_free and corpus.is_known[b]:
             reached = _score_annotation(corpus, work, chains, segments, b)
@@ -70,7 +70,7 @@ def differentiate(corpus, work, pairs, chains, segments, maximum, turn):
                         for j in range(size):
                             work.nodes[t, j] = chains.kept[t, j]
         if reached == -np.inf:
-            return 0.0, False  # the annotation is forbidden: nothing to learn
+            return 0.0, False  # no labelling keeps the annotation: nothing to learn
     if corpus.is_known[b]:
         use_annotation(corpus, work, chains, segments, b, -factor)
     if segments is not None:
@@ -113,7 +113,7 @@ def _score(corpus, work, pairs, chains, segments, turn):
 
 @helper(inline="always")
 def _add_chain(work, pairs, n, size):
-    """Add the scores that all steps share to those of pairs."""
+    """Add the transition scores that all steps share to the scores of pairs."""
     if len(pairs.scores) > 0:
         for t in range(n):
             for i in range(size):
@@ -123,7 +123,7 @@ def _add_chain(work, pairs, n, size):
 
 @helper(inline="always")
 def _share_derivatives(work, pairs, n, size):
-    """Add the derivatives of single steps to those that all steps share."""
+    """Add the derivatives of single steps to the derivatives of the shared transitions."""
     if len(pairs.scores) > 0:
         for t in range(1, n):
             for i in range(size):
@@ -133,7 +133,7 @@ def _share_derivatives(work, pairs, n, size):
 
 @helper
 def _forbid(nodes, kept, clamp):
-    """Copy the scores of tokens to `kept`, and forbid those that the clamp does not allow."""
+    """Copy the scores of tokens to `kept`, and set the scores that the clamp forbids to -inf."""
     for t in range(clamp.shape[0]):
         for j in range(clamp.shape[1]):
             kept[t, j] = nodes[t, j]
@@ -143,7 +143,7 @@ def _forbid(nodes, kept, clamp):
 
 @helper
 def _add_costs(nodes, gold, clamp, begin, end, costs):
-    """Add the costs of wrong states. Where the annotation leaves several states, a wrong one costs as much as the cheapest."""
+    """Add the costs of wrong states. Where the annotation allows several states, the smallest cost against them counts."""
     for t in range(begin, end):
         for j in range(len(costs)):
             if gold[t] >= 0:
@@ -169,7 +169,7 @@ def _score_annotation(corpus, work, chains, segments, b):
 
 @helper
 def use_annotation(corpus, work, chains, segments, b, amount):
-    """Add an amount to the derivative of each score that the annotation uses; `cover` adds up those of segments."""
+    """Add an amount to the derivative of each score that the annotation uses; for segments, `cover` completes the sums."""
     begin, end, size = corpus.starts[b], corpus.starts[b + 1], corpus.n_states
     work.amount[0] = amount
     if chains is not None:
@@ -181,7 +181,7 @@ def use_annotation(corpus, work, chains, segments, b, amount):
 
 @helper(inline="always")
 def _use_best(corpus, work, pairs, chains, segments, b, amount):
-    """Write the best labelling into ``work.path``, and add an amount to the derivative of each score that it uses.
+    """Write the best labelling into ``work.path``, and add an amount to the derivative of each score that the labelling uses.
 
     RETURNS (float): Its score.
     """
@@ -203,7 +203,7 @@ def _use_best(corpus, work, pairs, chains, segments, b, amount):
 
 @helper(inline="always")
 def expect(corpus, work, pairs, chains, segments, b, amount):
-    """Add the expected uses of each score, times an amount; `cover` adds up those of segments. RETURNS (float): Log partition."""
+    """Add the expected uses of each score, times an amount (segments: see `cover`). RETURNS (float): Log partition."""
     n, size, log_z = corpus.starts[b + 1] - corpus.starts[b], corpus.n_states, np.nan
     if chains is not None:
         if len(pairs.scores) == 0:

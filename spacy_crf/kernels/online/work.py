@@ -1,4 +1,4 @@
-"""Work space for one sequence after the other, allocated once for a corpus."""
+"""Work space for one sequence at a time, allocated once per corpus."""
 
 from typing import NamedTuple, Optional
 
@@ -12,30 +12,30 @@ NO_USES = SlotUses(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.
 
 
 class Workspace(NamedTuple):
-    """Room for one sequence after the other. Derivatives are those of its loss with respect to each score.
+    """Work space for one sequence at a time. Derivatives are of the sequence's loss with respect to each score.
 
-    Kernels of batches get all of the room, and ``bounds`` for the part of it that a sequence takes. (Slices of each array were a
-    quarter of the code compiled for segments, and a fifth to a third of a pass.)
+    Batch kernels get the whole arrays, and ``bounds`` for the part that a sequence takes. (Slices of each array made up a quarter
+    of the code compiled for segments, and a fifth to a third of a pass.)
     """
 
     nodes: Floats  # [n, P] scores of states
     chain: Floats  # [at least S + 2, P] scores of transitions, firsts, lasts
     d_nodes: Floats
     d_chain: Floats
-    steps: Floats  # [1, P, P] the scores of transitions, those of `chain`; or with pairs [n, S, S], those of these
+    steps: Floats  # [1, P, P] a view of the transitions in `chain`; or with pairs [n, S, S], the scores of pairs
     d_steps: Floats
     matrix: Floats  # [P, P]
-    gradient: Floats  # [M] sums while they are collected, otherwise 0
-    slots: Ints  # with amounts: the gradient of the sequence at these slots
+    gradient: Floats  # [M] sums while a gradient is collected, otherwise 0
+    slots: Ints  # with `amounts`: the gradient of the sequence at these slots
     amounts: Floats
     bounds: Ints  # [2] 0 and n: the starts of a batch of one sequence
-    total: Floats  # [1] its score or log partition
-    amount: Floats  # [1] its weight
+    total: Floats  # [1] score or log partition of the sequence
+    amount: Floats  # [1] weight of the sequence
     path: NDArray[np.int32]  # [n] the best labelling
 
 
 class PairBuffers(NamedTuple):
-    """The features of pairs of states."""
+    """Work space for features of pairs of states."""
 
     uses: SlotUses
     scores: Floats  # [n, S * S] of the transitions into each token; [0, S * S] if there are no such features
@@ -43,7 +43,7 @@ class PairBuffers(NamedTuple):
 
 
 class ChainBuffers(NamedTuple):
-    """For linear chains."""
+    """Work space for linear chains."""
 
     kept: Floats  # [n, P]
     forward: Floats  # [n, P]
@@ -55,14 +55,14 @@ class ChainBuffers(NamedTuple):
 
 
 class SegmentBuffers(NamedTuple):
-    """For chains of segments."""
+    """Work space for chains of segments."""
 
     uses: SegmentUses
     begins: Floats  # [n, S] scores
     ends: Floats  # [n, S]
     lengths: Floats  # [K, S]
     spans: Floats  # [N, S]
-    kept: Floats  # [N, S] of the spans that are excluded while the annotation holds
+    kept: Floats  # [N, S] original scores of the spans that are excluded while the clamp applies
     d_begins: Floats
     d_ends: Floats
     d_lengths: Floats
@@ -76,12 +76,12 @@ class SegmentBuffers(NamedTuple):
 class PassBuffers(NamedTuple):
     """Work space for a pass over a corpus, with either ``chains`` or ``segments``."""
 
-    corpus: ChainCorpus  # its pairs and segments are in their work spaces
+    corpus: ChainCorpus  # its features of pairs and segments are in their own buffers
     work: Workspace
     pairs: PairBuffers
     chains: Optional[ChainBuffers]
     segments: Optional[SegmentBuffers]
-    maximum: bool  # whether the loss compares with the best labelling, or with the log partition
+    maximum: bool  # whether the loss compares with the best labelling; else with the log partition
 
 
 def make_room(corpus: ChainCorpus, *, maximum: bool) -> PassBuffers:
