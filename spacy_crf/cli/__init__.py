@@ -1,6 +1,7 @@
-"""``python -m spacy crf …``: each command is a function in one of these files, which is imported when the command is used. And
-entities drawn for ``spacy evaluate --displacy-path``, whatever component has found them: spaCy itself draws those of the factory
-``ner`` alone, and for other components reports files that it has not written.
+"""``python -m spacy crf …``: each command is a function in one of these files, and the file is imported when the command is used.
+
+This file also makes ``spacy evaluate --displacy-path`` draw the entities of every component. spaCy alone draws only the entities
+of the factory ``ner``; for other components it reports files that it has not written.
 """
 
 import importlib
@@ -13,11 +14,11 @@ from wasabi import msg
 
 from .group import app as app
 
-_MADE = "entities.html"  # spaCy's name for the file
+_MADE = "entities.html"  # spaCy's name of the file
 
 
 def draw_entities_of_any_component() -> None:
-    """Make spaCy's command draw the entities of any component, if this version of spaCy has the function that draws."""
+    """Make `spacy evaluate` draw the entities of any component, if this version of spaCy has the function that draws them."""
     command = importlib.import_module("spacy.cli.evaluate")
     render_parses = getattr(command, "render_parses", None)
     if render_parses is None or hasattr(render_parses, "__wrapped__"):

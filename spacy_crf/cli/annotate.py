@@ -37,18 +37,18 @@ def annotate_cli(
     sort: Optional[Order] = Opt(None, help="Write the least certain texts first."),
     min_prob: float = Opt(0.0, min=0.0, max=1.0, help="Leave out less probable spans."),
     component: Optional[str] = Opt(
-        None, "--component", "-c", help="The component whose certainty counts; by default all of ours."
+        None, "--component", "-c", help="Component whose certainty counts; by default all of spacy_crf."
     ),
     code: CodeOption = None,
     workers: Optional[int] = Opt(None, min=1, max=1024, help="Number of workers that share an archive."),
-    executor: Optional[ExecutorName] = Opt(None, help="The workers: processes of this machine, or of a Ray cluster."),
-    address: Optional[str] = Opt(None, help="Address of the Ray cluster; by default one is started."),
+    executor: Optional[ExecutorName] = Opt(None, help="Workers are processes on this machine or on a Ray cluster."),
+    address: Optional[str] = Opt(None, help="Address of the Ray cluster; by default the command starts one."),
     strict: bool = Opt(False, "--strict", help="Stop at the first text that can't be annotated."),
-    part_size: Optional[float] = Opt(None, min=0.001, help="MiB of texts in a part; by default 0.25 to 4."),
+    part_size: Optional[float] = Opt(None, min=0.001, help="MiB of texts in each part; by default 0.25 to 4."),
 ) -> None:
-    """Annotate texts. Without --workers, write one file for Prodigy, doccano or Label Studio, columns or a .spacy file;
-    `convert` reads each of them back. With --workers, annotate an archive of JSONL, lines of text or Parquet, and write a folder
-    of parts. A command that was stopped continues when it is given again."""
+    """Annotate texts. Without --workers, the command writes one file: for Prodigy, doccano or Label Studio, columns, or a .spacy
+    file. `convert` reads all of them back. With --workers, it annotates an archive of JSONL, lines of text or Parquet, and writes
+    a folder of parts. To continue a command that was stopped, give it again."""
     from .annotator import AnnotateOptions, annotate_archive, annotate_file, annotate_stream
 
     default = "prodigy" if workers is None else "spans"

@@ -1,8 +1,8 @@
-"""Texts that a pipeline annotates, in parts, each of which is written as a whole or not at all.
+"""Annotates texts in parts. Each part is written as a whole or not at all.
 
-Without workers a part is a batch of texts from one file, and in the end all parts are joined to the output. With workers a part
-is some bytes or rows of an archive, each worker loads the pipeline by its path, and the parts themselves are the output. A
-manifest names the parts that are done: the same command continues with the others.
+Without workers, a part is a batch of texts from one file, and all parts are joined at the end to make the output. With workers, a
+part is a range of bytes or rows of an archive, each worker loads the pipeline from its path, and the parts themselves are the
+output. A manifest names the finished parts; the same command continues with the others.
 """
 
 import hashlib
@@ -36,25 +36,25 @@ from .shared import PROBABILITIES, load_pipeline, our_pipes
 from .texts import STANDARD, items_of_line, read_items
 
 ERRORS = "errors.jsonl"
-TEXTS = 512  # of a batch; if one of them can't be annotated, each is annotated alone
-_ROW = "row"  # of a table: the key under which an item keeps its number
-_KEPT = 1 << 20  # bytes that a worker writes until it forgets the words of each part
+TEXTS = 512  # texts of a batch; if one of them can't be annotated, each is annotated alone
+_ROW = "row"  # key of an item for the number of its row in the table
+_KEPT = 1 << 20  # a worker that has written as many bytes forgets the words of each part
 
-Progress = Callable[[int, int, int], Any]  # called with the number of texts done, of bytes done, and of all bytes
+Progress = Callable[[int, int, int], Any]  # called with the numbers of finished texts, finished bytes and all bytes
 Task = Union["Batch", Part]
-# Of a part: its "file" with its "bytes", the "checksum" of a batch, how many "texts", "spans" and "doubtful" ones were written or
-# left out, and the "errors": places and reasons of texts that could not be annotated
+# Entry of a part in the manifest: its "file" and the file's "bytes", the "checksum" of a batch, the numbers of "texts" and
+# "spans" that were written and of "doubtful" spans that were left out, and the "errors": place and reason of each failed text
 Entry = dict[str, Any]
 Run = Callable[[Iterable[Task]], Iterator[tuple[Task, Entry]]]
 
 
 class AnnotateOptions(NamedTuple):
-    """The options of a command, for all of its workers.
+    """The options of the command `annotate`, for all of its workers.
 
-    model (str), code (str): As of every command. target (str): The folder of the parts, or the file to write.
-    format (str): Of the output, a name of ``WRITERS``. sort (bool): Whether the least certain texts come first.
-    min_prob (float): Less probable spans are not written. component (str): The only component whose certainty counts; by
-    default all of ours do. strict (bool): Whether a text that can't be annotated ends the work.
+    model (str), code (str): As in every command. target (str): The folder of the parts, or the file to write.
+    format (str): Name of the output format in ``WRITERS``. sort (bool): Whether the least certain texts come first.
+    min_prob (float): Less probable spans are left out. component (str): The component whose certainty counts; by default all of
+    ours. strict (bool): Whether the work stops at the first text that can't be annotated.
     """
 
     model: str
@@ -68,7 +68,7 @@ class AnnotateOptions(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Texts of a file that is annotated without workers. size (int): How many bytes of the file were read for them."""
+    """Some texts of a file that is annotated without workers. size (int): Number of bytes read from the file for these texts."""
 
     number: int
     items: list[Item]
@@ -81,7 +81,7 @@ class Batch(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A text as it will be written, how uncertain it is, and how many spans were written and left out."""
+    """A text in the output format, its uncertainty, and the numbers of spans that it has and of doubtful spans left out."""
 
     uncertainty: float
     spans: int
@@ -97,9 +97,9 @@ def annotate_archive(
 ) -> Entry:
     """Annotate the parts of an archive that are not done yet, and list the texts that could not be annotated.
 
-    part_bytes (int): Size of a part, which is lost if a worker dies. By default `plan` says.
-    RAISES (ValueError): With a code, if the source, the target or a worker can't do it; CRF491 if the results would be
-        texts of the next run.
+    part_bytes (int): Size of a part, the work that is lost if a worker dies; by default `plan` chooses it.
+    RAISES (ValueError): CRF491 if the target is within the source, where the next run would read the results as texts; other
+        codes if the source, the target or a worker fails.
     """
     (parts, stamps, part_bytes), folder = plan(source, part_bytes), WorkFolder(options.target)
     if folder.is_within(source):
@@ -117,12 +117,12 @@ def annotate_archive(
 
 
 def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) -> Entry:
-    """Annotate the texts of a file in this process, which has imported the code, and write them to one file. Until that is done,
-    the finished parts are in a folder beside it.
+    """Annotate the texts of a file in this process, which has imported the code, and write one output file. Until the output is
+    written, a folder beside it holds the finished parts.
 
     source (Path): Any file of texts, "-" for the standard input.
-    RAISES (ValueError): With the place, if a text can't be annotated; CRF710 if nobody knows the certainty that is asked for;
-        CRF784 if there are no texts; CRF786 if the folder has the parts of something else.
+    RAISES (ValueError): With the place, if a text can't be annotated; CRF710 if the options need a certainty that no component
+        gives; CRF784 if there are no texts; CRF786 if the folder has the parts of other work.
     """
     output, path = Path(options.target), Path(f"{options.target}.part")
     folder, annotator = WorkFolder(str(path)), Annotator(options._replace(target=str(path), code=None))
@@ -138,13 +138,13 @@ def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) ->
             for part in files:
                 part.unlink()
     finally:
-        if not any(path.glob("part-*")):  # all is in the output, or nothing was done
+        if not any(path.glob("part-*")):  # the output has all texts, or no part was finished
             shutil.rmtree(path, ignore_errors=True)
     return total
 
 
 def annotate_stream(options: AnnotateOptions, source: Path, file: BinaryIO) -> None:
-    """Annotate the texts of a file, as `annotate_file`, to an open one: text by text, unless they are to be sorted."""
+    """Annotate the texts of a file, and write them to an open file: one by one, unless they are to be sorted."""
     if options.sort:
         with TemporaryDirectory() as folder:
             path = Path(folder) / "sorted"
@@ -158,9 +158,9 @@ def annotate_stream(options: AnnotateOptions, source: Path, file: BinaryIO) -> N
 
 
 def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, size: int, progress: Progress) -> Entry:
-    """Enter the result of `run` for each part that is left.
+    """Run the parts that are left, and enter the result of each in the manifest.
 
-    size (int): Bytes of all parts. source (str): For messages.
+    size (int): Bytes of all parts. source (str): Name of the source for messages.
     RAISES (ValueError): CRF779 if none of many texts can be annotated, CRF784 if there are no texts.
     """
     before = _totals(manifest)
@@ -171,7 +171,7 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
         for part, entry in run(left):
             manifest.enter(part.number, entry)
             texts, left_out, done = texts + entry["texts"], left_out + len(entry["errors"]), done + part.size
-            if not texts and left_out >= TEXTS:  # of small parts
+            if not texts and left_out >= TEXTS:  # the annotator itself checks large parts
                 raise _all_wrong(part, entry["errors"])
             progress(texts, done, size)
     finally:
@@ -195,7 +195,7 @@ def _totals(manifest: Manifest) -> Entry:
 
 
 def _head(options: AnnotateOptions) -> dict[str, Any]:
-    """The pipeline and options, by which a manifest tells the same work from other work.
+    """The head of a manifest: the pipeline and the options that identify the work.
 
     RAISES (ValueError): CRF715 if there is no such pipeline.
     """
@@ -219,7 +219,7 @@ def _head(options: AnnotateOptions) -> dict[str, Any]:
 
 
 def _joined(files: Iterable[Path], by_uncertainty: bool) -> Iterator[str]:
-    """The texts of finished batches, in their order or the least certain first. One at a time is in memory."""
+    """The texts of finished batches, in their order or the least certain first. Memory holds one text at a time."""
     if not by_uncertainty:
         yield from (text for path in files for _, _, text in _stored(path))
         return
@@ -229,7 +229,7 @@ def _joined(files: Iterable[Path], by_uncertainty: bool) -> Iterator[str]:
 
 
 def _stored(path: Path, at: int = 0) -> Iterator[tuple[float, int, str]]:
-    """Uncertainty, place in the file and text of each record from a place on."""
+    """Read the records of a file from byte `at` on: uncertainty, byte and text of each."""
     with path.open("rb") as file:
         file.seek(at)
         for line in file:
@@ -244,9 +244,9 @@ def _stored(path: Path, at: int = 0) -> Iterator[tuple[float, int, str]]:
 class Annotator:
     """Annotates parts, in one worker.
 
-    n_parts (int): How many parts there are: the names of their files are equally long, so that they sort.
+    n_parts (int): Number of all parts. The names of their files have equal lengths, so that they sort.
     nlp (Language): The pipeline.
-    RAISES (ValueError): CRF710 if the options need a certainty that no component knows.
+    RAISES (ValueError): CRF710 if the options need a certainty that no component gives.
     """
 
     def __init__(self, options: AnnotateOptions, n_parts: int = 0):
@@ -259,7 +259,7 @@ class Annotator:
         tell_probabilities(self._pipes)
         self._folder = WorkFolder(options.target)
         self._written = 0  # bytes
-        self._errors: list[tuple[str, str]] = []  # of a part: places of texts that can't be annotated, and reasons
+        self._errors: list[tuple[str, str]] = []  # place and reason of each text of the part that can't be annotated
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Entry]]:
         """Annotate parts in this process, as an executor does in others."""
@@ -267,8 +267,8 @@ class Annotator:
 
     def __call__(self, part: Task) -> Entry:
         self._errors = []
-        # A memory zone forgets the words of a part with it. The first parts have none: the tokenizer remembers how words are cut,
-        # a quarter of all work, only outside of memory zones
+        # A memory zone forgets the words of a part when the part ends. The first parts have no zone: only outside of zones does
+        # the tokenizer cache how it splits words, a quarter of all work
         with self.nlp.memory_zone() if self._written >= _KEPT else nullcontext():
             if isinstance(part, Batch):
                 found = list(self.records(part.items))
@@ -297,9 +297,9 @@ class Annotator:
         }
 
     def _annotate_rows(self, part: Part) -> tuple[list[Record], bytes]:
-        """The rows that could be annotated, with two columns more: "spans" and "cats".
+        """Annotate the rows of a part, and make a Parquet file of those that succeed, with two more columns: "spans" and "cats".
 
-        RAISES (ValueError): CRF784 if the table has no texts, or has these columns already.
+        RAISES (ValueError): CRF784 if the table has no column "text", or already has one of these columns.
         """
         import pyarrow
         from pyarrow.parquet import write_table
@@ -329,7 +329,7 @@ class Annotator:
         return found, content.getvalue()
 
     def _annotate(self, items: Iterable[Item], format_: str) -> Iterator[Record]:
-        """Annotate some texts at a time. If one of these can't be annotated, each of them is annotated alone."""
+        """Annotate texts in batches. If one text of a batch can't be annotated, each text of the batch is annotated alone."""
         items = iter(items)
         while some := list(islice(items, TEXTS)):
             try:
@@ -342,8 +342,7 @@ class Annotator:
             yield from found
 
     def records(self, items: Iterable[Item], format_: Optional[str] = None) -> Iterator[Record]:
-        """Annotate texts, for a format that may be another than that of the options. A span without a probability counts as
-        certain."""
+        """Annotate texts for a format, by default the format in the options. A span without a probability counts as certain."""
         options, format_ = self._options, format_ or self._options.format
         for doc, fields in self.nlp.pipe(((fields["text"], fields) for _, fields in items), as_tuples=True):
             check_spans(format_, doc)
@@ -372,11 +371,11 @@ class Annotator:
 
     @contextmanager
     def _kept(self, place: str) -> Iterator[None]:
-        """Keep the error of a text. RAISES (ValueError): CRF787 with the place, if the options are strict."""
+        """Collect the error of a text. RAISES (ValueError): CRF787 with the place, if the options are strict."""
         try:
             yield
         except OSError:
-            raise  # it is not the text
+            raise  # the text is not the cause
         except Exception as error:
             if self._options.strict:
                 advice = " (without --strict it goes to errors.jsonl)"
@@ -388,9 +387,9 @@ class Annotator:
 
 
 def read_batches(source: Path, nlp: Language, done: dict[int, Entry], folder: WorkFolder) -> Iterator[Batch]:
-    """The texts of a file, but for batches that are done.
+    """Read the texts of a file in batches, without the batches that are done.
 
-    RAISES (ValueError): As `unannotated`; CRF786 if a batch that is done had other texts.
+    RAISES (ValueError): As `unannotated`; CRF786 if the texts of a finished batch have changed.
     """
     position = before = 0
 
@@ -411,14 +410,14 @@ def read_batches(source: Path, nlp: Language, done: dict[int, Entry], folder: Wo
 
 
 def unannotated(source: Path, nlp: Language, *progress: Callable[[int, int], None]) -> Iterator[Item]:
-    """RAISES (ValueError): With the place, if a text can't be read, is annotated or is too long."""
+    """Read the texts of a file. RAISES (ValueError): With the place, if a text can't be read, is annotated or is too long."""
     for place, fields in read_items(source, *progress):
         check_length(fields["text"], nlp, place)
         yield Item(place, _without_annotation(fields, place))
 
 
 def _without_annotation(fields: dict[str, Any], place: str) -> dict[str, Any]:
-    """RAISES (ValueError): CRF873 if the text is annotated: its annotation would be lost."""
+    """The fields of a text that stay. RAISES (ValueError): CRF873 if the text is annotated, since the output would lose it."""
     for key in SPAN_KEYS:
         if isinstance(fields.get(key), (list, dict)) and fields[key]:
             raise ValueError(Errors.CRF873.format(place=place, key=key, value=shown(fields[key])))

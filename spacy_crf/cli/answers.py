@@ -1,5 +1,5 @@
-"""What teachers answered about texts, in a file: JSONL of entities by offset or by their words, as pipelines of transformers and
-language models give them."""
+"""Reads files of teachers' answers: JSONL with the entities of each text, by offset or by their words, as transformer pipelines
+and language models write them."""
 
 import re
 from collections import Counter
@@ -16,17 +16,17 @@ from .formats.annotation import Span, parse_span
 from .formats.source import unreadable
 from .texts import read_items
 
-Soft = list[tuple[int, int, str, float]]  # first token, token behind, label ("" where nothing is known), probability
+Soft = list[tuple[int, int, str, float]]  # first token, token behind the last, label ("" for unknown), probability
 UNSURE = ""
 
 
 class Answer(NamedTuple):
     place: str
     text: str
-    spans: list[tuple[Span, float]]  # with their scores; the label is UNSURE where the teacher is
+    spans: list[tuple[Span, float]]  # with scores; the label UNSURE marks parts about which the teacher is unsure
 
     def of_tokens(self, doc: Doc) -> Soft:
-        """The spans as tokens. Nothing is known about the tokens of a span that does not align with them."""
+        """Soft labels of the tokens of a Doc. Tokens of a span that does not align with them are UNSURE."""
         found = []
         for (start, end, label), score in self.spans:
             exact = doc.char_span(start, end)
@@ -39,10 +39,10 @@ class Answer(NamedTuple):
 
 
 def read_answers(path: Path, labels: Optional[Iterable[str]] = None) -> Iterator[Answer]:
-    """Read JSONL: a "text" with its "entities", and perhaps "unsure" parts of it.
+    """Read answers from JSONL: each has a "text", its "entities", and optionally a list of its "unsure" parts.
 
-    labels (Iterable[str]): All labels that there may be; None for any.
-    RAISES (ValueError): With file and line, CRF701 or CRF871 for what can't be read, CRF846 for other labels.
+    labels (Iterable[str]): The labels that entities may have; None for any.
+    RAISES (ValueError): With file and line, CRF701 or CRF871 for an answer that can't be read, CRF846 for other labels.
     """
     labels = None if labels is None else list(labels)
     for place, fields in read_items(path):
@@ -51,7 +51,7 @@ def read_answers(path: Path, labels: Optional[Iterable[str]] = None) -> Iterator
         if not isinstance(entities, list) or not isinstance(unsure, list):
             raise unreadable(place, 'an answer needs a list under "entities"; "unsure" is a list, too')
         spans = [_entity(entity, text, met, labels, place) for entity in entities]
-        for words, n in met.items():  # a name that the teacher listed once and the text has twice
+        for words, n in met.items():  # further occurrences of words that the teacher listed n times
             spans += [(Span(begin, begin + len(words), UNSURE), 1.0) for begin in _places(words, text, place)[n:]]
         for part in unsure:
             if isinstance(part, str) or (isinstance(part, dict) and "start" not in part):
@@ -64,7 +64,7 @@ def read_answers(path: Path, labels: Optional[Iterable[str]] = None) -> Iterator
 
 
 def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str]], place: str) -> tuple[Span, float]:
-    """A span and its score. met (Counter[str]): How many entities of the text were named by these words so far."""
+    """Read the span and the score of an entity. met (Counter[str]): Number of earlier entities with the same words, by words."""
     fields = entity if isinstance(entity, dict) else {}
     label, score = fields.get("label", fields.get("entity_group")), fields.get("score", 1.0)
     if "start" in fields or "text" not in fields:
@@ -83,7 +83,7 @@ def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str
 
 
 def _places(words: Any, text: str, place: str) -> list[int]:
-    """Where a text has some words: as whole words, or else anywhere. RAISES (ValueError): CRF701 if it does not have them."""
+    """Places of some words in a text, as whole words or else anywhere. RAISES (ValueError): CRF701 if they do not occur."""
     if isinstance(words, str) and words.strip():
         pattern = re.escape(words)
         for around in (rf"(?<!\w){pattern}(?!\w)", pattern):
@@ -94,8 +94,8 @@ def _places(words: Any, text: str, place: str) -> list[int]:
 
 
 def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[Iterable[str]]) -> Soft:
-    """Soft labels without those that are improbable or that nobody wants. Nothing is known about tokens whose spans all have less
-    than the least score."""
+    """Remove soft labels below `min_prob`, and labels other than `labels`. Tokens whose spans all score less than `min_score`
+    become UNSURE."""
     wanted = [part for part in found if not part[2] or (part[3] >= min_prob and (labels is None or part[2] in labels))]
     sure = [part for part in wanted if not part[2] or part[3] >= min_score]
     doubted = {t for begin, end, *_ in wanted for t in range(begin, end)} - {
@@ -105,10 +105,10 @@ def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[Ite
 
 
 def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
-    """The mean of several teachers' soft labels. Nothing is known where their most probable labels differ; a teacher that knows
-    nothing about a token leaves it to the others.
+    """Average the soft labels of several teachers. Tokens where their most probable labels differ become UNSURE; a teacher that
+    is unsure about a token leaves it to the others.
 
-    n_tokens (int): Of the text.
+    n_tokens (int): Number of tokens in the text.
     RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
     """
     unsure = [{t for begin, end, label, _ in found if not label for t in range(begin, end)} for found in answers]
@@ -129,7 +129,7 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
 
 
 def _decisions(found: Soft, n_tokens: int) -> list[Any]:
-    """The span at each token that is more probable than not, None for none."""
+    """For each token, the span with a probability of at least 0.5 that covers it, or None."""
     of_tokens: list[Any] = [None] * n_tokens
     for begin, end, label, score in sorted(found, key=lambda part: part[3]):
         if label and score >= 0.5:

@@ -1,6 +1,6 @@
-"""A corpus of files, cut into parts that workers read each for itself: lines of text files, or row groups of Parquet.
+"""Cuts a corpus of files into parts, which workers read independently: lines of text files, or row groups of Parquet.
 
-Files are named as fsspec takes them: paths, or `s3://…`, `gs://…` and others whose packages are installed.
+fsspec opens the files: paths, and `s3://…`, `gs://…` or other addresses whose packages are installed.
 """
 
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from ..errors import Errors
 
 LINES = (".jsonl", ".ndjson", ".txt")
 PARQUET = ".parquet"
-_PARTS = 256  # of an archive, by default: so many that all workers get ready together
+_PARTS = 256  # default number of parts of an archive: enough for all workers to finish at about the same time
 _LEAST, _MOST = 1 << 18, 1 << 22  # bytes of a part
-# Properties that show whether a file has changed, where its file system knows them
+# Properties that show whether a file has changed, as far as its file system has them
 _STAMPS = ("size", "mtime", "ETag", "etag", "md5Hash", "generation", "LastModified")
 
 
 class Part(NamedTuple):
-    """number (int): From 0 on, in the order of the corpus. begin, end (int): Of the bytes in which its lines begin, or of its
-    row groups. size (int): Bytes."""
+    """A part of a corpus. number (int): From 0 on, in the order of the corpus. size (int): Bytes. begin, end (int): Range of the
+    bytes in which the part's lines begin, or of its row groups."""
 
     number: int
     path: str
@@ -34,11 +34,11 @@ class Part(NamedTuple):
 
 
 def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dict[str, list[str]], int]:
-    """Cut a file, or all files of text or Parquet below a folder, in the order of their names.
+    """Cut a file, or all text and Parquet files below a folder in the order of their names, into parts.
 
-    part_bytes (int): Size of a part; by default found by the size of the archive.
-    RETURNS (tuple): The parts; by file, the properties that show whether it has changed; the size that parts should have.
-    RAISES (ValueError): CRF784 if there are none, or what is there can't be read. (FileNotFoundError): If there is no such path.
+    part_bytes (int): Size of a part; by default derived from the size of the archive.
+    RETURNS (tuple): The parts; by file, the properties that show whether it has changed; the intended size of a part.
+    RAISES (ValueError): CRF784 if there are no such files, or one can't be read. (FileNotFoundError): If the path does not exist.
     """
     system, root = fsspec.core.url_to_fs(source)
     paths = sorted(path for path in system.find(root) if path.endswith((*LINES, PARQUET))) or [root]
@@ -76,7 +76,7 @@ def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]
 
 
 def lines(part: Part) -> Iterator[tuple[str, bytes]]:
-    """The lines of a part, each with its place."""
+    """Read the lines of a part, each with its place."""
     with fsspec.open(part.path, "rb") as file:
         at = part.begin
         if at:  # a line that continues here belongs to the part before
@@ -88,7 +88,7 @@ def lines(part: Part) -> Iterator[tuple[str, bytes]]:
 
 
 def opened_parquet(path: str) -> Any:
-    """RAISES (ImportError): CRF781 without pyarrow. (ValueError): CRF784 if it can't be read."""
+    """Open a Parquet file. RAISES (ImportError): CRF781 without pyarrow. (ValueError): CRF784 if the file can't be read."""
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile

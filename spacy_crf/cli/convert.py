@@ -32,28 +32,28 @@ def convert_cli(
     input_path: Path = Arg(..., help="A file, or a folder of files.", exists=True),
     output_path: Path = Arg(..., help="The .spacy file, or a folder for them."),
     lang: LangOption = "en",
-    format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default found by the contents."),
+    format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default detected from the contents."),
     encoding: str = Opt("utf-8", help="Encoding of the files."),
     word_column: Optional[str] = Opt(
         None, "--word-column", "-w", help="Number or name of the word or text column; by default 1."
     ),
     label_column: Optional[str] = Opt(None, help="Number or name of the tag or label column; by default the last."),
     tag_column: Optional[str] = Opt(None, "--tag-column", "-t", help="Number or name of the column for token.tag."),
-    scheme: Optional[SchemeName] = Opt(None, help="By default found by the tags."),
-    n_sents: int = Opt(1, "--n-sents", "-n", min=0, help="Number of sentences in a Doc; 0 for whole documents."),
-    tag_names: str = Opt("", help="Names of tags that are numbers, from 0 on: O,B-PER,I-PER …"),
-    ignore: Optional[list[str]] = Opt(None, help="Leave out the annotation under this key of JSON; may be repeated."),
-    overlaps: Overlaps = Opt(Overlaps.longest, help="Overlapping spans: keep the longest, or refuse them."),
+    scheme: Optional[SchemeName] = Opt(None, help="By default detected from the tags."),
+    n_sents: int = Opt(1, "--n-sents", "-n", min=0, help="Number of sentences of a Doc; 0 for whole documents."),
+    tag_names: str = Opt("", help="For tags that are numbers: their names from 0 on, O,B-PER,I-PER …"),
+    ignore: Optional[list[str]] = Opt(None, help="Skip the annotation under this key of JSON; may be repeated."),
+    overlaps: Overlaps = Opt(Overlaps.longest, help="Keep the longest of overlapping spans, or refuse them."),
     without_spans: bool = Opt(False, "--without-spans", help="Accept files without annotation."),
-    predictions: bool = Opt(False, "--predictions", help="Label Studio: take predictions where nobody annotated."),
+    predictions: bool = Opt(False, "--predictions", help="Label Studio: read predictions of texts without annotation."),
 ) -> None:
     """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
-    of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It finds the format by the
+    of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It detects the format from the
     contents.
 
-    The command prints the format of each file, and what could not be used: tokens of spans that do not align become missing
-    annotation, and of overlapping spans the longest is kept. Unknown annotation is an error, unless --ignore names it; a file
-    without any annotation is an error too.
+    The command prints the format of each file and the annotation that it could not use. Where a span does not align with tokens,
+    their annotation is missing; of overlapping spans it keeps the longest. Unknown annotation is an error unless --ignore names
+    its key; a file without any annotation is an error too.
     """
     settings = ReadSettings(
         format=format_ and format_.value,

@@ -1,4 +1,4 @@
-"""Count what annotated texts contain, and find what will mislead training."""
+"""The command `data`: counts the contents of annotated texts, and finds annotation that will mislead training."""
 
 import json
 from collections import Counter, defaultdict
@@ -20,24 +20,24 @@ from .shared import JsonOption, LangOption, blank, command, print_table
 from .texts import read_docs
 
 Words = tuple[str, ...]
-_FEW = 50  # spans or texts of a label: fewer are hardly enough to learn and measure it
+_FEW = 50  # fewer spans or texts of a label are hardly enough to learn and to score it
 _SHOWN = 3  # examples in a warning
 
 
 @dataclass
 class CorpusFacts:
-    """Counts of a set of texts. Lists of texts or spans hold them cut short."""
+    """Counts of a set of texts. Lists hold shortened texts or spans."""
 
     documents: int = 0
     tokens: int = 0
     spans: int = 0
-    without_spans: int = 0  # documents
-    unannotated_tokens: int = 0  # without annotation of entities
-    # By label the number of "spans", of different "strings", and of spans by number of tokens ("lengths")
+    without_spans: int = 0  # documents without spans
+    unannotated_tokens: int = 0  # tokens whose annotation of entities is missing
+    # By label: the number of "spans", of different "strings", and of spans of each length in tokens ("lengths")
     labels: dict[str, dict[str, Any]] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
-    cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the texts with 1.0
+    cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the number of texts with 1.0
     without_cats: int = 0  # documents without labels, if others have some
     several_cats: list[str] = field(default_factory=list)  # documents with more than one label
     uncertain_cats: list[str] = field(default_factory=list)  # documents with values that are neither 0 nor 1
@@ -45,14 +45,14 @@ class CorpusFacts:
     touching: int = 0  # spans that begin where another of the same label ends
     crossing: list[str] = field(default_factory=list)  # spans that cross the end of a sentence
     odd: list[str] = field(default_factory=list)  # spans without a letter or digit
-    repeated: int = 0  # documents whose text an earlier one has too
-    repeated_otherwise: list[str] = field(default_factory=list)  # of these, texts with other annotation
+    repeated: int = 0  # documents that repeat the text of an earlier document
+    repeated_otherwise: list[str] = field(default_factory=list)  # repeated texts whose annotation differs
     inconsistent: list["Wording"] = field(default_factory=list)
 
 
 @dataclass
 class Wording:
-    """Words that are annotated in several ways: counts by label, and without annotation."""
+    """Words that are annotated in several ways, with the number of occurrences by label and without one."""
 
     text: str
     labels: dict[str, int]
@@ -60,12 +60,12 @@ class Wording:
 
     @property
     def doubtful(self) -> int:
-        """How many occurrences are not annotated as most are."""
+        """Number of occurrences whose annotation differs from the most frequent one."""
         return sum(self.labels.values()) + self.unlabelled - max(*self.labels.values(), self.unlabelled)
 
 
 def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
-    """Count what Docs contain. nlp (Language): The pipeline whose tokenizer training will use."""
+    """Count the contents of Docs. nlp (Language): The pipeline whose tokenizer the training will use."""
     docs = list(docs)
     found, tags, cats = CorpusFacts(), Counter(), Counter()
     lengths, strings = defaultdict(Counter), defaultdict(set)
@@ -114,8 +114,8 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
 def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
     """Compare the texts, labels and spans of dev with those of train.
 
-    RETURNS (Dict[str, Any]): "documents": texts of dev that are in train too. "only_in_dev", "only_in_train": labels of spans,
-        tags, and labels of texts. "unseen": by label, the share of dev's spans that train does not have.
+    RETURNS (Dict[str, Any]): "documents": texts of dev that train has too. "only_in_dev", "only_in_train": labels of spans,
+        tags, and labels of texts in one of the two. "unseen": by label, the share of dev's spans whose words train does not have.
     """
     texts = {_key(doc) for doc in train}
     known, seen, unseen = {_words(span) for doc in train for span in doc.ents}, Counter(), Counter()
@@ -133,8 +133,8 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
 
 
 def inconsistent(docs: list[Doc]) -> list[Wording]:
-    """Strings that are annotated in one place and not in another, or with several labels; the most doubtful first. Occurrences
-    within a longer span, or where annotation is missing, do not count."""
+    """Find strings that are annotated in one place and not in another, or with several labels; the most doubtful first.
+    Occurrences within a longer span, or with missing annotation, do not count."""
     labels: dict[Words, Counter] = defaultdict(Counter)
     for doc in docs:
         for span in doc.ents:
@@ -160,12 +160,12 @@ def _all_labels(docs: list[Doc]) -> set[str]:
 
 
 def _cats(doc: Doc) -> list[str]:
-    """The labels of a text with 1.0."""
+    """The labels of a text whose value in `doc.cats` is 1.0."""
     return [label for label, value in doc.cats.items() if value == 1.0]
 
 
 def _key(doc: Doc) -> str:
-    """The text without white space, by which texts are compared: files with columns do not have it."""
+    """The text without white space, for comparing texts: files of columns do not keep white space."""
     return "".join(doc.text.split())
 
 
@@ -183,13 +183,13 @@ def _short(text: str) -> str:
 @command("data")
 def data_cli(
     path: Path = Arg(..., help="Annotated texts: .spacy, a folder, or a file that `convert` reads.", exists=True),
-    dev: Optional[Path] = Opt(None, help="Dev texts, to compare with the others.", exists=True),
+    dev: Optional[Path] = Opt(None, help="Dev texts to compare with the training texts.", exists=True),
     lang: LangOption = "en",
-    top: int = Opt(20, min=0, help="Number of strings annotated in several ways."),
+    top: int = Opt(20, min=0, help="Number of listed strings that are annotated in several ways."),
     as_json: JsonOption = False,
 ) -> None:
-    """Look at annotated texts: what is there, and what looks wrong. Prints labels and lengths of spans, misaligned spans,
-    repeated texts, overlap of train and dev, and words annotated in several ways."""
+    """Describe annotated texts, and find annotation that looks wrong. The command prints labels and lengths of spans, misaligned
+    spans, repeated texts, the overlap of train and dev, and words that are annotated in several ways."""
     nlp = blank(lang)
     settings, report, dev_report = ReadSettings(overlaps="longest", without_spans=True), Report(), Report()
     docs = read_docs(path, nlp, settings, report=report)
@@ -255,7 +255,7 @@ def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[C
 
 
 def _warnings(facts: CorpusFacts) -> list[str]:
-    """Warnings about what a training would not learn, or would learn wrongly."""
+    """Warnings about annotation that a training would not learn, or would learn wrongly."""
     few = [f"{label} ({of['spans']})" for label, of in facts.labels.items() if of["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     tags = [tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)]

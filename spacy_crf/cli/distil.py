@@ -1,5 +1,5 @@
-"""Let a pipeline, the teacher, annotate raw texts with probabilities, from which a faster one learns by
-`spacy_crf.SoftLabels.v1`."""
+"""The command `distil`: a pipeline (the teacher) annotates raw texts with probabilities, from which a faster pipeline learns by
+the loss `spacy_crf.SoftLabels.v1`."""
 
 from collections.abc import Iterable, Iterator
 from itertools import tee
@@ -24,15 +24,15 @@ from .texts import RawText, read_raw
 OWNER = "spacy crf distil"
 _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
 _TEACHES += "--spans-key), or one that finds entities"
-_SOFTENER = "spacy_crf_softener"  # a component that is added behind the teacher
+_SOFTENER = "spacy_crf_softener"  # component that `distil` adds behind the teacher
 
 
 class Teacher(NamedTuple):
-    """A pipeline, and the source of its probabilities.
+    """A pipeline, and the source of its probabilities. If `component` and `spans_key` are None, the source is the entities.
 
-    component (str): The component whose probabilities are taken, or None.
-    spans_key (str): The key of ``doc.spans`` with the probabilities, or None. If both are None, entities are taken.
-    score_extension (str): The attribute ``span._.NAME`` of entities with their probabilities; None if they count as certain.
+    component (str): The component that gives the probabilities, or None.
+    spans_key (str): The key of ``doc.spans`` with scored spans, or None.
+    score_extension (str): NAME of the extension ``span._.NAME`` with the probabilities of entities; None if entities are certain.
     """
 
     nlp: Language
@@ -47,7 +47,7 @@ class Teacher(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """A file of answers, in the place of a teacher."""
+    """A file of answers that takes the place of a teacher."""
 
     path: Path
     by_text: dict[str, Answer]
@@ -59,33 +59,33 @@ class Answers(NamedTuple):
 @command("distil")
 def distil_cli(
     teacher: Annotated[
-        str, typer.Argument(help="A pipeline: the name of a package, or a folder. Or a .jsonl file of its answers.")
+        str, typer.Argument(help="A pipeline (name of a package, or a folder), or a .jsonl file of answers.")
     ],
     texts: Annotated[
         Optional[Path],
         typer.Argument(
-            help="Raw texts: .jsonl, .spacy, or lines; - for the standard input. By default those of the answers."
+            help="Raw texts: .jsonl, .spacy, or lines; - for the standard input. By default the texts of the answers."
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The .spacy file to write.")] = ...,
     others: Annotated[
         Optional[list[str]],
-        typer.Option("--teacher", "-t", help="A further teacher; tokens where they differ stay open."),
+        typer.Option("--teacher", "-t", help="Another teacher. Tokens where teachers differ stay open."),
     ] = None,
     component: Annotated[
         Optional[str],
-        typer.Option("--component", "-c", help="The component that teaches; by default the last that can."),
+        typer.Option("--component", "-c", help="The teaching component; by default the last possible one."),
     ] = None,
     spans_key: Annotated[
         Optional[str], typer.Option("--spans-key", help="Key of doc.spans with the teacher's spans and scores.")
     ] = None,
     score_extension: Annotated[
         Optional[str],
-        typer.Option("--score-extension", help="NAME of the scores span._.NAME of the teacher's entities."),
+        typer.Option("--score-extension", help="NAME of the extension span._.NAME with the scores of entities."),
     ] = None,
-    labels: Annotated[Optional[str], typer.Option("--labels", help="Only these labels, between commas.")] = None,
-    min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out less probable labels.")] = 0.05,
-    min_score: Annotated[float, typer.Option("--min-score", help="Leave tokens of less probable labels open.")] = 0.0,
+    labels: Annotated[Optional[str], typer.Option("--labels", help="Only these labels, separated by commas.")] = None,
+    min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out labels with a lower probability.")] = 0.05,
+    min_score: Annotated[float, typer.Option("--min-score", help="Leave tokens with a lower score open.")] = 0.0,
     max_disagreement: Annotated[
         float,
         typer.Option("--max-disagreement", help="Drop texts where teachers differ about a larger share of tokens."),
@@ -93,11 +93,11 @@ def distil_cli(
     n_process: Annotated[int, typer.Option("--n-process", help="Number of processes that annotate.")] = 1,
     lang: LangOption = "en",
 ) -> None:
-    """Let a pipeline annotate raw texts with soft labels. Another one learns from them by the loss "spacy_crf.SoftLabels.v1".
+    """Annotate raw texts with the soft labels of a teacher. Another pipeline learns from them by "spacy_crf.SoftLabels.v1".
 
-    A component of this package tells its exact probabilities. Others write spans with scores into doc.spans, as spancat does, or
-    scores of entities into an extension; where there are none, the entities that are found count as certain. The answers of other
-    programs, such as language models, are read from JSONL.
+    The soft labels are the exact probabilities of a component of this package; the scores of spans in doc.spans, as spancat
+    writes them; or the scores of entities in an extension. Entities without scores count as certain. The answers of other
+    programs, such as language models, come from JSONL.
     """
     with progress_bar("annotating") as progress:
         names = [teacher, *(others or ())]
@@ -147,11 +147,11 @@ def find_teacher(
     spans_key: Optional[str] = None,
     score_extension: Optional[str] = None,
 ) -> Teacher:
-    """Find the source of a teacher's probabilities: one of our components, spans with scores, or entities.
+    """Find the source of a teacher's probabilities: a component of spacy_crf, spans with scores, or entities.
 
-    component (str): Name of the component; by default the last one of ours, else the last one that writes spans with scores.
-    spans_key (str): Take the spans under this key of ``doc.spans``.
-    score_extension (str): Take entities, with the probabilities of this extension attribute.
+    component (str): Name of the component; by default the last one of spacy_crf, else the last one that writes scored spans.
+    spans_key (str): Use the spans under this key of ``doc.spans``.
+    score_extension (str): Use the entities, with probabilities from this extension attribute.
     RAISES (ValueError): CRF710 if there is no such source, CRF020 if there is no such extension.
     """
     from ..pipeline.prediction import CRFPipe
@@ -188,12 +188,12 @@ def distil(
     min_score: float = 0.0,
     n_process: int = 1,
 ) -> Iterator[RawText]:
-    """Annotate texts by a teacher, one by one. Other annotation is removed.
+    """Annotate texts with the soft labels of a teacher, one by one, and remove all other annotation.
 
-    texts (Iterable[RawText]): Docs of tokens, with their places.
-    labels (Iterable[str]): Only these labels.
-    min_prob (float): Less probable spans are left out.
-    min_score (float): Tokens of less probable spans are left open.
+    texts (Iterable[RawText]): Tokenized Docs, with their places.
+    labels (Iterable[str]): Labels to use; all if None.
+    min_prob (float): Spans with a lower probability are left out.
+    min_score (float): Tokens whose spans have a lower probability stay open.
     n_process (int): Number of processes that annotate.
     RAISES (ValueError): CRF846 for labels that the teacher does not have; CRF787 with file and line of a text that the teacher
         can't annotate.
@@ -215,7 +215,7 @@ def distil(
         checks.labels("--labels", labels or (), nlp.get_pipe(component).labels)
     settings = {**teacher._asdict(), "labels": labels, "min_prob": min_prob, "min_score": min_score}
     del settings["nlp"]
-    # Components behind the teacher add nothing, and entities that the teacher sets would count as certain
+    # Components behind the teacher add nothing, and its own entities would count as certain: the teacher and those stay off
     left_out = nlp.pipe_names[nlp.pipe_names.index(component) :] if component else []
     nlp.add_pipe(_SOFTENER, config=settings)
     handler = nlp.default_error_handler
@@ -250,7 +250,7 @@ def _soft_of(doc: Doc) -> Soft:
 
 
 def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn:
-    """RAISES (ValueError): CRF787 with the places of the texts."""
+    """Handle an error of the teacher. RAISES (ValueError): CRF787 with the places of the texts."""
     _, code, said = str(error).strip().rpartition("CRF787")
     if code:  # raised by another component, or with a traceback by another process
         raise ValueError(code + said) from error
@@ -265,7 +265,7 @@ def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn
 
 @Language.factory(_SOFTENER)
 class Softener:
-    """Replaces each Doc by one with the teacher's probabilities and no other annotation."""
+    """Component that replaces each Doc by a Doc with the teacher's probabilities and no other annotation."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class Softener:
 
 
 def _of_component(pipe: Any, doc: Doc, min_prob: float) -> Soft:
-    """Labels and probabilities of one of our components, and entities of components in front of it as certain."""
+    """Labels and probabilities of a component of spacy_crf. Entities of components in front of it count as certain."""
     if not len(doc):
         return []
     if pipe.annotation.spans_are_tokens:

@@ -1,4 +1,4 @@
-"""Look into a trained pipeline: what it finds in texts and why, what it has learned, and what its rules do."""
+"""Commands that inspect a trained pipeline: its predictions, explanations of them, its weights, and its rules."""
 
 import json
 import re
@@ -35,9 +35,9 @@ def show_cli(
     texts: Optional[list[str]] = Arg(
         None, help='Texts; by default the lines of the standard input, which may be JSONL with "text".'
     ),
-    html: Optional[Path] = Opt(None, help="Write the marked texts to this file too."),
+    html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
 ) -> None:
-    """Print the entities of texts. For pipelines without entities, print tags or labels of texts."""
+    """Print the entities of texts; for pipelines without entities, the tags of tokens or the labels of texts."""
     from ..explain.displacy_marks import render
     from ..pipeline.prediction import tell_probabilities
 
@@ -57,14 +57,14 @@ def show_cli(
 
 
 def _standard_texts(nlp: Language) -> Iterator[str]:
-    """RAISES (ValueError): With the place, if a text can't be read or is too long."""
+    """Read texts from the standard input. RAISES (ValueError): With the place, if a text can't be read or is too long."""
     for place, item in read_items(Path(STANDARD)):
         check_length(item["text"], nlp, place)
         yield item["text"]
 
 
 def _found_in(doc: Doc) -> list[tuple[str, ...]]:
-    """Rows of what was found: words, label, and the probability if the pipeline sets it."""
+    """Rows of the predictions: words, label, and the probability if the pipeline sets it."""
     if doc.has_annotation("ENT_IOB"):
         found = [(ent, ent._.crf_prob) for ent in doc.ents]
         return [(" ".join(ent.text.split()), ent.label_, *([] if p is None else [f"{p:.0%}"])) for ent, p in found]
@@ -80,19 +80,19 @@ _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
 @command("explain")
 def explain_cli(
     model: ModelArgument,
-    text: str = Arg(..., help="A text."),
-    span: Optional[str] = Opt(None, help="Tokens 3:5, or 3:5:LABEL; by default each entity that is found."),
+    text: str = Arg(..., help="The text."),
+    span: Optional[str] = Opt(None, help="Tokens such as 3:5, or 3:5:LABEL; by default each predicted entity."),
     label: Optional[str] = Opt(None, help="For crf_textcat: a label; by default the most probable one."),
     against: Optional[str] = Opt(None, help="The label to compare with, or O; by default all others."),
     kind: str = Opt("contrast", "--kind", "-k", help="contrast, log_odds, leave_out, words or texts."),
     train: Optional[Path] = Opt(None, help="For --kind texts: the training texts.", exists=True),
-    effect: bool = Opt(False, "--effect", help="For --kind texts: what would change without each listed text."),
+    effect: bool = Opt(False, "--effect", help="For --kind texts: changes of the decision without each listed text."),
     top: int = Opt(20, "--top", "-n", min=1, help="Number of features in each list."),
     html: Optional[Path] = Opt(None, help="Write a page, and print nothing."),
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
-    """Print the weights that decide about a text."""
+    """Print the weights that decide the prediction for a text."""
     from rich.console import Console
 
     from ..explain.explanation import page
@@ -101,7 +101,7 @@ def explain_cli(
     check_writable(html, train)
     nlp, found = load_pipeline(model), []
     options: dict[str, Any] = {"effect": top} if effect else {}
-    if train is not None:  # with the regularization in the config
+    if train is not None:  # effects of texts depend on the regularization in the config
         optimizer = nlp.config["training"]["optimizer"] or {}
         options |= {name: optimizer[name] for name in ("l1", "l2") if name in optimizer}
         options["corpus"] = list(read_examples(train, nlp))
@@ -146,12 +146,12 @@ _WIDEST = 24  # most tags of a printed matrix
 @command("inspect")
 def inspect_cli(
     model: ModelArgument,
-    label: Optional[str] = Opt(None, "--label", "-l", help="Only this label or tag."),
+    label: Optional[str] = Opt(None, "--label", "-l", help="Print the weights of this label or tag only."),
     top: int = Opt(20, "--top", "-n", min=1, help="Number of weights for and against each label."),
     component: ComponentOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print what the components of a pipeline have learned."""
+    """Print the labels, features, largest weights, transitions and rules of a pipeline's components."""
     from ..explain.weights import overview
 
     pipes = our_pipes(load_pipeline(model), component, "of spacy_crf", of_tokens=False)
@@ -226,10 +226,10 @@ _UNDER_A_BEAM = (
 @command("rules")
 def rules_cli(
     model: ModelArgument,
-    text: Optional[str] = Arg(None, help="Show what each rule changes in this text."),
+    text: Optional[str] = Arg(None, help="Show how each rule changes the prediction for this text."),
     component: ComponentOption = None,
 ) -> None:
-    """Print the rules of a pipeline's components. With a text, print its spans as rules are added one by one."""
+    """Print the rules of a pipeline's components. With a text, also print its spans while the rules are added one by one."""
     from ..explain.comparison import effects
 
     columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")

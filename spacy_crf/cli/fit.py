@@ -1,4 +1,4 @@
-"""The command `fit`: train on all texts, with settings chosen by cross-validation."""
+"""The command `fit`: train on all texts, with settings that cross-validation chooses."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..cross_validation import Fitted
 
 GAIN = "They gain about 4 F1 with 200 sentences (docs/fit.md)"
-HELD_OUT = "held_out"  # the folder of the pipeline with the texts, annotated and as predicted
+HELD_OUT = "held_out"  # folder in the pipeline's folder for the held-out texts: annotated, and as predicted
 
 
 @command("fit", context_settings=WITH_OVERRIDES)
@@ -40,18 +40,18 @@ def fit_cli(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pipeline to.")],
     dev: Annotated[
-        Optional[Path], typer.Option("--dev", help="Texts to score the pipeline by; not learned.", exists=True)
+        Optional[Path], typer.Option("--dev", help="Texts for scoring the pipeline only.", exists=True)
     ] = None,
-    folds: Annotated[int, typer.Option("--folds", "-n", help="Parts of the texts that are held out in turn.")] = 5,
-    l1: Annotated[str, typer.Option("--l1", help="Values to try, between commas.")] = "0,0.05",
-    l2: Annotated[str, typer.Option("--l2", help="Values to try, between commas.")] = "0.1,0.03",
+    folds: Annotated[int, typer.Option("--folds", "-n", help="Number of folds; each is held out once.")] = 5,
+    l1: Annotated[str, typer.Option("--l1", help="Values to try, separated by commas.")] = "0,0.05",
+    l2: Annotated[str, typer.Option("--l2", help="Values to try, separated by commas.")] = "0.1,0.03",
     words: Annotated[
         bool, typer.Option("--words/--no-words", help="Try the word clusters of spacy-lookups-data.")
     ] = True,
-    seed: Annotated[int, typer.Option("--seed", help="Draws the folds.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed that draws the folds.")] = 0,
 ) -> None:
-    """Train on all texts; cross-validation chooses the settings. No text is kept aside: each fold is held out once and
-    judges values of l1 and l2, thresholds of probabilities, and word clusters; the best of them train on everything."""
+    """Train on all texts, with settings that cross-validation chooses. No text is set aside for good: each fold is held out once
+    to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts."""
     from ..cross_validation import fit
     from ..features.clusters import PACKAGE, PACKAGED_LANGUAGES, has_packaged_clusters
 
@@ -86,7 +86,7 @@ def fit_cli(
 
 
 def _save(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:
-    """Save the pipeline, with its scores on held-out texts, and these texts as they are annotated and as they were predicted."""
+    """Save the pipeline with its scores on held-out texts, and these texts with their annotation and with their predictions."""
     from ..cross_validation import performance
     from ..report.suspects import to_jsonl
 

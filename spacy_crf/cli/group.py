@@ -1,4 +1,4 @@
-"""The group of commands that spaCy's command line finds by the entry point in ``spacy_cli``.
+"""The group of commands, which spaCy's command line finds by the entry point in ``spacy_cli``.
 
 Every ``python -m spacy …`` imports this file. A command's own file is imported when the command is used: importing all of them
 would delay ``spacy train`` by 0.05 s.
@@ -53,10 +53,10 @@ class _LazyGroup(TyperGroup):
             self.commands = get_group(app).commands
 
 
-app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)  # without markup, as spaCy's
+app = typer.Typer(name="crf", cls=_LazyGroup, no_args_is_help=True, rich_markup_mode=None)  # no markup, as in spaCy
 
 
-@app.callback()  # makes a group of it even when a single command has been imported
+@app.callback()  # makes `app` a group even when a single command has been imported
 def crf_cli() -> None:
     """Commands of spacy-crf: conditional random fields for spaCy."""
 

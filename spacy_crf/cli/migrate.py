@@ -1,4 +1,4 @@
-"""Import models of other programs as pipelines, and export them."""
+"""Commands that import models of other programs as pipelines, and export components to other programs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -24,29 +24,29 @@ PROGRAMS = ("crfsuite", "crfpp", "wapiti")
 
 @command("import")
 def import_cli(
-    file: Path = Arg(..., help="The model.", exists=True, dir_okay=False),
+    file: Path = Arg(..., help="The model, or a file of templates or patterns.", exists=True, dir_okay=False),
     program: str = Opt(..., "--from", help=f"The program that trained it: {', '.join(PROGRAMS)}."),
     output: Path = Opt(..., "--output", "-o", help="Folder for the pipeline."),
-    columns: Optional[str] = Opt(None, help="Attributes of tokens that the columns are, such as orth,tag."),
-    features: Optional[str] = Opt(None, help="crfsuite: the function that makes features, as package.module:function."),
+    columns: Optional[str] = Opt(None, help="Attributes of tokens in the columns, such as orth,tag."),
+    features: Optional[str] = Opt(None, help="crfsuite: function that makes the features, as package.module:function."),
     check: Optional[Path] = Opt(
-        None, help="A file of columns: compare the labels of both programs.", exists=True, dir_okay=False
+        None, help="File of columns on which to compare the labels of both programs.", exists=True, dir_okay=False
     ),
     lang: LangOption = "en",
     attribute: str = Opt("tag", help="Attribute of tokens that gets the labels."),
     replay: bool = Opt(
-        False, "--replay", help="crfpp, wapiti: make features as that program does, by no native templates."
+        False, "--replay", help="crfpp, wapiti: make features as that program does, without native templates."
     ),
 ) -> None:
-    """Make a pipeline of another program's model.
+    """Make a pipeline from another program's model.
 
-    Its component crf_tagger gives each token the same label as the other program. From a file of templates (crfpp) or patterns
-    (wapiti), the command makes the features of a config: --output is the file for that block.
+    The pipeline's component crf_tagger gives each token the same label as the other program. If the file holds templates (crfpp)
+    or patterns (wapiti) in place of a model, the command writes the block of features for a config to the file --output.
     """
     names = [name.strip() for name in columns.split(",")] if columns else []
     data = file.read_bytes()
     has_lines = data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
-    if program in _SYNTAX and has_lines:  # templates or patterns, and no model
+    if program in _SYNTAX and has_lines:  # the file has templates or patterns, and no model
         check_writable(output, file)
         write_whole(output, features_block(data.decode("utf8"), program, names).to_str().encode("utf8"))
         msg.good(f"Features in {output}")
@@ -83,8 +83,8 @@ def import_cli(
         msg.fail(f"{counts}: {comparison.different - comparison.ties} tokens get other labels, {gap}", exits=1)
 
 
-# By program, how it writes the lines that make its features: the registered function and its argument, and the first letters of
-# lines that make features of labels and of pairs of labels
+# How programs write the lines that make features: the registered function and its argument, and the first letters of the lines
+# for features of labels and of the lines for features of pairs of labels
 _SYNTAX = {
     "crfpp": ("spacy_crf.crfpp_features.v1", "templates", "U", "B"),
     "wapiti": ("spacy_crf.wapiti_features.v1", "patterns", "uU*", "bB*"),
@@ -92,8 +92,8 @@ _SYNTAX = {
 
 
 def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
-    """Read the model of a program. RAISES (ValueError): CRF020 for an unknown program; CRF854 and others if it is not its
-    model."""
+    """Read the model of a program. RAISES (ValueError): CRF020 for an unknown program; CRF854 and others if the file is not a
+    model of that program."""
     from ..migrate.crfpp import read_crfpp
     from ..migrate.crfsuite import read_crfsuite
     from ..migrate.wapiti import read_wapiti
@@ -103,7 +103,7 @@ def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
 
 
 def find_native(model: "ForeignModel", columns: list[str]) -> "Native":
-    """Find native templates for a model whose file has the lines that make its features.
+    """Find native templates for a model whose file contains the lines that make its features.
 
     RAISES (ValueError): CRF868 or CRF864 for wrong columns.
     """
@@ -123,13 +123,13 @@ def make_pipeline(
     attribute: str = "tag",
     native: Optional["Native"] = None,
 ) -> Language:
-    """Make a pipeline of a model.
+    """Make a pipeline from a model.
 
-    columns (List[str]): Attributes of tokens that features are made of.
-    features (str): Path of the function that makes features, for models whose file does not say how they are made.
-    native (Native): Native templates. By default there are none, and all features are made as the other program makes them.
+    columns (List[str]): Attributes of tokens that the features read.
+    features (str): Path of the function that makes the features, for models whose file has no templates or patterns.
+    native (Native): Native templates; by default none, and all features are made as the other program makes them.
     RETURNS (Language)
-    RAISES (ValueError): CRF861 if neither the model nor `features` says how features are made.
+    RAISES (ValueError): CRF861 if the model has neither templates nor patterns, and `features` is None.
     """
     from ..migrate.functions import find_function, register_features
     from ..migrate.native import NOTHING
@@ -151,15 +151,15 @@ def make_pipeline(
 
 
 def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
-    """The lines that make features of labels, and the lines with commands that make features of pairs of labels."""
+    """Split lines into lines for features of labels, and lines with commands for features of pairs of labels."""
     _, _, of_labels, of_pairs = _SYNTAX[program]
     reading = [line for line in templates if line[0] in of_pairs and "%" in line]
     return [line for line in templates if line[0] in of_labels], reading
 
 
 def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> dict[str, dict[str, Any]]:
-    """Blocks of functions for a config: one makes features of labels, another features of pairs of labels if there are lines for
-    it."""
+    """Blocks of functions for a config: one for features of labels and, if there are lines for them, one for features of pairs of
+    labels."""
     from ..migrate.functions import for_config
     from ..migrate.pipeline import PAIRS, SOURCE
 
@@ -172,12 +172,12 @@ def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[s
 
 
 def _resolved(functions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Make the functions of some blocks. RAISES (ValueError): CRF856, CRF868 or CRF864 for wrong lines or columns."""
+    """Resolve blocks of functions. RAISES (ValueError): CRF856, CRF868 or CRF864 for wrong lines or columns."""
     return {name: registry.resolve({"source": block})["source"] for name, block in functions.items()}
 
 
 def features_block(text: str, program: str, columns: list[str]) -> Config:
-    """Make the features of a config from the text of a file of templates or patterns.
+    """Make the block of features for a config from the text of a file of templates or patterns.
 
     RAISES (ValueError): CRF856 for a line that is not a template, CRF864 for too few columns.
     """
@@ -194,7 +194,7 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
 
 
 def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str]) -> "Comparison":
-    """Compare a pipeline with the program of its model. RAISES (ValueError): CRF781 if the program is not installed."""
+    """Compare a pipeline with the program that trained the model. RAISES (ValueError): CRF781 if it is not installed."""
     from ..migrate.checking import RIVALS, compare, read_columns
 
     functions = None
@@ -209,11 +209,11 @@ def export_cli(
     model: ModelArgument,
     output: Path = Arg(..., help="The file to write."),
     program: str = Opt("crfsuite", "--to", help="The program that will read it: crfsuite."),
-    component: Optional[str] = Opt(None, "--component", "-c", help="By default the first that fits."),
+    component: Optional[str] = Opt(None, "--component", "-c", help="By default the first exportable one."),
 ) -> None:
     """Write a component's weights as a model of CRFsuite.
 
-    Features keep their names (lower[0]=the); `spacy_crf.migrate.pipeline.features_of` makes them of Docs.
+    Features keep their names, such as lower[0]=the. `spacy_crf.migrate.pipeline.features_of` makes the features of Docs.
     """
     checks.one_of("crf export", "--to", program, ("crfsuite",))
     check_writable(output)

@@ -1,5 +1,5 @@
-"""How good a trained pipeline is: its mistakes, a page with scores and charts, the calibration of its probabilities, and the
-threshold of probabilities that leaves the best entities."""
+"""Commands that evaluate a trained pipeline: its mistakes, a page with scores and charts, the calibration of its probabilities,
+and the threshold of probabilities with the best F score."""
 
 import json
 import re
@@ -46,13 +46,13 @@ _SPACE = re.compile(r"\s")
 def errors_cli(
     model: ModelArgument,
     data: DataArgument,
-    kind: Optional[str] = Opt(None, "--kind", "-k", help="Only this kind: label, boundary, both, missed or spurious."),
-    label: Optional[str] = Opt(None, "--label", "-l", help="Only this label, annotated or found."),
-    most: int = Opt(20, "--most", "-n", help="Number of mistakes of each component, the most certain first."),
+    kind: Optional[str] = Opt(None, "--kind", "-k", help="Kind of mistake: label, boundary, both, missed or spurious."),
+    label: Optional[str] = Opt(None, "--label", "-l", help="Only mistakes with this label, annotated or found."),
+    most: int = Opt(20, "--most", "-n", help="Number of listed mistakes of each component, the most certain first."),
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
-    """Print scores and mistakes of a pipeline on annotated texts."""
+    """Print the scores and the mistakes of a pipeline on annotated texts."""
     from ..report.cases import KINDS, certainty, judge
 
     if kind is not None:
@@ -97,7 +97,7 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
 
 
 def _around(text: str, first: int, last: int) -> str:
-    """A place in a text with the words on each side of it, or with letters in texts without spaces."""
+    """The text of a place with some words on each side, or with some letters in texts without spaces."""
     start, end = max(0, first - _AROUND), last + _AROUND
     before, after = _SPACE.sub(" ", text[start:first]), _SPACE.sub(" ", text[last:end])
     if start and not text[start - 1].isspace() and " " in before:
@@ -132,15 +132,14 @@ def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
 def report_cli(
     model: ModelArgument,
     data: DataArgument,
-    output: Path = Opt(Path("report.html"), "--output", "-o", help="The page."),
-    train: Optional[Path] = Opt(None, help="Its training texts, which show the known words."),
-    folds: int = Opt(0, help="Number of trainings that look for wrong annotation in the training texts."),
-    curve: Optional[Path] = Opt(None, help="Draw the learning curve that `curve --json` wrote.", exists=True),
+    output: Path = Opt(Path("report.html"), "--output", "-o", help="File to write the page to."),
+    train: Optional[Path] = Opt(None, help="The training texts, which show the known words."),
+    folds: int = Opt(0, help="Number of folds for finding wrong annotation in the training texts."),
+    curve: Optional[Path] = Opt(None, help="Draw the learning curve in this file of `curve --json`.", exists=True),
     component: ComponentOption = None,
 ) -> None:
-    """Write a page about what a pipeline does well and badly. It has scores with intervals, confusions, all mistakes,
-    calibration, known and unknown words, annotation that looks wrong, and effects of rules, in one file of HTML that needs no
-    network."""
+    """Write a report on a pipeline's predictions: scores with intervals, confusions, all mistakes, calibration, known and unknown
+    words, annotation that looks wrong, and effects of rules. The report is one HTML file that needs no network."""
     from ..report.cases import judge
     from ..report.page import render
     from ..report.suspects import cross_validated, of_jsonl
@@ -178,7 +177,7 @@ def report_cli(
 
 @contextmanager
 def _written_by(command: str, path: Path) -> Iterator[str]:
-    """Read a file that a command writes. RAISES (ValueError): CRF701 if it is not such a file."""
+    """Read a file that a command wrote. RAISES (ValueError): CRF701 if the command did not write it."""
     try:
         yield path.read_text(encoding="utf8")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -192,14 +191,14 @@ def calibrate_cli(
     component: ComponentOption = None,
     svg: SvgOption = None,
 ) -> None:
-    """Compare the probabilities of spans with how many are right."""
+    """Compare the probabilities of spans with the shares of spans that are right."""
     from ..pipeline.prediction import tell_probabilities
     from ..report import charts
 
     check_writable(svg, data)
     nlp = load_pipeline(model)
     pipes = our_pipes(nlp, component)
-    if svg is not None and len(pipes) > 1:  # a chart shows one
+    if svg is not None and len(pipes) > 1:  # a chart shows a single component
         raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
     tell_probabilities(pipes)
     examples, held_out = read_judged(data, nlp)
@@ -233,12 +232,12 @@ def threshold_cli(
     data: DataArgument,
     component: ComponentOption = None,
     beta: float = Opt(1.0, help="Weight of recall against precision: F1, F2 …"),
-    expected: bool = Opt(False, "--expected", help="Use expected scores: the texts need no annotation."),
-    per_label: bool = Opt(False, "--per-label", help="Look for one for each label: needs many entities of each."),
+    expected: bool = Opt(False, "--expected", help="Use expected scores, which need no annotation."),
+    per_label: bool = Opt(False, "--per-label", help="Find a threshold for each label; needs many entities of each."),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
-    """Find the min_prob that leaves the best entities. Prints precision and recall of entities with at least some probability,
-    as decode = "spans" finds them, and the setting."""
+    """Find the min_prob with the best F score. The command prints precision and recall for each threshold, with entities that
+    decode = "spans" finds, and the best setting."""
     from ..pipeline.thresholds import best, use
 
     checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
@@ -273,12 +272,12 @@ def threshold(
     expected: bool = False,
     per_label: bool = False,
 ) -> dict[str, "list[Point]"]:
-    """Score the entities that components find with each of some thresholds.
+    """Score the entities that components find with different thresholds of probabilities.
 
     data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads. With `expected` raw
         texts too: lines, or JSON.
     component (str): Only this component.
-    per_label (bool): Whether to add a point with the best threshold for each label.
+    per_label (bool): Whether to add a point that has the best threshold of each label.
     RETURNS (dict[str, list[Point]]): Points by the name of the component.
     RAISES (ValueError): If there is no such component, or the texts have no entities.
     """

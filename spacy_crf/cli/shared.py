@@ -1,4 +1,4 @@
-"""Arguments, errors, pipelines, output files and tables, as all commands need them."""
+"""Arguments, errors, pipelines, output files and tables for all commands."""
 
 import errno
 import logging
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 ModelArgument = Annotated[str, Arg(help="A pipeline: the name of a package, or a folder.")]
 DataArgument = Annotated[Path, Arg(help="Annotated texts: .spacy, or a file that `convert` reads.", exists=True)]
-ConfigArgument = Annotated[Path, Arg(help="As for `spacy train`; overrides such as --paths.train work.", exists=True)]
+ConfigArgument = Annotated[Path, Arg(help="A training config; overrides such as --paths.train work.", exists=True)]
 CodeOption = Annotated[Optional[Path], Opt("--code", help="Python file with functions to register.")]
-ComponentOption = Annotated[Optional[str], Opt("--component", "-c", help="Only this one; by default all of ours.")]
+ComponentOption = Annotated[Optional[str], Opt("--component", "-c", help="A component; by default all of spacy_crf.")]
 JsonOption = Annotated[bool, Opt("--json", help="Print JSON.")]
 LangOption = Annotated[str, Opt("--lang", "-l", help="Language of the tokenizer.")]
 SvgOption = Annotated[Optional[Path], Opt("--svg", help="Write the chart to this file.")]
-WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # for a command that takes overrides
+WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # of a command that takes overrides
 
 
 def choice(name: str, values: Iterable[str]) -> type[Enum]:
-    """The type of an option that takes one of some values."""
+    """Make the type of an option that takes one of the given values."""
     return Enum(name, {value: value for value in values})
 
 
 def command(
     name: str, *, has_code: bool = True, **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as a command, whose errors are printed by `brief_errors`.
+    """Register a function as a command. `brief_errors` prints the command's errors.
 
-    has_code (bool): Whether the command has the option --code. The file is imported before the function runs. The function gets
-        its path if it has a parameter `code`.
+    has_code (bool): Whether the command has the option --code. The command imports that file before it calls the function, and
+        passes the path to a function that has a parameter `code`.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -75,10 +75,10 @@ def command(
 
 @contextmanager
 def brief_errors() -> Iterator[None]:
-    """Print an error's message without a traceback, and exit: users see what is wrong with their files, not where in our code."""
+    """Print the message of an error without a traceback, and exit: users need to see the mistake in their files, not our code."""
     try:
         yield
-    except BrokenPipeError:  # the reader of the output has ended
+    except BrokenPipeError:  # the program that reads the output has ended
         raise
     except OSError as error:
         path, reason = error.filename or "A file", error.strerror or error
@@ -92,7 +92,7 @@ def brief_errors() -> Iterator[None]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Switch off the announcements of training, for commands that train many times or for their own ends."""
+    """Switch off the announcements of training, for commands that train many times or whose training is a means only."""
     level = announcements.level
     announcements.setLevel(logging.WARNING)
     try:
@@ -103,10 +103,10 @@ def quietly() -> Iterator[None]:
 
 @contextmanager
 def progress_bar(task: str, **settings: Any) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on the standard error. Yields a function that takes what changes: the `total`, how much to `advance`,
-    how much is `completed`, or another `description`.
+    """Show a progress bar on the standard error. Yields a function that updates it by any of the arguments `total`, `advance`,
+    `completed` and `description`.
 
-    settings: As of rich.
+    settings: Arguments of `rich.progress.Progress`.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -116,7 +116,7 @@ def progress_bar(task: str, **settings: Any) -> Iterator[Callable[..., None]]:
 
 
 def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
-    """Load a pipeline. code (Path): File that registers functions which the config may name.
+    """Load a pipeline. code (Path): Python file that registers functions for the config.
 
     RAISES (ValueError): CRF715 if the pipeline can't be loaded, whatever the reason.
     """
@@ -131,7 +131,7 @@ def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
 
 
 def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
-    """Read a config. RAISES (ValueError): CRF701 if the file can't be read, or gives a registered name by anything but text."""
+    """Read a config. RAISES (ValueError): CRF701 if the file can't be read, or a registered name in it is not text."""
     try:
         config = load_config(path, overrides=overrides, interpolate=interpolate)
         _check_names(config, [])
@@ -141,7 +141,7 @@ def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> 
 
 
 def _check_names(block: dict[str, Any], path: list[str]) -> None:
-    """RAISES (ValueError): CRF726 for a registered name that is not text: spaCy would look it up nevertheless."""
+    """Check the registered names of a block. RAISES (ValueError): CRF726 for a name that is not text; spaCy would look it up."""
     for key, value in block.items():
         if str(key).startswith("@") and not isinstance(value, str):
             raise ValueError(Errors.CRF726.format(section=".".join(path), key=key, value=shown(value)))
@@ -150,7 +150,7 @@ def _check_names(block: dict[str, Any], path: list[str]) -> None:
 
 
 def read_overrides(arguments: list[str]) -> dict[str, Any]:
-    """Settings of a config that the command line overrides. RAISES (ValueError): CRF731 for unknown options."""
+    """Parse the settings that the command line overrides in a config. RAISES (ValueError): CRF731 for unknown options."""
     try:
         return parse_config_overrides(arguments)
     except UsageError as error:
@@ -171,7 +171,7 @@ def import_code(path: Optional[Path]) -> None:
 
 
 def blank(lang: str) -> Language:
-    """A pipeline with a tokenizer and no components. RAISES (ValueError): CRF020 if spaCy has no such language."""
+    """Make a pipeline with a tokenizer and no components. RAISES (ValueError): CRF020 if spaCy lacks the language."""
     try:
         return spacy.blank(lang)
     except Exception as error:  # whatever spaCy and the tokenizers of others raise
@@ -180,10 +180,10 @@ def blank(lang: str) -> Language:
 
 
 def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
-    """Check, before the work is done, that its result can be written.
+    """Check that a command can write its result, before it does the work.
 
-    path (Path): The file to write, or None. inputs (Path): Files that the command reads, which must not be overwritten.
-    RAISES (OSError): If a folder has the name of the file, or a file that of its folder, or the folder is not writable.
+    path (Path): The file to write, or None. inputs (Path): Files that the command reads and must not overwrite.
+    RAISES (OSError): If a folder has the name of the file, or a file has the name of its folder, or the folder is not writable.
     RAISES (ValueError): CRF730 if the file is one of the inputs.
     """
     if path is None:
@@ -201,7 +201,7 @@ def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
 
 
 def save_pipeline(nlp: Language, output: Path) -> None:
-    """Save a pipeline. Old files are replaced once all new ones are written."""
+    """Save a pipeline. New files replace the old ones only after all new files are written."""
     output = output.absolute()  # "." has no name
     with named_in_errors(output), beside(output) as folder:
         nlp.to_disk(folder)
@@ -225,13 +225,13 @@ def our_pipes(
     *,
     of_tokens: bool = True,
 ) -> list[Any]:
-    """Our components in a pipeline.
+    """Find the components of spacy_crf in a pipeline.
 
     component (str): Name of the only component to find; None for all.
-    wanted (str): What the components have to be, for the error if there are none; None if that is no error.
-    is_wanted (Callable): Whether a component will do.
-    of_tokens (bool): Find only components that label tokens.
-    RAISES (ValueError): If there are no such components.
+    wanted (str): Words for the error, which say what the components must be; None if finding no component is not an error.
+    is_wanted (Callable): Returns whether to accept a component.
+    of_tokens (bool): Whether to find only components that label tokens.
+    RAISES (ValueError): If there are no such components, unless `wanted` is None.
     """
     from ..pipeline.prediction import CRFPipe
     from ..pipeline.training import LearningPipe
@@ -245,7 +245,7 @@ def our_pipes(
 
 
 def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
-    """The Doc of a text, after the components in front of `pipe`."""
+    """Make a Doc from a text, and run the components in front of `pipe` on it."""
     doc = nlp.make_doc(text)
     for _, other in takewhile(lambda item: item[1] is not pipe, nlp.pipeline):
         doc = other(doc)
@@ -255,9 +255,9 @@ def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
 def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, n_texts: int = 0, bold: Any = None
 ) -> None:
-    """Print a table. Brackets are printed as they are, and long cells wrap.
+    """Print a table. Long cells wrap, and brackets are not markup.
 
-    n_texts (int): How many columns, the first ones, hold texts; the others hold numbers.
+    n_texts (int): Number of leading columns that hold texts; the other columns hold numbers.
     bold: The row to print in bold.
     """
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Texts for commands: raw texts, and annotated texts from any file that `convert` or `spacy train` reads."""
+"""Reads the texts of commands: raw texts, and annotated texts from any file that `convert` or `spacy train` reads."""
 
 import re
 import sys
@@ -19,11 +19,11 @@ from .formats.spacy_files import docs_of
 
 STANDARD = "-"  # input or output
 PREDICTED, ANNOTATED, SUSPECTS = "predicted.spacy", "annotated.spacy", "suspects.jsonl"  # in a folder of held-out texts
-_STEPS = 1000  # of a progress bar
+_STEPS = 1000  # updates of a progress bar
 _OBJECT = re.compile(r"""\{\s*(["'}]|$)""")  # the beginning of a line that is meant to be a JSON object
-_OPTION = re.compile(r"--[a-z]")  # of `convert`, in a message
+_OPTION = re.compile(r"--[a-z]")  # an option of `convert` in a message
 
-Progress = Callable[[int, int], Any]  # called with the number of bytes read, and of all bytes
+Progress = Callable[[int, int], Any]  # called with the number of bytes read and the number of all bytes
 
 
 class RawText(NamedTuple):
@@ -32,7 +32,7 @@ class RawText(NamedTuple):
 
 
 def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] = None) -> Iterator[RawText]:
-    """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Texts without words are left out.
+    """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Skips texts without words.
 
     nlp (Language): The pipeline whose tokenizer makes the Docs.
     RAISES (ValueError): With file and line, if a text can't be read.
@@ -79,9 +79,9 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
 
 
 def items_of_line(line: str, place: str) -> list[Item]:
-    """The text of a line, or of the JSON object on it, unless the line is empty.
+    """Read the text of a line, or of the JSON object on the line; an empty line has no text.
 
-    RAISES (ValueError): CRF701 or CRF709 if it is wrong JSON or has no text.
+    RAISES (ValueError): CRF701 or CRF709 if the JSON is wrong or has no "text".
     """
     text = line.strip()
     return [_item(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)] if text else []
@@ -94,7 +94,7 @@ def _item(value: Any, place: str) -> Item:
         raise ValueError(Errors.CRF709.format(place=place))
     try:
         value["text"].encode("utf8")
-    except UnicodeEncodeError as error:  # JSON writes halves of characters
+    except UnicodeEncodeError as error:  # JSON may contain halves of characters
         raise unreadable(place, error) from error
     return Item(place, value)
 
@@ -105,8 +105,8 @@ def read_docs(
     """Read the annotated Docs of a file, or of all .spacy files below a folder.
 
     nlp (Language): The pipeline whose tokenizer makes Docs of texts.
-    settings (ReadSettings): How to read the file; by default found by its contents.
-    report (Report): Collects what was read and what could not be used.
+    settings (ReadSettings): How to read the file; by default detected from its contents.
+    report (Report): Collects counts of the contents, and annotation that could not be used.
     RETURNS (List[Doc])
     RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
     """
@@ -126,7 +126,7 @@ def read_docs(
 def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
     """Read the texts that `fit` held out, each with the prediction of a model that had not seen it; or any other annotated texts.
 
-    RETURNS (Tuple[List[Example], bool]): The texts, and whether they are such predictions.
+    RETURNS (Tuple[List[Example], bool]): The texts, and whether they are held-out texts with predictions.
     """
     paths = [path / name for name in (PREDICTED, ANNOTATED)]
     if not all(path.is_file() for path in paths):
@@ -137,7 +137,7 @@ def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
 def read_examples(path: Path, nlp: Language, *, warns: bool = True) -> list[Example]:
     """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads.
 
-    warns (bool): Whether to print what could not be used.
+    warns (bool): Whether to print warnings about annotation that could not be used.
     RETURNS (List[Example])
     RAISES (ValueError): If there are no texts, or one can't be read.
     """

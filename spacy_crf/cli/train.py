@@ -1,4 +1,4 @@
-"""Commands that train: on shards of a corpus, on new texts, and ahead of time to compile kernels."""
+"""Commands that train: on shards of a corpus, on new texts, and on a few words to compile the kernels."""
 
 import copy
 import io
@@ -40,23 +40,23 @@ from .texts import read_examples
 
 _FACTORIES = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
 _CLOCK = {"@batchers": "spacy_crf.clock.v1"}
-_LOCAL = "local"  # as an address: start a cluster on this machine
+_LOCAL = "local"  # an address: start a cluster on this machine
 
 
 @command("train", context_settings=WITH_OVERRIDES)
 def train_cli(
     ctx: typer.Context,
     config: ConfigArgument,
-    shards: int = Opt(..., "--shards", "-n", help="Number of parts of the corpus; changes weights slightly."),
+    shards: int = Opt(..., "--shards", "-n", help="Number of parts of the corpus. It changes the weights slightly."),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Folder to write the pipelines to."),
-    workers: Optional[int] = Opt(None, help="Number of workers; by default as many as fit."),
+    workers: Optional[int] = Opt(None, help="Number of workers; by default one per shard, at most one per core."),
     ray: Optional[str] = Opt(None, help="Address of a Ray cluster; 'local' starts one on this machine."),
-    cores: int = Opt(1, help="Cores of each worker of a Ray cluster."),
+    cores: int = Opt(1, help="Number of cores of each worker of a Ray cluster."),
     path: Optional[Path] = Opt(None, help="Folder of the shards; by default OUTPUT/shards."),
     component: ComponentOption = None,
 ) -> None:
-    """Train by several processes, or by workers of a Ray cluster. Each works on a part of the corpus. A command that was stopped
-    continues when it is given again."""
+    """Train with several processes, or with workers of a Ray cluster; each works on a part of the corpus. To continue a command
+    that was stopped, give it again."""
     from spacy.cli.train import train
 
     with TemporaryDirectory() as folder:
@@ -72,10 +72,10 @@ def train_cli(
 
 
 def on_shards(config: Config, settings: dict[str, Any], component: Optional[str] = None) -> Config:
-    """Make a config that trains our components on shards.
+    """Make a config that trains components of spacy_crf on shards.
 
-    config (Config): As for `spacy train`, not interpolated.
-    settings (dict[str, Any]): Settings of `spacy_crf.shards.v1`. Each component gets a folder of its own in `path`.
+    config (Config): A config for `spacy train`, not interpolated.
+    settings (dict[str, Any]): Settings of `spacy_crf.shards.v1`. Each component gets its own folder in `path`.
     component (str): Only this component.
     RAISES (ValueError): CRF710 if there is no such component.
     """
@@ -88,7 +88,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     if not names:
         raise no_component("of spacy_crf to train on shards", config["components"], component)
     corpus = copy.deepcopy(dict(dot_to_object(config, config["training"].get("train_corpus", "corpora.train"))))
-    if corpus.get("@readers") == "spacy_crf.Corpus.v1":  # which keeps the corpus in memory
+    if corpus.get("@readers") == "spacy_crf.Corpus.v1":  # this reader keeps the corpus in memory
         corpus["@readers"] = "spacy.Corpus.v1"
     initialize = config.setdefault("initialize", {}).setdefault("components", {})
     for name in names:
@@ -106,12 +106,12 @@ def update_cli(
     model: ModelArgument,
     data: Path = Arg(..., help="New annotated texts: .spacy, or a file that `convert` reads.", exists=True),
     output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
-    dev: Optional[Path] = Opt(None, help="Annotated texts to score the pipeline by.", exists=True),
+    dev: Optional[Path] = Opt(None, help="Annotated texts for scoring the pipeline.", exists=True),
     component: ComponentOption = None,
     l2: float = Opt(0.1, help="Weight of the squared distance from the old weights."),
 ) -> None:
-    """Train a pipeline further on new texts, without the old ones. New labels and features are added; old weights change as
-    little as the new texts allow. Prints the scores before and after."""
+    """Continue the training of a pipeline on new texts, without the old ones. The training adds new labels and features, and
+    changes old weights as little as the new texts allow. The command prints the scores before and after."""
     from ..optimizers.lbfgs import LBFGS
 
     nlp = load_pipeline(model)
@@ -136,7 +136,7 @@ def update_cli(
 
 
 def _scores(nlp: Language, names: Iterable[str], data: Path) -> dict[str, Optional[float]]:
-    """The weighted scores of components, and the F of each label."""
+    """The scores of components that have a weight, and the F score of each label."""
     found, scores = nlp.evaluate(read_examples(data, nlp, warns=False)), {}
     for name in names:
         for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
@@ -147,7 +147,7 @@ def _scores(nlp: Language, names: Iterable[str], data: Path) -> dict[str, Option
     return scores
 
 
-# The annotation calls words with a capital names
+# The annotation labels words with a capital letter as names
 _COMPILED_TEXTS = [
     "Ann Lee lives in New York City .",
     "Bob left Paris for Acme Foods .",
@@ -160,11 +160,11 @@ _COMPILED_TEXTS = [
 
 @command("compile", has_code=False)
 def compile_cli(
-    components: Optional[list[ComponentName]] = Arg(None, help="The components; by default all of ours."),
+    components: Optional[list[ComponentName]] = Arg(None, help="The components; by default all of spacy_crf."),
 ) -> None:
-    """Compile the kernels that components need. Each component is trained on a few words with its config from `init-config`,
-    saved, loaded and applied: later trainings with this config and predictions of its model compile nothing. Compiled kernels
-    are kept."""
+    """Compile the kernels that components need, and keep them. The command trains each component on a few words with its config
+    from `init-config`, saves it, loads it and applies it, so that later trainings with this config, and predictions of its
+    model, compile nothing."""
     from ..kernels import cache_folder
     from ..kernels.announcing import announcer
 
@@ -187,7 +187,7 @@ def compile_cli(
 
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:
-    """A Doc with the annotation that any of our components learns from: entities, tags, and labels of the text."""
+    """Make a Doc with annotation for every component of spacy_crf: entities, tags, and labels of the text."""
     named = [word[0].isupper() for word in words]
     ents = ["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)]
     doc = Doc(nlp.vocab, words=words, tags=["NAME" if is_name else "WORD" for is_name in named], ents=ents)

@@ -1,4 +1,5 @@
-"""Train many times, and compare the scores of held-out texts: by regularization and tag scheme, and by number of texts."""
+"""Commands that train many times and compare scores on held-out texts: `tune` for regularizers and tag schemes, `curve` for
+numbers of training texts."""
 
 import io
 import json
@@ -47,12 +48,12 @@ LBFGS_NAME = "spacy_crf.LBFGS.v1"
 
 
 class Trial(NamedTuple):
-    """A setting and the score that it reached."""
+    """Settings of a training, and its score."""
 
     l1: float
     l2: float
     score: float  # mean over the folds
-    deviation: float  # between the folds
+    deviation: float  # standard deviation over the folds
     n_weights: int  # weights that are not zero, mean over the folds
     scheme: Optional[str] = None  # None for the scheme in the config
 
@@ -62,15 +63,15 @@ def tune_cli(
     ctx: typer.Context,
     config: ConfigArgument,
     output: Optional[Path] = Opt(None, "--output", "-o", help="Write the best config to this file."),
-    component: Optional[str] = Opt(None, "--component", "-c", help="Needed if there are several."),
-    l1: str = Opt("0,0.05", help="Values to try, between commas."),
-    l2: str = Opt("0.01,0.03,0.1,0.3,1,3", help="Values to try, between commas."),
-    schemes: Optional[str] = Opt(None, help="Tag schemes of crf_ner to try, between commas."),
+    component: Optional[str] = Opt(None, "--component", "-c", help="Needed if there are several components."),
+    l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
+    l2: str = Opt("0.01,0.03,0.1,0.3,1,3", help="Values to try, separated by commas."),
+    schemes: Optional[str] = Opt(None, help="Tag schemes of crf_ner to try, separated by commas."),
     folds: int = Opt(1, "--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus."),
-    iterations: int = Opt(200, help="Most iterations of each training."),
+    iterations: int = Opt(200, help="Maximum number of iterations of each training."),
 ) -> None:
-    """Try values of l1 and l2 with L-BFGS, and tag schemes. Features are counted once for each fold and scheme, and each training
-    starts with the weights of the one before."""
+    """Try values of l1 and l2 with L-BFGS, and tag schemes. The command counts features once for each fold and scheme, and starts
+    each training with the weights of the previous one."""
     with progress_bar("training") as progress:
         check_writable(output)
         overrides = read_overrides(ctx.args)
@@ -116,11 +117,11 @@ def tune(
 ) -> tuple[str, list[Trial]]:
     """Train with every pair of values, from the strongest regularizer to the weakest, and score held-out texts.
 
-    Other components are not trained: frozen and untrainable ones annotate the texts, and the gold annotation replaces the others.
+    Other components are not trained: frozen and untrainable components annotate the texts, and gold annotation replaces the rest.
 
-    config (Config): As for `spacy train`. Its corpora are used, and its optimizer is ignored.
+    config (Config): A config for `spacy train`. Its corpora are used, and its optimizer is ignored.
     schemes (Sequence[str]): Tag schemes to try; by default the scheme in the config.
-    folds (int): Number of parts of the training corpus, which are held out in turn; 1 to hold out the dev corpus.
+    folds (int): Number of parts of the training corpus, each of which is held out once; 1 holds out the dev corpus.
     on_training (Callable[[], None]): Called after each training.
     RETURNS (tuple[str, list[Trial]]): Name of the component, and trials in the order of schemes and values.
     RAISES (ValueError): CRF020 for too few folds or iterations, CRF710 if there is no component to tune, or several and no name,
@@ -156,7 +157,7 @@ def tune(
             held_out = dev_examples if folds == 1 else examples[fold::folds]
             pipe = _fresh(nlp, name, scheme)
             nlp.initialize(lambda learned=learned: learned)
-            # With the annotation of earlier components that features read
+            # Features may read the annotation of earlier components
             annotate = earlier_annotation(pipe, nlp)
             sides = ([Example(annotate(eg), eg.reference) for eg in side] for side in (learned, held_out))
             for setting, score, n_weights in _walk(pipe, *sides, l1, l2, iterations, training["score_weights"]):
@@ -181,7 +182,7 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
 
 
 def _fresh(nlp: Language, name: str, scheme: Optional[str]):
-    """Replace a component by an untrained one from its config, with another scheme unless that is None."""
+    """Replace a component by an untrained one with the same settings, and with another scheme unless `scheme` is None."""
     settings = nlp.config.interpolate()["components"][name]
     factory = settings.pop("factory")
     if scheme is not None:
@@ -195,7 +196,7 @@ def _fresh(nlp: Language, name: str, scheme: Optional[str]):
 
 
 def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
-    """Train and score along the path of regularizers. Yields setting, score and number of weights that are not zero.
+    """Train and score with each pair of regularizers. Yields the pair, the score, and the number of weights that are not zero.
 
     RAISES (ValueError): CRF722 if no score of the component has a weight.
     """
@@ -222,11 +223,11 @@ def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
     """Write the best values into the block of the optimizer that trains the component."""
     component, training = settings["components"][name], settings["training"]
     if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
-        component["optimizer"] = None  # which leaves the training to others
+        component["optimizer"] = None  # so that the optimizer of [training] trains the component
     if component.get("optimizer") or (
         len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), LBFGS_NAME)
     ):
-        owner = component  # the other components keep theirs
+        owner = component  # the other components keep their optimizer
     else:
         owner = training
     if not _names(owner.get("optimizer"), LBFGS_NAME):
@@ -241,14 +242,14 @@ def _names(block: Any, optimizer: str) -> bool:
 
 
 def regularizers(command: str, l1: str, l2: str) -> list[list[float]]:
-    """The values of --l1 and of --l2. RAISES (ValueError): CRF020 unless all are finite and at least 0."""
+    """Parse the values of --l1 and of --l2. RAISES (ValueError): CRF020 unless all values are finite and at least 0."""
     must = "numbers of at least 0, between commas"
     given = (("--l1", l1), ("--l2", l2))
     return [_numbers(command, option, text, lambda value: 0 <= value < np.inf, must) for option, text in given]
 
 
 def _numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:
-    """Different numbers between commas. RAISES (ValueError): CRF020 if there is something else, or a number is not possible."""
+    """Parse numbers between commas, each once. RAISES (ValueError): CRF020 for anything else, or for an impossible number."""
     try:
         numbers = list(dict.fromkeys(map(float, text.split(","))))
     except ValueError:
@@ -261,13 +262,13 @@ def _numbers(command: str, option: str, text: str, is_possible: Callable[[float]
 
 
 class CurvePoint(NamedTuple):
-    """The score of a training with a share of the texts."""
+    """The score after training with a share of the texts."""
 
     share: float  # in percent
     texts: int
     tokens: int
     score: float
-    scores: dict[str, float]  # the scores of which `score` is the weighted sum
+    scores: dict[str, float]  # `score` is the weighted sum of these
     seconds: float
 
 
@@ -275,12 +276,12 @@ class CurvePoint(NamedTuple):
 def curve_cli(
     ctx: typer.Context,
     config: ConfigArgument,
-    shares: str = Opt("10,25,50,100", help="Shares of the training texts, in percent, between commas."),
+    shares: str = Opt("10,25,50,100", help="Shares of the training texts in percent, separated by commas."),
     svg: SvgOption = None,
-    as_json: bool = Opt(False, "--json", help="Print JSON, which `report --curve` draws."),
+    as_json: bool = Opt(False, "--json", help="Print JSON for `report --curve`."),
 ) -> None:
-    """Train with parts of the training texts, and score them. Each part is within the next, trained as by `spacy train`, and
-    scored on dev."""
+    """Train with growing parts of the training texts, and score the models on the dev texts. Each part contains the previous one,
+    and each training works as `spacy train` does."""
     from ..report import charts
 
     with progress_bar("training") as progress:
@@ -310,10 +311,10 @@ def curve_cli(
 def curve(
     config: Config, shares: list[float], *, on_training: Callable[[float], None] = lambda share: None
 ) -> list[CurvePoint]:
-    """Train with each share of the training texts. A share's score is the best evaluation on the dev corpus.
+    """Train with each share of the training texts. The score of a share is the best evaluation on the dev corpus.
 
-    config (Config): As for `spacy train`, not interpolated.
-    shares (List[float]): In percent.
+    config (Config): A config for `spacy train`, not interpolated.
+    shares (List[float]): Shares in percent.
     on_training (Callable[[float], None]): Called with the share after each training.
     RAISES (ValueError): CRF876 if the training corpus has no path, CRF708 if it has no texts; the errors of `spacy train`.
     """
@@ -347,8 +348,8 @@ def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> Cu
 
 
 def _path_of_texts(config: Config) -> str:
-    """The setting that holds the path of the training texts: a variable if the reader uses one, since other settings may use it
-    too.
+    """Name of the setting that holds the path of the training texts: the variable if the reader uses one, since other settings
+    may use it too.
 
     RAISES (ValueError): CRF876 if there is no such setting.
     """
