@@ -4,6 +4,7 @@ without spaCy's pipelines. Table, objective and optimizers are those of the comp
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -26,7 +27,6 @@ from .models.linear_chain import LinearChain
 from .models.node import AnnotatedDocs, Sizes
 from .models.objective import TiedObjective
 from .models.sparse import prune
-from .optimizers.batch import Progress
 from .optimizers.lbfgs import LBFGS
 from .pipeline.saving import load_model, reason_of
 from .schemes import TransitionMask
@@ -47,6 +47,7 @@ _VOCAB = Vocab()
 Rows = Sequence[Any]  # of a sequence: for each token a dict, or a list of strings
 
 
+@dataclass(eq=False, repr=False)
 class CRF(BaseEstimator):
     """A linear-chain CRF with the features and the objective of CRFsuite: ``loss + c1·|w| + c2·w²``.
 
@@ -67,36 +68,19 @@ class CRF(BaseEstimator):
     verbose (bool): Log the progress of training.
     """
 
-    # scikit-learn reads the parameters of an estimator from this signature: they can't be fewer
-    def __init__(
-        self,
-        algorithm: str = "lbfgs",
-        c1: float = 0.0,
-        c2: float = 1.0,
-        max_iterations: Optional[int] = None,
-        all_possible_states: bool = False,
-        all_possible_transitions: bool = False,
-        min_freq: float = 0.0,
-        num_memories: int = 20,
-        epsilon: float = 1e-5,
-        period: int = 10,
-        delta: float = 1e-5,
-        max_linesearch: int = 20,
-        verbose: bool = False,
-    ):
-        self.algorithm = algorithm
-        self.c1 = c1
-        self.c2 = c2
-        self.max_iterations = max_iterations
-        self.all_possible_states = all_possible_states
-        self.all_possible_transitions = all_possible_transitions
-        self.min_freq = min_freq
-        self.num_memories = num_memories
-        self.epsilon = epsilon
-        self.period = period
-        self.delta = delta
-        self.max_linesearch = max_linesearch
-        self.verbose = verbose
+    algorithm: str = "lbfgs"
+    c1: float = 0.0
+    c2: float = 1.0
+    max_iterations: Optional[int] = None
+    all_possible_states: bool = False
+    all_possible_transitions: bool = False
+    min_freq: float = 0.0
+    num_memories: int = 20
+    epsilon: float = 1e-5
+    period: int = 10
+    delta: float = 1e-5
+    max_linesearch: int = 20
+    verbose: bool = False
 
     # -------------------------------------------------------------------------------------------------- learning
 
@@ -129,31 +113,24 @@ class CRF(BaseEstimator):
         with _heard(self.verbose):
             while optimizer.stop_reason(key) is None:
                 self.objective_ = optimizer.step(objective, key=key)
-        self.classes_ = classes
+        self.classes_, self.n_iter_ = classes, optimizer.iterations(key)
         self._model = prune(model)[0]
         return self
 
     def _optimizer(self) -> LBFGS:
         owner = type(self).__name__
         checks.one_of(owner, "algorithm", self.algorithm, ("lbfgs",))
-        optimizer = LBFGS(
+        most = self.max_iterations
+        return LBFGS(
             l1=checks.number(owner, "c1", self.c1),
             l2=checks.number(owner, "c2", self.c2),
             memory=checks.count(owner, "num_memories", self.num_memories, most=1000),
             tolerance=checks.number(owner, "epsilon", self.epsilon),
             period=checks.count(owner, "period", self.period, most=1_000_000),
             delta=checks.number(owner, "delta", self.delta),
-            max_iterations=None
-            if self.max_iterations is None
-            else checks.count(owner, "max_iterations", self.max_iterations),
+            max_iterations=None if most is None else checks.count(owner, "max_iterations", most),
             max_line_search=checks.count(owner, "max_linesearch", self.max_linesearch),
         )
-        self.n_iter_ = 0
-        optimizer.on_iteration = self._count
-        return optimizer
-
-    def _count(self, progress: Progress) -> None:
-        self.n_iter_ = progress.iteration
 
     def _new_model(self, source: "_ItemsOfDocs", n_states: int) -> Model:
         owner = type(self).__name__
@@ -197,12 +174,14 @@ class CRF(BaseEstimator):
 
     def _labels(self, X: list[Rows]) -> Iterator[list[str]]:
         for bounds, scores in self._scores(X):
-            labels = [self.classes_[state] for state in self._structure.viterbi(scores).states.tolist()]
+            states = self._fitted.attrs["role"].structure.viterbi(scores).states
+            labels = [self.classes_[state] for state in states.tolist()]
             yield from (labels[begin:end] for begin, end in pairwise(bounds))
 
     def _marginals(self, X: list[Rows]) -> Iterator[list[dict[str, float]]]:
         for bounds, scores in self._scores(X):
-            rows = [dict(zip(self.classes_, row)) for row in self._structure.marginals(scores).tolist()]
+            probabilities = self._fitted.attrs["role"].structure.marginals(scores)
+            rows = [dict(zip(self.classes_, row)) for row in probabilities.tolist()]
             yield from (rows[begin:end] for begin, end in pairwise(bounds))
 
     def _scores(self, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
@@ -211,10 +190,6 @@ class CRF(BaseEstimator):
         for begin in range(0, len(X), _BLOCK):
             docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
             yield docs.bounds.tolist(), model.predict(docs)
-
-    @property
-    def _structure(self) -> Any:
-        return self._fitted.attrs["role"].structure
 
     # --------------------------------------------------------------------------------------- what it has learned
 
@@ -226,19 +201,16 @@ class CRF(BaseEstimator):
         return self._model
 
     @property
-    def _features(self) -> Any:
-        return self._fitted.layers[0].attrs["features"]
-
-    @property
     def attributes_(self) -> list[str]:
         """Attributes with any weight but 0."""
-        index = self._features.states.index
-        return [index.spelled.strings[part] for part in index.spelled.parts]  # a single one each
+        spelled = self._fitted.layers[0].attrs["features"].states.index.spelled
+        return [spelled.strings[part] for part in spelled.parts]  # a single one each
 
     @property
     def state_features_(self) -> dict[tuple[str, str], float]:
         """Weights of attributes and labels that are not 0."""
-        table, weights = self._features.states, self._fitted.layers[0].get_param("states")
+        [emissions] = self._fitted.layers
+        table, weights = emissions.attrs["features"].states, emissions.get_param("states")
         attributes, classes = self.attributes_, self.classes_
         pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist(), weights.tolist())
         return {(attributes[row], classes[column]): weight for row, column, weight in pairs if weight}
@@ -313,7 +285,6 @@ class _ItemsOfDocs(ItemReader):
         """Make a Doc for each sequence.
 
         first (int): Number of the first sequence, for messages.
-
         RAISES (ValueError): CRF131 or CRF111.
         """
         for number, rows in enumerate(X, start=first):
