@@ -12,7 +12,7 @@ from spacy.util import registry
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.migrate.checking import Scorer, compare, crfsuite_rival
+from spacy_crf.migrate.checking import compare, crfsuite_rival, scorer_of
 from spacy_crf.migrate.crfsuite import read_crfsuite, write_crfsuite
 from spacy_crf.migrate.foreign import ForeignModel, Weighted
 from spacy_crf.migrate.functions import FILE_NAME, find_function, register_features
@@ -126,10 +126,10 @@ def test_a_comparison_tells_what_differs(imported, crfsuite_model):
 
 def test_scores_are_sums_of_weights(crfsuite_model, tagger):
     words = random_words(1, 6)[0]
-    rows, scorer = word_features(words), Scorer(crfsuite_model)
+    rows, score = word_features(words), scorer_of(crfsuite_model)
     one, other = tagger.tag(rows), ["C"] * len(words)
     gap = np.log(tagger.probability(one)) - np.log(tagger.probability(other))
-    assert scorer.score(rows, None, one) - scorer.score(rows, None, other) == pytest.approx(gap, abs=1e-9)
+    assert score(rows, None, one) - score(rows, None, other) == pytest.approx(gap, abs=1e-9)
 
 
 # ---------------------------------------------------------------------------------------------------------- writing

@@ -6,13 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
 
 from ..errors import Errors
 from ..features.items import named_numbers
-from ..types import Floats
 from .foreign import ForeignModel, Weighted
 from .functions import Columns, set_columns
 from .pipeline import COMPONENT, PAIRS, SOURCE
@@ -37,43 +35,37 @@ class Comparison(NamedTuple):
         return self.different == self.ties
 
 
-class Scorer:
-    """Scores labellings as the other program does: a sum in float64, feature by feature."""
+def scorer_of(model: ForeignModel) -> Callable[[Rows, Optional[Rows], Sequence[str]], float]:
+    """A function that scores a labelling of a sequence as the other program does, a sum in float64, feature by feature: by the
+    features of each token, those of each pair of labels, or None, and the labels."""
+    n_states, number = len(model.labels), {label: n for n, label in enumerate(model.labels)}
+    of_states, of_pairs = _by_name(model.states), _by_name(model.pairs)
 
-    def __init__(self, model: ForeignModel):
-        self._model = model
-        self._states, self._pairs = _by_name(model.states), _by_name(model.pairs)
-        self._number = {label: n for n, label in enumerate(model.labels)}
-
-    def score(self, rows: Rows, of_pairs: Optional[Rows], labels: Sequence[str]) -> float:
-        """The score of a labelling of a sequence.
-
-        rows (list): Features of each token. of_pairs (list): Features of each pair of labels, or None.
-        """
-        n_states, states = len(self._model.labels), [self._number[label] for label in labels]
-        total = sum(self._model.transitions[i, j] for i, j in pairwise(states))
+    def score(rows: Rows, pairs: Optional[Rows], labels: Sequence[str]) -> float:
+        states = [number[label] for label in labels]
+        total = sum(model.transitions[i, j] for i, j in pairwise(states))
         for t, row in enumerate(rows):
-            total += _sum(row, self._states, n_states)[states[t]]
-            if of_pairs is not None and t:
-                total += _sum(of_pairs[t], self._pairs, n_states**2)[states[t - 1] * n_states + states[t]]
+            total += _sum(row, of_states, states[t])
+            if pairs is not None and t:
+                total += _sum(pairs[t], of_pairs, states[t - 1] * n_states + states[t])
         return float(total)
 
-
-def _by_name(weighted: Weighted) -> dict[str, tuple[Any, Any]]:
-    order = np.argsort(weighted.rows, kind="stable")
-    bounds = np.searchsorted(weighted.rows[order], np.arange(len(weighted.names) + 1)).tolist()
-    columns, weights = weighted.columns[order], weighted.weights[order]
-    return {name: (columns[b:e], weights[b:e]) for name, b, e in zip(weighted.names, bounds, bounds[1:])}
+    return score
 
 
-def _sum(row: Any, known: dict[str, tuple[Any, Any]], n_columns: int) -> Floats:
-    total = np.zeros(n_columns)
+def _by_name(weighted: Weighted) -> dict[str, dict[int, float]]:
+    """For each feature its weights by column."""
+    found: dict[str, dict[int, float]] = {}
+    for row, column, weight in zip(weighted.rows.tolist(), weighted.columns.tolist(), weighted.weights.tolist()):
+        of_row = found.setdefault(weighted.names[row], {})
+        of_row[column] = of_row.get(column, 0.0) + weight
+    return found
+
+
+def _sum(row: Any, known: dict[str, dict[int, float]], column: int) -> float:
+    """The weights of the features of a token in a column, times their values."""
     found = named_numbers(row)
-    for name, number in zip(*found) if found is not None else ():
-        if name in known:
-            columns, weights = known[name]
-            np.add.at(total, columns, number * weights)
-    return total
+    return sum(number * known.get(name, {}).get(column, 0.0) for name, number in zip(*found or ((), ())))
 
 
 def compare(
@@ -88,9 +80,8 @@ def compare(
     docs (Iterable[Doc]): Each is a single sequence, and has the attributes that the features read.
     rival (Callable): Labels a Doc by the other program, which gets the features that the source makes of the Doc.
     functions (dict): Sources of all names of features, by SOURCE and PAIRS. By default the component's functions.
-    RETURNS (Comparison)
     """
-    tagger, scorer = nlp.get_pipe(COMPONENT), Scorer(model)
+    tagger, score = nlp.get_pipe(COMPONENT), scorer_of(model)
     functions = tagger.sparse_features.feature_set.functions if functions is None else functions
     n_sequences = n_tokens = different = ties = 0
     largest = 0.0
@@ -103,7 +94,7 @@ def compare(
         n_sequences, n_tokens = n_sequences + 1, n_tokens + len(doc)
         wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
         if wrong:
-            gap = abs(scorer.score(rows, of_pairs, ours) - scorer.score(rows, of_pairs, theirs))
+            gap = abs(score(rows, of_pairs, ours) - score(rows, of_pairs, theirs))
             largest, different = max(largest, gap), different + wrong
             ties += wrong if gap < TIE else 0
     return Comparison(n_sequences, n_tokens, different, ties, largest)
@@ -153,37 +144,36 @@ def crfsuite_rival(path: Path) -> Rival:
 def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
     """CRF++ with a model. RAISES (ValueError): CRF781 without crfpy, CRF854 if CRF++ can't read the model."""
     try:
-        tagger, read = _module("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}"), Columns(columns).read
+        tagger = _module("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}")
     except RuntimeError as error:  # as for text
         place = {"kind": "a model by CRF++ itself", "place": "--check"}
         raise ValueError(Errors.CRF854.format(source=path, reason=error, **place)) from error
 
-    def label(doc: Doc, rows: Rows) -> list[str]:
-        labels = []
-        for sequence in read(doc):
-            tagger.clear()
-            for word in zip(*sequence):
-                tagger.add("\t".join(word))
-            tagger.parse()
-            labels += [tagger.y2(t) for t in range(tagger.size())]
-        return labels
+    def label(lines: list[str]) -> list[str]:
+        tagger.clear()
+        for line in lines:
+            tagger.add(line)
+        tagger.parse()
+        return [tagger.y2(t) for t in range(tagger.size())]
 
-    return label
+    return _by_sequence(columns, label)
 
 
 def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
     """Wapiti with a model. RAISES (ValueError): CRF781 without libwapiti."""
     model = _module("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
+    return _by_sequence(columns, lambda lines: model.label_sequence("\n".join(lines)).decode("utf8").split())
+
+
+def _by_sequence(columns: Sequence[str], label: Callable[[list[str]], list[str]]) -> Rival:
+    """Labels Docs by a function of one sequence, whose words are lines of columns between tabs."""
     read = Columns(columns).read
 
-    def label(doc: Doc, rows: Rows) -> list[str]:
-        labels = []
-        for sequence in read(doc):
-            lines = "\n".join("\t".join(word) for word in zip(*sequence))
-            labels += model.label_sequence(lines).decode("utf8").split()
-        return labels
+    def label_doc(doc: Doc, rows: Rows) -> list[str]:
+        sequences = (["\t".join(word) for word in zip(*sequence)] for sequence in read(doc))
+        return [found for lines in sequences for found in label(lines)]
 
-    return label
+    return label_doc
 
 
 # By program: makes the function that labels the texts to compare

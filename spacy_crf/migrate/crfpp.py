@@ -62,7 +62,6 @@ def read_crfpp(data: bytes, source: str) -> ForeignModel:
     """Read a model, text or binary, from the bytes of its file.
 
     source (str): Name of the file, for messages.
-    RETURNS (ForeignModel)
     RAISES (ValueError): CRF854 with the place, if the file is damaged or not a model of CRF++; CRF856 for a wrong template.
     """
     return _read_text(data, source) if data.startswith(b"version:") else _read_binary(data, source)
@@ -186,7 +185,7 @@ def _model(
     if len(ids) and (ids.min() < 0 or ends.max() > len(weights)):
         octets.refuse("the features", f"one has weights up to number {ends.max()}, and there are {len(weights)}")
     patterns = [(template, compile_template(template)) for template in templates]
-    constants = {template for template, pattern in patterns if pattern.is_constant and template.startswith("B")}
+    constants = {template for template, pattern in patterns if not pattern.places and template.startswith("B")}
     blocks = (np.where(is_pair, -1, ids), np.where(is_pair, ids, -1))
     [there] = np.nonzero(weights)
     return assemble("crfpp", labels, names, blocks, there, weights[there], templates, constants)

@@ -32,7 +32,6 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
     """Read a model from the bytes of its file.
 
     source (str): Name of the file, for messages.
-    RETURNS (ForeignModel)
     RAISES (ValueError): CRF855 for a pickle; CRF854 with the place, if the file is damaged or not a model of CRFsuite.
     """
     if data.startswith(_PICKLES):
@@ -40,8 +39,8 @@ def read_crfsuite(data: bytes, source: str) -> ForeignModel:
     octets = Octets(data, source, "a model of CRFsuite")
     if data[:4] != MAGIC:
         octets.refuse("byte 0", f"it begins with {data[:4]!r}, not with {MAGIC!r}")
-    header = octets.part(0, _HEADER.size, "the header")
-    _, size, kind, version, _, n_labels, n_attributes, *offsets = _HEADER.unpack(header)
+    header = octets.fields(_HEADER.format, 0, "the header")
+    _, size, kind, version, _, n_labels, n_attributes, *offsets = header
     if kind != b"FOMC" or version != _VERSION:
         octets.refuse("the header, byte 8", f"{kind!r} of version {version} is not known, only b'FOMC' of {_VERSION}")
     if size > len(octets):
@@ -78,9 +77,8 @@ def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
     """The texts of a database in the order of their numbers."""
     name, _, _, order, size, list_at = octets.fields(_DATABASE.format, at, what)
     if name != b"CQDB" or order != _ORDER:
-        octets.refuse(
-            f"{what}, byte {at}", "this is no database of texts, or one of a machine with another order of bytes"
-        )
+        reason = "this is no database of texts, or one of a machine with another order of bytes"
+        octets.refuse(f"{what}, byte {at}", reason)
     if size != n:
         octets.refuse(f"{what}, byte {at}", f"{size} are listed, and the header announces {n}")
     texts = []
@@ -111,9 +109,8 @@ def write_crfsuite(model: ForeignModel, path: Path) -> None:
     chunks = [_CHUNK.pack(b"FEAT", _CHUNK.size + features.nbytes, len(features)) + features.tobytes()]
     chunks += [_texts(model.labels), _texts(attributes)]
     starts = _starts(chunks)
-    steps_of = _listed(
-        before, len(rows), len(model.labels) + 2
-    )  # for two labels outside of the sequence, which have none
+    # For two labels outside of the sequence, too, which have none
+    steps_of = _listed(before, len(rows), len(model.labels) + 2)
     chunks.append(_references(b"LFRF", steps_of, starts[-1], n_used=len(model.labels)))
     chunks.append(_references(b"AFRF", _listed(rows, 0, len(attributes)), _starts(chunks)[-1], n_used=len(attributes)))
     starts = _starts(chunks)

@@ -115,9 +115,9 @@ _BYTES = {private: escaped for escaped, private in _PRIVATE.items()}
 
 def as_text(octets: bytes) -> str:
     """Decode bytes, which are probably UTF-8."""
-    return (
-        octets.decode("utf8", errors="surrogateescape").translate(_PRIVATE) if not octets.isascii() else octets.decode()
-    )
+    if octets.isascii():
+        return octets.decode()
+    return octets.decode("utf8", errors="surrogateescape").translate(_PRIVATE)
 
 
 def as_octets(text: str) -> bytes:

@@ -37,16 +37,9 @@ class Columns:
     def __init__(self, names: Sequence[str]):
         for name in names:
             if name not in ATTRIBUTES and not name.startswith("ext:"):
-                raise ValueError(
-                    Errors.CRF868.format(
-                        option="columns", value=name, known=known_names([*ATTRIBUTES, "ext:NAME"], name)
-                    )
-                )
-        self.names = list(names)
+                known = known_names([*ATTRIBUTES, "ext:NAME"], name)
+                raise ValueError(Errors.CRF868.format(option="columns", value=name, known=known))
         self._getters = [_getter(name) for name in names]
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def read(self, doc: Doc) -> list[list[list[str]]]:
         """The columns of each sequence of a Doc. Sequences begin at known sentence starts, as those of the component do."""
@@ -106,10 +99,8 @@ class WordFunction:
             words = sequence[0] if len(sequence) == 1 else [*zip(*sequence)]
             found = list(self._function(list(words)))
             if len(found) != len(words):
-                message = Errors.CRF110.format(
-                    name=self._function, got=len(found), expected=len(words), start=doc.text[:40]
-                )
-                raise ValueError(message)
+                counts = {"got": len(found), "expected": len(words)}
+                raise ValueError(Errors.CRF110.format(name=self._function, start=doc.text[:40], **counts))
             rows.extend(found)
         return rows
 
@@ -125,9 +116,8 @@ def register_features(name: str, function: Callable, *, columns: Sequence[str] =
 
 
 def find_function(path: str) -> tuple[str, Callable]:
-    """Find the function of a path such as ``usaddress:tokens2features``.
+    """The name to register for a path such as ``usaddress:tokens2features``, and its function.
 
-    RETURNS (tuple[str, Callable]): The name to register, and the function.
     RAISES (ValueError): CRF859 if there is no such function.
     """
     module, _, name = path.partition(":")
@@ -167,10 +157,6 @@ class Pattern(NamedTuple):
     form: str  # with %s for each place
     places: tuple[PatternPlace, ...]
 
-    @property
-    def is_constant(self) -> bool:
-        return not self.places
-
 
 class PatternSource:
     """Makes the names of features as the other program does: a source for ``fn:NAME[0]``.
@@ -191,10 +177,10 @@ class PatternSource:
     ):
         self._patterns = patterns = [compile_line(from_config(line)) for line in lines]
         self._columns = Columns(columns)
-        needed = max([place.column + 1 for pattern in patterns for place in pattern.places], default=0)
+        places = [place for pattern in patterns for place in pattern.places]
+        needed = max([place.column + 1 for place in places], default=0)
         if needed > len(columns):
             raise ValueError(Errors.CRF864.format(needed=needed, given=", ".join(columns) or "none"))
-        places = [place for pattern in patterns for place in pattern.places]
         self._reach = max([abs(place.offset) for place in places], default=0)
         self._before = [outside(n) for n in range(-self._reach, 0)]
         self._behind = [outside(n) for n in range(1, self._reach + 1)]
@@ -290,14 +276,12 @@ def _in_blocks(
 
     RETURNS (int64[V], int64[V], float64[V]): Feature, place in the block, and value of each.
     """
-    [owners] = np.nonzero(starts >= 0)
-    if not len(owners):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-    owners = owners[np.argsort(starts[owners], kind="stable")]
+    owners = np.argsort(starts, kind="stable")
+    owners = owners[starts[owners] >= 0]
     at = np.searchsorted(starts[owners], ids, side="right") - 1
-    inside = (at >= 0) & (ids - starts[owners][at] < size)
-    rows = owners[at[inside]]
-    return rows, ids[inside] - starts[rows], weights[inside]
+    ids, weights, rows = ids[at >= 0], weights[at >= 0], owners[at[at >= 0]]
+    inside = ids - starts[rows] < size
+    return rows[inside], ids[inside] - starts[rows[inside]], weights[inside]
 
 
 def template_lines(text: str) -> list[str]:

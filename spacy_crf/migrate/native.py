@@ -20,8 +20,7 @@ from .functions import TEXTS, Pattern
 
 _MOST_WAYS = 4  # to make a name, on average over at least 100 names
 
-_Compile = Callable[[str], Pattern]
-_PROGRAMS: dict[str, tuple[_Compile, Callable[[int], str]]] = {
+_PROGRAMS: dict[str, tuple[Callable[[str], Pattern], Callable[[int], str]]] = {
     "crfpp": (crfpp.compile_template, crfpp.outside),
     "wapiti": (wapiti.compile_pattern, wapiti.outside),
 }
@@ -35,19 +34,12 @@ class Use(NamedTuple):
     row: int  # of the foreign feature
 
 
-class Replayed(NamedTuple):
-    """A line that no native template can replace: its names are made as the foreign program makes them."""
-
-    line: str
-    reason: str
-
-
 class NativeLines(NamedTuple):
     """Native templates in place of the lines that make features of labels, or of pairs of labels."""
 
     templates: list[str]  # native, each once
     uses: list[Use]
-    replayed: list[Replayed]
+    replayed: list[tuple[str, str]]  # lines that no native template can replace, each with the reason
     heads: tuple[str, ...]  # beginnings of the names that replayed lines make
 
 
@@ -59,15 +51,14 @@ class Native(NamedTuple):
     padding: Padding
 
     @property
-    def replayed(self) -> list[Replayed]:
-        """The replayed lines, each once."""
+    def replayed(self) -> list[tuple[str, str]]:
+        """The replayed lines, each once, with the reason."""
         return list(dict.fromkeys([*self.of_labels.replayed, *self.of_pairs.replayed]))
 
     @property
     def lines_replayed(self) -> tuple[list[str], list[str]]:
         """The replayed lines of features of labels, and of features of pairs of labels."""
-        of_labels, of_pairs = ([each.line for each in lines.replayed] for lines in self[:2])
-        return of_labels, of_pairs
+        return [line for line, _ in self.of_labels.replayed], [line for line, _ in self.of_pairs.replayed]
 
 
 _NONE = NativeLines([], [], [], ("",))
@@ -79,7 +70,6 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
 
     of_labels (Sequence[str]), of_pairs (Sequence[str]): Lines of features of labels, and of features of pairs of labels.
     columns (Sequence[str]): Attributes of tokens that the columns are; at least as many as the lines read.
-    RETURNS (Native)
     """
     compile_line, outside = _PROGRAMS[model.program]
     found = [
@@ -97,25 +87,27 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
 
 
 def _native_lines(lines: Sequence[tuple[str, Pattern]], weighted: Weighted, columns: Sequence[str]) -> NativeLines:
-    used = np.unique(weighted.rows[weighted.weights != 0]).tolist()
-    names = [weighted.names[row] for row in used]
-    templates: list[str] = []
+    used = [(row, weighted.names[row]) for row in np.unique(weighted.rows[weighted.weights != 0]).tolist()]
+    templates, replayed = [], []
     uses: list[Use] = []
-    replayed, heads = [], []
+    heads: list[str] = []
     for line, pattern in lines:
-        literals = pattern.form.split("%s")
+        head, *literals = pattern.form.split("%s")
         reason = _why_not(pattern, columns)
         if reason is None:
-            template = str(_template(pattern, columns))
-            found = _uses(template, literals, names, used)
-            if found is None:
-                reason = "what stands between its values does not tell where they end"
-            else:
+            parts = tuple(TemplatePart(columns[place.column], place.offset) for place in pattern.places)
+            template = str(Template(parts or (TemplatePart("bias", 0),)))
+            own = [(row, name) for row, name in used if name.startswith(head)]
+            ways = (Use(template, way, row) for row, name in own for way in ways_to_make(name, [head, *literals]))
+            most = _MOST_WAYS * max(100, len(own))
+            found = list(islice(ways, most + 1))
+            if len(found) <= most:
                 templates.append(template)
                 uses += found
-        if reason is not None:
-            replayed.append(Replayed(line, reason))
-            heads.append(literals[0])
+                continue
+            reason = "what stands between its values does not tell where they end"
+        replayed.append((line, reason))
+        heads.append(head)
     return NativeLines(list(dict.fromkeys(templates)), uses, replayed, tuple(heads))
 
 
@@ -131,20 +123,6 @@ def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
         if columns[column] not in TEXTS:
             return f"column {columns[column]} is no text in templates"
     return None
-
-
-def _template(pattern: Pattern, columns: Sequence[str]) -> Template:
-    parts = tuple(TemplatePart(columns[place.column], place.offset) for place in pattern.places)
-    return Template(parts or (TemplatePart("bias", 0),))
-
-
-def _uses(template: str, literals: list[str], names: list[str], rows: list[int]) -> Optional[list[Use]]:
-    """All ways in which a line makes names; None if there are too many ways."""
-    own = [(name, row) for name, row in zip(names, rows) if name.startswith(literals[0])]
-    ways = (Use(template, values, row) for name, row in own for values in ways_to_make(name, literals))
-    most = _MOST_WAYS * max(100, len(own))
-    found = list(islice(ways, most + 1))
-    return found if len(found) <= most else None
 
 
 def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -164,9 +142,8 @@ def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]
 def _cuts(text: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """All tuples of values that make a text. literals (Sequence[str]): The text behind each value."""
     latest = [len(text) - len(literals[-1]) if text.endswith(literals[-1]) else -1]
-    for literal in literals[
-        -2::-1
-    ]:  # the last place of each that leaves room for those behind it: no way is begun in vain
+    # The last place of each that leaves room for those behind it: no way is begun in vain
+    for literal in literals[-2::-1]:
         latest.append(text.rfind(literal, 0, latest[-1]) if latest[-1] >= 0 else -1)
     latest.reverse()
     begun: list[tuple[int, tuple[str, ...]]] = [(0, ())] if latest[0] >= 0 else []  # where values end, and the values

@@ -21,11 +21,8 @@ from ..pipeline.components import CRFTagger
 from .foreign import ForeignModel, Weighted
 from .native import NOTHING, Native, NativeLines, Use
 
-COMPONENT, SOURCE, PAIRS = (
-    "crf_tagger",
-    "imported",
-    "imported_pairs",
-)  # names of the sources of features of labels and of pairs of labels
+COMPONENT = "crf_tagger"
+SOURCE, PAIRS = "imported", "imported_pairs"  # names of the sources of features of labels and of pairs of labels
 
 
 def build_pipeline(
@@ -43,7 +40,6 @@ def build_pipeline(
     attribute (str): The attribute of tokens that gets the labels.
     reads (Sequence[str]): Attributes that the functions read. If one of them gets the labels, the labels overwrite it.
     native (Native): Native templates in place of the functions.
-    RETURNS (Language)
     """
     replayed = {name: [f"fn:{name}[0]"] if name in functions else [] for name in (SOURCE, PAIRS)}
     features = {
@@ -141,7 +137,6 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     """Export the weights of a component for another program. Features keep their native names. A transition that the tag scheme
     forbids gets a weight so low that no other weights make up for it.
 
-    RETURNS (ForeignModel)
     RAISES (ValueError): CRF710 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
     """
     tagger = _exported(nlp, component)
@@ -157,7 +152,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
             raise ValueError(Errors.CRF858.format(name=tagger.name, what=what, how=how.format(name=tagger.name)))
     first, last = np.where(allowed.first, first, _FORBIDDEN), np.where(allowed.last, last, _FORBIDDEN)
     table = features.states
-    names = [*map(_plain_name, table.index.names())]
+    names = _plain_names(table.index)
     rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
     weights = [emissions.get_param("states").astype(np.float64)]
     states = np.arange(len(first))
@@ -167,15 +162,14 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
             weights.append(of_labels.astype(np.float64))
             names.append(name)
     transitions = np.where(allowed.transitions, chain.get_param("transitions"), _FORBIDDEN).astype(np.float64)
-    return ForeignModel(
-        "spacy_crf", tagger.tags(), Weighted(names, rows, columns, np.concatenate(weights)), transitions
-    )
+    weighted = Weighted(names, rows, columns, np.concatenate(weights))
+    return ForeignModel("spacy_crf", tagger.tags(), weighted, transitions)
 
 
-def _plain_name(name: str) -> str:
-    """The name that a function made, without its template: a model imported from CRFsuite is exported with the names it had."""
-    prefix = f"fn:{SOURCE}[0]="
-    return name[len(prefix) :] if name.startswith(prefix) else name
+def _plain_names(index: FeatureIndex) -> list[str]:
+    """Names of features, those that a function made without its template: a model imported from CRFsuite is exported with the
+    names it had."""
+    return [name.removeprefix(f"fn:{SOURCE}[0]=") for name in index.names()]
 
 
 def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = None) -> list[list[dict[str, float]]]:
@@ -187,7 +181,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
     tagger = _exported(nlp, component)
     [emissions] = tagger.model.layers
     features = emissions.attrs["features"]
-    names = [*map(_plain_name, features.states.index.names())]
+    names = _plain_names(features.states.index)
     sequences = []
     for doc in docs:
         starts, found, _ = features.look_up([doc])

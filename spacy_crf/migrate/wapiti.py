@@ -1,7 +1,7 @@
 """Models of Wapiti (linear chains), and the features that its patterns make of columns."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -158,10 +158,6 @@ class _Command(dict[str, str]):
         return as_text(as_octets(text).lower()) if self._lowers else text  # bytes: ASCII alone
 
 
-def _change(command: str, expression: str | None) -> Callable[[str], str] | None:
-    return None if command == "x" else _Command(command, expression).__getitem__
-
-
 def compile_pattern(line: str) -> Pattern:
     """Compile a line of a file of patterns. RAISES (ValueError): CRF856 if it is not a pattern, or one that can't be followed."""
     known = '%x[offset,column], %t[offset,column,"…"] or %m[offset,column,"…"]'
@@ -176,7 +172,7 @@ def _place(line: str, match: "re.Match[str]") -> PatternPlace:
     if (command.lower() == "x") != (expression is None):
         raise ValueError(Errors.CRF856.format(template=line, reason="%t and %m have an expression, %x has none"))
     try:
-        change = _change(command, expression)
+        change = None if command == "x" else _Command(command, expression).__getitem__
     except ValueError as error:
         raise ValueError(Errors.CRF856.format(template=line, reason=f'"{expression}": {error}')) from error
     position = int(offset)
@@ -184,11 +180,8 @@ def _place(line: str, match: "re.Match[str]") -> PatternPlace:
         raise ValueError(Errors.CRF856.format(template=line, reason=f"offsets are at most {_MOST_PATTERNS_AWAY}"))
     if not absolute:
         return PatternPlace(int(column), position, "token", change)
-    return (
-        PatternPlace(int(column), position, "end", change)
-        if position < 0
-        else PatternPlace(int(column), position - 1, "start", change)
-    )
+    anchor = "end" if position < 0 else "start"
+    return PatternPlace(int(column), position if position < 0 else position - 1, anchor, change)
 
 
 def wapiti_features(patterns: Sequence[str], columns: Sequence[str]) -> PatternSource:
@@ -261,7 +254,6 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
     """Read a model from the bytes of its file.
 
     source (str): Name of the file, for messages.
-    RETURNS (ForeignModel)
     RAISES (ValueError): CRF854 with the place, if the file is damaged or not a linear chain of Wapiti; CRF856 for a wrong
         pattern."""
     octets = Octets(data, source, _KIND)
@@ -300,6 +292,6 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
     if len(ids) != int(n_weights):
         octets.refuse("the weights", f"there are {len(ids)}, and the header announces {int(n_weights)}: it is cut off")
     compiled = [compile_pattern(pattern) for pattern in patterns]
-    constants = {pattern.form % () for pattern in compiled if pattern.is_constant and pattern.form[0] in "b*"}
+    constants = {pattern.form % () for pattern in compiled if not pattern.places and pattern.form[0] in "b*"}
     values = np.array(weights)
     return assemble("wapiti", labels, names, blocks, np.array(ids, dtype=np.int64), values, patterns, constants)
