@@ -4,6 +4,7 @@ features that are paths through a double array (Aoe 1989)."""
 import re
 import struct
 from collections.abc import Sequence
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ _FARTHEST = 8
 _VERSION = 100
 _HEADER = struct.Struct("<IidIII")  # version, type, cost factor, how many weights, columns, bytes of the double array
 _UNIT = np.dtype([("base", "<i4"), ("check", "<u4")])
-_HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *\r?")
+_HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *")
 
 
 def compile_template(line: str) -> Pattern:
@@ -70,13 +71,8 @@ def read_crfpp(data: bytes, source: str) -> ForeignModel:
 def _read_text(data: bytes, source: str) -> ForeignModel:
     octets = Octets(data, source, _KIND)
     octets.check_last_line()
-    parts = [[]]
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if line.strip(b"\r"):
-            parts[-1].append((number, line))
-        else:
-            parts.append([])
-    parts = [part for part in parts if part]
+    lines = [(number, line.rstrip(b"\r")) for number, line in enumerate(data.split(b"\n"), start=1)]
+    parts = [list(part) for is_full, part in groupby(lines, key=lambda line: bool(line[1])) if is_full]
     if len(parts) != 5:
         octets.refuse("the parts", f"there are {len(parts)} between empty lines, and 5 are needed: the file is cut off")
     head = {}
@@ -91,7 +87,7 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
     cost, n_weights = (_number(octets, "the header", head[name]) for name in ("cost-factor", "maxid"))
     names, ids = [], []
     for number, line in parts[3]:
-        first, _, name = line.rstrip(b"\r").partition(b" ")
+        first, _, name = line.partition(b" ")
         if not first.isdigit() or len(first) > 18:
             octets.refuse(f"line {number}", f"{line[:40]!r} has no number and feature")
         ids.append(int(first))
@@ -100,7 +96,7 @@ def _read_text(data: bytes, source: str) -> ForeignModel:
         reason = f"{len(parts[4])} weights follow, and the header announces {n_weights:.0f}"
         octets.refuse(f"line {parts[4][0][0]}", reason)
     weights = np.array([_number(octets, f"line {number}", line) for number, line in parts[4]])
-    labels, templates = ([as_text(line.rstrip(b"\r")) for _, line in part] for part in parts[1:3])
+    labels, templates = ([as_text(line) for _, line in part] for part in parts[1:3])
     return _model(octets, labels, templates, names, np.array(ids, dtype=np.int64), cost * weights)
 
 

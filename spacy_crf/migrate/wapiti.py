@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
@@ -10,13 +10,12 @@ from ..errors import Errors
 from .foreign import ForeignModel, Octets, as_octets, as_text
 from .functions import Pattern, PatternPlace, PatternSource, assemble, compile_form, template_lines
 
-_KIND = "a model of Wapiti"
 _COMMAND = re.compile(r'%([xtmXTM])\[(@?)([+-]?\d{1,9}),(\d{1,9})(?:,"((?:[^"\\]|\\.)*)")?\]')
-_HEADERS = (
-    re.compile(rb"#mdl#(?:(\d{1,9})#)?(\d{1,18})"),
-    re.compile(rb"#rdr#(\d{1,9})/(\d{1,9})/(\d)"),
-    re.compile(rb"#qrk#(\d{1,18})"),
-)
+_HEADERS = {
+    "#mdl#": re.compile(rb"#mdl#(?:(\d{1,9})#)?(\d{1,18})"),
+    "#rdr#": re.compile(rb"#rdr#(\d{1,9})/(\d{1,9})/(\d)"),
+    "#qrk#": re.compile(rb"#qrk#(\d{1,18})"),
+}
 _CHAIN = b"2"
 _FARTHEST = 4
 _MOST_PATTERNS_AWAY = 1000
@@ -210,44 +209,41 @@ def read_patterns(text: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------ models
 
 
-class _Lines:
-    """Reads a file of headers, netstrings (``3:the,``) and lines from its beginning to its end."""
+class _Lines(Octets):
+    """A file of headers, netstrings (``3:the,``) and lines, which is read from its beginning to its end."""
 
-    def __init__(self, octets: Octets):
-        self._octets = octets
-        self._at = 0
+    at = 0  # where reading goes on
 
-    def refuse(self, reason: str) -> Any:
-        self._octets.refuse(f"byte {self._at}", reason)
+    def refuse_here(self, reason: str) -> NoReturn:
+        self.refuse(f"byte {self.at}", reason)
 
-    def header(self, form: "re.Pattern[bytes]", what: str) -> tuple[bytes, ...]:
+    def header(self, what: str) -> tuple[bytes, ...]:
         line = self.line()
-        match = form.fullmatch(line)
-        return match.groups() if match else self.refuse(f"{what} is expected, not {line[:40]!r}")
+        match = _HEADERS[what].fullmatch(line)
+        return match.groups() if match else self.refuse_here(f"{what} is expected, not {line[:40]!r}")
 
     def line(self) -> bytes:
         """The next line; empty behind the last line."""
-        end = self._octets.find(b"\n", self._at)
-        line = self._octets.part(self._at, end - self._at, "a line")
-        self._at = min(end + 1, len(self._octets))
+        end = self.find(b"\n", self.at)
+        line = self.part(self.at, end - self.at, "a line")
+        self.at = min(end + 1, len(self))
         return line
 
-    def text(self) -> str:
-        """The next netstring."""
-        colon = self._octets.find(b":", self._at, self._at + 12)
-        digits = self._octets.part(self._at, colon - self._at, "a text")
-        if not digits.isdigit():
-            self.refuse("a text is expected, as LENGTH:TEXT,")
-        text = self._octets.part(colon + 1, int(digits) + 1, "a text")
-        if not text.endswith(b","):
-            self.refuse(f"the text {text[:20]!r} has another length than {int(digits)}")
-        self._at = colon + 2 + int(digits)
-        self.line()
-        return as_text(text[:-1])
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._at >= len(self._octets)
+    def texts(self, n: int) -> list[str]:
+        """The next netstrings."""
+        texts = []
+        for _ in range(n):
+            colon = self.find(b":", self.at, self.at + 12)
+            digits = self.part(self.at, colon - self.at, "a text")
+            if not digits.isdigit():
+                self.refuse_here("a text is expected, as LENGTH:TEXT,")
+            text = self.part(colon + 1, int(digits) + 1, "a text")
+            if not text.endswith(b","):
+                self.refuse_here(f"the text {text[:20]!r} has another length than {int(digits)}")
+            self.at = colon + 2 + int(digits)
+            self.line()
+            texts.append(as_text(text[:-1]))
+        return texts
 
 
 def read_wapiti(data: bytes, source: str) -> ForeignModel:
@@ -256,41 +252,37 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
     source (str): Name of the file, for messages.
     RAISES (ValueError): CRF854 with the place, if the file is damaged or not a linear chain of Wapiti; CRF856 for a wrong
         pattern."""
-    octets = Octets(data, source, _KIND)
-    octets.check_last_line()
-    lines = _Lines(octets)
-    kind, n_weights = lines.header(_HEADERS[0], "#mdl#")
+    lines = _Lines(data, source, "a model of Wapiti")
+    lines.check_last_line()
+    kind, n_weights = lines.header("#mdl#")
     if kind not in (None, _CHAIN):
-        octets.refuse(
+        lines.refuse(
             "the header",
             "it is no linear chain: maximum entropy models of single tokens (0) and of steps (1) are "
             f"normalised otherwise, and this is {kind.decode()}",
         )
-    n_patterns, _, _ = lines.header(_HEADERS[1], "#rdr#")
-    patterns = [lines.text() for _ in range(int(n_patterns))]
+    n_patterns, _, _ = lines.header("#rdr#")
+    patterns = lines.texts(int(n_patterns))
     if not patterns:
-        octets.refuse("the patterns", "there are none: it was trained on features that were ready-made")
-    (n_labels,) = lines.header(_HEADERS[2], "#qrk#")
-    labels = [lines.text() for _ in range(int(n_labels))]
-    octets.check_labels(labels)
-    (n_names,) = lines.header(_HEADERS[2], "#qrk#")
-    names = [lines.text() for _ in range(int(n_names))]
+        lines.refuse("the patterns", "there are none: it was trained on features that were ready-made")
+    labels, names = (lines.texts(int(*lines.header("#qrk#"))) for _ in range(2))
+    lines.check_labels(labels)
     of_labels, of_pairs = (np.array([name[:1] in kinds for name in names], dtype=bool) for kinds in ("u*", "b*"))
     size = len(labels)
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
     blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
     ids, weights = [], []
-    while not lines.is_at_end:
+    while lines.at < len(lines):
         first, _, value = lines.line().partition(b"=")
         try:
             ids.append(int(first))
             weights.append(float.fromhex(value.decode("ascii")))
         except (ValueError, OverflowError):
-            lines.refuse(f"{first[:20]!r} is no weight, as NUMBER=0x1.8p+1")
+            lines.refuse_here(f"{first[:20]!r} is no weight, as NUMBER=0x1.8p+1")
         if not 0 <= ids[-1] < starts[-1] or not np.isfinite(weights[-1]):
-            lines.refuse(f"weight {ids[-1]} of {starts[-1]} is {weights[-1]}")
+            lines.refuse_here(f"weight {ids[-1]} of {starts[-1]} is {weights[-1]}")
     if len(ids) != int(n_weights):
-        octets.refuse("the weights", f"there are {len(ids)}, and the header announces {int(n_weights)}: it is cut off")
+        lines.refuse("the weights", f"there are {len(ids)}, and the header announces {int(n_weights)}: it is cut off")
     compiled = [compile_pattern(pattern) for pattern in patterns]
     constants = {pattern.form % () for pattern in compiled if not pattern.places and pattern.form[0] in "b*"}
     values = np.array(weights)
