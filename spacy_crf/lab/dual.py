@@ -44,13 +44,11 @@ class DualOptimizer(OnlineOptimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._last: dict[str, tuple[float, float]] = {}
         self._last_said = time.monotonic()
 
     def duality_gap(self, key: str) -> float:
         """Upper bound for the distance of a component's objective from its minimum after the last step."""
-        primal, dual = self._last[key]
-        return primal - dual
+        return self._runs[key].numbers["primal"] - self._runs[key].numbers["dual"]
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         corpus = pass_.corpus
@@ -96,10 +94,8 @@ class DualOptimizer(OnlineOptimizer):
         distance = run.slots[slots] - centre
         square = float(strength @ distance**2)
         # The dual's costs count from the scores at the centre: w0 · uses, and d = -uses / 2 strength
-        primal, dual = (
-            loss + square,
-            float(run.arrays["dual"].sum()) - square - 2.0 * float((strength * distance) @ centre),
-        )
+        primal = loss + square
+        dual = float(run.arrays["dual"].sum()) - square - 2.0 * float((strength * distance) @ centre)
         run.numbers.update(loss=loss, primal=primal, dual=dual)
         run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
         return loss, -1
@@ -119,7 +115,6 @@ class DualOptimizer(OnlineOptimizer):
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         super().step(objective, key=key)
         numbers = self._runs[key].numbers
-        self._last[key] = numbers["primal"], numbers["dual"]
         # Every user shall read how far it is, now and then, and where it ended.
         ended, now = numbers["done"] and not numbers.get("told", False), time.monotonic()
         say = logger.info

@@ -8,7 +8,7 @@ sequences of `LinearChain`; labels do not share a scale, so that none is lost in
 From top to bottom: the scores, the structure that sums them up, how a component reads its states, the model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -71,10 +71,6 @@ class HiddenWork(NamedTuple):
     clamp: Optional[Clamp]  # bool[B, Y]
 
     @property
-    def n_labels(self) -> int:
-        return self.scores.labels.shape[1]
-
-    @property
     def n_sequences(self) -> int:
         return len(self.scores.labels)
 
@@ -93,13 +89,10 @@ class HiddenWork(NamedTuple):
         chain = ChainScores(emissions, scores.transitions[label], scores.first[label], scores.last[label], starts)
         return _OfLabel(label, texts, chosen, columns, _CHAIN.prepare(chain))
 
-    def parts(self):
+    def parts(self) -> Iterator[_OfLabel]:
         """The texts that may have each label."""
-        every = np.ones(len(self.scores.labels), dtype=bool)
-        for label in range(self.n_labels):
-            texts = every if self.clamp is None else self.clamp[:, label]
-            if texts.any():
-                yield self.of_label(label, texts)
+        allowed = np.ones(self.scores.labels.shape, dtype=bool) if self.clamp is None else self.clamp
+        return (self.of_label(label, texts) for label, texts in enumerate(allowed.T) if texts.any())
 
 
 _CHAIN = LinearChain()

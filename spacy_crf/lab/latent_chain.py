@@ -8,7 +8,7 @@ the log-sum over them; `n_best` finds best labellings, which need not be those o
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +36,9 @@ logger = logging.getLogger("spacy.spacy_crf")
 # ---------------------------------------------------------------------------------------------------- best labellings
 
 
-class Labellings(NamedTuple):
-    """Best labellings of one sequence."""
-
-    found: list[tuple[float, States]]  # score, and a state of each tag; best first
-    proven: bool  # whether no other labelling is better
-
-
 def n_best(
     structure: Structure[Any], scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Any = None
-) -> list[Labellings]:
+) -> tuple[list[list[tuple[float, States]]], NDArray[np.bool_]]:
     """The n best labellings of each sequence, fewer where fewer exist. If the proof takes too long, the answer consists of the
     labellings found so far and those of the best paths.
 
@@ -54,7 +47,8 @@ def n_best(
     tag_of (int64[S]): Tag of each state, in rising order.
     n (int): How many labellings to list.
     clamp (bool[T, S]): States still allowed, or None.
-    RETURNS (list[Labellings]): One entry for each sequence.
+    RETURNS (list[list[tuple[float, int32[T]]]], bool[B]): For each sequence the scores, and a state of each tag, best first;
+        and whether no other labellings are better.
     """
     work = structure.prepare(scores, clamp)
     of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
@@ -73,8 +67,8 @@ def n_best(
         if not is_proven:
             sequence = cut(scores, tokens, np.array([0, tokens.stop - tokens.start]))
             found += _of_best_paths(structure, sequence, cut_clamp(clamp, tokens), tag_of, n, found)
-        answers.append(Labellings(found[:n], is_proven))
-    return answers
+        answers.append(found[:n])
+    return answers, proven
 
 
 def _of_best_paths(
@@ -109,12 +103,11 @@ class LatentDecoding(Decoding):
         """The n best labellings of each sequence, with a path of states for each. Warns once if they are not proven."""
         if self._are_tags:
             return super().n_best(structure, scores, n, clamp)
-        best = n_best(structure, scores, self.tags_and_break[: scores[0].shape[1]], n, clamp=clamp)
-        unproven = sum(not of_sequence.proven for of_sequence in best)
-        if unproven and not self._has_warned:
+        best, proven = n_best(structure, scores, self.tags_and_break[: scores[0].shape[1]], n, clamp=clamp)
+        if not proven.all() and not self._has_warned:
             self._has_warned = True
-            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=unproven))
-        return [of_sequence.found for of_sequence in best]
+            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=int((~proven).sum())))
+        return best
 
 
 # ---------------------------------------------------------------------------------------------------------- the model
@@ -191,12 +184,12 @@ def LatentChain(
     owner = "LatentChain"
     check_emissions(owner, emissions)
     if isinstance(hidden, dict):
-        hidden = {label: _count(owner, f"hidden[{label!r}]", n) for label, n in hidden.items()}
+        for label, n in hidden.items():
+            checks.count(owner, f"hidden[{label!r}]", n, most=_MOST)
     else:
-        hidden = _count(owner, "hidden", hidden)
+        checks.count(owner, "hidden", hidden, most=_MOST)
     restarts = checks.count(owner, "restarts", restarts, most=1000)
-    linear = emissions.attrs["role"].is_linear
-    if restarts > 1 and not linear:
+    if restarts > 1 and not emissions.attrs["role"].is_linear:
         raise ValueError(Errors.CRF346.format(restarts=restarts, emissions=emissions.name))
     return build(
         "latent_chain",
@@ -209,7 +202,3 @@ def LatentChain(
         restarts=restarts,
         started=None,
     )
-
-
-def _count(owner: str, name: str, n: Any) -> int:
-    return checks.count(owner, name, n, most=_MOST)

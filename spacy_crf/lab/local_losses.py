@@ -81,7 +81,18 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     logits[:, :size] = np.where(first, 0.0, left[row, i])[:, np.newaxis] + into + right + out
     logits[:, size] = np.where(first, -np.inf, merged[row, i] + out[row, i])
     gold = np.where(path[t] == GOES_ON, size, path[t])
-    losses, d_logits, impossible = choices(logits, gold, t, annotation, starts)
+    # Each of these tokens chooses one of several options
+    terms, no_option = np.zeros(len(path)), np.zeros(len(path), dtype=bool)
+    reached, log_z = logits[row, gold], log_sum(logits)
+    no_option[t] = reached == -np.inf
+    impossible = any_token(no_option, starts)
+    factors = token_factors(annotation, impossible, starts)[t]
+    counted = factors > 0
+    terms[t[counted]] = factors[counted] * (log_z[counted] - reached[counted])
+    d_logits = np.zeros(logits.shape)
+    d_logits[counted] = np.exp(logits[counted] - log_z[counted, np.newaxis])
+    d_logits[row, gold] -= 1.0
+    d_logits *= factors[:, np.newaxis]
     d_right, d_left, d_merged = d_logits[:, :size], np.zeros((len(t), size)), np.zeros((len(t), size))
     d_left[row, i] = np.where(first, 0.0, d_right.sum(axis=1))
     d_merged[row, i] = d_logits[:, size]
@@ -93,7 +104,7 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     else:
         np.add.at(d_scores.transitions, i[~first], d_right[~first])
         np.add.at(d_scores.transitions.T, k[~last], d_out[~last])
-    return losses, d_scores, impossible
+    return per_sequence(terms, starts), d_scores, impossible
 
 
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
@@ -105,10 +116,10 @@ def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     of_spans = structure.score_segments(work, begin, end)
     allowed = _allowed(listed, starts, annotation)
     some = np.flatnonzero(allowed.any(axis=1))
-    before = _sum_before(scores, states)
-    log_z, shares = _sum_pieces(scores, begin, end, of_spans, before.all)
+    before, before_allowed, derive_before = _sum_before(scores, states)
+    log_z, shares = _sum_pieces(scores, begin, end, of_spans, before)
     of_some = np.where(allowed[some], of_spans[some], -np.inf)
-    clamped_log_z, clamped_shares = _sum_pieces(scores, begin[some], end[some], of_some, before.allowed)
+    clamped_log_z, clamped_shares = _sum_pieces(scores, begin[some], end[some], of_some, before_allowed)
     impossible = any_token(clamped_log_z == -np.inf, starts)
     factors = token_factors(annotation, impossible, starts)
     counted = factors > 0.0
@@ -117,22 +128,10 @@ def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     d_pieces = factors[end - 1, np.newaxis] * shares
     d_clamped = factors[end[some] - 1, np.newaxis] * clamped_shares
     d_before = _by_first_token(d_pieces, begin, len(states))
-    d_allowed = _by_first_token(d_clamped, begin[some], len(states))
-    d_transitions = _derive_before(before, d_before, d_allowed, per_position(scores))
+    d_transitions = derive_before(d_before, _by_first_token(d_clamped, begin[some], len(states)))
     d_pieces[some] -= d_clamped
     d_scores = structure.segments_derivative(work, begin, end, d_pieces)
     return per_sequence(terms, starts), d_scores._replace(transitions=d_transitions), impossible
-
-
-class _Before(NamedTuple):
-    """Log sums over the states that may precede a segment, or `first`, by the segment's first token and state."""
-
-    all: Floats  # [T, S]
-    allowed: Floats  # [T, S] of the states that the annotation allows
-    shares: Floats  # [1 or T, S before, S] share of each state in all
-    share: Floats  # [T, S] share of the allowed states together
-    states: Floats  # [T, S before] 1 for those allowed, 0 for others
-    opens: NDArray[np.bool_]  # [T]
 
 
 def _allowed(listed: SpanList, starts: NDArray[np.int64], annotation: AnnotatedBatch) -> NDArray[np.bool_]:
@@ -181,30 +180,30 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
     return t, np.where(opens[t], t, before[t]), behind[t], opens[t], is_end[behind[t]]
 
 
-def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> _Before:
+def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]:
     """Sums over the states before each segment.
 
     states (bool[T, S]): States that the annotation allows. A state that scores e^-700 times the sum counts as forbidden.
+    RETURNS (float64[T, S], float64[T, S], Callable): Log sums over all states that may precede a segment, or `first`, by the
+        segment's first token and state; those over allowed states; and the function that makes the derivative with respect to
+        the transitions of that through the first sums, less that through the second.
     """
-    opens, _ = ends(scores.starts, len(states))
+    opens = ends(scores.starts, len(states))[0][:, np.newaxis]
     transitions = np.asarray(scores.transitions).reshape(-1, *np.shape(scores.transitions)[-2:])
     sums = log_sum(transitions)
-    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])
+    shares = np.exp(transitions - np.where(sums > -np.inf, sums, 0.0)[:, np.newaxis])  # [1 or T, S before, S]
     before = np.vstack([np.zeros_like(states[:1]), states[:-1]]).astype(np.float64)
-    share = np.where(opens[:, np.newaxis], 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])
-    everything = np.where(opens[:, np.newaxis], scores.first, sums)
+    share = np.where(opens, 1.0, np.matmul(before[:, np.newaxis], shares)[:, 0])  # of the allowed states together
+
+    def derive(d_all: Floats, d_allowed: Floats) -> Floats:
+        d_all, d_allowed = d_all * ~opens, d_allowed * ~opens / np.where(share > 0.0, share, 1.0)
+        if per_position(scores):
+            return shares * (d_all[:, np.newaxis] - before[:, :, np.newaxis] * d_allowed[:, np.newaxis])
+        return shares[0] * (d_all.sum(axis=0) - before.T @ d_allowed)
+
+    everything = np.where(opens, scores.first, sums)
     with np.errstate(divide="ignore"):
-        return _Before(everything, everything + np.log(share), shares, share, before, opens)
-
-
-def _derive_before(before: _Before, d_all: Floats, d_allowed: Floats, by_token: bool) -> Floats:
-    """Derivative with respect to the transitions: through the sums over all states, less through the sums over allowed states."""
-    steps = ~before.opens[:, np.newaxis]
-    d_all, d_allowed = d_all * steps, d_allowed * steps / np.where(before.share > 0.0, before.share, 1.0)
-    if by_token:
-        d_shares = d_all[:, np.newaxis] - before.states[:, :, np.newaxis] * d_allowed[:, np.newaxis]
-        return before.shares * d_shares
-    return before.shares[0] * (d_all.sum(axis=0) - before.states.T @ d_allowed)
+        return everything, everything + np.log(share), derive
 
 
 def _sum_pieces(
@@ -244,36 +243,6 @@ def _by_first_token(values: Floats, begin: NDArray[np.int64], n_tokens: int) -> 
     if len(first):
         total[begin[first]] = np.add.reduceat(values, first, axis=0)
     return total
-
-
-def choices(
-    logits: Floats,
-    gold: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    annotation: AnnotatedBatch,
-    starts: NDArray[np.int64],
-) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Terms of tokens that choose one of several options.
-
-    logits (float64[M, C]): Scores of the options.
-    gold (int64[M]): The annotated option.
-    tokens (int64[M]): Token of each term.
-    RETURNS (float64[B], float64[M, C], bool[B]): The losses of the sequences, the derivative, and which sequences are impossible.
-    """
-    rows = np.arange(len(tokens))
-    log_z, reached = log_sum(logits), logits[rows, gold]
-    n_tokens = len(annotation.factors)
-    no_option, terms = np.zeros(n_tokens, dtype=bool), np.zeros(n_tokens)
-    no_option[tokens] = reached == -np.inf
-    impossible = any_token(no_option, starts)
-    factors = token_factors(annotation, impossible, starts)[tokens]
-    counted = factors > 0
-    log_z, reached = np.where(counted, log_z, 0.0), np.where(counted, reached, 0.0)
-    terms[tokens] = factors * (log_z - reached)
-    derivative = np.zeros(logits.shape)
-    derivative[counted] = np.exp(logits[counted] - log_z[counted, np.newaxis])
-    derivative[rows, gold] -= 1.0
-    return per_sequence(terms, starts), factors[:, np.newaxis] * derivative, impossible
 
 
 def token_factors(annotation: AnnotatedBatch, impossible: NDArray[np.bool_], starts: NDArray[np.int64]) -> Floats:
@@ -325,12 +294,7 @@ class LocalLoss(LabelledLoss):
         return losses, free.narrow(work, d_scores), impossible
 
     def annotation(self, clamp: Any, wrong: Segments, weights: Floats) -> AnnotatedBatch:
-        """The annotation in the form that the terms compare with the scores.
-
-        clamp: What the annotation allows. wrong (Segments): Spans forbidden in addition. weights (float64[B]): Factor of each
-        sequence.
-        RETURNS (AnnotatedBatch)
-        """
+        """The annotation in the form that the terms compare with the scores. clamp: What the annotation allows."""
         if not isinstance(clamp, SegmentClamp):  # the segments of a chain are single tokens
             every = np.ones(len(clamp), dtype=bool)
             clamp = SegmentClamp(np.asarray(clamp, dtype=bool), every, every)
