@@ -73,18 +73,6 @@ class Lattice:
         found[self.events[-1, state], state] = True
         return found
 
-    def worth_of_events(self, worth: Floats) -> Floats:
-        """Score of the best labelling in which an event happens at a token.
-
-        worth (float64[rows, S]): Worth of the nodes.
-        RETURNS (float64[n, E])
-        """
-        rows, possible = worth[::ROWS], self.possible_events
-        of_events = np.full((len(rows), len(possible)), -np.inf)
-        for event in np.flatnonzero(possible.any(axis=1)):
-            of_events[:, event] = rows[:, possible[event]].max(axis=1)
-        return of_events
-
     def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
         """Add nodes, in place, with the nodes on the best path to and from each of them.
 
@@ -95,10 +83,9 @@ class Lattice:
         kernels.connect(self._folded, self._prefix, self.worth, kept, added)
 
     def steps(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> LatticeSteps:
-        """Steps between the kept nodes, see `kernels.list_steps`.
+        """Steps between the kept nodes (bool[rows, S]), see `kernels.list_steps`.
 
-        kept (bool[rows, S]), jumps (int64[rows]): The row to which each row jumps.
-        RETURNS (LatticeSteps)
+        jumps (int64[rows]): The row to which each row jumps.
         """
         return kernels.list_steps(self._folded, self.events, self._prefix, kept, jumps)
 

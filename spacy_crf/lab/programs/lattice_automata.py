@@ -50,6 +50,13 @@ class LatticeAutomaton:
         read = (of_labels != self.kind_of[OUTSIDE]).any(axis=0)
         return np.append(read, False)[np.append(self._tags.label_of, -1)]
 
+    def rows(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Rows of the lattice in which the automaton reads the best labelling: int64[N].
+
+        on_best (bool[rows, S]): Nodes of the best labelling.
+        """
+        return np.flatnonzero(on_best[:, self.states()].any(axis=1))
+
     @cached_property
     def may_gain(self) -> bool:
         """Whether an event may improve what the automaton can still reach. True without a check for an automaton with many
@@ -155,8 +162,8 @@ class TextAutomaton:
         """No states: the automaton reads places, see `rows`."""
         return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
 
-    def rows(self) -> NDArray[np.int64]:
-        """Rows of the lattice that the automaton reads: int64[N]."""
+    def rows(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """All rows that the automaton reads."""
         return ROWS * np.flatnonzero(self._is_near[:-1])
 
 
@@ -183,7 +190,7 @@ class SegmentTextAutomaton(TextAutomaton):
         self.scores, self.last = np.zeros(self.following.shape), np.zeros(len(state))
         return kinds
 
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.unique([ROWS * self._begins, ROWS * self._ends - 1])
 
 

@@ -9,7 +9,7 @@ until there are none, they bring no gain, or the time is up.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from ...types import Floats
 from ..kernels import dual_decomposition
 from ..kernels.lattice import LatticeSteps
 from .lattice import ROWS, Lattice
-from .lattice_automata import LatticeAutomaton, TextAutomaton, stacked
+from .lattice_automata import LatticeAutomaton, stacked
 
 _MARGIN = 6.0  # log-odds below the best labelling of the nodes that are there from the start
 _FEW = 6  # nodes of a row in which an automaton has a say
@@ -43,11 +43,6 @@ _TRIED, _READ, _PLACE = 2.5e-7, 6e-9, 7e-8  # of a search: a step, what an autom
 _BOUND = 4e-9  # of each token and move, for bounds beside a part
 
 
-class Solution(NamedTuple):
-    path: Optional[NDArray[np.int32]]  # tags, or a path of segments; None if no labelling was found
-    finished: bool  # whether it is proven to be the best one, or that there is none
-
-
 class Program:
     """The search for one document and its automata. Asked again, it goes on.
 
@@ -63,11 +58,15 @@ class Program:
         self._kept: Optional[NDArray[np.bool_]] = None  # nodes
         self._prices: Optional[list[Floats]] = None
 
-    def solve(self, budget: Budget) -> Solution:
-        """The best labelling, or the best one that was found when the budget is spent."""
+    def solve(self, budget: Budget) -> tuple[Optional[NDArray[np.int32]], bool]:
+        """The best labelling, or the best one that was found when the budget is spent.
+
+        RETURNS (int32[T] or None, bool): Tags, or a path of segments; None if no labelling was found. And whether it is proven
+            to be the best one, or that there is none.
+        """
         lattice, in_vain = self._lattice, 0
         if lattice.best == -np.inf:
-            return Solution(None, True)
+            return None, True
         if self._kept is None:
             self._kept = self._first_nodes(budget)
         while budget.left > 0.0 and in_vain < _IN_VAIN:
@@ -93,9 +92,9 @@ class Program:
             else:
                 break
             if not missing.any():
-                return Solution(self._path, complete)
+                return self._path, complete
             self._add(self._kept, missing, budget)
-        return Solution(self._path, False)
+        return self._path, False
 
     def _first_nodes(self, budget: Budget) -> NDArray[np.bool_]:
         """Nodes worth almost as much as the best labelling, and more where automata read something."""
@@ -170,12 +169,7 @@ class Program:
     @cached_property
     def _rows(self) -> list[NDArray[np.int64]]:
         """The rows in which each automaton reads the best labelling."""
-        return [
-            automaton.rows()
-            if isinstance(automaton, TextAutomaton)
-            else np.flatnonzero(self._on_best[:, reads].any(axis=1))
-            for automaton, reads in zip(self._lattice_automata, self._read)
-        ]
+        return [automaton.rows(self._on_best) for automaton in self._lattice_automata]
 
     def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Those nodes that may be part of the best labelling: rows with such nodes, one behind the other, are left out where
@@ -246,9 +240,9 @@ class _Part:
         floor (float): Score of the known labelling.
         RETURNS (Tuple[float, int32[M]] or None, bool): Its score and its steps; and whether the answer is proven.
         """
-        steps, automata, slots = self.steps, self._automata, self._slots
-        n_places = len(steps.time)
-        rest, suffixes = np.empty(n_places), np.empty(int(slots.bounds[-1]))
+        part = self.steps, self._automata, self._slots
+        n_places, n_automata = len(self.steps.time), len(self._slots.rows)
+        rest, suffixes = np.empty(n_places), np.empty(int(self._slots.bounds[-1]))
         path, length = np.zeros((2, n_places), dtype=np.int32), np.zeros(1, dtype=np.int64)
         values, prices = np.array([np.inf, floor, 1.0, 0.0]), np.stack([self._prices, self._prices])
         climb = dual_decomposition.Climb(values, *prices, path[0], length)
@@ -257,19 +251,15 @@ class _Part:
         complete = False
         iterations = int(min(20, 0.5 * budget.left / self._iteration))
         while iterations > 0 and width > 0:
-            climbing = self._iteration * dual_decomposition.ascend(
-                steps, automata, slots, climb, rest, suffixes, iterations
-            )
+            climbing = self._iteration * dual_decomposition.ascend(*part, climb, rest, suffixes, iterations)
             budget.spend(climbing)
             searching = 0.0
             if values[0] > -np.inf and values[0] > values[1] + _slack(values[1]):
-                dual_decomposition.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
-                most = min((width + 2) * n_places + 64 * width, _PREFIXES // (4 + len(slots.rows)))
-                found = dual_decomposition.search(
-                    steps, automata, slots, rest, suffixes, width, values[1], most, path[1]
-                )
+                dual_decomposition.bound(*part, climb.best_prices, rest, suffixes)
+                most = min((width + 2) * n_places + 64 * width, _PREFIXES // (4 + n_automata))
+                found = dual_decomposition.search(*part, rest, suffixes, width, values[1], most, path[1])
                 score, taken, left_out, tried = found
-                searching = (_TRIED + _READ * len(slots.rows)) * tried + _PLACE * n_places
+                searching = (_TRIED + _READ * n_automata) * tried + _PLACE * n_places
                 budget.spend(searching)
                 if score > values[1]:
                     values[1], length[0] = score, taken
@@ -282,7 +272,7 @@ class _Part:
             left = _SHARE * budget.left
             iterations = int(min(4 * iterations, left / max(climbing, 1e-6) * iterations))
             width = int(min(4 * width, left / max(searching, 1e-6) * width))
-        dual_decomposition.bound(steps, automata, slots, climb.best_prices, rest, suffixes)
+        dual_decomposition.bound(*part, climb.best_prices, rest, suffixes)
         self._of_labellings = rest[0]
         return (float(values[1]), path[0, : length[0]].copy()) if length[0] else None, complete
 
@@ -306,9 +296,7 @@ class _Part:
         those of this part, where an automaton does not gain as much by it."""
         slots, n_tokens = self._slots, lattice.tokens
         tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
-        automata = [
-            (a, automaton) for a, automaton in enumerate(self._lattice_automata) if automaton.pays
-        ]  # the others gain nothing
+        automata = [(a, one) for a, one in enumerate(self._lattice_automata) if one.pays]  # the others gain nothing
         table, of_slots = np.zeros((n_tokens, len(lattice.possible_events))), []
         for a, automaton in automata:
             own = np.flatnonzero((slots.automaton == a) & (tokens < n_tokens))  # nothing happens at the end
@@ -320,26 +308,25 @@ class _Part:
         if worth is None:
             return None
         # What would make a labelling better than those of this part
-        gain = np.maximum(lattice.worth_of_events(worth) - self._of_labellings, 0.0)
+        gain = np.full(table.shape, -np.inf)
+        for event in np.flatnonzero(lattice.possible_events.any(axis=1)):
+            gain[:, event] = worth[::ROWS, lattice.possible_events[event]].max(axis=1)
+        gain = np.maximum(gain - self._of_labellings, 0.0)
         gain /= np.maximum(sum(automaton.members[1:].any(axis=0) for _, automaton in automata), 1)
         total = 0.0
         self.everywhere = [np.zeros((0, 0))] * len(self._lattice_automata)
         for (a, automaton), prices in zip(automata, of_slots):
             members = automaton.members
             largest = np.maximum(-np.nanmin(prices, axis=0, initial=0.0), 0.0)
-            charged = -np.minimum(
-                np.stack([gain[:, events].max(axis=1, initial=0.0) for events in members], axis=1), largest
-            )
+            gains = np.stack([gain[:, events].max(axis=1, initial=0.0) for events in members], axis=1)
+            charged = -np.minimum(gains, largest)
             bounds = []
             for default in (np.zeros_like(prices), charged):
                 default[:, 0] = 0.0 if lattice.rests or members[0].any() else np.inf
                 everywhere = np.where(np.isnan(prices), default, prices)
                 automaton.forbid(everywhere)
-                bounds.append(
-                    dual_decomposition.bound_automaton(
-                        automaton.following, automaton.scores, automaton.last, everywhere
-                    )
-                )
+                tables = automaton.following, automaton.scores, automaton.last
+                bounds.append(dual_decomposition.bound_automaton(*tables, everywhere))
             self.everywhere[a] = everywhere
             if bounds[1] <= bounds[0] + largest.max():  # not for an automaton that would take it again and again
                 automaton.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))

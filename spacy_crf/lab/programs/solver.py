@@ -1,7 +1,6 @@
 """Best labellings under automata, for the search in `constraints.decoding`: by a best-first search, where few prefixes suffice;
 through the graph of all states of the automata, where it is small; else by a program (`program`)."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Optional
 
@@ -39,11 +38,6 @@ class Programs:
     def automata(self) -> list[LatticeAutomaton]:
         """The automata of the rules."""
         return [LatticeAutomaton(rest, self._rules.tags) for _, rest in self._rules.parts]
-
-    def text_automaton(self, occurrences: Sequence[tuple[int, int]], tokens: int) -> TextAutomaton:
-        """The automaton that has one label for all spans of a text, see `TextAutomaton`."""
-        kind = SegmentTextAutomaton if self._rules.of_segments else TextAutomaton
-        return kind(self._rules.tags, occurrences, tokens)
 
     def lattice(self, joined: Joined) -> Lattice:
         """The lattice of a document."""
@@ -88,8 +82,9 @@ class ProgramSolver(GraphSolver):
             return None, False
         lattice = self._lattice
         automata = [self._programs.automata[n] for n in sorted(active)]
+        of_text = SegmentTextAutomaton if search.rules.of_segments else TextAutomaton
         for rule, text in texts:
-            automata.append(self._programs.text_automaton(self._occurrences(rule, text), lattice.tokens))
+            automata.append(of_text(search.rules.tags, self._occurrences(rule, text), lattice.tokens))
         self.active, self._program = active, Program(lattice, automata)
         budget.spend(CALL + READ * n_tokens * len(texts))
         return self.go_on(budget)
