@@ -1,7 +1,7 @@
 """The parts of tags: tags with a part in common share its weights, so that a rare tag profits from the others."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,10 @@ from ..kernels.label_parts import spread_parts, sum_parts
 LabelParts = Union[None, str, Callable[[str], list[str]]]
 
 
-def of_morphology(tag: str) -> list[str]:
-    """The part of speech, and each Key=Value: of "Number=Sing|POS=NOUN" these two."""
-    return tag.split("|")
-
-
-def of_scheme(tag: str) -> list[str]:
-    """The boundary and the label: of "B-PER" these are "B" and "PER"."""
-    return tag.split("-", 1)
-
-
-NAMED: dict[str, Callable[[str], list[str]]] = {"morph": of_morphology, "scheme": of_scheme}
+NAMED: dict[str, Callable[[str], list[str]]] = {
+    "morph": lambda tag: tag.split("|"),  # the part of speech, and each Key=Value, of "Number=Sing|POS=NOUN"
+    "scheme": lambda tag: tag.split("-", 1),  # boundary and label, of "B-PER"
+}
 
 
 class TagParts(NamedTuple):
@@ -62,9 +55,7 @@ class TagParts(NamedTuple):
         member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
         return tags.astype(np.float32) @ member > 0.0
 
-    def columns_of(
-        self, tokens: NDArray[np.int64], tags: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def columns_of(self, tokens: NDArray[np.int64], tags: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """The columns that some tags (int64[N]) of some tokens (int64[N], rising) need: pairs of a token and a
         column, each once."""
         counts = np.diff(self.starts)[tags]
@@ -84,10 +75,3 @@ class TagParts(NamedTuple):
         out = np.zeros((len(derivative), self.n_columns))
         spread_parts(derivative, self.tag_columns, self.starts, self.columns, out)
         return out
-
-
-def check_parts(value: Any) -> Optional[str]:
-    """RETURNS (str): What the value must be; None if it can be used."""
-    if value is None or (isinstance(value, str) and value in NAMED) or (not isinstance(value, str) and callable(value)):
-        return None
-    return "null, 'morph', 'scheme', or a function from a tag to its parts"

@@ -49,10 +49,7 @@ class Orders(NamedTuple):
 
 
 def indexed(orders: Orders) -> Orders:
-    """The orders with a hash table of the keys.
-
-    RETURNS (Orders)
-    """
+    """The orders with a hash table of the keys."""
     if not orders.keys.flags.writeable:  # as loaded, for which all kernels would be compiled once more
         orders = orders._replace(keys=orders.keys.copy())
     slots = np.full(1 << max(4, (2 * len(orders.keys)).bit_length()), -1, dtype=np.int32)
@@ -65,7 +62,6 @@ def key_of(tags: tuple[int, ...], size: int) -> int:
 
     tags (tuple[int, ...]): Its tags; the first may be ``size``, the start of a sequence.
     size (int): Number of tags.
-    RETURNS (int)
     """
     key = 1
     for tag in tags:
@@ -197,7 +193,6 @@ def make_lattice(
     annotated (bool[T, S]): States of the annotation. A sequence whose next level would lose all annotated labellings stays at the
         level before (early update).
     before (PrunedLattice): Lattice whose nodes stay.
-    RETURNS (PrunedLattice)
     """
     levels = work.scores.orders.levels
     depth, thresholds = np.full(work.n_sequences, levels), np.full(levels, np.nan)
@@ -224,10 +219,7 @@ def make_lattice(
 
 
 def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> PrunedLattice:
-    """The lattice with the scores of `work`.
-
-    RETURNS (PrunedLattice)
-    """
+    """The lattice with the scores of `work`."""
     level, scores = lattice.level, np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
     kernels.score_nodes(level, work.emissions, *ends, work.starts, work.table, scores)
@@ -308,8 +300,7 @@ def _level_of(work: Work[HigherOrderScores], kept: Clamp) -> kernels.Level:
     counts = kept.sum(axis=1)
     n_arcs = int((counts[1:] * counts[:-1]).sum())
     if n_arcs > _MOST_ARCS:
-        message = Errors.CRF030.format(tokens=work.n_tokens, arcs=n_arcs, states=int(counts.max()))
-        raise ValueError(message)
+        raise ValueError(Errors.CRF030.format(tokens=work.n_tokens, arcs=n_arcs, states=int(counts.max())))
     return kernels.first_level(kept, work.emissions, *ends, work.starts, work.grams, levels, work.stride)
 
 

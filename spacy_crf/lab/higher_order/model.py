@@ -27,7 +27,7 @@ from ...models.node import AnnotatedDocs, Batches, check_array, check_equal, set
 from ...pipeline.annotation.annotation import Annotation
 from ...pipeline.decoding import Decoding
 from ...types import Floats
-from .label_parts import LabelParts, TagParts, check_parts
+from .label_parts import NAMED, LabelParts, TagParts
 from .lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
 from .partial_scores import ScorePlaces
 from .structure import HigherOrder as HigherOrderInference
@@ -325,8 +325,9 @@ def HigherOrder(
     checks.count(owner, "order", order, least=0, most=MOST)
     if keep is not None:
         keep = checks.number(owner, "keep", keep, least=1.0)
-    must = check_parts(label_parts)
-    checks.expect(must is None, owner, "label_parts", label_parts, must or "")
+    is_usable = label_parts in (None, *NAMED) or callable(label_parts)
+    must = "null, 'morph', 'scheme', or a function from a tag to its parts"
+    checks.expect(is_usable, owner, "label_parts", label_parts, must)
     if label_parts is not None and "features" in emissions.attrs:
         templates = [*map(str, emissions.attrs["features"].feature_set.transitions)]
         checks.expect(not templates, owner, "transitions of the features", templates, "empty beside label_parts")

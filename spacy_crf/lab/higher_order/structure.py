@@ -16,17 +16,8 @@ from numpy.typing import NDArray
 from ... import arrays
 from ...inference.linear_chain import LinearChain
 from ...inference.spans import segments_of
-from ...inference.structure import (
-    Chunk,
-    Expansion,
-    LikelySpans,
-    ScoresOrWork,
-    SpanStates,
-    States,
-    Structure,
-    Work,
-    collect,
-)
+from ...inference.structure import Chunk, Expansion, LikelySpans, ScoresOrWork, States, Structure, Work, collect
+from ...kernels.spans import SpanStates
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, Path
 from ..kernels import higher_order as kernels
@@ -51,7 +42,6 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
         clamp (bool[T, S]): What the annotation allows.
         kept (LatticeCache): Lattices to reuse; new lattices are stored there.
-        RETURNS (HigherOrderWork)
         """
         work = type(self)(self.scores, None, self.given)
         work.expansion = self.whole.expansion
@@ -97,10 +87,8 @@ class HigherOrderWork(Work[HigherOrderScores]):
     @cached_property
     def grams(self) -> kernels.Grams:
         """The n-grams of tags that have a weight."""
-        orders = self.scores.orders
-        return kernels.Grams(
-            orders.keys, orders.slots, orders.digits(self.n_states), orders.size + 1, self.transitions.size
-        )
+        orders, n_steps = self.scores.orders, self.transitions.size
+        return kernels.Grams(orders.keys, orders.slots, orders.digits(self.n_states), orders.size + 1, n_steps)
 
     @cached_property
     def sequence_of(self) -> NDArray[np.int64]:
