@@ -16,24 +16,6 @@ from ...pipeline.corpora import doc_bin
 from . import mapped
 
 _TOKENS, _DOCS = 4096, 64  # of a piece, at most but for its last text
-# What predicted Docs have that a DocBin leaves out otherwise: norms that the tokenizer says
-_ATTRS = (
-    *(
-        "ORTH",
-        "TAG",
-        "HEAD",
-        "DEP",
-        "ENT_IOB",
-        "ENT_TYPE",
-        "ENT_KB_ID",
-        "ENT_ID",
-        "LEMMA",
-        "MORPH",
-        "POS",
-        "SENT_START",
-    ),
-    "NORM",
-)
 
 
 class Pieces:
@@ -57,10 +39,8 @@ class Pieces:
         check = 0
         with mapped.whole(self._path) as file:
             for some in _pieces(examples):
-                predicted, reference = (
-                    doc_bin(docs, attrs=_ATTRS).to_bytes()
-                    for docs in zip(*((eg.predicted, eg.reference) for eg in some))
-                )
+                sides = zip(*((eg.predicted, eg.reference) for eg in some))
+                predicted, reference = (doc_bin(docs).to_bytes() for docs in sides)
                 tokens = sum(len(eg.predicted) for eg in some)
                 places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
                 check = zlib.crc32(reference, zlib.crc32(predicted, check))

@@ -21,17 +21,24 @@ from ...errors import Errors
 
 _MAGIC = b"spacy_crf shard 1\n"
 _ALIGNED = 64  # bytes: where arrays begin
-_PLACE = "array"  # stands for an array in what is said
+_PLACE = "array"  # the only key of what stands for an array
 
 
 def write(path: Path, value: Any) -> None:
     """Writes a file that is whole or not there.
 
-    value: Lists, dicts with texts or numbers as keys, texts, numbers, None and arrays.
+    value: Lists, dicts with texts as keys, texts, numbers, None and arrays.
     RAISES (ValueError): CRF475 if there is no room for it.
     """
     arrays: list[NDArray] = []
-    said = json.dumps(_said(value, arrays)).encode("ascii")
+
+    def of_numpy(item: Any) -> Any:
+        if not isinstance(item, np.ndarray):
+            return item.item()
+        arrays.append(item)
+        return {_PLACE: [item.dtype.str, item.shape]}
+
+    said = json.dumps(value, default=of_numpy).encode("ascii")
     with whole(path) as file:
         file.write(_MAGIC + b"%08x %016x\n" % (zlib.crc32(said), len(said)) + said)
         for array in arrays:
@@ -70,7 +77,18 @@ class File:
             said = octets[head : head + size].tobytes()
             if octets[: len(_MAGIC)].tobytes() != _MAGIC or zlib.crc32(said) != check:
                 raise ValueError("its beginning is not as it was written")
-            self.value = _Reader(octets, _aligned(head + size)).value(json.loads(said))
+            at = _aligned(head + size)
+
+            def with_array(found: dict[str, Any]) -> Any:
+                nonlocal at
+                if _PLACE not in found:
+                    return found
+                dtype, shape = np.dtype(found[_PLACE][0]), found[_PLACE][1]
+                end = at + dtype.itemsize * int(np.prod(shape))
+                array, at = np.frombuffer(octets[at:end], dtype=dtype).reshape(shape), _aligned(end)
+                return array
+
+            self.value = json.loads(said, object_hook=with_array)
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(Errors.CRF472.format(path=path, reason=f"it is damaged: {error}")) from error
 
@@ -78,38 +96,6 @@ class File:
         """Release the memory of the arrays until they are read again. Changes of the arrays are lost."""
         if hasattr(mmap, "MADV_DONTNEED"):  # as everywhere but on Windows
             self._map.madvise(mmap.MADV_DONTNEED)
-
-
-def _said(value: Any, arrays: list[NDArray]) -> Any:
-    if isinstance(value, np.ndarray):
-        arrays.append(value)
-        return {_PLACE: [value.dtype.str, value.shape]}
-    if isinstance(value, dict):
-        return {"items": [[key, _said(of_key, arrays)] for key, of_key in value.items()]}
-    if isinstance(value, (list, tuple)):
-        return [_said(item, arrays) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-class _Reader:
-    """Takes the arrays one after the other."""
-
-    def __init__(self, octets: NDArray[np.uint8], at: int):
-        self._octets, self._at = octets, at
-
-    def value(self, said: Any) -> Any:
-        if isinstance(said, list):
-            return [self.value(item) for item in said]
-        if not isinstance(said, dict):
-            return said
-        if _PLACE not in said:
-            return {key: self.value(of_key) for key, of_key in said["items"]}
-        name, shape = said[_PLACE]
-        dtype = np.dtype(name)
-        size = dtype.itemsize * int(np.prod(shape))
-        array = np.frombuffer(self._octets[self._at : self._at + size], dtype=dtype).reshape(shape)
-        self._at = _aligned(self._at + size)
-        return array
 
 
 def _aligned(place: int) -> int:

@@ -32,12 +32,6 @@ class LossTerms(NamedTuple):
     n_impossible: int
     gradient: Floats
 
-    def plus(self, other: "LossTerms") -> "LossTerms":
-        """The sum, in the memory of these terms."""
-        gradient = self.gradient
-        gradient += other.gradient
-        return LossTerms(self.value + other.value, self.n_impossible + other.n_impossible, gradient)
-
 
 class SumTree:
     """A sum over n shards by a tree that depends on n alone: neighbours first, then neighbouring pairs, and so on. Floating-point
@@ -57,7 +51,9 @@ class SumTree:
             if neighbour[1] << level < self._n:
                 if neighbour not in self.left:
                     break
-                terms = self.left.pop(neighbour).plus(terms)
+                other = self.left.pop(neighbour)
+                gradient = np.add(other.gradient, terms.gradient, out=other.gradient)
+                terms = LossTerms(other.value + terms.value, other.n_impossible + terms.n_impossible, gradient)
             level, place = level + 1, place >> 1
         if not terms.gradient.flags.writeable:  # as workers give arrays, which lie in the memory that they came in
             terms = terms._replace(gradient=terms.gradient.copy())
@@ -72,6 +68,7 @@ class SumTree:
 class Lesson(NamedTuple):
     """An epoch of parameter mixing, as workers get it.
 
+    run (OnlineRun): A run whose slots are the weights; it is not changed.
     shares (list[float]): Weight of the result of each shard. n_sequences (int): Sequences of all shards.
     """
 
@@ -84,7 +81,7 @@ class Lesson(NamedTuple):
 
 def shares_of(n_sequences: list[int], mixing: str) -> list[float]:
     """Weight of each shard: by its sequences, or the same for each shard that has any."""
-    sizes = np.array(n_sequences, dtype=np.float64) if mixing == "size" else np.sign(n_sequences).astype(np.float64)
+    sizes = np.array(n_sequences if mixing == "size" else np.sign(n_sequences), dtype=np.float64)
     return (sizes / max(1.0, sizes.sum())).tolist()
 
 
@@ -137,25 +134,22 @@ def _told(run: OnlineRun) -> OnlineRun:
 # ------------------------------------------------------------------------------------------------- a part of the corpus
 
 
-def begin_part(optimizer: OnlineOptimizer, objective: SequenceObjective, run: OnlineRun, key: str) -> dict[str, float]:
+def begin_part(lesson: Lesson, objective: SequenceObjective) -> dict[str, float]:
     """RETURNS (dict[str, float]): The numbers that a run begins with, found by a part of its corpus."""
-    own = _in_slots(optimizer, run, objective)
-    optimizer.prepare(objective, optimizer.pass_through(objective), own, key)
+    optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
+    optimizer.prepare(objective, optimizer.pass_through(objective), own, lesson.key)
     return own.numbers
 
 
-def walk_part(
-    optimizer: OnlineOptimizer, objective: SequenceObjective, run: OnlineRun, part: int, key: str
-) -> tuple[float, Floats]:
+def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
     """An epoch over one part of a corpus, from the weights that all parts share.
 
-    run (OnlineRun): A run whose slots are the weights; it is not changed.
     RETURNS (tuple[float, float64[k]]): The loss, and the result of this part, see `mixture`.
     """
-    own = _in_slots(optimizer, run, objective)
+    optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
     # A single part is walked through as a whole is
-    seed = (optimizer.seed, run.epoch, part) if part else (optimizer.seed, run.epoch)
-    loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, key)
+    seed = (optimizer.seed, own.epoch, part) if part else (optimizer.seed, own.epoch)
+    loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, lesson.key)
     return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
 
 
@@ -179,13 +173,13 @@ def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> N
         run.arrays[name] = (run.slots - array) * (run.count + 1) if name in optimizer.drifts else array
 
 
-def _in_slots(optimizer: OnlineOptimizer, run: OnlineRun, objective: SequenceObjective) -> OnlineRun:
-    """A copy of a run whose slots are the weights, for a part of its corpus."""
-    corpus = objective.corpus
+def _in_slots(lesson: Lesson, objective: SequenceObjective) -> OnlineRun:
+    """A copy of the run, whose slots are the weights, for a part of its corpus."""
+    corpus, run = objective.corpus, lesson.run
     own = OnlineRun(run.layout, run.assigned, np.zeros(len(corpus.learned)), epoch=run.epoch)
     own.slots[corpus.slot_of_weight] = run.slots
     own.slots[corpus.forbidden] = -np.inf
-    optimizer.start(own, objective)
+    lesson.optimizer.start(own, objective)
     for name, array in run.arrays.items():
         own.arrays[name][corpus.slot_of_weight] = array
     own.numbers, own.count = dict(run.numbers), run.count

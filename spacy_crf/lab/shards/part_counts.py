@@ -79,8 +79,10 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
     sizes = Sizes(vocab, n_states, longest=node.longest(model))
     for layer in model.layers:
         layer.attrs["role"].resize(layer, node.columns(n_states))
-        if "rows" in layer.attrs:
-            _make_rows(layer)
+        if "rows" in layer.attrs:  # those of hashed features exist before any feature is counted
+            tables = layer.attrs["role"].features(layer).tables
+            tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
+            layer.set_param("states", np.zeros(tables["states"].n_weights, dtype=np.float32))
     sums = [
         {name: TableSum(table) for name, table in layer.attrs["role"].features(layer).tables.items()}
         for layer in model.layers
@@ -95,42 +97,26 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         met += part["met"]
         observed |= part["observed"]
     for layer, of_layer in zip(model.layers, sums):
-        _choose(layer, of_layer)
+        min_count = layer.attrs.get("min_count", 1)
+        for name, of_table in of_layer.items():
+            seen = of_table.choose(min_count)
+            if name == "states" and seen and not of_table.n_kept:
+                raise ValueError(Errors.CRF114.format(min_count=min_count, seen=seen))
     for part in parts():
         for of_layer, of_part in zip(sums, part["tables"]):
             for name, table in of_part.items():
                 of_layer[name].add_names(table)
     for layer, of_layer in zip(model.layers, sums):
-        _take(layer, of_layer, sizes)
+        old = layer.attrs["role"].features(layer)
+        first = old.first_state if layer.attrs.get("possible_states") else None
+        tables = {name: of_table.freeze(first) for name, of_table in of_layer.items()}
+        for name, table in tables.items():
+            move_weights(layer, name, old.tables[name], table)
+        layer.attrs[layer.attrs["role"].attr] = old.with_tables(tables, **old.measured(sizes))
     for features, known in zip(_with_clusters(model), clustered):
         features.clustered = known
     node.resize(model, n_states)
     model.attrs.update(observed=observed, met=met.tolist())
-
-
-def _make_rows(layer: Model) -> None:
-    """Add the rows of hashed features, which exist before any feature is counted."""
-    tables = layer.attrs["role"].features(layer).tables
-    tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
-    layer.set_param("states", np.zeros(tables["states"].n_weights, dtype=np.float32))
-
-
-def _choose(layer: Model, sums: dict[str, "TableSum"]) -> None:
-    min_count = layer.attrs.get("min_count", 1)
-    for name, of_table in sums.items():
-        seen = of_table.choose(min_count)
-        if name == "states" and seen and not of_table.n_kept:
-            raise ValueError(Errors.CRF114.format(min_count=min_count, seen=seen))
-
-
-def _take(layer: Model, sums: dict[str, "TableSum"], sizes: Sizes) -> None:
-    role = layer.attrs["role"]
-    old = role.features(layer)
-    first = old.first_state if layer.attrs.get("possible_states") else None
-    tables = {name: of_table.freeze(first) for name, of_table in sums.items()}
-    for name, table in tables.items():
-        move_weights(layer, name, old.tables[name], table)
-    layer.attrs[role.attr] = old.with_tables(tables, **old.measured(sizes))
 
 
 class _Rows(HashTable):
@@ -145,9 +131,7 @@ class TableSum:
 
     def __init__(self, empty: Table):
         self._empty, self._n_columns = empty, empty.n_columns
-        self._is_hashed = not isinstance(
-            empty.index, FeatureIndex
-        )  # features have no names, and so no rows of their own
+        self._is_hashed = not isinstance(empty.index, FeatureIndex)  # no names of features, and so no rows of their own
         self._rows = _Rows()
         self._most = 0  # bound of the counts
         self._counts = np.zeros(0, dtype=np.uint32)  # as narrow as they may be: there are more features than are kept

@@ -35,7 +35,7 @@ from ...models.weights import Weights, checksum
 from ...pipeline.training_data import PreparedCorpus, takes_objective, view_for
 from ...types import Floats
 from ...whole_files import FileFormat, room_for, seal_into, unseal
-from ..workers.executors import Executor, Processes, Ray, Staff
+from ..workers.executors import Executor, Processes, Ray
 from ..workers.work_folder import Manifest, WorkFolder, shared_lock
 from . import mapped
 from .cut import Pieces
@@ -83,12 +83,11 @@ class Shards:
         most = self.n if executor == "ray" else default_threads()
         workers = most if workers is None else checks.count(owner, "workers", workers, most=checks.ANY)
         self.workers = min(self.n, workers)
-        checks.expect(
-            address is None or executor == "ray", owner, "address", address, "left out but for executor = 'ray'"
-        )
+        of_ray = "left out but for executor = 'ray'"
+        checks.expect(address is None or executor == "ray", owner, "address", address, of_ray)
         self.address = None if address is None else checks.text(owner, "address", address)
         self.cores = checks.count(owner, "cores", cores, most=1 << 16)
-        checks.expect(cores == 1 or executor == "ray", owner, "cores", cores, "left out but for executor = 'ray'")
+        checks.expect(cores == 1 or executor == "ray", owner, "cores", cores, of_ray)
         checks.expect(isinstance(path, (str, Path)) and str(path) != "", owner, "path", path, "a folder")
         self.path = Path(path)
         self.checkpoint_every = checks.count(owner, "checkpoint_every", checkpoint_every, most=checks.ANY)
@@ -150,7 +149,7 @@ class ShardedTraining:
         digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
         self._job = ShardJob(str(shards.path), shards.n, digest, _pickled(pipe), threads)
         self._open = ExitStack()  # as long as there are workers
-        self._staff: Optional[Staff] = None
+        self._staff: Any = None
         finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
 
     # ------------------------------------------------------------------------------------------- what initializes
@@ -170,7 +169,7 @@ class ShardedTraining:
         if "cut" not in self._manifest.done or not self._manifest.head["files"]:
             before = self._manifest.done.get("cut")
             found = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
-            for path in self._counted if found != before else ():
+            for path in self._paths(COUNTED) if found != before else ():
                 path.unlink(missing_ok=True)  # those of other texts, by a command that failed
             self._manifest.enter("cut", found, at_once=True)
             announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
@@ -181,16 +180,14 @@ class ShardedTraining:
         counted before a restart are not counted again."""
         if not counts_in_parts(pipe.model):
             return False
-        paths = self._counted
+        paths = self._paths(COUNTED)
         known = set()  # shards with a whole file that a worker has left in this training
         for number, path in enumerate(paths):
             with suppress(OSError, ValueError):
                 known.update([number] if mapped.read(path)[0] == self._job.digest else [])
         if known:
             announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
-        left = [ShardTask("count", number, number + 1) for number in range(self.shards.n) if number not in known]
-        for _ in self._run(left, _pickled(pipe)):
-            pass
+        self._each("count", [number for number in range(self.shards.n) if number not in known], _pickled(pipe))
         self.close()  # who counted has all features, and their names, in memory
         found = [mapped.read(path)[1] for path in paths]
         if not had_labels and not any(of_shard["says_something"] for of_shard in found):
@@ -200,9 +197,8 @@ class ShardedTraining:
         put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: (mapped.read(path)[2] for path in paths))
         return True
 
-    @property
-    def _counted(self) -> list[Path]:
-        return [self.shards.path / COUNTED.format(number) for number in range(self.shards.n)]
+    def _paths(self, name: str) -> list[Path]:
+        return [self.shards.path / name.format(number) for number in range(self.shards.n)]
 
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
         """The corpus of every step, once all shards are prepared."""
@@ -211,7 +207,7 @@ class ShardedTraining:
             with room_for(frozen):
                 pipe.to_disk(frozen)
             self._manifest.enter(_FROZEN, True, at_once=True)
-            for path in self._counted:
+            for path in self._paths(COUNTED):
                 path.unlink(missing_ok=True)
         if self._kind_done not in self._manifest.done:
             announcements.info("%s: preparing %d shards", pipe.name, self.shards.n)
@@ -226,31 +222,31 @@ class ShardedTraining:
 
     def _lay_out(self, pipe: "CRFPipe") -> list[Any]:
         """RETURNS (list): The signature of all shards, and how many sequences each has."""
-        found = {task.begin: result for task, result in self._each("lay_out")}
-        n_sequences, signatures = zip(*(found[number] for number in range(self.shards.n)))
+        n_sequences, signatures = zip(*self._each("lay_out"))
         check = checksum([np.array(signatures, dtype=np.uint64)])
         return [[*Weights(pipe.model).layout, self.shards.n, check], list(n_sequences)]
 
     def _prepare(self, model: Model) -> list[int]:
         """Look all features up, and find which weights are tied. RETURNS (list[int]): The signature of all shards."""
-        signatures = {task.begin: signature for task, signature in self._each("prepare")}
-        paths = [self.shards.path / MARKS.format(number) for number in range(self.shards.n)]
+        check = checksum([np.array(self._each("prepare"), dtype=np.uint64)])
+        paths = self._paths(MARKS)
         files = [*map(mapped.File, paths)]
         ties = Ties.of(*keys_of(model, [_SumOfFiles(files, number) for number in range(len(SEEDS))]))
         for path in paths:
             path.unlink()
         variables = Variables(model, ties)
         mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
-        for _ in self._each("thin"):
-            pass
+        self._each("thin")
         self.close()  # who looked features up has their tables in memory
-        check = checksum([np.array([signatures[number] for number in range(self.shards.n)], dtype=np.uint64)])
         return [*Weights(model).layout, len(variables.copies), self.shards.n, check]
 
     # -------------------------------------------------------------------------------------------------- workers
 
-    def _each(self, verb: str, told: Any = None) -> Iterator[tuple[ShardTask, Any]]:
-        return self._run([ShardTask(verb, number, number + 1) for number in range(self.shards.n)], told)
+    def _each(self, verb: str, numbers: Optional[Iterable[int]] = None, told: Any = None) -> list[Any]:
+        """Have each shard, or some, worked on for itself. RETURNS (list): The results, in the order of the shards."""
+        tasks = [ShardTask(verb, n, n + 1) for n in (range(self.shards.n) if numbers is None else numbers)]
+        found = dict(self._run(tasks, told))
+        return [found[task] for task in tasks]
 
     def evaluate(self, weights: Floats) -> LossTerms:
         """The terms of all shards together, at weights that stand for variables (float64[n])."""
@@ -260,8 +256,7 @@ class ShardedTraining:
         """Have workers do a lesson of online rules, see `MixedEpochs`."""
         if verb == "walk":
             return self._sum(verb, lesson)
-        number = int(np.argmax(np.array(lesson.shares) > 0.0))
-        [(_, found)] = self._run([ShardTask(verb, number, number + 1)], lesson)
+        [found] = self._each(verb, [int(np.argmax(np.array(lesson.shares) > 0.0))], lesson)
         return found
 
     def _sum(self, verb: str, told: Any) -> LossTerms:
@@ -338,11 +333,11 @@ class ShardedCorpus(PreparedCorpus):
         if self._saved_at is not None:
             return
         self._saved_at = 0
-        folder = self._training.shards.path
-        if (folder / _CHECKPOINT).exists():
-            saved = unseal(_SAVED, (folder / _CHECKPOINT).read_bytes(), str(folder / _CHECKPOINT))
+        path = self._training.shards.path / _CHECKPOINT
+        if path.exists():
+            saved = unseal(_SAVED, path.read_bytes(), str(path))
             self._saved_at = optimizer.resume(self.objective, saved, key=self._pipe.name)
-            announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, folder)
+            announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, path.parent)
 
     def after_step(self, optimizer: Any) -> None:
         """Write a checkpoint, if it is time for one. RAISES (ValueError): CRF475 if there is no room; the previous one stays."""

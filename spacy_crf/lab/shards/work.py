@@ -3,7 +3,8 @@
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -11,6 +12,7 @@ from spacy.training import Example
 
 from ...errors import Errors, announcements
 from ...models.merged import SEEDS
+from ...models.node import AnnotatedDocs
 from ...models.objective import CorpusObjective
 from ...models.sequences import SequencesObjective
 from ...pipeline.initialization import count
@@ -56,7 +58,6 @@ class ShardWork:
         announcements.setLevel(logging.WARNING)
         self._job, self._folder = job, Path(job.folder)
         self._pieces = Pieces(self._folder / "corpus")
-        self._frame: Optional[CorpusObjective] = None  # of the variables, without a corpus
         self._shards: dict[int, CorpusObjective] = {}
         self._files: dict[int, mapped.File] = {}  # in which these lie
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
@@ -87,7 +88,7 @@ class ShardWork:
         """Rewrite the file of a shard with only the rows for which there are variables."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
-            objective = CorpusObjective(*self._parts(), []).with_stored(self._file(path).value[1])
+            objective = self._objective([]).with_stored(self._file(path).value[1])
             objective.keep(self._stands)
             mapped.write(self._path(SHARD, task.begin), [self._job.digest, objective.stored()])
             path.unlink()
@@ -116,17 +117,17 @@ class ShardWork:
 
     def begin(self, task: ShardTask, lesson: Lesson) -> dict[str, float]:
         """Prepare the first epoch, by a shard that has sequences."""
-        return begin_part(lesson.optimizer, self._laid_out(task.begin, lesson), lesson.run, lesson.key)
+        return begin_part(lesson, self._laid_out(task.begin, lesson))
 
     def walk(self, task: ShardTask, lesson: Lesson) -> list[tuple[tuple[int, int], LossTerms]]:
         """An epoch through each shard, and the weighted results, summed up as far as the tree allows."""
-        tree, optimizer, run = SumTree(self._job.n), lesson.optimizer, lesson.run
+        tree = SumTree(self._job.n)
         for number in range(task.begin, task.end):
             objective, value = self._laid_out(number, lesson), 0.0
             if objective is None:
-                found = mixture(optimizer, run, slice(None))
+                found = mixture(lesson.optimizer, lesson.run, slice(None))
             else:
-                value, found = walk_part(optimizer, objective, run, number, lesson.key)
+                value, found = walk_part(lesson, objective, number)
             found *= lesson.shares[number]
             tree.add((0, number), LossTerms(value, 0, found))
         return [*tree.left.items()]
@@ -134,10 +135,9 @@ class ShardWork:
     def _laid_out(self, number: int, lesson: Optional[Lesson] = None) -> Optional[SequencesObjective]:
         """A shard as online rules walk through it; None if it is empty."""
         if number not in self._sequences:
-            pipe = self._trained()
-            blocks = pipe.training.blocks(self._examples(pipe, number))
-            data = [pipe.training.data(block, "sequences") for block in blocks]
-            self._sequences[number] = SequencesObjective(pipe.model, pipe.loss, data) if data else None
+            data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
+            objective = SequencesObjective(self._trained.model, self._trained.loss, data) if data else None
+            self._sequences[number] = objective
         objective = self._sequences[number]
         if objective is not None and lesson is not None:
             objective.n_sequences = lesson.n_sequences
@@ -149,30 +149,34 @@ class ShardWork:
         """A shard, from its file; what no file can hold is looked up again."""
         path = self._path(SHARD, number)
         if path.exists():
-            if self._frame is None:
-                self._frame = CorpusObjective(*self._parts(), [])
-                self._frame.keep(self._stands)
             self._files[number] = self._file(path)
             return self._frame.with_stored(self._files[number].value[1])
         objective = self._looked_up(number)
         objective.keep(self._stands)
         return objective
 
+    @cached_property
+    def _frame(self) -> CorpusObjective:
+        """The objective of the variables, without a corpus."""
+        frame = self._objective([])
+        frame.keep(self._stands)
+        return frame
+
     def _looked_up(self, number: int) -> CorpusObjective:
-        pipe = self._trained()
-        blocks = pipe.training.blocks(self._examples(pipe, number))
-        return CorpusObjective(pipe.model, pipe.loss, map(pipe.training.data, blocks))
+        return self._objective(map(self._trained.training.data, self._blocks(number)))
 
-    def _parts(self) -> tuple[Any, Any]:
-        pipe = self._trained()
-        return pipe.model, pipe.loss
+    def _objective(self, corpus: Iterable[AnnotatedDocs]) -> CorpusObjective:
+        return CorpusObjective(self._trained.model, self._trained.loss, corpus)
 
+    def _blocks(self, number: int) -> Iterator[Any]:
+        return self._trained.training.blocks(self._examples(self._trained, number))
+
+    @cached_property
     def _trained(self) -> "CRFPipe":
         """The component with all features, and no weights."""
-        if not hasattr(self, "_pipe"):
-            self._pipe = _unpickled(self._job.pipe).from_disk(self._folder / FROZEN)
-            self._pipe.training.continuation = self._pipe.training.new_features = None
-        return self._pipe
+        pipe = _unpickled(self._job.pipe).from_disk(self._folder / FROZEN)
+        pipe.training.continuation = pipe.training.new_features = None
+        return pipe
 
     @property
     def _stands(self) -> Any:
