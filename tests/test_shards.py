@@ -538,7 +538,7 @@ class Killing(Processes):
         return killing(super().staff(make), self._kill)
 
     def _kill(self, staff):
-        self.killed = staff._idle[0]._process.pid
+        self.killed = staff.processes[0]._process.pid
         os.kill(self.killed, signal.SIGKILL)
 
 

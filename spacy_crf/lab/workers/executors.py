@@ -5,7 +5,6 @@ worker that dies – killed, out of memory, its machine gone – is replaced, an
 here.
 """
 
-import itertools
 import os
 import pickle
 import signal
@@ -35,31 +34,27 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]
 
 
 class Executor:
-    """workers (int): How many."""
+    """Hires workers.
+
+    workers (int): How many.
+    """
 
     workers: int
 
-    def staff(self, make: Maker) -> AbstractContextManager["Staff"]:
-        """Hire workers that stay for several runs."""
-        raise NotImplementedError
-
-    def run(self, make: Maker, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """A single run of a staff."""
-        with self.staff(make) as staff:
-            yield from staff.run(tasks)
-
-
-class Staff:
-    """Workers that stay from one run to the next, with what they have made."""
-
-    def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
-        """Tasks with their results, as they get ready. If there are no more tasks than workers, the task at a place goes to the
+    def staff(self, make: Maker) -> AbstractContextManager[Any]:
+        """Workers that stay from one run to the next, with what they have made. Their method ``run(tasks, shared=None)`` gives
+        tasks with their results, as they get ready. If there are no more tasks than workers, the task at a place goes to the
         same worker in each run.
 
         shared: Second argument of the function that does a task, unless it is None.
         RAISES (ValueError): CRF780 if a task seems to kill its workers, CRF738 if processes end before they are ready.
         """
         raise NotImplementedError
+
+    def run(self, make: Maker, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        """A single run of a staff."""
+        with self.staff(make) as staff:
+            yield from staff.run(tasks)
 
 
 class _Worker:
@@ -102,80 +97,65 @@ def _add_death(deaths: "Counter[Any]", task: Any) -> None:
 
 
 class Processes(Executor):
-    """workers (int): How many."""
-
     def __init__(self, workers: int):
         self.workers = workers
 
     @contextmanager
-    def staff(self, make: Maker) -> Iterator[Staff]:
+    def staff(self, make: Maker) -> Iterator["_ProcessStaff"]:
         staff = _ProcessStaff(make, self.workers)
         try:
             yield staff
         finally:
-            for process in staff._idle:
+            for process in staff.processes.values():
                 process.end()
 
 
-class _ProcessStaff(Staff):
+class _ProcessStaff:
     def __init__(self, make: Maker, workers: int):
         self._make, self._workers = make, workers
-        self._idle: list[_Process] = []
+        self.processes: dict[int, _Process] = {}  # by their place
 
     def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
-        left, deaths = list(tasks)[::-1], Counter()
-        busy: dict[Connection, _Process] = {}
+        left, deaths, idle = list(tasks)[::-1], Counter(), list(range(self._workers))
+        busy: dict[Connection, tuple[int, Any]] = {}  # place and task of each process
 
         def give() -> None:
-            while left and len(busy) < self._workers:
-                process = self._idle.pop(0) if self._idle else self._hire(busy.values())
-                busy[process.connection] = process
-                process.give(left.pop(), shared)
+            while left and idle:
+                place, task = idle.pop(0), left.pop()
+                if place not in self.processes:
+                    self.processes[place] = _Process(self._make)
+                busy[self.processes[place].connection] = place, task
+                self.processes[place].give((task, shared))
 
         try:
             while left or busy:
                 give()
-                done = self._receive(busy, left, deaths)
+                done = []
+                for connection in wait(list(busy)):
+                    message = self.processes[busy[connection][0]].receive()
+                    if message == _READY:
+                        continue
+                    place, task = busy.pop(connection)
+                    idle.append(place)
+                    if message is None:
+                        self.processes.pop(place).end()
+                        _add_death(deaths, task)
+                        left.append(task)
+                    else:
+                        done.append((task, message))
+                idle.sort()
                 give()
                 while done:  # results may be large: the caller has the only reference
                     yield done[0][0], _result(done.pop(0)[1])
         finally:
-            for process in busy.values():  # nobody would hear their answers
-                process.kill()
-
-    def _receive(
-        self, busy: dict[Connection, "_Process"], left: list[Any], deaths: "Counter[Any]"
-    ) -> list[tuple[Any, Outcome]]:
-        """Wait for messages. RETURNS (list): Tasks that are done. Those whose worker died are among `left` again."""
-        done = []
-        for connection in wait(list(busy)):
-            message = busy[connection].receive()
-            if message == _READY:
-                continue
-            process = busy.pop(connection)
-            if message is None:
-                process.end()
-                _add_death(deaths, process.task)
-                left.append(process.task)
-            else:
-                self._idle.append(process)
-                done.append((process.task, message))
-        self._idle.sort(key=lambda process: process.number)
-        return done
-
-    def _hire(self, others: Iterable["_Process"]) -> "_Process":
-        taken = {process.number for process in (*others, *self._idle)}
-        return _Process(self._make, next(n for n in itertools.count() if n not in taken))
+            for place, _ in busy.values():  # nobody would hear their answers
+                self.processes.pop(place).kill()
 
 
 class _Process:
-    """A worker, started anew rather than forked: a fork of a process with threads has their locks, which nobody would release.
+    """A worker, started anew rather than forked: a fork of a process with threads has their locks, which nobody would release."""
 
-    number (int): Its place among the workers. task: The one that it is at.
-    """
-
-    def __init__(self, make: Maker, number: int):
-        self.number = number
+    def __init__(self, make: Maker):
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
         # As a daemon, it is not waited for if our own process ends before its staff was sent home
@@ -183,12 +163,10 @@ class _Process:
         self._process.start()
         theirs.close()  # so that reading ends when the process does
         self._is_ready = False
-        self.task: Any = None
 
-    def give(self, task: Any, shared: Any) -> None:
-        self.task = task
+    def give(self, message: tuple[Any, Any]) -> None:
         with suppress(OSError):  # the process is gone, which `receive` will see
-            _send(self.connection, (task, shared))
+            _send(self.connection, message)
 
     def receive(self) -> Any:
         """RETURNS: `_READY`, an `Outcome`, or None if the process is gone. RAISES (ValueError): CRF738."""
@@ -257,7 +235,7 @@ class Ray(Executor):
         self.workers, self.address, self.cores, self._ray = workers, address, cores, ray
 
     @contextmanager
-    def staff(self, make: Maker) -> Iterator[Staff]:
+    def staff(self, make: Maker) -> Iterator["_RayStaff"]:
         """RAISES (ValueError): CRF782 if nobody answers at the address."""
         if self._ray.is_initialized():
             yield _RayStaff(self, make)
@@ -283,7 +261,7 @@ class Ray(Executor):
         return Errors.CRF782.format(where=where, reason=reason)
 
 
-class _RayStaff(Staff):
+class _RayStaff:
     def __init__(self, executor: Ray, make: Maker):
         self._executor, self._ray = executor, executor._ray
         hire = self._ray.remote(_Worker).options(num_cpus=executor.cores).remote
