@@ -41,7 +41,7 @@ from . import mapped
 from .cut import Pieces
 from .mixing import MIXING, Lesson, LossTerms, MixedEpochs, SumTree
 from .part_counts import counts_in_parts, put_together
-from .work import COUNTED, FROZEN, MARKS, VARIABLES, ShardJob, ShardTask, ShardWork
+from .work import COUNTED, FROZEN, MARKS, VARIABLES, ShardTask, ShardWork
 
 if TYPE_CHECKING:
     from ...pipeline.prediction import CRFPipe
@@ -146,8 +146,8 @@ class ShardedTraining:
         self._manifest = Manifest(folder, head, first=_FROZEN)
         self.pieces = Pieces(shards.path / "corpus")
         threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else shards.cores
-        digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
-        self._job = ShardJob(str(shards.path), shards.n, digest, _pickled(pipe), threads)
+        self._digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
+        self._work = partial(ShardWork, str(shards.path), shards.n, self._digest, _pickled(pipe), threads)
         self._open = ExitStack()  # as long as there are workers
         self._staff: Any = None
         finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
@@ -184,7 +184,7 @@ class ShardedTraining:
         known = set()  # shards with a whole file that a worker has left in this training
         for number, path in enumerate(paths):
             with suppress(OSError, ValueError):
-                known.update([number] if mapped.read(path)[0] == self._job.digest else [])
+                known.update([number] if mapped.read(path)[0] == self._digest else [])
         if known:
             announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
         self._each("count", [number for number in range(self.shards.n) if number not in known], _pickled(pipe))
@@ -271,7 +271,7 @@ class ShardedTraining:
 
     def _run(self, tasks: list[ShardTask], told: Any) -> Iterator[tuple[ShardTask, Any]]:
         if self._staff is None:
-            self._staff = self._open.enter_context(self.shards.staff().staff(partial(ShardWork, self._job)))
+            self._staff = self._open.enter_context(self.shards.staff().staff(self._work))
         try:
             yield from self._staff.run(tasks, told)
         except BaseException:

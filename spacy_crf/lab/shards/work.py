@@ -28,20 +28,6 @@ COUNTED, PREPARED, MARKS, SHARD = "counted-{:05}", "prepared-{:05}", "marks-{:05
 FROZEN, VARIABLES = "frozen", "variables"
 
 
-class ShardJob(NamedTuple):
-    """A training on shards, as all workers get it.
-
-    digest (int): Equal for the shards of one training. pipe (bytes): The component as its config makes it.
-    threads (int): Threads of each worker.
-    """
-
-    folder: str
-    n: int
-    digest: int
-    pipe: bytes
-    threads: int
-
-
 class ShardTask(NamedTuple):
     """A method of `ShardWork`, and the shards that it is for."""
 
@@ -51,12 +37,17 @@ class ShardTask(NamedTuple):
 
 
 class ShardWork:
-    """Does tasks, each by the method that the task names."""
+    """Does tasks, each by the method that the task names.
 
-    def __init__(self, job: ShardJob):
-        os.environ["SPACY_CRF_THREADS"] = str(job.threads)
+    folder (str), n (int): The folder of a training, and its shards.
+    digest (int): Equal for the shards of one training. pipe (bytes): The component as its config makes it.
+    threads (int): Of this worker.
+    """
+
+    def __init__(self, folder: str, n: int, digest: int, pipe: bytes, threads: int):
+        os.environ["SPACY_CRF_THREADS"] = str(threads)
         announcements.setLevel(logging.WARNING)
-        self._job, self._folder = job, Path(job.folder)
+        self._folder, self._n, self._digest, self._pipe = Path(folder), n, digest, pipe
         self._pieces = Pieces(self._folder / "corpus")
         self._shards: dict[int, CorpusObjective] = {}
         self._files: dict[int, mapped.File] = {}  # in which these lie
@@ -73,14 +64,14 @@ class ShardWork:
         counts_all(pipe.model)
         says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
         found = {"says_something": int(says_something), "left_out": pipe.cfg["left_out"]}
-        mapped.write(self._path(COUNTED, task.begin), [self._job.digest, found, counted(pipe.model)])
+        mapped.write(self._path(COUNTED, task.begin), [self._digest, found, counted(pipe.model)])
 
     def prepare(self, task: ShardTask, told: Any) -> int:
         """Look the features of a shard up, and write a file with the marks of its weights. RETURNS (int): Its signature."""
         objective = self._looked_up(task.begin)
         stored = objective.stored()
         if stored is not None:
-            mapped.write(self._path(PREPARED, task.begin), [self._job.digest, stored])
+            mapped.write(self._path(PREPARED, task.begin), [self._digest, stored])
         mapped.write(self._path(MARKS, task.begin), [objective.marks((seed, task.begin)) for seed in SEEDS])
         return objective.signature[-1]
 
@@ -90,14 +81,14 @@ class ShardWork:
         if path.exists():
             objective = self._objective([]).with_stored(self._file(path).value[1])
             objective.keep(self._stands)
-            mapped.write(self._path(SHARD, task.begin), [self._job.digest, objective.stored()])
+            mapped.write(self._path(SHARD, task.begin), [self._digest, objective.stored()])
             path.unlink()
 
     # --------------------------------------------------------------------------------------------------- training
 
     def evaluate(self, task: ShardTask, weights: Any) -> list[tuple[tuple[int, int], LossTerms]]:
         """LossTerms of the objective, summed up over these shards as far as the tree allows."""
-        tree = SumTree(self._job.n)
+        tree = SumTree(self._n)
         for number in range(task.begin, task.end):
             if number not in self._shards:
                 self._shards[number] = self._load(number)
@@ -121,7 +112,7 @@ class ShardWork:
 
     def walk(self, task: ShardTask, lesson: Lesson) -> list[tuple[tuple[int, int], LossTerms]]:
         """An epoch through each shard, and the weighted results, summed up as far as the tree allows."""
-        tree = SumTree(self._job.n)
+        tree = SumTree(self._n)
         for number in range(task.begin, task.end):
             objective, value = self._laid_out(number, lesson), 0.0
             if objective is None:
@@ -174,7 +165,7 @@ class ShardWork:
     @cached_property
     def _trained(self) -> "CRFPipe":
         """The component with all features, and no weights."""
-        pipe = _unpickled(self._job.pipe).from_disk(self._folder / FROZEN)
+        pipe = _unpickled(self._pipe).from_disk(self._folder / FROZEN)
         pipe.training.continuation = pipe.training.new_features = None
         return pipe
 
@@ -183,7 +174,7 @@ class ShardWork:
         return mapped.read(self._folder / VARIABLES)[0]
 
     def _examples(self, pipe: "CRFPipe", number: int) -> Iterator[Example]:
-        return self._pieces.read(pipe.vocab, self._pieces.shard(number, self._job.n))
+        return self._pieces.read(pipe.vocab, self._pieces.shard(number, self._n))
 
     def _path(self, name: str, number: int) -> Path:
         return self._folder / name.format(number)
@@ -191,7 +182,7 @@ class ShardWork:
     def _file(self, path: Path) -> mapped.File:
         """Map the file of a shard. RAISES (ValueError): CRF472 if it belongs to another training."""
         file = mapped.File(path)
-        if file.value[0] != self._job.digest:
+        if file.value[0] != self._digest:
             raise ValueError(Errors.CRF472.format(path=path, reason="it is a shard of another training"))
         return file
 
