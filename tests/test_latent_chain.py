@@ -82,11 +82,12 @@ def random_chain(rng, tokens, tag_of, *, per_position=False):
     return ChainScores(emissions, transitions, first, last)
 
 
-def check_labellings(found, every, tag_of, n):
+def check_labellings(answer, every, tag_of, n):
     """Whether they are the best n of all, whose order among equals is nobody's business."""
-    assert found.proven
-    assert len(found.found) == min(n, len(every))
-    for (score, states), (expected, tags) in zip(found.found, every):
+    [found], [proven] = answer
+    assert proven
+    assert len(found) == min(n, len(every))
+    for (score, states), (expected, tags) in zip(found, every):
         assert score == pytest.approx(expected, abs=1e-8)
         close = [other for total, other in every if abs(total - expected) < 1e-8]
         assert tuple(tag_of[states].tolist()) in close or not close, (tags, close)
@@ -102,8 +103,8 @@ def test_best_labellings_are_those_of_all_paths(counts, per_position):
         for allowed in (None, clamp):
             every = labelling_sums(scores, tag_of, allowed)
             for n in (1, 3, 100):
-                [found] = latent_chain.n_best(LinearChain(), scores, tag_of, n, clamp=allowed)
-                check_labellings(found, every, tag_of, n)
+                answer = latent_chain.n_best(LinearChain(), scores, tag_of, n, clamp=allowed)
+                check_labellings(answer, every, tag_of, n)
 
 
 def test_what_is_proven_is_true_in_thousands_of_chains():
@@ -116,7 +117,8 @@ def test_what_is_proven_is_true_in_thousands_of_chains():
         parts = [random_chain(rng, tokens, tag_of).emissions for _ in range(n_chains - 1)]
         emissions = np.concatenate([shared.emissions, *parts])
         scores = shared._replace(emissions=emissions, starts=tokens * np.arange(n_chains + 1))
-        found = latent_chain.n_best(LinearChain(), scores, tag_of, 1)
+        found, proven = latent_chain.n_best(LinearChain(), scores, tag_of, 1)
+        assert proven.all()
         # The sums of each tag sequence, of all chains at once
         best = np.full(n_chains, -np.inf)
         steps = np.exp(shared.transitions)
@@ -128,8 +130,7 @@ def test_what_is_proven_is_true_in_thousands_of_chains():
             with np.errstate(divide="ignore"):
                 best = np.maximum(best, np.log(alpha @ np.exp(shared.last)))
         for of_chain, expected in zip(found, best):
-            assert of_chain.proven
-            assert (of_chain.found[0][0] if of_chain.found else -np.inf) == pytest.approx(expected, abs=1e-8)
+            assert (of_chain[0][0] if of_chain else -np.inf) == pytest.approx(expected, abs=1e-8)
 
 
 def test_best_labellings_in_a_graph():
@@ -143,17 +144,16 @@ def test_best_labellings_in_a_graph():
     last = np.where(np.arange(8) % 2 == 1, 0.0, -np.inf)  # tag 1 occurs
     graph = StateGraph(source.copy(), target.copy(), np.zeros(len(source)), first, last, state_of)
     every = [(score, tags) for score, tags in labelling_sums(scores, tag_of) if 1 in tags]
-    [found] = latent_chain.n_best(LinearChain().over(graph), scores, tag_of, 5)
-    check_labellings(found, every, tag_of, 5)
+    answer = latent_chain.n_best(LinearChain().over(graph), scores, tag_of, 5)
+    check_labellings(answer, every, tag_of, 5)
 
 
 def test_what_is_not_proven_is_said_and_is_no_worse_than_the_best_path():
     rng, tag_of = np.random.default_rng(4), np.repeat(np.arange(4), 4)
     scores = random_chain(rng, 4000, tag_of)._replace(transitions=0.1 * rng.normal(size=(16, 16)))
     scores = scores._replace(emissions=0.1 * scores.emissions)
-    [found] = latent_chain.n_best(LinearChain(), scores, tag_of, 1)
-    assert not found.proven
-    [(score, states)] = found.found
+    [[(score, states)]], [proven] = latent_chain.n_best(LinearChain(), scores, tag_of, 1)
+    assert not proven
     path = LinearChain().viterbi(scores).states
     [expected] = LinearChain().log_partition(scores, clamp=tag_of == tag_of[path][:, np.newaxis])
     assert score == pytest.approx(expected)
