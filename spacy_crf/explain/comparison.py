@@ -189,7 +189,7 @@ def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
 
     RAISES (NothingToCompare): CRF838 if that leaves tokens without any label.
     """
-    restricted = restrict(pipe, docs, scores, None)
+    restricted = restrict(pipe.parts(), docs, scores, None)
     if restricted is None:
         return scores, None
     if restricted.kept is not None:

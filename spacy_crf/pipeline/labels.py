@@ -24,9 +24,10 @@ from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.pool import PoolNode
-from .annotation.annotation import Annotation, logger
+from .annotation.annotation import Annotation
 from .decoding import Decoding
 from .earlier_components import require_vectors
+from .parts import Parts
 
 # A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
 # the scores of their tokens should stay in the cache, and each Doc is a dozen containers: those that outlive two searches of
@@ -102,7 +103,7 @@ class LabelPipe(TrainablePipe):
         self.optimizer = optimizer
         self.scorer = scorer
         self.cfg: dict[str, Any] = {"labels": [], "left_out": [], "max_words": max_words, **settings}
-        self.told: set[str] = set()  # warnings that are given once, and were
+        self.told: set[str] = set()  # what is said once
         self._labels_changed()
         self.decoding.check_fit(self)
 
@@ -116,13 +117,7 @@ class LabelPipe(TrainablePipe):
         """As messages about settings and arguments name it."""
         return f"Component '{self.name}'"
 
-    def warn(self, message: str, **values: Any) -> None:
-        logger.warning(message.format(name=self.name, **values))
-
-    def warn_once(self, message: str, **values: Any) -> None:
-        if message not in self.told:
-            self.told.add(message)
-            self.warn(message, **values)
+    warn, warn_once = Parts.warn, Parts.warn_once  # with the component's `name` and `told`
 
     # ---------------------------------------------------------------------------------------------------- labels
 
@@ -181,6 +176,10 @@ class LabelPipe(TrainablePipe):
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
         self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
+
+    def parts(self) -> Parts:
+        """The parts by which the component learns, with its present settings."""
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.told)
 
     def rules(self) -> Any:
         """The rules that labellings keep, compiled against the labels; None without rules."""

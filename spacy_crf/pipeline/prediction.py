@@ -26,25 +26,17 @@ from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
 from .decoding import Decoding, States
 from .labels import check_doc, only_docs
+from .parts import Parts, Rules
 from .training import LearningPipe
 
 if TYPE_CHECKING:
-    from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
     from .decoding import Distribution
     from .preset_annotation import Unsettled
-    from .rule_matching import RuleMatcher
     from .two_stage import FirstStage
 
 DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
 _SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
-
-
-class Rules(NamedTuple):
-    """Rules compiled for the present labels."""
-
-    all: "RuleSet"
-    matcher: "RuleMatcher"
 
 
 class Prediction(NamedTuple):
@@ -57,30 +49,29 @@ class Prediction(NamedTuple):
     probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
 
 
-def predict(pipe: "CRFPipe", docs: DocBatch, scores: Any = None) -> Prediction:
+def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already.
 
     scores: What the model says of the Docs; None to ask it.
     """
-    pipe.follow_settings()
-    scores = pipe.model.predict(docs) if scores is None else scores
-    decoding, settings = pipe.decoding, pipe.cfg
+    scores = parts.model.predict(docs) if scores is None else scores
+    decoding, settings, rules = parts.decoding, parts.settings, parts.rules
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
-    preset = pipe.annotation.preset(docs)
+    preset = parts.annotation.preset(docs)
     if preset is not None:
-        pipe.annotation.look_for_lost(pipe, docs, scores, preset)
+        parts.annotation.look_for_lost(parts, docs, scores, preset)
     if preset is not None or any(map(_SPANS, docs)):
         from .preset_annotation import restrict  # most prediction does without
 
-        question = restrict(pipe, docs, scores, preset)
+        question = restrict(parts, docs, scores, preset)
         if question is not None:
             docs, scores, clamp = question[:3]
     probabilities = None
-    least = least_of_labels(pipe.name, settings["min_prob"], pipe.labels) if settings["min_prob"] else None
-    if pipe.rules() is not None or settings["decode"] in decoding.searches:
+    least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
+    if rules is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
 
-        tags, probabilities = predict_ruled(pipe, docs, scores, clamp, least)
+        tags, probabilities = predict_ruled(parts, docs, scores, clamp, least)
     elif settings["confidence"] or least is not None:
         tags, probabilities = decoding.best_with_probabilities(scores, clamp)
     else:
@@ -299,7 +290,17 @@ class CRFPipe(LearningPipe):
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
-        return predict(self, docs)
+        return predict(self.parts(), docs)
+
+    def parts(self) -> Parts:
+        """The parts by which the component predicts and learns, with its present settings and compiled rules.
+
+        RETURNS (Parts)
+        RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
+        """
+        self.follow_settings()
+        rules = None if self.constraints is None else self.rules()
+        return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.told)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write what was predicted, beside what is there.
@@ -454,8 +455,8 @@ class CRFPipe(LearningPipe):
         """
         from .probabilities import distribution
 
-        docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
-        found = distribution(self, docs, scores, clamp)
+        parts, docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
+        found = distribution(parts, docs, scores, clamp)
         if question is None or question.kept is None:
             return found
         return found._replace(kept=question.kept, starts=question.starts)
@@ -469,19 +470,18 @@ class CRFPipe(LearningPipe):
         """
         from .probabilities import proven
 
-        return proven(self, *self._ask_about(doc, keep_annotation)[:3])
+        return proven(*self._ask_about(doc, keep_annotation)[:4])
 
-    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Any, Any, Any, "Optional[Unsettled]"]:
+    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Parts, Any, Any, Any, "Optional[Unsettled]"]:
         """The Doc, its scores, what is still allowed, and what that leaves to be asked if anything is settled."""
         from .preset_annotation import restrict
 
         check_doc(self.name, doc)
-        docs = DocBatch([doc])
-        self.follow_settings()
+        docs, parts = DocBatch([doc]), self.parts()
         self.require_ready(docs)
         scores = self.model.predict(docs)
-        question = restrict(self, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
-        return (docs, scores, None, None) if question is None else (*question[:3], question)
+        question = restrict(parts, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
+        return (parts, docs, scores, None, None) if question is None else (parts, *question[:3], question)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with their labels."""

@@ -16,7 +16,7 @@ from ..arrays import cut_linked, spread, states_of
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
-from .labels import LabelPipe
+from .parts import Parts
 from .supervision import without_steps
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Unsettled(NamedTuple):
         return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
-def restrict(pipe: LabelPipe, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Unsettled]:
+def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Unsettled]:
     """The part of Docs that is left to be predicted; None if they bring nothing that prediction keeps.
 
     scores: What the model says of them.
@@ -65,19 +65,19 @@ def restrict(pipe: LabelPipe, docs: DocBatch, scores: Any, preset: Optional[NDAr
     spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
     if preset is None and not spans:
         return None
-    settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(pipe.labels))
+    settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(parts.labels))
     if preset is not None:
-        pipe.annotation.settle(settled, preset, scores.starts)
+        parts.annotation.settle(settled, preset, scores.starts)
     for doc, shift, key, span in spans:
-        problem = (_block if key == BLOCKED else _force)(pipe, settled, scores.starts, span, shift)
+        problem = (_block if key == BLOCKED else _force)(parts, settled, scores.starts, span, shift)
         if problem:
-            pipe.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
-    scores, clamp = _leave_settled(pipe.decoding, scores, settled)
+            parts.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
+    scores, clamp = _leave_settled(parts.decoding, scores, settled)
     known = settled.iob != MISSING
     empty = ~states_of(clamp).any(axis=1)
     if not empty.any():
         return Unsettled(docs, scores, clamp, known, None, scores.starts)
-    _warn_of_unlabelled(pipe, docs, empty)
+    _warn_of_unlabelled(parts, docs, empty)
     kept = np.flatnonzero(~empty)
     some = _leave_out(scores, kept, empty)
     return Unsettled(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
@@ -99,29 +99,25 @@ def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
                 yield key, span
 
 
-def _block(
-    pipe: LabelPipe, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int
-) -> Optional[str]:
+def _block(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
     """Takes up a span where nothing is found, or nothing of its label. RETURNS (str): Why it does not hold everywhere."""
-    if span.label and span.label_ not in pipe.labels:
+    if span.label and span.label_ not in parts.labels:
         return None  # nothing of this label is found anyway
     tokens = slice(shift + span.start, shift + span.end)
-    labels = [pipe.labels.index(span.label_)] if span.label else slice(None)
+    labels = [parts.labels.index(span.label_)] if span.label else slice(None)
     present = settled.present[tokens]
     settled.blocked[tokens, labels] |= (present == 0)[:, np.newaxis]
     contradicts = present == span.label if span.label else present != 0
-    return f"{pipe.annotation.found} is there already" if contradicts.any() else None
+    return f"{parts.annotation.found} is there already" if contradicts.any() else None
 
 
-def _force(
-    pipe: LabelPipe, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int
-) -> Optional[str]:
+def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
     """Takes up a span that is one of those found. RETURNS (str): Why it can't be."""
-    annotation = pipe.annotation
+    annotation = parts.annotation
     begin, end = shift + span.start, shift + span.end
-    if span.label_ not in pipe.labels:
+    if span.label_ not in parts.labels:
         return "the component has no such label"
-    tokens, label, longest = slice(begin, end), pipe.labels.index(span.label_), pipe.decoding.longest
+    tokens, label, longest = slice(begin, end), parts.labels.index(span.label_), parts.decoding.longest
     if longest is not None and end - begin > longest[1 + label]:
         return f"the longest segment of its label has {longest[1 + label]} tokens"
     if begin == end:
@@ -146,14 +142,14 @@ def _force(
     return problem
 
 
-def _warn_of_unlabelled(pipe: LabelPipe, docs: DocBatch, empty: NDArray[np.bool_]) -> None:
+def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) -> None:
     """Once for each Doc with tokens that have no label left."""
     at = np.flatnonzero(empty)
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
     for d in np.unique(of_doc).tolist():
         first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
         n = int((of_doc == d).sum())
-        pipe.warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
+        parts.warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
 
 
 def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:

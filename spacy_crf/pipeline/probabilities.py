@@ -16,7 +16,7 @@ from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
 from .decoding import Decoding, Distribution
-from .labels import LabelPipe
+from .parts import Parts
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    pipe: LabelPipe, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats]
+    parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats]
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs under rules, or decoded otherwise than by `viterbi`, and the probabilities of the spans if the
     component's settings ask for them.
@@ -35,48 +35,48 @@ def predict(
     least (float64[L]): The least probability of each label, or None.
     RETURNS (int32[T], float64[N] or None)
     """
-    batch = _Batch(pipe, docs, scores, clamp)
+    batch = _Batch(parts, docs, scores, clamp)
     tags = batch.most_probable()
-    if pipe.cfg["decode"] == "spans":
-        return batch.best_spans(tags, np.zeros(len(pipe.labels)) if least is None else least)
-    if pipe.cfg["decode"] == "posterior":
+    if parts.settings["decode"] == "spans":
+        return batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
+    if parts.settings["decode"] == "posterior":
         tags = batch.most_right(tags)
-    elif pipe.cfg["decode"] in pipe.decoding.searches:
+    elif parts.settings["decode"] in parts.decoding.searches:
         tags = batch.best_labelling(tags)
-    weigh = pipe.cfg["confidence"] or least is not None
-    return tags, batch.span_probabilities(pipe.decoding.segments(tags, scores.starts)) if weigh else None
+    weigh = parts.settings["confidence"] or least is not None
+    return tags, batch.span_probabilities(parts.decoding.segments(tags, scores.starts)) if weigh else None
 
 
-def distribution(pipe: LabelPipe, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
+def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
     """The distribution over the labellings of a single Doc. It respects the scheme, the clamp, and those rules that the Doc
     keeps and an automaton can represent."""
-    if pipe.rules() is None and pipe.decoding.ties is not None:
-        found = pipe.decoding.ties.of_doc(scores, clamp)
+    if parts.rules is None and parts.decoding.ties is not None:
+        found = parts.decoding.ties.of_doc(scores, clamp)
         if found is not None:
             return found
-    batch = _Batch(pipe, docs, scores, clamp)
+    batch = _Batch(parts, docs, scores, clamp)
     batch.most_probable()
     return batch.distribution(0)
 
 
-def proven(pipe: LabelPipe, docs: DocBatch, scores: Any, clamp: Any) -> bool:
+def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
     """Whether the labelling of a single Doc that is found under some rules is the most probable one, for sure."""
-    searched = pipe.decoding.searched
-    if pipe.rules() is None:
+    searched = parts.decoding.searched
+    if parts.rules is None:
         return bool(searched.proven(scores, clamp=clamp).all())
-    return _Batch(pipe, docs, scores, clamp).proven()
+    return _Batch(parts, docs, scores, clamp).proven()
 
 
 class _Batch:
     """The labellings of several Docs. Which rules a Doc keeps is found out with its most probable one, and holds for everything
     else that is asked."""
 
-    def __init__(self, pipe: LabelPipe, docs: DocBatch, scores: Any, clamp: Any):
-        self._pipe, self._docs, self._clamp = pipe, docs, clamp
-        rules = pipe.rules()
+    def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any):
+        self._parts, self._docs, self._clamp = parts, docs, clamp
+        rules = parts.rules
         self._given = scores
         self._bounds = docs.bounds
-        self._decoding: Decoding = pipe.decoding
+        self._decoding: Decoding = parts.decoding
         self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
@@ -165,7 +165,7 @@ class _Batch:
         path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
             names = [rule.name for rule, _ in self._rules.left_out] + [rule.name for rule in self._rules.global_]
-            self._pipe.warn_once(Warnings.CRFW346, rules=", ".join(names))
+            self._parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
             (scores, clamp, _), none = self._untied().joined, np.zeros(0, dtype=np.int32)
@@ -247,7 +247,7 @@ class _Batch:
         """Once."""
         if d not in self._approximate:
             self._approximate.add(d)
-            self._warn(Warnings.CRFW607, d, most=self._pipe.decoding.structure.inference.max_table)
+            self._warn(Warnings.CRFW607, d, most=self._parts.decoding.structure.inference.max_table)
 
     @property
     def _is_tied(self) -> bool:
@@ -279,7 +279,7 @@ class _Batch:
 
     def _warn(self, message: str, d: int, **values: Any) -> None:
         seconds = self._rules.constraints.time_limit
-        self._pipe.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
+        self._parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _warn_of_ignored(self, asked: "RuleSet") -> None:
         """Which rules probabilities don't know that may matter to the Docs, once."""
@@ -297,4 +297,4 @@ class _Batch:
             rules = ", ".join(ignored)
             if rules and rules not in asked.told:
                 asked.told.add(rules)
-                self._pipe.warn(Warnings.CRFW603, rules=rules, reason=reason)
+                self._parts.warn(Warnings.CRFW603, rules=rules, reason=reason)

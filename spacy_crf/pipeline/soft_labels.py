@@ -20,7 +20,7 @@ from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTrans
 from ..schemes import Segments
 from ..types import Floats
 from .annotation.annotation import GoldReport, Supervision, same_words
-from .labels import LabelPipe
+from .parts import Parts
 from .supervision import Spelt, soft_scores
 
 _ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of the scores as they were written
@@ -47,13 +47,13 @@ class SoftSpans(NamedTuple):
 
 
 def supervise(
-    pipe: LabelPipe, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    parts: Parts, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> Supervision:
     """Add the soft labels of a batch, if it has any. The clamp leaves the labels that they hold to be possible."""
-    key = pipe.loss.spans_key
+    key = parts.loss.spans_key
     if not any(key in example.reference.spans for example in examples):
         return known
-    spans, is_soft = _read(pipe, examples, starts, report)
+    spans, is_soft = _read(parts, examples, starts, report)
 
     def add(tokens: list[int], problem: str) -> None:
         """Report a problem with some tokens."""
@@ -61,9 +61,9 @@ def supervise(
         for at in tokens:
             report.add(problem, f"at '{words[at].text}' in '{words[at].doc.text[:40]}'")
 
-    spans, is_soft = _fit(pipe, spans, is_soft & known.unset, add)
-    spelt = pipe.decoding.spell_spans(Segments(*spans[:3]))
-    labelling, by_token = _label(spans, spelt, is_soft, starts, pipe)
+    spans, is_soft = _fit(parts, spans, is_soft & known.unset, add)
+    spelt = parts.decoding.spell_spans(Segments(*spans[:3]))
+    labelling, by_token = _label(spans, spelt, is_soft, starts, parts)
     states_of(known.clamp)[is_soft] = by_token[is_soft]
     label = np.repeat(spans.label, np.diff(spelt.starts))
     named = Segments(labelling.pieces.begin, labelling.pieces.end, label)
@@ -76,13 +76,13 @@ def supervise(
 
 
 def _read(
-    pipe: LabelPipe, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    parts: Parts, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> tuple[SoftSpans, NDArray[np.bool_]]:
     """The spans, and of which tokens they, or their absence, say something (bool[T]).
 
     RAISES (ValueError): CRF825 to CRF846 for spans that can't be soft labels of the component.
     """
-    key, rows = pipe.loss.spans_key, []
+    key, rows = parts.loss.spans_key, []
     is_soft = np.zeros(int(starts[-1]), dtype=bool)
     shift = 0
     for example in examples:
@@ -90,9 +90,9 @@ def _read(
             tokens = slice(shift, shift + len(example.predicted))
             is_soft[tokens] = True
             for span, score, aligned in _aligned(example, key):
-                if span.label_ and span.label_ not in pipe.labels:
+                if span.label_ and span.label_ not in parts.labels:
                     place = f"doc.spans['{key}'] of '{span.doc.text[:40]}...', '{span.text}'"
-                    checks.labels(f"Component '{pipe.name}', {place}", [span.label_], pipe.labels)
+                    checks.labels(f"Component '{parts.name}', {place}", [span.label_], parts.labels)
                 if not span.label_:
                     is_soft[tokens][_touched(example, span)] = False
                 elif aligned is None:
@@ -100,8 +100,8 @@ def _read(
                     is_soft[tokens][_touched(example, span)] = False
                 elif score > 0.0 and len(aligned):
                     begin, end = shift + aligned.start, shift + aligned.end
-                    rows.append((begin, end, pipe.labels.index(span.label_), score))
-                    if ((starts > begin) & (starts < end)).any() and not pipe.annotation.spans_are_tokens:
+                    rows.append((begin, end, parts.labels.index(span.label_), score))
+                    if ((starts > begin) & (starts < end)).any() and not parts.annotation.spans_are_tokens:
                         report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")
                         is_soft[begin:end] = False
         shift += len(example.predicted)
@@ -127,14 +127,14 @@ def _touched(example: Example, span: Span) -> list[int]:
 
 
 def _fit(
-    pipe: LabelPipe, spans: SoftSpans, is_soft: NDArray[np.bool_], add: Callable[[list[int], str], None]
+    parts: Parts, spans: SoftSpans, is_soft: NDArray[np.bool_], add: Callable[[list[int], str], None]
 ) -> tuple[SoftSpans, NDArray[np.bool_]]:
     """The spans that there may be, with those of single tokens outside of all, in the order of their first tokens; and the
     tokens that they tell of.
 
     add (Callable): Reports a problem with some tokens.
     """
-    n_tokens, key, tokens_alone = len(is_soft), pipe.loss.spans_key, pipe.annotation.spans_are_tokens
+    n_tokens, key, tokens_alone = len(is_soft), parts.loss.spans_key, parts.annotation.spans_are_tokens
     if tokens_alone:
         length = spans.end - spans.begin
         at = ranges(spans.begin, spans.end)
@@ -165,7 +165,7 @@ def _fit(
 
 
 def _label(
-    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], pipe: LabelPipe
+    spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
     """The probabilities of states that spans imply, and which states these are at each token: bool[T, S]."""
     n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)
@@ -184,8 +184,8 @@ def _label(
     between = SoftTransitions(spans.begin[right], last[left], first[right], of_pairs)
     steps = SoftTransitions(*(np.concatenate(both) for both in zip(inside, between)))
     runs = _runs(spans, (first, last), is_soft, starts)
-    runs = runs._replace(goes_on=pipe.decoding.spans.continues)
-    by_token = np.zeros((n_tokens, len(pipe.decoding.label_of_states)), dtype=bool)
+    runs = runs._replace(goes_on=parts.decoding.spans.continues)
+    by_token = np.zeros((n_tokens, len(parts.decoding.label_of_states)), dtype=bool)
     by_token[ranges(pieces.begin, pieces.end), np.repeat(pieces.state, tags.lengths)] = True
     has_soft = np.diff(np.append(0, np.cumsum(is_soft))[starts]) > 0
     return SoftLabelling(pieces, steps, runs, has_soft), by_token

@@ -85,7 +85,7 @@ def measure(
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
-                prediction = predict(pipe, DocBatch.of(docs), scores)
+                prediction = predict(pipe.parts(), DocBatch.of(docs), scores)
                 if judge:
                     known = _judge(pipe, docs, references, prediction, known)
                     for label, of_doc in (item for _, counts in known for item in counts.items()):

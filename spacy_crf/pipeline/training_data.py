@@ -138,17 +138,17 @@ class TrainingData:
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Knowledge from the gold annotation, the alternatives, the incorrect spans and the soft labels."""
-        pipe, keys = self._pipe, Keys.of(self._pipe)
-        gold = pipe.annotation.gold(examples, starts, report)
+        parts, keys = self._pipe.parts(), Keys.of(self._pipe)
+        gold = parts.annotation.gold(examples, starts, report)
         if keys.incorrect:
-            supervision.refuse_contradictions(examples, keys.incorrect, pipe.annotation)
-        known = pipe.decoding.supervise(gold, examples, starts, keys, report)
+            supervision.refuse_contradictions(examples, keys.incorrect, parts.annotation)
+        known = parts.decoding.supervise(gold, examples, starts, keys, report)
         if keys.soft is not None:
             from . import soft_labels  # other losses do without
 
-            known = soft_labels.supervise(pipe, known, examples, starts, report)
+            known = soft_labels.supervise(parts, known, examples, starts, report)
         elif any(SOFT_LABELS in example.reference.spans for example in examples):
-            pipe.warn_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(pipe.loss).__name__)
+            parts.warn_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(parts.loss).__name__)
         return known
 
     def _usable(self, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:

@@ -182,7 +182,7 @@ class Annotation:
         for mention in found:
             yield mention.probability, mention.place in places
 
-    def look_for_lost(self, pipe: Any, docs: Any, scores: Any, preset: NDArray[np.uint64]) -> None:
+    def look_for_lost(self, parts: Any, docs: Any, scores: Any, preset: NDArray[np.uint64]) -> None:
         """Warns if another component of ours has put something where this one would find something else.
 
         scores: What the model of the component says of the Docs.

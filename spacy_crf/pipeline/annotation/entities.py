@@ -21,7 +21,7 @@ from ...types import Clamp
 from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
 
 if TYPE_CHECKING:
-    from ..labels import LabelPipe
+    from ..parts import Parts
     from ..prediction import Prediction
     from ..preset_annotation import PresetAnnotation
 
@@ -171,19 +171,21 @@ class Entities(Annotation):
         """Annotation that is there already and stays, by token, or None if there is none."""
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
-    def look_for_lost(self, pipe: "LabelPipe", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
+    def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
         """Warn once (CRFW423) if a component would find entities that overlap those of another one.
 
         scores: What the model gives for the Docs, whatever they bring.
         """
         n_before, present = _LOOKED_AT.get(self, 0), _entities(preset)
-        if n_before >= _MOST_DOCS or Warnings.CRFW423 in pipe.told or not len(present.start):
+        if n_before >= _MOST_DOCS or Warnings.CRFW423 in parts.told or not len(present.start):
             return
-        others = {name: labels for name, (first, labels) in _LATEST.items() if name != pipe.name and first() is docs[0]}
+        others = {
+            name: labels for name, (first, labels) in _LATEST.items() if name != parts.name and first() is docs[0]
+        }
         if not others:
             return
         _LOOKED_AT[self] = n_before + len(docs)
-        found = pipe.decoding.segments(pipe.decoding.best_tags(scores, None), scores.starts)
+        found = parts.decoding.segments(parts.decoding.best_tags(scores, None), scores.starts)
         at = np.full(int(docs.bounds[-1]), -1)  # which entity each token is part of
         at[ranges(present.start, present.end)] = np.repeat(np.arange(len(present.start)), present.end - present.start)
         for begin, end, label in zip(*(column.tolist() for column in found)):
@@ -191,12 +193,12 @@ class Entities(Annotation):
                 start, stop, kept = (int(column[n]) for column in present)
                 number = int(np.searchsorted(docs.bounds, start, side="right")) - 1
                 doc, shift = docs[number], int(docs.bounds[number])
-                kept_label, own = doc.vocab.strings[kept % (1 << 64)], pipe.labels[label]
+                kept_label, own = doc.vocab.strings[kept % (1 << 64)], parts.labels[label]
                 other = next((name for name, labels in others.items() if kept_label in labels), None)
                 if other is not None and (start, stop, kept_label) != (begin, end, own):
                     spans = doc[begin - shift : end - shift].text, doc[start - shift : stop - shift].text
                     told = {"other": other, "label": own, "kept_label": kept_label, "text": doc.text[:40]}
-                    pipe.warn_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
+                    parts.warn_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
                     return
 
     def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
