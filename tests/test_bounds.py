@@ -30,6 +30,8 @@ def _given(name):
         }
     if name in ("spacy_crf.LinearChain.v2", "spacy_crf.SemiMarkov.v2"):
         return {"tok2vec": spacy.registry.get("architectures", "spacy.HashEmbedCNN.v2")(**ENCODER)}
+    if name == "spacy_crf.OnnxTok2Vec.v1":
+        return {"path": "model.onnx"}
     if name == "spacy_crf.Pairs.v1":
         return {"function": lambda doc: []}
     return {}
