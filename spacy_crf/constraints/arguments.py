@@ -1,6 +1,6 @@
-"""Readers of the arguments in a rule's table: each function takes the value that the user wrote and returns the value for rules.
+"""Readers of the arguments of rules: each function takes the value that the user wrote and returns the value that the rule uses.
 
-RAISES (ValueError): With what the value must be.
+RAISES (ValueError): The message says what the value must be.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def text(value: Any) -> str:
 
 
 def labels(value: Any) -> Union[str, list[str]]:
-    """One label or several: a list; "*" stays."""
+    """A list of labels from one label or several; "*" stays "*"."""
     if value == "*":
         return value
     names = [value] if isinstance(value, str) else value

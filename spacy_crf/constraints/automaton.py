@@ -1,11 +1,11 @@
-"""Rules with a memory: finite automata over the events of a labelling, and graphs of states that keep them.
+"""Rules with a memory: finite automata over the events of a labelling, and graphs of states whose paths keep the rules.
 
 An automaton reads one event per token: the token is outside of all spans, begins a span of some label, is inside of one that
 began before, or stands for the break between two sentences of a document. Every tag scheme is translated into the
 same events (`SpanTags.events`), so a rule is written once.
 
-Steps and ends carry a score: 0 for what is all right, -inf for what is forbidden, something between as the price of
-breaking a soft rule.
+Steps and ends have a score: 0 if no rule is broken, -inf if they are forbidden, a number between as the price of breaking a soft
+rule.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ _FIRST_LABEL = 2
 
 
 class SpanTags:
-    """The spans that tags of a component spell.
+    """How the tags of a component spell spans.
 
     labels (list[str]): The labels.
     label_of (int64[S]): Label of each tag, -1 for tags outside of all spans.
-    continues (bool[S, S]): Tag j directly after tag i goes on with the span of i.
+    continues (bool[S, S]): Whether tag j directly after tag i continues the span of i.
 
     Tag S, which no component has, stands for the break between two sentences.
     """
@@ -42,16 +42,16 @@ class SpanTags:
         return _FIRST_LABEL + 2 * len(self.labels)
 
     def begins(self, label: int) -> int:
-        """The event: a span of this label begins."""
+        """Number of the event "a span of this label begins"."""
         return _FIRST_LABEL + label
 
     def inside(self, label: int) -> int:
-        """The event: a span of this label goes on."""
+        """Number of the event "a span of this label continues"."""
         return _FIRST_LABEL + len(self.labels) + label
 
     @cached_property
     def events(self) -> NDArray[np.int32]:
-        """Event of each tag after each tag: int32[S + 1, S + 1], where S is the break (or, in front, the beginning)."""
+        """Event of each tag after each tag: int32[S + 1, S + 1], where tag S is the break, or the beginning of a document."""
         size = len(self.label_of)
         events = np.full((size + 1, size + 1), BREAK, dtype=np.int32)
         events[:, :size] = np.where(self.label_of >= 0, _FIRST_LABEL + self.label_of, OUTSIDE)
@@ -59,9 +59,9 @@ class SpanTags:
         return events
 
     def events_of(self, tags: NDArray[np.int32], opening: Bools) -> NDArray[np.int32]:
-        """Events of tags laid end to end.
+        """Events of the tags of sequences laid end to end: int32[T].
 
-        opening (bool[T]): Where a sequence begins.
+        tags (int32[T]): The tags. opening (bool[T]): Where a sequence begins.
         """
         before = np.empty(len(tags), dtype=np.int64)
         before[1:] = tags[:-1]
@@ -69,7 +69,7 @@ class SpanTags:
         return self.events[before, tags]
 
     def segments_of(self, tags: NDArray[np.int32], opening: Bools) -> Segments:
-        """The spans that tags spell.
+        """The spans of a sequence of tags.
 
         tags (int32[T]): -1 for none. opening (bool[T]): Where a sequence begins.
         """
@@ -80,9 +80,9 @@ class SpanTags:
 class Automaton(NamedTuple):
     """A deterministic automaton; it starts in state 0."""
 
-    next: NDArray[np.int32]  # [Q, E] state after an event, -1 where it is forbidden
-    scores: Floats  # [Q, E] of a step
-    last: Floats  # [Q] of ending here
+    next: NDArray[np.int32]  # [Q, E] next state after an event, -1 if the event is forbidden
+    scores: Floats  # [Q, E] score of a step
+    last: Floats  # [Q] score of ending in a state
 
     @property
     def n_states(self) -> int:
@@ -93,14 +93,14 @@ class Automaton(NamedTuple):
         return not (self.last > -np.inf).any()
 
     def charge(self, states: Any, events: Any, price: float) -> None:
-        """Add a price to the steps out of some states with some events, in place; -inf forbids the steps."""
+        """Add a price to the steps from some states on some events, in place; -inf forbids the steps."""
         if price == -np.inf:
             self.next[states, events] = -1
         else:
             self.scores[states, events] += price
 
     def may_bind(self, length: int) -> bool:
-        """Whether it takes something off any sequence of so many events."""
+        """Whether the automaton lowers the score of some sequence of this many events."""
         free, reached = (self.next >= 0) & (self.scores == 0.0), np.arange(self.n_states) == 0
         for _ in range(length):
             if not free[reached].all():
@@ -124,13 +124,13 @@ class Automaton(NamedTuple):
 
 
 def make_automaton(n_states: int, n_events: int) -> Automaton:
-    """An automaton that stays where it is, and accepts everything."""
+    """An automaton whose steps all stay in their state, and that accepts every sequence."""
     following = np.repeat(np.arange(n_states, dtype=np.int32)[:, None], n_events, axis=1)
     return Automaton(following, np.zeros((n_states, n_events)), np.zeros(n_states))
 
 
 def per_sentence(automaton: Automaton) -> Automaton:
-    """An automaton that ends and starts anew at each break."""
+    """An automaton that ends at each break and starts anew behind it."""
     following, scores = automaton.next.copy(), automaton.scores.copy()
     following[:, BREAK] = np.where(automaton.last > -np.inf, 0, -1)
     scores[:, BREAK] = np.where(automaton.last > -np.inf, automaton.last, 0.0)
@@ -138,26 +138,26 @@ def per_sentence(automaton: Automaton) -> Automaton:
 
 
 def parted(automaton: Automaton) -> tuple[Floats, Automaton]:
-    """Split an automaton into the scores that it gives to events in whatever state, and the rest, which never rewards anything
-    and can be left out as long as nothing breaks it.
+    """Split an automaton into the scores that it gives to events in every state, and a rest that never raises a score, so that
+    the rest can be left out until a labelling breaks it.
 
-    RETURNS (float64[E], Automaton): -inf for events that it never allows.
+    RETURNS (float64[E], Automaton): Scores, -inf for events that the automaton never allows; and the rest.
     """
     allowed = automaton.next >= 0
     always = np.where(allowed, automaton.scores, -np.inf).max(axis=0)
     finite = np.where(always > -np.inf, always, 0.0)
-    always[BREAK] = 0.0  # it happens whatever the labelling is
+    always[BREAK] = 0.0  # breaks occur in every labelling
     last = automaton.last if automaton.accepts_nothing else automaton.last - automaton.last.max()
     return always, Automaton(automaton.next, np.where(allowed, automaton.scores - finite, 0.0), last)
 
 
 def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = None) -> Optional[Automaton]:
-    """The automaton of both: reachable pairs of states.
+    """The product automaton of two automata, over their reachable pairs of states.
 
-    max_states (int): Give up beyond.
-    RETURNS (Automaton): None if it has more states.
+    max_states (int): Largest number of states.
+    RETURNS (Automaton): None if the product has more states.
     """
-    # Events that neither tells apart are one.
+    # Events that neither automaton distinguishes are merged.
     columns = np.concatenate([first.next, second.next, first.scores, second.scores])
     _, representative, class_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
     class_of = class_of.reshape(-1)
@@ -165,7 +165,7 @@ def product(first: Automaton, second: Automaton, *, max_states: Optional[int] = 
     pairs = [(0, 0)]
     rows = []
     next_1, next_2 = first.next[:, representative].tolist(), second.next[:, representative].tolist()
-    for a, b in pairs:  # grows while it is read
+    for a, b in pairs:  # the loop appends to the list
         row = []
         for to in zip(next_1[a], next_2[b]):
             if to[0] < 0 or to[1] < 0:
@@ -189,7 +189,7 @@ def minimised(automaton: Automaton) -> Automaton:
     automaton = _trimmed(automaton)
     following = automaton.next
     scores = np.where(following >= 0, automaton.scores, 0.0)
-    # Events that it does not tell apart are one.
+    # Events that the automaton does not distinguish are merged.
     kinds = np.unique(np.concatenate([following, scores]), axis=1)[: len(following)].astype(np.int64)
     _, classes = np.unique(np.column_stack([scores, automaton.last, following >= 0]), axis=0, return_inverse=True)
     classes = classes.reshape(-1)
@@ -201,7 +201,7 @@ def minimised(automaton: Automaton) -> Automaton:
         if refined.max() == classes.max():
             break
         classes = refined
-    # Numbered in the order of their first member, so that the start stays state 0.
+    # Numbered by first member, so that the start remains state 0.
     _, members = np.unique(classes, return_index=True)
     order = np.argsort(members)
     number = np.empty(len(order), dtype=np.int32)
@@ -212,39 +212,39 @@ def minimised(automaton: Automaton) -> Automaton:
 
 
 def _trimmed(automaton: Automaton) -> Automaton:
-    """The automaton without states from which no end is allowed; a start that is one of them stays, and allows nothing."""
+    """The automaton without states that cannot reach an allowed end; such a start state stays and accepts nothing."""
     source, event = np.nonzero(automaton.next >= 0)
     target = automaton.next[source, event]
     useful = _reachable(target, source, automaton.last > -np.inf)
     useful[0] = True
     inside = useful[source] & useful[target]
     kept = np.flatnonzero(_reachable(source[inside], target[inside], np.arange(len(useful)) == 0))
-    number = np.full(len(useful) + 1, -1, dtype=np.int32)  # the last one for -1
+    number = np.full(len(useful) + 1, -1, dtype=np.int32)  # the last entry is for -1
     number[kept] = np.arange(len(kept))
     return Automaton(number[automaton.next[kept]], automaton.scores[kept], automaton.last[kept])
 
 
-# Tags times states of an automaton: the graph in which labellings that keep the rules are paths
+# Tags times states of an automaton: a graph whose paths are the labellings that keep the rules
 
 
 def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> StateGraph:
     """The graph of the labellings that an automaton accepts.
 
-    allowed (bool[S + 1, S + 1]): Which tag may follow which; arcs are made for these only. S is the break, whose row and
-        column say too which tags begin and end sequences.
-    RETURNS (StateGraph): Over S + 1 tags, its states ordered by tag; only those that lie on some path.
+    allowed (bool[S + 1, S + 1]): Which tag may follow which; the graph has arcs for these pairs only. Row and column S, the
+        break, also define the tags that may begin and end sequences.
+    RETURNS (StateGraph): The graph over S + 1 tags, with the states that lie on some path, ordered by tag.
     """
     n_tags, n_states = len(tags.label_of) + 1, automaton.n_states
     before, after = np.nonzero(allowed)  # tag pairs
     events = tags.events[before, after]
-    # State (tag, q) is number tag * Q + q. Every arc: a pair of tags, and a state of the automaton it is read in.
+    # State (tag, q) has number tag * Q + q. Each arc is a pair of tags and the automaton's state that reads it.
     q = np.arange(n_states)
     to = automaton.next[:, events]  # [Q, pairs]
     possible = (to >= 0) & (automaton.scores[:, events] > -np.inf)
     from_q, pair = np.nonzero(possible)
     source, target = before[pair] * n_states + from_q, after[pair] * n_states + to[from_q, pair]
     scores = automaton.scores[from_q, events[pair]]
-    # The first event is read in state 0; no sequence begins or ends with a break.
+    # State 0 reads the first event; no sequence begins or ends with a break.
     first = np.full((n_tags, n_states), -np.inf)
     opening = tags.events[-1, :-1]
     reached = automaton.next[0, opening]
@@ -262,14 +262,14 @@ def rule_graph(tags: SpanTags, automaton: Automaton, allowed: np.ndarray) -> Sta
 
 
 def copied(graph: StateGraph, tag_of: np.ndarray) -> StateGraph:
-    """A graph over copies of tags: it has each state of the given graph once for each copy of the state's tag.
+    """A graph over copies of tags: each state of the given graph occurs once for each copy of its tag.
 
     tag_of (int[C]): The tag of each copy, for all tags of the graph.
     """
     of_state, copy = np.nonzero(graph.tag_of[:, None] == tag_of)
     counts = np.bincount(of_state, minlength=len(graph.tag_of))
     before = np.cumsum(counts) - counts
-    # Every arc between every two copies of its states
+    # Each arc is copied for each pair of copies of its two states
     sizes = counts[graph.source] * counts[graph.target]
     arc = np.repeat(np.arange(len(sizes)), sizes)
     pair = np.arange(len(arc)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -287,7 +287,7 @@ def _in_order(source, target, scores, first, last, tag_of) -> StateGraph:
 
 
 def _reachable(source, target, start):
-    """States that arcs lead to from some states (bool[Q]), and these: bool[Q]."""
+    """The given states (bool[Q]) and all states that arcs reach from them: bool[Q]."""
     reached = start
     while True:
         grown = reached.copy()

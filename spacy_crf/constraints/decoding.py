@@ -1,11 +1,11 @@
-"""The best labelling that keeps all rules.
+"""Finds the best labelling that keeps all rules.
 
-The rules with a memory are added lazily: decode with the masks alone, add the automata of the rules that this labelling
-breaks, decode again, until none is broken. That is exact, because the best labelling of a relaxation is the best of all
-if it breaks nothing; and most documents need none. Sentences that break a rule of their own are decoded by themselves.
-The automata that were added are solved as one graph of states (`GraphSolver`), or as the programs decide that a rule set brings.
-The time limit bounds all of it: it is a `Budget` of work, each step of which takes off what it costs on a usual machine. When it
-is spent, the best labelling found so far is the answer.
+Rules with a memory are added lazily: decode with the masks alone, add the automata of the rules that this labelling breaks,
+decode again, until no rule is broken. That is exact, because the best labelling of a relaxation is the best of all if it breaks
+no rule; and most documents need no automata. Sentences that break a rule about sentences are decoded by themselves. The added
+automata are solved as one graph of states (`GraphSolver`), or by the rule set's programs. The time limit bounds the whole search:
+it is a `Budget` of work, from which each step subtracts its time on a usual machine. When the budget is spent, the best labelling
+found so far is the result.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,47 +21,47 @@ from ..types import Ints
 from .rule import PatternMatches, Rule
 from .rule_set import RuleSet, Text
 
-_MOST = 0.8  # of the budget, for a labelling that keeps all rules
-_FIRST_SHARE = 0.6  # of what is left of it, while not all automata are there
-_ONE_BY_ONE = 0.7  # share of the budget that is left as long as automata are added one after the other
-_BUILDING = 400  # tokens for which a graph takes as long as to build it
+_MOST = 0.8  # share of the budget for finding a labelling that keeps all rules
+_FIRST_SHARE = 0.6  # share of the remaining budget for each search while automata are missing
+_ONE_BY_ONE = 0.7  # share of the budget that must be left for adding automata one at a time
+_BUILDING = 400  # tokens whose search takes as long as building the graph
 # Seconds on a usual machine
-CALL = 2e-4  # of a question, whatever its size
-READ = 2e-8  # of a token that an automaton reads
-_ARC = 2e-9  # of an arc in a graph of states, for each token
+CALL = 2e-4  # of one call, whatever its size
+READ = 2e-8  # of one token that an automaton reads
+_ARC = 2e-9  # of one arc in a graph of states, for each token
 
-_STEP = 1e-9  # of a sum in a recursion
+_STEP = 1e-9  # of one sum in a recursion
 
 Tags = NDArray[np.int32]
 
 
 class Decoded(NamedTuple):
-    """Best labellings of a batch, and which rules and proofs they lack."""
+    """Best labellings of a batch, with the rules that they break and the documents without a proof."""
 
     tags: Tags  # [T]
-    relaxed: dict[int, list[Rule]]  # the rules that a document does not keep, by its number
-    unfinished: list[int]  # documents for which the time was up
-    solved: dict[int, list[str]]  # how documents were decoded that broke a rule at first: names of the rules added
+    relaxed: dict[int, list[Rule]]  # rules that a document does not keep, by number of the document
+    unfinished: list[int]  # documents whose budget was spent
+    solved: dict[int, list[str]]  # names of the rules that were added for documents that broke a rule at first
     approximate: list[int]  # documents with ties that are decoded as chains
 
 
 class KeptRules(NamedTuple):
-    """Places of the rules that hold, decided once for all questions about a batch of documents."""
+    """Places of the rules that apply, decided once for all questions about a batch of documents."""
 
     places: frozenset[int]
-    instead: Mapping[int, frozenset[int]]  # other places, for some documents
+    instead: Mapping[int, frozenset[int]]  # different places for some documents
 
 
 class Documents(NamedTuple):
-    """Scores of documents without the rules, and the facts that rules depend on."""
+    """Scores of documents before any rule, and the facts about tokens that rules depend on."""
 
     scores: Any
     clamp: Any
     facts: PatternMatches
-    words: Optional[NDArray[np.uint64]]  # [T] for rules about texts
+    words: Optional[NDArray[np.uint64]]  # [T] for rules about texts of spans
 
     def at(self, tokens: slice) -> "Documents":
-        """One document of these, or one sentence."""
+        """The part of these documents at some tokens: one document, or one sentence."""
         words = None if self.words is None else self.words[tokens]
         return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
 
@@ -81,7 +81,7 @@ def decode(
     doc_starts (int64[D + 1]): Where the documents start.
     kept (KeptRules): The rules to apply; by default all rules that can be kept, tried in their order.
     structure (Structure): Finds the best labellings under the rules that need no memory; by default the structure of `rules`.
-    make_search (Callable): Makes the search for the best labelling of a document that breaks a rule, a `RuleSearch` by default.
+    make_search (Callable): Makes the search for a document whose labelling breaks a rule, a `RuleSearch` by default.
     """
     structure, make_search = structure or rules.structure, make_search or RuleSearch
     scores, clamp, facts, words = documents
@@ -99,10 +99,10 @@ def decode(
     if kept is not None:
         broken[list(kept.instead)] = True
     decoded = Decoded(tags, {}, [], {}, [])
-    [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # of no tokens nothing else can be said
+    [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # an empty document has one labelling
     for d in to_solve.tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        of_doc = rules.upto(tokens.stop - tokens.start)  # so that the answer is the same beside other documents
+        of_doc = rules.upto(tokens.stop - tokens.start)  # so that the result does not depend on the other documents
         search = make_search(of_doc, documents.at(tokens), Budget(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:
             first = tags[tokens].copy() if of_doc is rules else None
@@ -121,39 +121,39 @@ def decode(
 
 
 class Budget:
-    """The work that the search for a labelling may take, in seconds that it takes on a usual machine. Work is counted and not
-    timed, so an answer does not depend on the hour and the machine.
+    """Work that the search for a labelling may take, in seconds on a usual machine. The search counts its work and reads no
+    clock, so its result does not depend on the load of the machine.
 
-    seconds (float): Work that may be spent.
-    whole (Budget): The budget that this is a part of, None for a whole one.
+    seconds (float): Largest amount of work.
+    whole (Budget): The budget that contains this one, or None.
     """
 
     def __init__(self, seconds: float, whole: "Optional[Budget]" = None):
         self._whole, self._seconds = whole or self, max(seconds, 1e-9)
-        self._spent = 0.0  # of the whole
+        self._spent = 0.0  # counted in whole budgets only
         self._until = self._whole._spent + self._seconds
 
     @property
     def left(self) -> float:
-        """Seconds left; 0 or less when none are."""
+        """Remaining seconds; 0 or less if the budget is spent."""
         return self._until - self._whole._spent
 
     @property
     def share_left(self) -> float:
-        """Share of the seconds that is left."""
+        """Remaining share of the seconds."""
         return self.left / self._seconds
 
     def spend(self, seconds: float) -> None:
-        """Take work off the whole budget and all its parts."""
+        """Subtract work from this budget and from the whole budget."""
         self._whole._spent += seconds
 
     def part(self, share: float) -> "Budget":
-        """A budget of a share of what is left."""
+        """A budget with a share of the remaining seconds."""
         return Budget(share * self.left, self._whole)
 
 
 class Answer(NamedTuple):
-    tags: Optional[Tags]  # None if there was no time to find any
+    tags: Optional[Tags]  # None if the budget was spent before a labelling was found
     relaxed: list[Rule]
     finished: bool
     added: list[str]
@@ -161,31 +161,31 @@ class Answer(NamedTuple):
 
 
 class RuleSearch:
-    """The search for the best labelling of one document.
+    """Searches for the best labelling of one document under rules.
 
-    document (Documents): A single one.
-    budget (Budget): The work that it may take.
-    of_sentence (bool): Whether it is a sentence, and only rules about sentences are looked at.
+    document (Documents): The document.
+    budget (Budget): Work that the search may take.
+    of_sentence (bool): Whether the document is a sentence, so that only rules about sentences apply.
     """
 
     def __init__(self, rules: RuleSet, document: Documents, budget: Budget, *, of_sentence: bool = False):
         self.rules, self.document, self.budget = rules, document, budget
         self._of_sentence = of_sentence
         self._starts = document.scores.starts
-        self._decoded: dict[frozenset[int], Tags] = {}  # the best labellings under masks, -1 for none
+        self._decoded: dict[frozenset[int], Tags] = {}  # by places of the rules: best labelling, -1 for none
         self._finished = True
         self._added: list[str] = []
 
     def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
-        """Note the best labelling under the masks of some rules (int32[T], -1 for none); it is found if it is not given."""
+        """Store the best labelling under the masks of some rules (int32[T], -1 for none), or compute it if `tags` is None."""
         if tags is None:
             scores, clamp, facts, _ = self.document
             tags = self.rules.structure.viterbi(self.rules.decodable(scores, facts, kept), clamp=clamp).states
         self._decoded[kept & self.rules.decodable_places] = tags
 
     def best(self) -> Answer:
-        """The best labelling. Where none keeps all rules, the hard rules are added one by one, in their order, and those yield
-        with which no labelling is left."""
+        """Find the best labelling. If no labelling keeps all rules, the search adds the hard rules one by one in their order, and
+        drops each rule that leaves no labelling."""
         rules = self.rules
         found = self._solve(rules.places, self.budget.part(_MOST))
         if found is not None:
@@ -207,17 +207,17 @@ class RuleSearch:
             kept |= {rule.place}
         if not made_for <= kept <= keeps:
             found = self._solve(kept, self.budget)
-            self._finished &= found is not None  # there is one
+            self._finished &= found is not None  # a labelling exists, so None means that the budget was spent
             tags = tags if found is None else found
         return Answer(tags, relaxed, self._finished, self._added)
 
     def under(self, kept: frozenset[int]) -> Answer:
-        """The best labelling under rules, given by their places, that some labelling keeps."""
+        """The best labelling under some rules, given by their places, if at least one labelling keeps them all."""
         found = self._solve(kept, self.budget)
         return Answer(found, [], self._finished and found is not None, self._added)
 
     def _solve(self, kept: frozenset[int], budget: Budget) -> Optional[Tags]:
-        """The best labelling under some rules, None if there is none or it was not found in time."""
+        """The best labelling under some rules; None if there is none or the search ran out of budget."""
         rules = self.rules
         automata = [n for n in rules.automata_of(kept) if not self._of_sentence or rules.automata[n].rule.in_sentence]
         if not rules.impossible.isdisjoint(automata):
@@ -251,7 +251,7 @@ class RuleSearch:
             texts += clashing
             names = [rules.automata[n].rule.name for n in sorted(broken)] + [rule.name for rule, _ in clashing]
             self._added += [name for name in dict.fromkeys(names) if name not in self._added]
-            settled.clear()  # what is decoded now is all of the document
+            settled.clear()  # from here on the search decodes the whole document
             part = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
             tags, finished = solver.solve(frozenset(active), texts, part)
         self._finished &= finished
@@ -260,7 +260,7 @@ class RuleSearch:
     def _better(
         self, solver: "GraphSolver", tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[Tags, bool]:
-        """A labelling that keeps all rules, or a better one that is found in time; and whether it is the best one."""
+        """A better labelling that keeps all rules, or the given one if none is found; and whether it is proved to be best."""
         found, finished = solver.go_on(self.budget)
         broken, clashing = self._broken(found, automata, kept)
         return (tags, False) if broken - solver.active or clashing else (found, finished)
@@ -274,14 +274,14 @@ class RuleSearch:
 
     @cached_property
     def recursion(self) -> float:
-        """Estimated seconds of a recursion over the document."""
+        """Estimated seconds of one recursion over the document."""
         scores, states = self.document.scores, len(self.rules.tags.label_of)
         return seconds_of_recursion(len(scores[0]), states, len(getattr(scores, "lengths", "1")))
 
     def _with_sentences(self, kept: frozenset[int], tags: Tags, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Decode each sentence that breaks a rule about sentences by itself.
+        """Decode separately each sentence that breaks a rule about sentences.
 
-        RETURNS (int32[T] or None, bool): None if there is no labelling; and whether that is certain, or it is the best one."""
+        RETURNS (int32[T] or None, bool): The labelling or None; and whether that result is proved."""
         starts, tags = self._starts, tags.copy()
         totals = self.rules.totals(tags, starts, starts)
         inner = frozenset(rule.place for rule in self.rules.rules if rule.in_sentence)
@@ -305,7 +305,7 @@ class RuleSearch:
     def _broken(
         self, tags: Tags, automata: list[int], kept: frozenset[int]
     ) -> tuple[set[int], list[tuple[Rule, Text]]]:
-        """The automata that take something off a labelling, and the texts that have several labels in it."""
+        """The automata that lower the score of a labelling, and the texts to which it gives several labels."""
         [totals] = self.rules.totals(tags, self._starts, np.array([0, len(tags)]))
         clashing = self._clashing(tags, kept)
         self.budget.spend(CALL + READ * len(tags) * (1 + len(automata)))
@@ -318,7 +318,7 @@ class RuleSearch:
         return self.rules.clashing(tags, self._starts, np.array([0, len(tags)]), self.document.words, asked)
 
     def _keeps(self, tags: Tags, made_for: frozenset[int]) -> frozenset[int]:
-        """Places of the rules that a labelling keeps, which is the best one under the masks of some rules (made_for)."""
+        """Places of the rules that a labelling keeps; the labelling is the best one under the masks of the rules `made_for`."""
         rules, document = self.rules, self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
         breaks = {rules.automata[n].rule.place for n in broken} | {rule.place for rule, _ in clashing}
@@ -326,7 +326,7 @@ class RuleSearch:
         for rule in rules.local:
             if rule.place in made_for:
                 keeps.add(rule.place)
-            elif self.budget.left > 0.0:  # otherwise it yields
+            elif self.budget.left > 0.0:  # otherwise the rule is dropped
                 masked = rules.apply(document.scores, document.facts, {rule.place})
                 keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
                 self.budget.spend(CALL + self.recursion)
@@ -334,14 +334,14 @@ class RuleSearch:
 
 
 class GraphSolver:
-    """Finds the best labelling of a document under automata, through the graph of all their states. A rule set may bring a
-    solver that does more (`RuleSet.programs`).
+    """Finds the best labelling of a document under automata, in the graph of all their states. A rule set may have a more general
+    solver (`RuleSet.programs`).
 
-    search (RuleSearch): The search that asks, again and again, as it adds rules.
-    kept (frozenset[int]): Places of the rules whose masks hold.
+    search (RuleSearch): The search that calls the solver, repeatedly, as it adds rules.
+    kept (frozenset[int]): Places of the rules whose masks apply.
     """
 
-    active: frozenset[int] = frozenset()  # automata under which `go_on` searches
+    active: frozenset[int] = frozenset()  # automata of the latest search, which `go_on` continues
 
     def __init__(self, search: RuleSearch, kept: frozenset[int]):
         self._search, self._kept = search, kept
@@ -351,7 +351,7 @@ class GraphSolver:
     ) -> tuple[Optional[Tags], bool]:
         """The best labelling under some automata in which some texts have one label each.
 
-        RETURNS (int32[T] or None, bool): None if there is none, or it was not found; and whether it is so for sure.
+        RETURNS (int32[T] or None, bool): The labelling, None if none exists or none was found; and whether the result is proved.
         """
         graph = None if texts else self._search.rules.graph(active)
         if graph is None:
@@ -363,7 +363,7 @@ class GraphSolver:
         return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
 
     def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Search on where `solve` found a labelling and did not prove that it is the best one. A graph's always is."""
+        """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does."""
         raise NotImplementedError
 
 

@@ -1,8 +1,8 @@
 """The base of all rules. A rule is a plain table, such as ``{"rule": "at_most", "label": "ZIP", "n": 1}``.
 
-Every rule may have a ``name``, for messages, and a ``weight``. Without a weight it is hard; with one, each place where it is
-broken costs that much in log-odds (a negative weight is a bonus). ``label`` is one label, a list of labels, or "*" for all of
-them; rules that count or measure spans do so for each label separately.
+Every rule may have a ``name``, for messages, and a ``weight``. Without a weight the rule is hard; with one, each violation costs
+that much in log-odds (a negative weight is a bonus). ``label`` is one label, a list of labels, or "*" for all of them; rules that
+count or measure spans do so for each label separately.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ NO_SPAN = "O"
 
 
 class Match(NamedTuple):
-    """Where the pattern of a rule matches."""
+    """Where the pattern of a rule matches in the T tokens of a batch."""
 
     covered: Bools  # [T] tokens that are part of a match
     begins: Bools  # [T] first tokens of matches
@@ -28,17 +28,17 @@ class Match(NamedTuple):
 
 
 class WordKinds(NamedTuple):
-    """Matches of patterns that look at one word each. Words that the same patterns match are of one kind."""
+    """Matches of patterns that read one word each. A kind is a set of words that the same patterns match."""
 
-    of_token: NDArray[np.int32]  # [T]
-    matched: Bools  # [K, N] the kinds that each pattern matches
-    places: Mapping[int, int]  # the column of each rule, by its place
+    of_token: NDArray[np.int32]  # [T] kind of each token's word
+    matched: Bools  # [K, N] whether each of N patterns matches each kind
+    places: Mapping[int, int]  # column of each rule in `matched`, by the rule's place
 
 
 class PatternMatches(dict):
-    """Finds of patterns and functions in a batch of documents: a Match, or the allowed tags (bool[T, S]), by place of the rule.
+    """Matches of patterns, and tags that functions allow, in a batch of documents: a Match, or bool[T, S], by place of the rule.
 
-    words (WordKinds): In place of a Match, for rules whose patterns look at single words.
+    words (WordKinds): Matches of the rules whose patterns read single words, in place of Match objects.
     """
 
     def __init__(self, found: Optional[Mapping[int, Any]] = None, words: Optional[WordKinds] = None):
@@ -52,7 +52,7 @@ class PatternMatches(dict):
         return Match(found, found, found)
 
     def of_labels(self, label_of: Ints) -> "PatternMatches":
-        """Allowed tags as allowed labels: a label is allowed where any of its tags is.
+        """The same matches with allowed labels in place of allowed tags: a label is allowed where any of its tags is.
 
         label_of (int64[S]): The label of each tag, -1 for none.
         """
@@ -64,7 +64,7 @@ class PatternMatches(dict):
         return PatternMatches(found, self.words)
 
     def at(self, tokens: Union[slice, Ints]) -> "PatternMatches":
-        """The finds at some of the tokens."""
+        """The matches at some of the tokens."""
         words = None if self.words is None else self.words._replace(of_token=self.words.of_token[tokens])
         cut = {
             place: Match(*(array[tokens] for array in fact)) if isinstance(fact, Match) else fact[tokens]
@@ -74,14 +74,14 @@ class PatternMatches(dict):
 
 
 class Violations(NamedTuple):
-    """Which tags and which pairs of neighbouring tags break a rule; None for none."""
+    """Tags and pairs of neighbouring tags that break a rule; None for none."""
 
     emissions: Optional[Bools] = None  # [T, S]
     transitions: Optional[Bools] = None  # [S, S] at all tokens
     first: Optional[Bools] = None  # [S]
-    # bool[T] and bool[S, S]: pairs whose second tag stands at one of these tokens
+    # bool[T] and bool[S, S]: pairs whose second tag is at one of these tokens
     steps: Optional[tuple[Bools, Bools]] = None
-    # bool[T] and bool[S]: these tags at these tokens, in place of emissions, of which they are a small part
+    # bool[T] and bool[S]: these tags at these tokens; replaces `emissions` where few tags break the rule
     tags_at: Optional[tuple[Bools, Bools]] = None
 
     @property
@@ -89,7 +89,7 @@ class Violations(NamedTuple):
         return self.emissions is not None or self.tags_at is not None
 
     def add_price(self, scores: Floats, price: float) -> None:
-        """Add the price to scores of states at tokens (float64[T, S]) where the rule is broken, in place."""
+        """Add the price to the scores of states (float64[T, S]) at the tokens where they break the rule, in place."""
         if self.emissions is not None:
             scores[self.emissions] += price
         if self.tags_at is not None:
@@ -101,9 +101,9 @@ class Violations(NamedTuple):
 class Rule:
     """Base of the rules.
 
-    table: What the user wrote; it is saved with the model.
+    table: The rule as the user wrote it; it is saved with the model.
     place (int): Place in the list of rules.
-    weight (Optional[float]): What it costs to break the rule once; None if it must not be broken.
+    weight (Optional[float]): Cost of breaking the rule once; None for a hard rule.
     """
 
     table: Table
@@ -113,20 +113,20 @@ class Rule:
     arguments: dict[str, Any] = field(repr=False)
 
     required: ClassVar[dict[str, Callable]] = {}
-    optional: ClassVar[dict[str, tuple[Callable, Any]]] = {}  # reader and default
+    optional: ClassVar[dict[str, tuple[Callable, Any]]] = {}  # reader and default of each optional argument
 
-    reads_pattern: ClassVar[bool] = False  # asks for a Match
-    reads_tags: ClassVar[bool] = False  # asks for what a registered function allows: bool[T, S]
-    local: ClassVar[bool] = False  # forbids tags and pairs of neighbours, without a memory
-    by_token: ClassVar[bool] = False  # depends on the match of each token alone
-    global_: ClassVar[bool] = False  # no small automaton holds it
-    by_label: ClassVar[bool] = False  # holds for each label separately: one automaton for each
-    segment_scores: ClassVar[str] = "tokens"  # which scores of a segment its mask is for: "tokens", "begins" or "ends"
+    reads_pattern: ClassVar[bool] = False  # takes a Match
+    reads_tags: ClassVar[bool] = False  # takes the tags that a registered function allows: bool[T, S]
+    local: ClassVar[bool] = False  # forbids tags and pairs of neighbouring tags, without a memory
+    by_token: ClassVar[bool] = False  # depends only on the match of each token
+    global_: ClassVar[bool] = False  # has no small automaton
+    by_label: ClassVar[bool] = False  # applies to each label separately: one automaton per label
+    segment_scores: ClassVar[str] = "tokens"  # scores of a segment that its mask changes: "tokens", "begins" or "ends"
     bounds_length: ClassVar[bool] = False  # forbids some lengths of segments, see `broken_lengths`
 
     @property
     def kind(self) -> str:
-        """The name by which users ask for such a rule."""
+        """Name of this kind of rule in a rule's table."""
         return self.table["rule"]
 
     @property
@@ -135,7 +135,7 @@ class Rule:
 
     @property
     def price(self) -> float:
-        """Score of breaking the rule once."""
+        """Score that a labelling gets for breaking the rule once."""
         return -np.inf if self.weight is None else -self.weight
 
     def __getattr__(self, name: str) -> Any:
@@ -144,10 +144,10 @@ class Rule:
             return arguments[name]
         raise AttributeError(name)
 
-    # A kind of rule overrides what applies to it.
+    # Methods that kinds of rules override.
 
     def check(self) -> Optional[str]:
-        """Find a fault of the arguments together. RETURNS (Optional[str]): The fault, None if there is none."""
+        """Check the arguments against each other. RETURNS (Optional[str]): The fault, None if there is none."""
         return None
 
     def names(self) -> Iterable[str]:
@@ -155,7 +155,7 @@ class Rule:
         return [] if self.arguments.get("label") in (None, "*") else self.label
 
     def violations(self, tags: SpanTags, found: Any, opening: Bools, closing: Bools) -> Violations:
-        """Where labellings break a local rule.
+        """Tags and pairs of tags with which a labelling breaks a local rule.
 
         found: The Match, or the allowed tags.
         opening, closing (bool[T]): First and last tokens of sequences.
@@ -164,23 +164,23 @@ class Rule:
 
     @property
     def in_sentence(self) -> bool:
-        """Whether a sentence keeps the rule whatever the other sentences are."""
+        """Whether each sentence keeps or breaks the rule by itself."""
         return self.arguments.get("per") == "sentence" or self.bounds_length
 
     @property
     def counts_to(self) -> int:
-        """The largest number that its automata count to."""
+        """Largest number that the rule's automata count to."""
         return 0
 
     def automata(self, tags: SpanTags, most: int) -> list[Automaton]:
         """Automata that together accept the labellings that keep a rule with a memory.
 
-        most (int): Tokens of the longest document that the automata are for: they do not count further.
+        most (int): Tokens of the longest document for which the automata are made: they count no further.
         """
         return []
 
     def broken_lengths(self, tags: SpanTags, longest: int) -> Bools:
-        """Lengths of segments that break a rule that bounds lengths: bool[longest, S]."""
+        """Lengths of segments that break a rule about lengths: bool[longest, S]."""
         raise NotImplementedError
 
     def labels(self, tags: SpanTags, argument: str = "label") -> list[int]:
@@ -189,11 +189,11 @@ class Rule:
         return list(range(len(tags.labels))) if value == "*" else [tags.labels.index(name) for name in value]
 
     def _tags(self, tags: SpanTags) -> Bools:
-        """bool[S]: tags of the labels that the rule is about."""
+        """Tags of the labels that the rule is about: bool[S]."""
         return np.isin(tags.label_of, self.labels(tags))
 
     def _is_label(self, tags: SpanTags, names: Iterable[str]) -> Bools:
-        """bool[S]: tags of the named labels; O stands for tags outside of all spans."""
+        """Tags of the named labels: bool[S]; "O" names the tags outside of all spans."""
         numbers = [-1 if name == NO_SPAN else tags.labels.index(name) for name in names]
         return np.isin(tags.label_of, numbers)
 

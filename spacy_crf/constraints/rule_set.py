@@ -1,4 +1,4 @@
-"""The rules of a component, compiled against its tags: masks for rules without a memory, automata for the others."""
+"""The rules of a component, compiled for its tags: masks for rules without a memory, automata for the others."""
 
 from collections.abc import Callable, Hashable, Iterable
 from copy import copy
@@ -21,18 +21,17 @@ from .automaton import BREAK, Automaton, SpanTags, make_automaton, minimised, pa
 from .rule import PatternMatches, Rule, Violations, WordKinds
 from .settings import MOST_GRAPH_STATES, Constraints
 
-Text = tuple[int, ...]  # its scope, and its words
+Text = tuple[int, ...]  # scope and words of a text
 
-_SHORT = 256  # tokens of documents for which rules are compiled at first; for longer ones again, if they count further
-_MOST_KEPT = 1_000  # answers, about sets of rules
+_SHORT = 256  # tokens: rules are compiled for documents up to this length first, and again for longer ones
+_MOST_KEPT = 1_000  # cached results about sets of rules
 
 
 class Cache(dict):
-    """Answers to questions that are asked again. It starts anew when it is full. Threads that share it may find the same answer
-    twice, nothing worse."""
+    """Cache of results. A full cache starts anew. Threads that share a cache may compute a result twice, which does no harm."""
 
     def find(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The answer to a question, made if it is not known."""
+        """The cached result for a key, computed at first use."""
         try:
             return self[key]
         except KeyError:
@@ -48,17 +47,17 @@ class RuleAutomaton(NamedTuple):
 
     rule: Rule
     automaton: Automaton
-    label: Optional[int]  # the label it is about, None for one that is about all that the rule names
+    label: Optional[int]  # the label of the automaton, None for an automaton about all labels of the rule
 
 
 class RuleSet:
-    """Rules that are enforced together. For chains of segments see `segment_rules`.
+    """Rules that apply together. For chains of segments see `segment_rules`.
 
-    constraints (Constraints): The rules, and how they are enforced.
+    constraints (Constraints): The rules and their settings.
     tags (SpanTags): The tags of the component.
-    mask (TransitionMask): What its tag scheme allows.
-    structure (Structure): Finds the best labellings under the rules without a memory, exactly if it is None.
-    make_programs (Callable): Makes an object whose `solver` solves automata that fit into no graph of states, see `lab.programs`.
+    mask (TransitionMask): Transitions that the tag scheme allows.
+    structure (Structure): Finds the best labellings under the rules without a memory; None for an exact search.
+    make_programs (Callable): Makes an object whose `solver` takes automata too large for a graph of states, see `lab.programs`.
     of_segments (bool): Whether every segment begins a new span. Rules about tokens, ends and lengths of spans are then masks, and
         automata read one event per segment.
     """
@@ -96,18 +95,18 @@ class RuleSet:
         self.allowed[:size, size] = mask.last
         self.allowed[size, size] = False
         self._masks_of = Cache()
-        self.told: set[str] = set()  # what was said about rules that probabilities leave out
+        self.told: set[str] = set()  # warnings already given about rules that probabilities leave out
         self._by_tokens = {_SHORT: self}
         self._compile(_SHORT)
         self._check_consistency()
 
     def _compile(self, most: int) -> None:
-        """Make the automata, for documents of at most so many tokens."""
+        """Make the automata for documents of at most `most` tokens."""
         self._most = most
         for derived in ("decodable_places", "fitting", "left_out"):
             self.__dict__.pop(derived, None)
         self.automata = [
-            # Larger ones than fit into max_states are taken as they are
+            # Automata that are much larger than max_states are not minimised
             RuleAutomaton(rule, minimised(made) if made.n_states <= 2 * self.constraints.max_states else made, label)
             for rule in self.rules
             if rule not in self.local
@@ -120,7 +119,7 @@ class RuleSet:
         self.programs = None if self._make_programs is None else self._make_programs(self)
 
     def upto(self, tokens: int) -> "RuleSet":
-        """The rules compiled for documents of at most so many tokens."""
+        """The rules compiled for documents of at most this many tokens."""
         most = _SHORT
         while most < tokens and any(rule.counts_to > most for rule in self.rules):
             most += most // 2
@@ -132,7 +131,7 @@ class RuleSet:
 
     @cached_property
     def of_segments_too(self) -> "RuleSet":
-        """These rules for labellings that are sets of spans."""
+        """These rules compiled for labellings that are sets of spans."""
         if self.of_segments:
             return self
         return segment_rules(self.constraints, list(self.tags.labels), make_programs=self._make_programs)
@@ -168,7 +167,7 @@ class RuleSet:
 
     @cached_property
     def decodable_places(self) -> frozenset[int]:
-        """Places of the rules that change what `decodable` gives."""
+        """Places of the rules that affect `decodable`."""
         lifting = {rule.place for (rule, _, _), (always, _) in zip(self.automata, self.parts) if always.any()}
         return lifting.union(rule.place for rule in self.local)
 
@@ -179,15 +178,15 @@ class RuleSet:
     def broken(self, totals: Floats, kept: Optional[Iterable[int]] = None) -> Bools:
         """Documents whose labelling breaks a rule with a memory: bool[D].
 
-        totals (float64[D, N]): What the automata take off it.
-        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        totals (float64[D, N]): Scores that the automata give to the labellings.
+        kept (Iterable[int]): Places of the rules that apply, all of them by default.
         """
         automata = slice(None) if kept is None else self.automata_of(kept)
         return (totals[:, automata] < 0.0).any(axis=1)
 
     def decodable(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
-        """Scores with the rules that have no memory (`apply`), and with the scores that automata give to an event whatever was
-        before. What remains of the automata only takes something off."""
+        """Scores with the rules without a memory (`apply`), and with the scores that automata give to events in every state. The
+        rests of the automata only lower scores."""
         ruled = self.apply(scores, facts, kept)
         key = None if kept is None else frozenset(kept)
         lift = self._lifts.find(key, lambda: self._lift(key))
@@ -201,11 +200,11 @@ class RuleSet:
         return lift[self.tags.events] if lift.any() else None
 
     def apply(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
-        """Scores with the rules without a memory: -inf where a hard one is broken, less where a soft one is.
+        """Scores with the rules without a memory: -inf where a hard rule is broken, lower by the price where a soft one is.
 
-        scores: Potentials of B sequences; they stay as they are.
-        facts (PatternMatches): What patterns and functions say of the tokens.
-        kept (Iterable[int]): Places of the rules that hold, all of them by default.
+        scores: Potentials of B sequences, which are not changed.
+        facts (PatternMatches): Matches of patterns and functions in the tokens.
+        kept (Iterable[int]): Places of the rules that apply, all of them by default.
         """
         masks, priced, of_tokens = self._masks(kept, facts.words), named(scores), scores._fields[0]
         n_tokens = len(priced[of_tokens])
@@ -235,7 +234,7 @@ class RuleSet:
         return scores._replace(**priced)
 
     def _masks(self, kept: Optional[Iterable[int]], words: Optional[WordKinds]) -> "_Masks":
-        """The masks of some rules; made once, and again when words of a new kind were met."""
+        """The masks of some rules; made once, and again when a batch has words of a new kind."""
         key = None if kept is None else frozenset(kept)
         masks = self._masks_of.find(key, lambda: self._make_masks(key, words))
         if masks.matched is not (None if words is None else words.matched):
@@ -267,16 +266,16 @@ class RuleSet:
         return _Masks(None if words is None else words.matched, transitions, first, prices, others)
 
     def binding(self, kept: Iterable[int], length: int) -> frozenset[int]:
-        """Automata of some rules, given by their places, that a labelling of so many tokens and breaks may break."""
+        """Automata of some rules, given by their places, that a labelling with this many tokens and breaks can break."""
         return frozenset(n for n in self.automata_of(kept) if self.automata[n].automaton.may_bind(length))
 
     def lifts(self, n: int) -> bool:
-        """Whether an automaton gives a score to some event whatever was before."""
+        """Whether automaton n gives a score to some event in every state."""
         return bool(self.parts[n][0].any())
 
     def clashing(self, states, starts, doc_starts, words, rules: Iterable[Rule]) -> list[tuple[Rule, Text]]:
-        """Texts whose spans have several labels in a labelling (int32[T]), against some of the rules about texts. The scope of a
-        text is the number of its sequence or of its document."""
+        """Texts whose spans have several labels in a labelling (int32[T]) and thereby break one of some rules. The scope of a
+        text is the number of its sequence or document."""
         found = []
         for rule in rules:
             of_scope = starts if rule.per == "sentence" else doc_starts
@@ -285,18 +284,18 @@ class RuleSet:
         return found
 
     def graph_size(self, automata: frozenset[int]) -> float:
-        """Upper estimate of the arcs of the graph of some automata, inf if they may be too large together."""
+        """Upper estimate of the number of arcs in the graph of some automata; inf if the product may be too large."""
         states = np.prod([float(self.automata[n].automaton.n_states) for n in automata])
         arcs = self.allowed.sum() * states ** (2 if self.of_segments else 1)
         return float(arcs) if states <= self.most_states else np.inf
 
     @property
     def most_states(self) -> int:
-        """States of the largest automaton of several rules: `max_states`, or fewer where there are many tags."""
+        """Largest number of states in a product of automata: `max_states`, or fewer if there are many tags."""
         return min(self.constraints.max_states, MOST_GRAPH_STATES // len(self.allowed))
 
     def graph(self, automata: frozenset[int]) -> Any:
-        """Inference under some of the automata, None if their product has more than `most_states`."""
+        """Structure over the graph of some automata; None if their product has more than `most_states` states."""
         return self._graphs.find(automata, lambda: self._make_graph(automata))
 
     def _make_graph(self, automata: frozenset[int]) -> Any:
@@ -310,9 +309,9 @@ class RuleSet:
     # ---------------------------------------------------------------------------------------------------------- paths
 
     def totals(self, states: NDArray[np.int32], starts: Ints, doc_starts: Ints) -> Floats:
-        """Scores (at most 0) that automata give to the labelling of each document: float64[D, N], -inf where one forbids it.
+        """Scores (at most 0) of the labelling of each document by each automaton: float64[D, N], -inf for forbidden.
 
-        states (int32[T]): The path; -1 for none, which counts as ``O``.
+        states (int32[T]): The labelling; -1, for no label, counts as ``O``.
         starts (int64[B + 1]): Where sequences start.
         """
         totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
@@ -321,7 +320,7 @@ class RuleSet:
         begins, (opening, _) = states != GOES_ON, ends(starts, len(states))
         of_docs, opening = np.append(0, np.cumsum(begins))[doc_starts], opening[begins]
         events = self.tags.events_of(np.maximum(states[begins], 0), opening)
-        # A break stands in front of each sequence that does not begin its document
+        # A break precedes each sequence that does not begin its document
         opening[of_docs[:-1][of_docs[:-1] < len(events)]] = False
         [breaks] = np.nonzero(opening)
         if len(breaks):
@@ -337,8 +336,8 @@ class RuleSet:
         return Segments(begins[begin], np.append(begins, len(states))[end], label)
 
     def _with(self, together: Automaton, n: int) -> Optional[Automaton]:
-        """An automaton with one more, None if that has more than `most_states`."""
-        # The product may be much larger before it is minimised.
+        """The product with one more automaton; None if it has more than `most_states` states."""
+        # Before minimisation the product may be much larger.
         limit = self.most_states
         larger = product(together, self.automata[n].automaton, max_states=8 * limit)
         larger = None if larger is None else minimised(larger)
@@ -346,7 +345,7 @@ class RuleSet:
 
     @cached_property
     def fitting(self) -> frozenset[int]:
-        """Automata that probabilities take into account: in the order of the rules, as many as fit into `most_states`."""
+        """Automata that probabilities take into account: as many as fit into `most_states`, in the order of the rules."""
         fitting, together = [], make_automaton(1, self.tags.n_events)
         for n in range(len(self.automata)):
             larger = self._with(together, n)
@@ -357,7 +356,7 @@ class RuleSet:
 
     @cached_property
     def left_out(self) -> list[tuple[Rule, list[str]]]:
-        """The rules with automata that do not fit, each with the labels of these automata, if they have labels."""
+        """Rules whose automata do not fit, each with the labels of these automata, if they have labels."""
         found: dict[int, tuple[Rule, list[str]]] = {}
         for n, (rule, _, label) in enumerate(self.automata):
             if n not in self.fitting:
@@ -366,7 +365,7 @@ class RuleSet:
         return list(found.values())
 
     def enforcement(self) -> list[tuple[Rule, str, str]]:
-        """Each rule, how it is enforced, and whether probabilities know it, in words."""
+        """For each rule: the rule, how it is enforced, and whether probabilities take it into account, in words."""
         left_out = {rule.place: labels for rule, labels in self.left_out}
         said = []
         for rule in self.rules:
@@ -388,13 +387,13 @@ class RuleSet:
 
 
 class _Masks(NamedTuple):
-    """Scores that rules without a memory add in every batch; None for none."""
+    """Scores that rules without a memory add to every batch; None for none."""
 
-    matched: Optional[Bools]  # which kinds of words there were
+    matched: Optional[Bools]  # [K, N] kinds of words for which the masks were made
     transitions: Optional[Floats]  # [S, S]
     first: Optional[Floats]  # [S]
     words: Optional[Floats]  # [K, S] for each kind of word
-    others: list[Rule]  # rules that depend on the batch
+    others: list[Rule]  # rules whose masks depend on the batch
 
 
 def segment_rules(
@@ -415,12 +414,12 @@ def segment_rules(
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) -> list[Text]:
     """Texts whose spans have several labels.
 
-    words (uint64[T]): The words. scope (int64[T]): Spans with the same number are to have the same label.
+    words (uint64[T]): The words. scope (int64[T]): Scope of each token; a text has one label per scope.
     """
     begin, end, label = segments
     if len(begin) < 2:
         return []
-    # Spans with the same first and last word may have the same text; so may some others, by chance.
+    # Candidates are spans with the same first and last word; some of them have different texts.
     likeness = np.zeros(len(begin), dtype=np.uint64)
     for column in (scope[begin].astype(np.uint64), (end - begin).astype(np.uint64), words[begin], words[end - 1]):
         likeness = likeness * np.uint64(0x9E3779B97F4A7C15) + column
@@ -436,7 +435,7 @@ def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) 
 
 
 def stacked(automata: list[Automaton], n_events: int):
-    """Automata one below the other, as the kernel wants them."""
+    """Automata stacked into single arrays, as `run_automata` takes them."""
     following = [automaton.next for automaton in automata] or [np.zeros((0, n_events), dtype=np.int32)]
     scores = [automaton.scores for automaton in automata] or [np.zeros((0, n_events))]
     last = [automaton.last for automaton in automata] or [np.zeros(0)]

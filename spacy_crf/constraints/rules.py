@@ -1,4 +1,4 @@
-"""The kinds of rules: which tags and neighbours each forbids, or which automaton accepts what keeps it."""
+"""The kinds of rules: each defines the tags and neighbours that it forbids, or an automaton that accepts what keeps it."""
 
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ START = "START"
 
 
 class ForbidPair(Rule):
-    """The second label does not directly follow the first."""
+    """The second label never directly follows the first."""
 
     local = True
     required: ClassVar = {"labels": arguments.pair}
@@ -29,7 +29,7 @@ class ForbidPair(Rule):
 
 
 class AllowPairs(Rule):
-    """Spans stand directly beside each other only in these pairs."""
+    """Only these pairs of labels may stand directly beside each other."""
 
     local = True
     required: ClassVar = {"labels": arguments.pairs}
@@ -46,7 +46,7 @@ class AllowPairs(Rule):
 
 
 class Follows(Rule):
-    """A span is directly preceded by one of these labels, by O, or by the START of its sequence."""
+    """A span must directly follow one of these labels, O, or the START of its sequence."""
 
     local = True
     required: ClassVar = {"label": arguments.labels, "after": arguments.named_labels}
@@ -61,11 +61,11 @@ class Follows(Rule):
         return Violations(transitions=label[None, :] & ~after[:, None] & ~tags.continues, first=first)
 
 
-# ---------------------------------------------------------------------------------------------------- what is where
+# --------------------------------------------------------------------------------------------------- rules about tokens
 
 
 class _OnPattern(Rule):
-    """Base of the rules that look at the tokens."""
+    """Base of the rules that depend on the tokens."""
 
     local, reads_pattern = True, True
     required: ClassVar = {"label": arguments.labels}
@@ -82,8 +82,8 @@ class _OnPattern(Rule):
 
 
 class OnTokens(_OnPattern):
-    """``only_on``: the label is given to matched tokens only. ``always_on``: matched tokens have this label (one of these).
-    ``never_on``: matched tokens do not have it."""
+    """``only_on``: only matched tokens may have the label. ``always_on``: matched tokens must have the label (or one of these).
+    ``never_on``: matched tokens must not have it."""
 
     by_token = True
 
@@ -94,7 +94,7 @@ class OnTokens(_OnPattern):
 
 
 class AtEdges(_OnPattern):
-    """``starts_with``: a span of the label begins where a match begins. ``ends_with``: it ends where a match ends."""
+    """``starts_with``: spans of the label begin where a match begins. ``ends_with``: they end where a match ends."""
 
     @property
     def segment_scores(self):
@@ -103,16 +103,16 @@ class AtEdges(_OnPattern):
     def violations(self, tags, found, opening, closing):
         of_label, at_start = self._tags(tags), self.kind == "starts_with"
         wrong, edges = (~found.begins, opening) if at_start else (~found.ends, closing)
-        always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that begin, or end, a span wherever they stand
+        always = ~tags.continues.any(axis=0 if at_start else 1)  # tags that always begin, or end, a span
         emissions = wrong[:, None] & of_label & (always | edges[:, None])
         others = of_label & ~always
         pairs = (others[None, :] if at_start else others[:, None]) & ~tags.continues
-        second = wrong if at_start else np.append(False, wrong)[: len(wrong)]  # of a pair of tags, the end comes first
+        second = wrong if at_start else np.append(False, wrong)[: len(wrong)]  # a span ends at the first tag of a pair
         return Violations(emissions=emissions, steps=(second & ~opening, pairs) if pairs.any() else None)
 
 
 class Custom(Rule):
-    """A registered function says which tags each token may have (``@spacy.registry.misc``)."""
+    """A registered function (``@spacy.registry.misc``) returns the tags that each token may have."""
 
     local, reads_tags = True, True
     required: ClassVar = {"function": arguments.text}
@@ -159,7 +159,7 @@ class Counted(Rule):
 
     def _counter(self, tags, event, most):
         bounded_above, bounded_below = self.kind != "at_least", self.kind != "at_most"
-        if self.n > most:  # so many there can't be
+        if self.n > most:  # a document cannot have so many spans
             automaton = make_automaton(1, tags.n_events)
             if bounded_below and not self.hard:
                 automaton.scores[0, event] = -self.price
@@ -175,7 +175,7 @@ class Counted(Rule):
 
 
 class Implication(Rule):
-    """Where a label of ``if`` occurs, a label of ``then`` occurs too (``requires``), or does not (``excludes``)."""
+    """If a label of ``if`` occurs, a label of ``then`` must occur too (``requires``), or must not (``excludes``)."""
 
     required: ClassVar = {"if": arguments.named_labels, "then": arguments.named_labels}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
@@ -212,7 +212,7 @@ class Implication(Rule):
 
 
 class Length(Rule):
-    """Spans of the label have so many tokens."""
+    """Spans of the label have at least ``min`` and at most ``max`` tokens."""
 
     bounds_length, by_label = True, True
     required: ClassVar = {"label": arguments.labels}
@@ -236,8 +236,8 @@ class Length(Rule):
         return wrong[:, None] & self._tags(tags)
 
     def _measure(self, tags, begins, inside, most):
-        # State: tokens of the span so far, 0 outside; the last one stands for all lengths that need no distinction. A span that
-        # would have to be longer than any is too short where it begins.
+        # State: number of tokens of the span so far, 0 outside; the last state stands for all lengths that need no distinction. A
+        # span that would need more tokens than a document has is forbidden at its beginning.
         shortest, longest = self.min, self.max if self.max is not None and self.max <= most else None
         if shortest > most:
             automaton = make_automaton(1, tags.n_events)

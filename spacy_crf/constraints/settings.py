@@ -1,4 +1,4 @@
-"""Rules as users write them, in the config or in files, with the settings that say how they are enforced."""
+"""Rules as users write them in the config or in files, and the settings for enforcing them."""
 
 import json
 from collections.abc import Callable
@@ -11,16 +11,16 @@ from ..errors import Errors, known_names, shown
 from .rule import Rule, Table
 from .rules import RULES
 
-MOST_GRAPH_STATES = 4_096  # states of automata times tags: a matrix of so many takes 134 MB
-_LARGEST_WEIGHT = 1e9  # log-odds: sums of such prices stay numbers
-_DEEPEST = 20  # of tables inside of tables
+MOST_GRAPH_STATES = 4_096  # states of automata times tags: a matrix of that size takes 134 MB
+_LARGEST_WEIGHT = 1e9  # log-odds: sums of such prices remain finite
+_DEEPEST = 20  # levels of nested tables
 
 
 def read_rule(table: Table, place: int = 0) -> Rule:
     """A rule from the table that a user wrote.
 
     place (int): Its place in the list of rules, from 0.
-    RAISES (ValueError): With what is wrong about it, and what would be right.
+    RAISES (ValueError): The message says what is wrong and what is possible.
     """
     if not isinstance(table, dict) or not isinstance(table.get("rule"), str):
         raise ValueError(Errors.CRF601.format(place=place + 1, rule=table))
@@ -45,7 +45,7 @@ def read_rule(table: Table, place: int = 0) -> Rule:
         known = known_names([*readers, "name", "weight"], *unknown)
         raise ValueError(Errors.CRF605.format(name=f"'{name}'", problem=f"{problem}. Arguments of this rule: {known}"))
     weight = table.get("weight")
-    if weight is not None:  # a rule without a weight must not be broken
+    if weight is not None:  # a rule without a weight is hard
         weight = checks.number(f"Rule '{name}'", "weight", weight, least=-_LARGEST_WEIGHT, most=_LARGEST_WEIGHT)
     arguments = {argument: default for argument, (_, default) in kind.optional.items()}
     for argument, reader in readers.items():
@@ -63,7 +63,7 @@ def read_rule(table: Table, place: int = 0) -> Rule:
 
 
 def _not_plain(value: Any, depth: int = 0) -> Optional[str]:
-    """Why a value can't be saved as part of a rule, None if it can."""
+    """Why a value cannot be saved as a part of a rule; None if it can."""
     if depth > _DEEPEST:
         return "it is nested too deeply"
     if value is None or isinstance(value, (bool, float)):
@@ -88,7 +88,7 @@ def _not_plain(value: Any, depth: int = 0) -> Optional[str]:
 def read_jsonl(path: Union[str, Path]) -> list[Table]:
     """Rules from a file with one JSON table per line.
 
-    RAISES (ValueError): With the line that is none.
+    RAISES (ValueError): The message names the line that is no table.
     """
     path, tables = Path(path), []
     try:
@@ -111,10 +111,10 @@ def read_jsonl(path: Union[str, Path]) -> list[Table]:
 
 @dataclass
 class Constraints:
-    """Rules with the settings that say how they are enforced, as the config gives them.
+    """Rules and the settings for enforcing them, as the config gives them.
 
-    missing (Optional[Path]): A file of rules that is not there. A loaded component has its rules with it, so this is a mistake
-        only for one that needs them.
+    missing (Optional[Path]): A file of rules that does not exist. A loaded component has its own copy of the rules, so a missing
+        file is an error only for a new component.
     """
 
     rules: list[Rule]
@@ -157,13 +157,13 @@ def constraints(
 ) -> Constraints:
     """Rules that labellings keep (``spacy_crf.constraints.v1``).
 
-    rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones yield.
+    rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones are dropped.
     path (str): A JSONL file with more rules.
-    in_training (bool): Whether they hold in training too.
-    max_states (int): States of the largest automaton that is made of several rules, and no more than 4,096 by the number of tags;
-        beyond, a program takes over.
-    time_limit (float): Seconds that one document may take beyond what it takes without the rules, at most 3,600, on a usual
-        machine: the search counts its steps and reads no clock, so a document gets the same labelling on a busy machine too.
+    in_training (bool): Whether the rules apply in training too.
+    max_states (int): Most states of an automaton that joins several rules; states times tags are at most 4,096. Beyond, a program
+        takes over.
+    time_limit (float): Seconds on a usual machine, at most 3,600, that the rules may add to the decoding of a document. The
+        search counts its steps and reads no clock, so a busy machine gives the same labelling.
     """
     max_states = checks.count("constraints", "max_states", max_states, most=MOST_GRAPH_STATES)
     time_limit = checks.number("constraints", "time_limit", time_limit, least=checks.LEAST, most=3600.0)

@@ -1,7 +1,7 @@
-"""Training under rules, and without spans known to be wrong: sums and maxima over the labellings of a batch that are left.
+"""Training under rules, and without spans known to be wrong: sums and maxima over the remaining labellings of a batch.
 
-A document whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise. Of
-rules that partial annotation can keep one by one, but not together, the later ones yield, as in prediction.
+A document whose own annotation breaks a rule is trained without that rule, since nothing could be learned from it otherwise. If
+partial annotation can keep each of several rules, but not all together, the later rules are dropped, as in prediction.
 
 "These tokens are no PER" excludes the labellings with precisely that span and label, and no others: a longer, a shorter or
 another span of PER stays possible. No mask of single tokens expresses that, so tags get a memory: a span of PER that begins where
@@ -33,15 +33,15 @@ from .rule_set import RuleSet
 
 
 class Excluded(NamedTuple):
-    """Spans and steps that the annotation rules out, where no clamp can express that."""
+    """Spans and steps that the annotation rules out and no clamp can exclude."""
 
     wrong: Segments = NO_SEGMENTS  # spans, by their first token; none crosses the start of a sequence
     steps: Ints = NO_STEPS  # steps between tags, see `Scheme.spell`
-    # [S] what a labelling costs that has one of them: of spans by their last state, of steps by the second one
+    # [S] cost of an excluded span, by its last state, and of an excluded step, by its second state
     costs: Optional[Floats] = None
 
     def costs_more(self, clamp: Any) -> bool:
-        """Whether what is excluded makes a difference: beside a clamp it is not possible, without one it has its costs."""
+        """Whether excluded spans and steps have an effect: a clamp makes them impossible; without a clamp they have costs."""
         return clamp is not None or (self.costs is not None and bool(self.costs.any()))
 
 
@@ -49,18 +49,18 @@ class TagCopies(NamedTuple):
     """The S tags of some sequences and C copies of tags, as S + C states."""
 
     tag_of: Ints  # [S + C]
-    label_of: Ints  # [S + C]
+    label_of: Ints  # [S + C] label of each state
     copy_of: Ints  # [S + C] number of the copy, 0 for the tags themselves
-    goes_on: Bools  # [S + C, S + C] whether the second state goes on with the span of the first one
-    opened: Ints  # [T, S + C] on which copy a span is of the state's label that begins here
-    kept: Ints  # [T, S + C] on which copy a span is here that was in this state before
-    may_end: Bools  # [T + 1, S + C] whether a span in this state may end in front of this token
+    goes_on: Bools  # [S + C, S + C] whether the second state continues the span of the first one
+    opened: Ints  # [T, S + C] copy that a span of the state's label is on if it begins at the token
+    kept: Ints  # [T, S + C] copy that a span is on at the token if it was in the state before
+    may_end: Bools  # [T + 1, S + C] whether a span in the state may end before the token
     excluded: Excluded
-    starts: Ints  # [B + 1] of the sequences
+    starts: Ints  # [B + 1] where the sequences start
 
     def widen(self, scores: ChainScores, clamp: Optional[Clamp]) -> tuple[ChainScores, Clamp]:
-        """Scores and clamp of tags, as those of the states. Under a clamp what is excluded is not possible; else it has its
-        costs, which are added to the scores."""
+        """Scores and clamp of the states, from scores and clamp of tags. Under a clamp, excluded spans and steps are impossible;
+        without one, their costs are added to the scores."""
         tags = self.tag_of
         prices = np.full(len(tags), -np.inf) if clamp is not None else self.excluded.costs[tags]
         opened, kept = self.opened == self.copy_of, self.kept[:, :, None] == self.copy_of
@@ -76,12 +76,12 @@ class TagCopies(NamedTuple):
         possible[starts[:-1]] &= opened[starts[:-1]]
         ends = {"first": scores.first[tags], "last": scores.last[tags]}
         widened = scores._replace(emissions=emissions, transitions=steps, **ends)
-        if hasattr(widened, "orders"):  # n-grams are of tags; what is left out might be what the annotation has
+        if hasattr(widened, "orders"):  # n-grams are of tags; pruned labellings might include the annotation
             widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]
 
     def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
-        """Derivatives with respect to scores of the states, as those of the tags."""
+        """Derivatives with respect to the scores of tags, from derivatives with respect to the scores of states."""
         of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
         transitions = expected.transitions if per_position else expected.transitions.sum(axis=0)
         return expected._replace(
@@ -93,17 +93,17 @@ class TagCopies(NamedTuple):
 
 
 def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
-    """The copies that the wrong spans of some sequences need.
+    """Make the copies of tags that the wrong spans of some sequences need.
 
-    tags (SpanTags): What tags say about spans.
-    excluded (Excluded): The spans, and the steps.
+    tags (SpanTags): How tags spell spans.
+    excluded (Excluded): The wrong spans, and the steps.
     starts (int64[B + 1]): Where the sequences start.
     """
-    ends: dict[tuple[int, int], list[int]] = {}  # of the wrong spans, by first token and label
+    ends: dict[tuple[int, int], list[int]] = {}  # ends of the wrong spans, by first token and label
     for begin, end, label in zip(*(column.tolist() for column in excluded.wrong)):
         ends.setdefault((begin, label), []).append(end)
-    # Spans of one label that begin at different tokens and overlap need a copy each; others share it.
-    free_at: dict[int, list[int]] = {}  # by label, where each of its copies is free again
+    # Overlapping spans of one label that begin at different tokens need a copy each; others share one.
+    free_at: dict[int, list[int]] = {}  # by label, the token from which on each copy is free
     numbers: dict[tuple[int, int], int] = {}
     for (begin, label), of_span in sorted(ends.items()):
         until = free_at.setdefault(label, [])
@@ -138,32 +138,32 @@ class YieldingRule(NamedTuple):
 
     rule: Rule
     doc: int
-    beside: Sequence[Rule]  # with which its annotation can't keep the rule; none where it breaks the rule by itself
+    beside: Sequence[Rule]  # rules with which the annotation cannot keep this one; none if it breaks the rule by itself
 
 
 class RuleGroup(NamedTuple):
     """Documents that are trained under the same rules."""
 
-    docs: Ints  # [d] their numbers
+    docs: Ints  # [d] numbers of the documents
     tokens: Ints  # [n] places of their tokens
-    sequences: Ints  # [b] numbers of their sequences
-    starts: Ints  # [b + 1] of the sequences
+    sequences: Ints  # [b] numbers of the sequences
+    starts: Ints  # [b + 1] where the sequences start
     doc_starts: Ints  # [d + 1]
-    firsts: Ints  # [d] place, in `sequences`, of the first one of each document
+    firsts: Ints  # [d] place in `sequences` of the first sequence of each document
     kept: frozenset[int]  # places of the rules
     automata: frozenset[int]
     facts: PatternMatches
-    copies: Optional[TagCopies] = None  # of tags, for a document with spans known to be wrong
+    copies: Optional[TagCopies] = None  # copies of tags, for a document with spans known to be wrong
 
 
 class RuledStructure:
-    """Base of the structures that losses ask in place of the model's own, where rules or wrong spans are known in training.
+    """Base of the structures that replace the model's own in losses when training has rules or wrong spans.
 
-    The value of a document whose sequences a rule ties together is that of its first sequence; its other sequences have 0. With a
-    clamp, which is the annotation, excluded spans and steps are impossible; without a clamp they have their costs.
+    If a rule ties the sequences of a document together, its first sequence has the value of the document, and the others have 0.
+    With a clamp (the annotation) excluded spans and steps are impossible; without one they have their costs.
 
     rules (RuleSet): The rules; there may be none.
-    facts (PatternMatches): Finds of patterns and functions in the documents.
+    facts (PatternMatches): Matches of patterns and functions in the documents.
     clamp: The labellings that the annotation allows.
     starts (int64[B + 1]), doc_starts (int64[D + 1]): Where sequences and documents start.
     longest (int32[S]): Tokens of the longest segment of each state, for chains of segments.
@@ -172,7 +172,7 @@ class RuledStructure:
     """
 
     exact = ambiguous = True
-    wrong = NO_SEGMENTS  # for losses that leave out single segments of what a clamp allows
+    wrong = NO_SEGMENTS  # for losses that exclude single segments from the labellings that a clamp allows
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class RuledStructure:
     def _grouped(
         self, facts: PatternMatches, starts: Ints, doc_starts: Ints, yielding: list[YieldingRule]
     ) -> list[RuleGroup]:
-        """Group documents that are trained under the same rules; a document with copied tags is a group of its own."""
+        """Group the documents that are trained under the same rules; a document with copies of tags is a group of its own."""
         without: dict[int, set[int]] = {}
         for rule, d, _ in yielding:
             without.setdefault(d, set()).add(rule.place)
@@ -220,7 +220,7 @@ class RuledStructure:
         return found
 
     def _find_broken(self, facts: PatternMatches, starts: Ints, doc_starts: Ints) -> list[YieldingRule]:
-        """Find the rules that documents are trained without. A document that has no labelling even without rules breaks none."""
+        """Find the rules that each document is trained without. A document without any labelling breaks none."""
         hard = [rule for rule in self._rules.rules if rule.hard and not rule.global_]
         found: list[YieldingRule] = []
         if not hard:
@@ -236,7 +236,7 @@ class RuledStructure:
         return found
 
     def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> Ints:
-        """Documents of a group that have no annotated labelling which keeps some rules together."""
+        """Documents of a group without an annotated labelling that keeps all of some rules."""
         kept = frozenset(rule.place for rule in rules)
         group = group._replace(kept=kept, automata=frozenset(self._rules.automata_of(kept)))
         values, _ = self._answer("viterbi_counts", group, nothing, self._clamp, np.ones(len(nothing.starts) - 1))
@@ -247,38 +247,38 @@ class RuledStructure:
         limit, what = self._rules.most_states, "training under rules"
         raise ValueError(Errors.CRF614.format(name=rule.name, limit=limit, what=what))
 
-    # Each structure adds
+    # Methods that each structure adds
 
     def _free_scores(self, starts: Ints) -> Any:
-        """Scores that are 0 for all that the structure allows, and -inf elsewhere."""
+        """Scores that are 0 for every labelling of the structure, and -inf elsewhere."""
         raise NotImplementedError
 
     def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
-        """Spans and steps ruled out in a document that needs copies of tags; None if it needs none."""
+        """Excluded spans and steps of a document that needs copies of tags; None for other documents."""
         return None
 
-    # All structures share
+    # Methods common to all structures
 
     @property
     def signature(self) -> bytes:
-        """Equal where the rules and the excluded spans and steps are equal."""
+        """Equal for equal rules, excluded spans and steps."""
         tables, (wrong, steps, _) = repr(self._rules.constraints.tables), self._excluded
         return tables.encode("utf8") + np.concatenate(wrong).tobytes() + steps.tobytes()
 
     def prepare(self, scores: Any) -> Any:
-        """The scores as they are: each group is checked where it is asked about."""
+        """Return the scores unchanged: each group is checked when it is evaluated."""
         return scores
 
     def around(self, scores: Any, clamp: Any) -> Any:
-        """The scores as they are: each group keeps its annotation."""
+        """Return the scores unchanged: each group keeps its annotation."""
         return scores
 
     def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
-        """Log partitions under the rules, and the derivative of their weighted sum."""
+        """Log partitions under the rules (float64[B]), and the derivative of their weighted sum."""
         return self._add_up("expectations", scores, clamp, weights)
 
     def viterbi_counts(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
-        """Scores of the best labellings that keep the rules, and what they use."""
+        """Scores of the best labellings under the rules (float64[B]), and the weighted use of each score by them."""
         return self._add_up("viterbi_counts", scores, clamp, weights)
 
     def _add_up(self, question: str, scores: Any, clamp: Any, weights: Optional[Floats]) -> tuple[Floats, Any]:
@@ -292,18 +292,18 @@ class RuledStructure:
         return values, total
 
     def _answer(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """Answer a question about a group, from the scores, clamp and weights of all sequences."""
+        """Evaluate a question for a group, from the scores, clamp and weights of all sequences."""
         part = self._rules.apply(arrays.cut(scores, group.tokens, group.starts), group.facts, group.kept)
         return self._ask(question, group, part, arrays.cut_clamp(clamp, group.tokens), weights[group.sequences])
 
     def _ask(self, question: str, group: RuleGroup, scores: Any, clamp: Any, weights: Floats) -> tuple[Floats, Any]:
-        """Answer a question about a group, from the scores, clamp and weights of its sequences."""
+        """Evaluate a question for a group, from the scores, clamp and weights of the group's sequences."""
         annotated = None if group.copies is not None else arrays.cut_clamp(self._clamp, group.tokens)
         if not group.automata:
             return _asked(self.without_rules, question, scores, annotated, clamp, weights)
         joined = arrays.join_sequences(scores, clamp, group.doc_starts)
         graph = self._rules.graph(group.automata)
-        if graph is None:  # together with a rule that this annotation breaks they were smaller
+        if graph is None:  # with a rule that this annotation breaks, the product was smaller
             self._refuse(self._rules.automata[max(group.automata)].rule)
         if group.copies is not None:
             tag_of = np.append(group.copies.tag_of, len(self._rules.tags.label_of))
@@ -318,7 +318,7 @@ class RuledStructure:
 
 
 def _asked(structure: Structure, question: str, scores: Any, annotated: Any, clamp: Any, weights: Floats):
-    """annotated: Clamp of the annotation, which stays possible whatever is pruned; None where nothing is."""
+    """Evaluate a question. annotated: Clamp of the annotation, which pruning keeps; None if nothing is pruned."""
     if annotated is not None:
         scores = structure.around(structure.prepare(scores), annotated)
     return getattr(structure, question)(scores, clamp=clamp, weights=weights)
@@ -353,8 +353,8 @@ class RuledChain(RuledStructure):
 
 
 class RuledSegments(RuledStructure):
-    """Semi-Markov chains, see `RuledStructure`. A span that is wrong with some label is a listed segment whose score of this
-    label is -inf."""
+    """Semi-Markov chains, see `RuledStructure`. A span that is wrong with some label is a listed segment with score -inf for this
+    label."""
 
     @property
     def wrong(self) -> Segments:
@@ -386,9 +386,9 @@ class RuledSegments(RuledStructure):
 def _yielding(
     docs: Ints, kept: list[Rule], rules: list[Rule], impossible: Callable[[Sequence[Rule]], Ints]
 ) -> list[YieldingRule]:
-    """Find which further rules, in their order, documents can't keep beside the rules that they keep together.
+    """Find further rules, in their order, that documents cannot keep together with the rules kept so far.
 
-    impossible (Callable): From rules to the documents that can't keep all of them.
+    impossible (Callable): Returns the documents that cannot keep all of some rules.
     """
     if not rules or not len(docs):
         return []

@@ -1,4 +1,4 @@
-"""Docs that are processed together, laid end to end; and the rows of their scores, by tokens, sentences or texts."""
+"""Batches of Docs laid end to end, and the rows of their scores, by tokens, sentences or texts."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -15,21 +15,21 @@ from ..kernels.hashing import sequence_starts
 from ..types import Floats, TokenFeatures
 from .document import Labeller, Labelling
 
-# Read together: three attributes cost hardly more than one
+# Read together: three attributes take hardly longer than one
 _PLAIN = [ORTH, SENT_START, ENT_IOB]
-TOKEN, SENT, TEXT = UNITS = ("token", "sent", "text")  # what scores are about
+TOKEN, SENT, TEXT = UNITS = ("token", "sent", "text")  # units that have scores
 Starts = NDArray[np.int64]
 
 
 class DocBatch(list[Doc]):
-    """Docs of one prediction, in which nobody changes them: several parts of a component ask for their words, starts and ends,
-    which are read once."""
+    """The Docs of one prediction, which must not change meanwhile. Several parts of a component need their words, starts and
+    ends; the batch reads them once."""
 
-    labelling: Optional[Labelling] = None  # in place of the one that the first stage would give
+    labelling: Optional[Labelling] = None  # used in place of the first stage's labelling
 
     @classmethod
     def of(cls, docs: Iterable[Doc]) -> "DocBatch":
-        """The batch itself, or a batch of other Docs."""
+        """The argument itself if it is a batch, or else a batch of its Docs."""
         return docs if isinstance(docs, cls) else cls(docs)
 
     @cached_property
@@ -37,7 +37,7 @@ class DocBatch(list[Doc]):
         """Where the tokens of each Doc begin and end: int64[D + 1]."""
         return np.fromiter(accumulate(map(len, self), initial=0), dtype=np.int64, count=len(self) + 1)
 
-    # `read` fills in these three together
+    # `read` sets these three properties together
 
     @cached_property
     def words(self) -> NDArray[np.uint64]:
@@ -58,11 +58,11 @@ class DocBatch(list[Doc]):
         return self.ent_iob
 
     def of_tokens(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which Doc each of some tokens is in: int64[N]."""
+        """Number of the Doc of each of some tokens: int64[N]."""
         return np.searchsorted(self.bounds, tokens, side="right") - 1
 
     def sequence_starts(self) -> NDArray[np.int64]:
-        """Where the sequences begin and end, at the Docs' ends and at known sentence starts: int64[B + 1]."""
+        """Bounds of the sequences, which begin with Docs and at known sentence starts: int64[B + 1]."""
         return sequence_starts(self.sent_start, self.bounds)
 
     def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
@@ -81,10 +81,10 @@ class DocBatch(list[Doc]):
 
 
 class DocPart(DocBatch):
-    """Docs without some of their tokens.
+    """A batch of Docs without some of their tokens.
 
     docs (DocBatch): The Docs.
-    kept (int64[T']): The tokens that are left.
+    kept (int64[T']): The remaining tokens.
     """
 
     def __init__(self, docs: DocBatch, kept: NDArray[np.int64]):
@@ -110,7 +110,7 @@ class UnitRows(NamedTuple):
 
     @classmethod
     def of(cls, unit: str, sequences: Starts, texts: Starts) -> "UnitRows":
-        """A row for each token, sentence or text.
+        """Rows with one row for each token, sentence or text.
 
         unit (str): One of `UNITS`.
         sequences (int64[B + 1]), texts (int64[D + 1]): Where the tokens of each sentence, and of each text, begin and end.
@@ -127,7 +127,7 @@ class UnitRows(NamedTuple):
         return features._replace(starts=features.starts[self.tokens])
 
     def total(self, scores: Floats) -> Floats:
-        """The sum of the scores of the tokens of each row: float64[U, C]."""
+        """Sum of the scores of the tokens of each row: float64[U, C]."""
         if len(self.tokens) - 1 == len(scores) == self.tokens[-1]:
             return scores
         filled = self.tokens[:-1] < self.tokens[1:]

@@ -1,8 +1,7 @@
-"""Attributes of tokens that the rest of the Doc decides.
+"""Attributes of tokens that depend on the rest of the Doc.
 
-``doc:`` attributes compare the forms of a word. Where a sentence begins, the case of a word means nothing, and
-elsewhere in the text it does: tokens that begin a sentence count only where the word has no others. A word
-that a Doc has once has no value.
+``doc:`` attributes compare the forms of a word. The case of a word says nothing where a sentence begins, so first tokens of
+sentences count only if the word has no other tokens. A word that occurs once in its Doc has no value.
 
 ``stage:`` attributes show which label a token would have if a first labelling of its Doc were consistent, for the templates of a
 second stage (Krishnan & Manning 2006, An Effective Two-Stage Model for Exploiting Non-Local Dependencies in Named Entity
@@ -25,9 +24,9 @@ READS = ["lower", "shape", "orth", "is_title", "capitals"]  # attributes of the 
 MAJORITIES = ("token_majority", "entity_majority", "superentity_majority")
 STAGE_ATTRIBUTES = [f"stage:{name}" for name in MAJORITIES]
 
-# A sentence begins behind them, whether or not somebody has found it
+# A sentence begins behind them, whether or not the Doc has a sentence boundary there
 _ENDS = np.array([hash_string(end) for end in (".", "!", "?", "…", ":", "\n", "\n\n")], dtype=np.uint64)
-_OUTSIDE = np.uint64(0)  # the empty string, as with ent_type
+_OUTSIDE = np.uint64(0)  # hash of the empty string, as with ent_type
 
 
 class Labelling(NamedTuple):
@@ -37,7 +36,7 @@ class Labelling(NamedTuple):
     labels: NDArray[np.uint64]  # hash of each label in the StringStore
 
 
-Labeller = Callable[[list], Labelling]  # of a `DocBatch`
+Labeller = Callable[[list], Labelling]  # takes a `DocBatch`
 
 
 def read_document(
@@ -46,7 +45,7 @@ def read_document(
     doc_starts: NDArray[np.int64],
     starts: NDArray[np.int64],
 ) -> NDArray[np.uint64]:
-    """Some of `DOCUMENT_ATTRIBUTES` of the tokens of a batch.
+    """Values of some `DOCUMENT_ATTRIBUTES` for the tokens of a batch.
 
     forms (uint64[T, 5]): The attributes that `READS` names.
     doc_starts (int64[D + 1]), starts (int64[B + 1]): Where Docs and sequences begin.
@@ -66,17 +65,17 @@ def read_stage(
     doc_starts: NDArray[np.int64],
     starts: NDArray[np.int64],
 ) -> NDArray[np.uint64]:
-    """Some of `STAGE_ATTRIBUTES` of the tokens of a batch.
+    """Values of some `STAGE_ATTRIBUTES` for the tokens of a batch.
 
-    lower (uint64[T]): The words.
+    lower (uint64[T]): Hashes of the words in lower case.
     doc_starts (int64[D + 1]), starts (int64[B + 1]): Where Docs and sequences begin.
     RETURNS (uint64[T, len(names)])
     """
     entities = any(name in names for name in STAGE_ATTRIBUTES[1:])
-    spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)  # one type, compiled once
+    spans = (np.ascontiguousarray(column, dtype=np.int64) for column in labelling.spans)  # so kernels compile once
     first = FirstLabels(lower, _marked(starts, len(lower)), *spans)
     values = majorities(first, doc_starts, len(labelling.labels), entities)
-    hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])  # NO_LABEL, -1, is the last
+    hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])  # NO_LABEL, -1, indexes the last one
     return hashes[values[:, [STAGE_ATTRIBUTES.index(name) for name in names]]]
 
 

@@ -1,4 +1,4 @@
-"""From Docs to features: templates are compiled against columns, their features are hashed and looked up in an index."""
+"""From Docs to features: compile templates for columns, hash the features of tokens, and look the hashes up in an index."""
 
 import copy
 import json
@@ -33,10 +33,10 @@ FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives the
 
 
 class AttributesRead:
-    """The attributes that the templates of a set read."""
+    """Base of sets of templates: lists the attributes that the templates read."""
 
     def attributes(self) -> list[str]:
-        """All of them, each once."""
+        """All attributes, each once."""
         raise NotImplementedError
 
     @property
@@ -61,12 +61,12 @@ class AttributesRead:
 
 
 class FeatureSet(AttributesRead):
-    """The features that a config names (``spacy_crf.features.v1``).
+    """Features that a config names (``spacy_crf.features.v1``).
 
-    templates: Features of tags, in the template language.
-    transitions: Features of pairs of tags.
-    padding: Whether positions outside the sequence have values of their own; if not, templates that read them find nothing there.
-        Or the texts that stand there, {"before": […], "behind": […]}, the nearest first.
+    templates: Templates of features of tags.
+    transitions: Templates of features of pairs of tags.
+    padding: Whether positions outside the sequence have their own values; if not, templates that read them have no value. Or
+        texts for these positions, {"before": […], "behind": […]}, the nearest first.
     functions: Registered functions from a Doc to items per token, by the name that templates use (``fn:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
     """

@@ -16,7 +16,7 @@ def forward(work: Any, chunk: Chunk, log_z: Floats) -> tuple:
     """Forward pass in log space over some sequences.
 
     chunk (Chunk): The sequences. log_z (float64[B]): Receives their log partitions.
-    RETURNS (tuple): What `backward` needs: the chunk, its work, and the prefixes before and behind the segments.
+    RETURNS (tuple): Arguments for `backward`: the chunk, its work, and the prefixes before and behind the segments.
     """
     part = work.cut(chunk)
     return chunk, part, *prefixes(part, log_z[chunk.sequences])
@@ -60,10 +60,10 @@ def backward(done: tuple, log_z: Floats, weights: Floats, out: Scores) -> None:
 
 
 def rank(work: Any, states: States, scores: Floats) -> int:
-    """The best paths of a single sequence, as many as the arrays hold.
+    """Write the best paths of a single sequence into arrays that hold n paths.
 
     states (int32[n, T]), scores (float64[n]): Receive the paths.
-    RETURNS (int): How many paths there are.
+    RETURNS (int): Number of paths, at most n.
     """
     return kernels.n_best(work.log_potentials, work.predecessors, len(scores), states, scores)
 

@@ -20,13 +20,13 @@ from ..kernels.tiles import WHOLE
 from ..types import Bools, ChainScores, Floats, Ints, StateGraph
 from .structure import Chunk, Work
 
-# One arc takes as long as this many entries of a block, and a block with arcs is faster than the whole matrix up to about this
-# share of its entries.
+# Entries of a block that take as long as one arc, and the share of a matrix's entries up to which a block with arcs is faster
+# than the whole matrix.
 ARC_COST = 8
 WORTH_IT = 2 / 3
-# Entries for one arc if arcs mostly come in long runs, as in graphs.
+# Entries of a block that take as long as one arc if arcs mostly come in long runs, as in graphs.
 ARC_COST_IN_RUNS = 4
-# Scores of a part of a chunk, half a megabyte: caches hold them, and calling kernels takes no time beside them.
+# Scores in a part of a chunk: half a megabyte fits the caches, and calls of kernels take a negligible time.
 _CACHED, _LEAST = 1 << 16, 128
 
 
@@ -116,12 +116,7 @@ class TransitionLayout(kernels.BlockLayout):
         return bool((self.order == np.arange(len(self.order))).all())
 
     def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
-        """Write the block and the arcs into matrices. Entries of forbidden transitions stay as they are, and must be 0 already.
-
-        block (float64[1 or n, R, C+]), arcs (float64[A]): Values of the block and of the arcs.
-        out (float64[1 or n, S, S]): Receives the values.
-        RETURNS (float64[1 or n, S, S]): `out`.
-        """
+        """exp of the shared scores, minus the maximum of each array. Rows of P, C+ and R+ numbers are whole vectors."""
         size = len(self.order)
         if self.is_whole:
             out[:] = block[:, :size, :size]
@@ -319,10 +314,10 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
 
 
 def exp_less(scores: Floats, out: Floats) -> tuple[Floats, Floats]:
-    """exp of a vector or of each matrix, less its maximum.
+    """exp of a vector or of each matrix, minus its maximum.
 
     scores (float64[..., S]), out (float64[..., S]): Receives the exponentials.
-    RETURNS (float64[m], float64[m]): The maxima, and the distance of the smallest finite score from each.
+    RETURNS (float64[m], float64[m]): The maxima, and the distance of the smallest finite score from each maximum.
     """
     axes = tuple(range(scores.ndim))[-2:]
     largest = scores.max(axis=axes, keepdims=True, initial=-np.inf)
@@ -337,7 +332,7 @@ class ForwardPass(NamedTuple):
 
     scaled: kernels.ScaledPotentials
     alpha: Floats  # [n, P]
-    log_z: Floats  # [B] NaN where log space has to be asked
+    log_z: Floats  # [B] NaN for sequences that need log space
 
 
 def _scale(exponentials: Exponentials, scores: Floats, starts: Ints, emissions: Floats) -> kernels.ScaledPotentials:

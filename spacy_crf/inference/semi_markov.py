@@ -29,8 +29,8 @@ def add_spans(listed: Optional[SpanList], begin: Ints, end: Ints, n_tokens: int)
     """Add spans to a list that may contain some of them already.
 
     listed (SpanList): The list, or None. begin, end (int64[N]): The spans. n_tokens (int): T.
-    RETURNS (SpanList, int64[M], int64[N]): The new list; the new numbers of the spans that were listed before; the numbers of the
-        added spans.
+    RETURNS (SpanList, int64[M], int64[N]): The new list; in it, the numbers of the spans listed before; the numbers of the added
+        spans.
     """
     starts, lengths = listed or (np.zeros(n_tokens + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
     width = 1 + max(int(lengths.max(initial=0)), int((end - begin).max(initial=0)))
@@ -72,7 +72,7 @@ def list_spans(scores: SegmentScores, begin: Ints, end: Ints) -> tuple[SegmentSc
 class SegmentWork(Work[SegmentScores]):
     """Scores of chains of segments, prepared for the kernels."""
 
-    masked = False  # whether anything is forbidden at some token, once `log_potentials` is known
+    masked = False  # whether a score is forbidden at some token; valid once `log_potentials` is computed
 
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
@@ -208,7 +208,7 @@ class SemiMarkov(Structure[SegmentScores]):
         return out
 
     def segment_marginals(self, work: SegmentWork, every: SpanList) -> tuple[Floats, Floats]:
-        # Spans that are listed have expectations of their own, and so have steps if transitions depend on the token.
+        # Listed spans have their own expectations, and so do steps if transitions depend on the token.
         of_spans = np.zeros((len(every.lengths), work.n_states))
         starts, lengths = work.scores.listed
         of_spans[np.repeat(every.starts[:-1], np.diff(starts)) + lengths - 1] = work.scores.spans
@@ -221,7 +221,7 @@ class SemiMarkov(Structure[SegmentScores]):
         tag, tag_of = spans.offset + segments.label, work.tag_of
         if tag_of is None:
             return self.weigh_segments(work, Segments(segments.start, segments.end, tag))
-        # Each span is a question for every state of its label.
+        # Each span is a query for every state of its label.
         asked, state = np.nonzero(tag[:, np.newaxis] == tag_of)
         found = self.weigh_segments(work, Segments(segments.start[asked], segments.end[asked], state))
         return np.minimum(np.bincount(asked, found, minlength=len(tag)), 1.0)
@@ -242,9 +242,9 @@ class SemiMarkov(Structure[SegmentScores]):
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
         tag_of = work.tag_of
-        # A probable span has a state of at least its share of the probability; then all its states are added up.
+        # A probable span has a state with at least its share of the probability; the sum over its states comes later.
         most_states = 1 if tag_of is None else int(np.bincount(tag_of).max(initial=1))
-        # One part in a million less, so that rounding does not miss a bound such as 1.0
+        # Lower by one part in a million, so that rounding does not miss a bound such as 1.0
         min_log_prob = np.log(min_prob / most_states) - 1e-6 if min_prob > 0 else -np.inf
         log_z, room, count = np.empty(work.n_sequences), -1, 0
         entered, _ = log_space.prefixes(work, log_z)
@@ -287,8 +287,8 @@ class _Exponentials(NamedTuple):
     shift: Floats  # [1 or n] the maxima of the transitions
     end_shift: float  # the sum of the maxima of first and last
     unbroken: Bools  # [S]
-    spread: float  # how different they are from each other
-    extra: float  # the largest number among the scores of lengths
+    spread: float  # largest distance between finite scores of one array
+    extra: float  # largest absolute score of a length
 
 
 def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Floats) -> _Exponentials:

@@ -1,4 +1,4 @@
-"""Choice among likely spans, of which no two may overlap.
+"""Chooses among likely spans, no two of which may overlap.
 
 A set of spans is worth the sum of their probabilities less a price for each span, so the set never takes a span whose price
 exceeds its probability. With a price of one half the set minimises the expected number of mistakes. A lower price finds more
@@ -14,10 +14,10 @@ from ..types import Floats, Ints, SegmentScores
 from .semi_markov import add_spans
 from .structure import LikelySpans
 
-LEAST = 1e-3  # what is less probable is not looked at
-_SURE = 1.0 - 1e-6  # nothing is dearer: what is certain is taken
-_ROUNDING = 1e-9  # what is as probable as it is dear is taken
-_UNLISTED = -2.0  # of spans that are not among the likely ones: less than any of these, but better than no labelling
+LEAST = 1e-3  # less probable spans are ignored
+_SURE = 1.0 - 1e-6  # upper bound of prices: certain spans are always taken
+_ROUNDING = 1e-9  # a span whose probability equals its price is taken
+_UNLISTED = -2.0  # score of spans that are not likely: below any likely span, but better than no labelling
 
 
 def prices_of(least: Floats) -> Floats:

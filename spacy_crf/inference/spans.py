@@ -134,6 +134,6 @@ def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) ->
     return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], spans.continues, opening)
 
 
-@lru_cache(maxsize=64)  # for a short text it took as long as all the rest
+@lru_cache(maxsize=64)  # for a short text this function took as long as all others together
 def _label_of(label_starts: bytes) -> Ints:
     return SpanStates(None, np.frombuffer(label_starts, dtype=np.int64)).label_of

@@ -103,7 +103,7 @@ class Work(Generic[Scores]):
     whole (Work): The work that this chunk is a part of; it holds what all chunks share.
     """
 
-    expansion: Optional[Expansion] = None  # where states are those of a graph; of the whole
+    expansion: Optional[Expansion] = None  # expansion of the whole work if states are those of a graph
 
     def __init__(self, scores: Scores, clamp: Any = None, given: Any = None, whole: "Optional[Work[Scores]]" = None):
         self.scores = scores
@@ -244,25 +244,25 @@ class Structure(Generic[Scores]):
     """
 
     exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
-    # Whether there may be several paths for a labelling: it scores their sum, but it is single paths that are best, or drawn.
+    # Whether a labelling may have several paths: its score is their log-sum, but `viterbi` and `n_best` return single paths.
     ambiguous: bool = False
-    # The optional questions that it answers
+    # Optional questions that the structure answers
     answers: frozenset[str] = frozenset(["n_best", "sample", "span_probabilities", "likely_spans"])
-    # Sequences are done in chunks of about this many tokens: enough for a kernel to take longer than its call, and fixed, so that
-    # sums over chunks are the same bits with any number of threads.
+    # Approximate tokens in a chunk: enough for a kernel to take longer than its call. The number is fixed, so that sums over
+    # chunks have the same bits with any number of threads.
     chunk_tokens: ClassVar[int]
-    uniforms: ClassVar[tuple[int, ...]] = ()  # how many random numbers `draw` takes for a token
+    uniforms: ClassVar[tuple[int, ...]] = ()  # shape of the random numbers that `draw` takes for one token
     work: ClassVar[type[Work]]
 
-    wrong: Segments = NO_SEGMENTS  # spans that clamps leave out beside what they say
+    wrong: Segments = NO_SEGMENTS  # spans that clamps exclude beyond what their masks express
     beam: Any = None  # `lab.beam.Beam` that `viterbi` and `n_best` search with, None for an exact search
-    graph: Optional[StateGraph] = None  # whose paths the labellings are
-    _expansions: arrays.LatestResults  # of the graph
+    graph: Optional[StateGraph] = None  # the graph whose paths are the labellings
+    _expansions: arrays.LatestResults  # expansions for the graph
 
     def __init__(self, *, threads: int = 1):
         self.threads = threads
 
-    signature = b""  # equal where the same answers are given: for structures with settings
+    signature = b""  # equal for structures that give the same answers; set by structures with settings
 
     def with_threads(self, threads: int) -> "Structure[Scores]":
         """RETURNS (Structure): A copy that uses this number of threads."""
@@ -314,7 +314,7 @@ class Structure(Generic[Scores]):
         """
         return self.sample(work, n, seed=seed)
 
-    # ------------------------------------------------------------------------------------------ what a structure adds
+    # ------------------------------------------------------------------------------------ methods that a structure adds
 
     def forward(self, work: Work[Scores]) -> tuple[Floats, Any]:
         """Log partitions of a chunk (float64[B]), and the arrays that `backward` continues with."""
@@ -325,7 +325,7 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def expect(self, work: Work[Scores], weights: Floats, out: Scores) -> Floats:
-        """Both passes over a chunk. RETURNS (float64[B]): Log partitions."""
+        """Both passes over a chunk. RETURNS (float64[B]): Log partitions; `out` receives the derivatives, as from `backward`."""
         log_z, kept = self.forward(work)
         self.backward(work, kept, weights, out)
         return log_z
@@ -362,7 +362,7 @@ class Structure(Generic[Scores]):
         arrays.add(out, self.narrow(work, used), slice(0, work.n_tokens))
 
     def weigh_spans(self, work: Work[Scores], spans: SpanStates, segments: Segments) -> Floats:
-        """Probabilities of spans of a chunk, see `span_probabilities`."""
+        """Probabilities of spans of a chunk (float64[N]), see `span_probabilities`."""
         raise NotImplementedError
 
     def list_spans(self, work: Work[Scores], spans: SpanStates, min_prob: float) -> LikelySpans:
@@ -435,7 +435,7 @@ class Structure(Generic[Scores]):
         """RETURNS (Structure): A copy that keeps intermediate results of one batch in `kept`; itself if it has none to keep."""
         return self
 
-    # ------------------------------------------------------------------------------------------------ what all of them do
+    # --------------------------------------------------------------------------------- methods common to all structures
 
     def prepare(self, scores: ScoresOrWork, clamp: Any = None) -> Work[Scores]:
         """Check scores once, for several questions.
@@ -472,7 +472,7 @@ class Structure(Generic[Scores]):
         return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
 
     def expand(self, scores: Scores, expansion: Expansion) -> Scores:
-        """Scores of tags as scores of the graph's states."""
+        """Scores of the graph's states (S states) from scores of tags."""
         others = [name for name in arrays.named(scores) if name not in expansion.arrays]
         return scores._replace(**expansion.arrays, **arrays.expand(scores, expansion.graph, others))
 
@@ -498,7 +498,7 @@ class Structure(Generic[Scores]):
         RETURNS (float64[B])
         """
         work = self.prepare(scores, clamp)
-        if work.n_tokens <= self.chunk_tokens:  # without all that follows, which for a short text takes as long
+        if work.n_tokens <= self.chunk_tokens:  # a short cut: for a short text, chunking would take as long as the sums
             return self.forward(work)[0]
         log_z = np.empty(work.n_sequences)
 
@@ -551,12 +551,7 @@ class Structure(Generic[Scores]):
         return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
 
     def viterbi(self, scores: ScoresOrWork, *, clamp: Any = None) -> Path:
-        """Best labelling of each sequence, see `best`.
-
-        scores (Scores or Work): Potentials of B sequences.
-        clamp: What is still allowed, or None.
-        RETURNS (Path): States int32[T] and scores float64[B].
-        """
+        """nothing to sum over chunks"""
         work = self.prepare(scores, clamp)
         path = self._best(work)
         return Path(self.labels(work, path.states), path.scores)
@@ -575,7 +570,7 @@ class Structure(Generic[Scores]):
         return path
 
     def _best_within(self, work: Work[Scores]) -> Path:
-        """`best` within the beam, if there is one. Where the beam loses every labelling, the answer is the best of all."""
+        """`best` within the beam, if there is one. Where the beam loses every labelling, the result is the exact best path."""
         if self.beam is None or self.beam.keeps_all(work.n_prefixes):
             return self.best(work)
         path = self.beam.path(work)
@@ -601,7 +596,7 @@ class Structure(Generic[Scores]):
     def viterbi_counts(
         self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores]:
-        """`expectations` with max in place of log-sum.
+        """`expectations` with max in place of log-sum: the scores of the best paths, and what they use.
 
         RETURNS (float64[B], Scores): Best scores, and the weighted use of each score by the best paths.
         """
@@ -634,7 +629,7 @@ class Structure(Generic[Scores]):
         states, weights = work.check_states(states), work.check_weights(weights)
         if work.tag_of is None:
             self.add_path(work, states, weights, used)
-        else:  # of which the path is not known
+        else:  # the path of the labelling is unknown
             Structure.add_path(self, work, states, weights, used)
         return used
 

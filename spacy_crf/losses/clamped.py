@@ -35,12 +35,12 @@ class LabelledLoss:
     label_weights: Optional[dict[str, float]] = None
     states: tuple[str, ...] = field(default=(), init=False, repr=False)
 
-    smooth: ClassVar[bool] = True  # whether it has a gradient everywhere, as line searches want
-    # Of what has labels ("tokens", "segments"), where it can leave out single spans of what the annotation leaves open
+    smooth: ClassVar[bool] = True  # whether the loss has a gradient everywhere, as line searches require
+    # Kinds of components ("tokens", "segments") for which the loss can exclude single spans that a clamp allows
     excludes: ClassVar[frozenset[str]] = frozenset(["segments"])
     # Whether the loss needs the state of each token, which annotation does not name where states are hidden
     names_states: ClassVar[bool] = False
-    spans_key: ClassVar[Optional[str]] = None  # of doc.spans, where the soft labels are that it looks at
+    spans_key: ClassVar[Optional[str]] = None  # key of doc.spans that holds the soft labels of the loss
 
     def __post_init__(self):
         owner = type(self).__name__
@@ -165,7 +165,7 @@ class ClampedLoss(LabelledLoss):
         weights = np.where(impossible, 0.0, weights)
         best, d_scores = value(work, weights=weights)
         if self.maximum and not structure.exact and (best < reached).any():
-            # The search found nothing better than the annotation, which is the best labelling known: nothing to learn
+            # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
             weights = np.where(best < reached, 0.0, weights)
             best, (_, d_scores) = np.maximum(best, reached), value(work, weights=weights)
             if states is None:
@@ -187,7 +187,7 @@ class ClampedLoss(LabelledLoss):
         return scores._replace(**{scores._fields[0]: scores[0] + costs})
 
 
-# The names of every `ClampedLoss`, for messages
+# Names of all `ClampedLoss` classes, for messages
 CLAMPED_LOSSES = "LogLikelihood, SoftmaxMargin, MaxMargin or Perceptron"
 
 
@@ -254,7 +254,7 @@ def _token_costs(allowed: Clamp, table: Floats) -> Floats:
     costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
     [several] = np.nonzero((counts > 1) & (counts < allowed.shape[1]))
     if len(several):
-        # Where states are hidden, these are few kinds at all tokens
+        # With hidden states these are few distinct rows over all tokens
         kinds, kind_of = np.unique(allowed[several], axis=0, return_inverse=True)
         costs[several] = np.array([table[kind].min(axis=0) for kind in kinds])[kind_of.ravel()]
     return np.where(allowed, 0.0, costs)

@@ -6,9 +6,9 @@ Here z is a labelling of the tokens with soft labels, q(z) its probability by th
 that contain z and that the annotation of the other tokens allows. With soft labels for all tokens the loss is the cross-entropy
 of teacher and model, log Z - sum_y q(y) · score(y); without soft labels it is the negative log-likelihood.
 
-Scores are sums over segments (tokens, in a chain) and the transitions between them, so the loss needs no more of q than the
-expected number of each. For runs of tokens without soft labels, log Z(z) sums over their labellings for each pair of states
-beside the run.
+Scores are sums over segments (tokens, in a chain) and the transitions between them, so from q the loss needs only the expected
+number of each segment and transition. For runs of tokens without soft labels, log Z(z) sums over their labellings for each pair
+of states beside the run.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from ..inference.structure import Structure, Work
 from ..types import SOFT_LABELS, Bools, Clamp, Floats, Ints
 from .clamped import LabelledLoss, LogLikelihood, without_rounding
 
-NO_STATE = -1  # where a run begins or ends a sequence
+NO_STATE = -1  # state beside a run at the beginning or end of a sequence
 
 
 class SoftSegments(NamedTuple):
@@ -100,7 +100,7 @@ class SoftLabels(LabelledLoss):
         weights: Optional[Floats] = None,
         soft: Optional[SoftLabelling] = None,
     ) -> tuple[Floats, Scores, Bools]:
-        """As `ClampedLoss.__call__`, with soft labels. Sequences whose soft labels are impossible count as impossible too."""
+        """As `ClampedLoss.__call__`, with a `SoftLabelling`. Sequences whose soft labels are impossible count as impossible."""
         if soft is None:
             return self.of_annotation(structure, scores, clamp, weights=weights)
         work = structure.prepare(scores)

@@ -6,10 +6,10 @@ solve for a batch of n sequences minimize
 
     loss of the batch + Σ n/N · hold · (w − w0)² + Σ ((1 − n/N) · hold + others) · (w − w1)²
 
-from the present weights w1; the last term stands for the other sequences and vanishes if the batch has all. Batch after batch
-they come to the minimum of the whole (Bertsekas 2011, "Incremental proximal methods"). They see a function of the distance from
-its centre (`Anchored`), so their l1 and l2 apply to this distance. Rules that learn from one sequence after the other, and
-thinc's optimizers, take their steps and are drawn back to w0 after each of them, or a few: a proximal step.
+from the present weights w1; the last term stands for the other sequences and vanishes if the batch has all. Batch after batch the
+weights approach the minimum of the whole (Bertsekas 2011, "Incremental proximal methods"). The optimizer gets a function of the
+distance from the centre of the costs (`Anchored`), so l1 and l2 apply to this distance. Online rules and thinc's optimizers take
+their own steps; after one or a few steps, a proximal step draws the weights back to w0.
 """
 
 import zlib
@@ -21,11 +21,11 @@ import numpy as np
 from ..types import Floats
 from .objective import Objective, renew
 
-# Cost of a move for each time that training met a feature. A model of news that was trained further with 50 addresses kept 0.80
-# to 0.82 of F = 0.82 with 0.03 to 0.1, whatever l2; with 0.003 it lost five points.
+# Cost of changing a weight, for each time that training met its feature. A news model that was trained further on 50 addresses
+# kept F 0.80 to 0.82 (of 0.82) on news with 0.03 to 0.1, whatever l2; with 0.003 it lost five points.
 STRENGTH = 0.1
-# Share of this cost for later weights: of new labels, or of features that were not seen with their label before, which the
-# earlier data did not need. At the full cost, training with fifty addresses reached F 0.58 in place of 0.80.
+# Share of this cost for later weights (of new labels, or of features first seen with their label), which the earlier data did not
+# need. At the full cost, training on fifty addresses reached F 0.58 in place of 0.80.
 LATER = 0.01
 
 
@@ -33,18 +33,18 @@ class Anchor(NamedTuple):
     """Weights from which a model continues, and the cost of leaving them."""
 
     begin: Floats  # [n] w0
-    hold: Floats  # [n] cost of (w - w0)², beside the loss of all new sequences
+    hold: Floats  # [n] cost of (w - w0)², on top of the loss of all new sequences
     now: Floats  # [n] w1
-    others: Floats  # [n] cost of (w - w1)² for the new sequences outside of the next step
-    n_since: int  # new sequences
-    share: float  # share of them in the next step
+    others: Floats  # [n] cost of (w - w1)² for the new sequences that are not in the next step
+    n_since: int  # number of new sequences
+    share: float  # share of the new sequences in the next step
 
     @classmethod
     def of(cls, frame: Any, begin: tuple[Any, Floats], before: Any, since: Any, batch: Any) -> "Anchor":
         """Anchor of a model.
 
         frame (Weights): Layout of the weights. begin (tuple): The earlier layout, and w0.
-        before, since, batch (Evidence): Of the earlier data, of all new data, and of the next step; None if it has all new data.
+        before, since, batch (Evidence): Evidence of the earlier data, all new data, and the next step (None: all new data).
         """
         was, known = begin
         places, now = frame.places(was), frame.weights()
@@ -63,25 +63,25 @@ class Anchor(NamedTuple):
 
     @property
     def strength(self) -> Floats:
-        """RETURNS (float64[n]): Cost of the squared distance from the centre for a solver, beside its l2."""
+        """RETURNS (float64[n]): Cost of the squared distance from the centre, for a batch optimizer, on top of its l2."""
         return self.hold + self.others
 
     @property
     def centre(self) -> Floats:
-        """RETURNS (float64[n]): Where a solver's distance is zero."""
+        """RETURNS (float64[n]): The weights at distance zero, for a batch optimizer."""
         to_begin = np.divide(
             self.share * self.hold, self.strength, out=np.ones_like(self.hold), where=self.strength > 0
         )
         return self.now + to_begin * (self.begin - self.now)
 
     def cost(self, weights: Floats, n_sequences: int) -> float:
-        """Cost of weights (float64[n]) beside the loss of a number of sequences."""
+        """Cost of weights (float64[n]), to be added to the loss of `n_sequences` sequences."""
         return float(self.hold @ (weights - self.begin) ** 2) * n_sequences / max(1, self.n_since)
 
     def drawn(self, weights: Floats, rates: Any, n_sequences: int) -> Floats:
         """Weights (float64[n]) after a proximal step for a number of sequences.
 
-        rates (float or float64[n]): Distance by which a unit of the derivative of a sequence moved them.
+        rates (float or float64[n]): Distance that a unit of a sequence's derivative moves each weight.
         """
         cost = 2.0 * rates * self.hold * (n_sequences / max(1, self.n_since))
         return self.begin + (weights - self.begin) / (1.0 + cost)
@@ -96,7 +96,7 @@ class Anchored:
     def __init__(self, objective: Objective, anchor: Anchor):
         self._objective = objective
         self._start, self._strength = anchor.centre, anchor.strength
-        # Weights as the model has them, and the distance for which they stand
+        # Weights as the model has them, and the distance that they represent
         self._assigned = objective.weights(), anchor.now - anchor.centre
         check = zlib.crc32(np.ascontiguousarray(self._strength), zlib.crc32(np.ascontiguousarray(self._start)))
         self.signature: Hashable = (objective.signature, check)
@@ -109,7 +109,7 @@ class Anchored:
         return renew(self._objective)
 
     def weights(self) -> Floats:
-        """RETURNS (float64[n]): The distance, without the rounding of the model."""
+        """RETURNS (float64[n]): The distance from the centre, without the model's rounding to float32."""
         weights, (assigned, distance) = self._objective.weights(), self._assigned
         return distance.copy() if np.array_equal(weights, assigned) else weights - self._start
 

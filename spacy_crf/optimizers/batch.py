@@ -1,6 +1,7 @@
-"""The loop that L-BFGS and conjugate gradients share: propose a direction, search along it, learn, stop or go on.
+"""The loop that L-BFGS and conjugate gradients share: propose a direction, search along it, learn the curvature, stop or
+continue.
 
-The objective is ``loss + l1·|w| + l2·w²``; each iteration of a smooth objective costs one evaluation as a rule.
+The objective is ``loss + l1·|w| + l2·w²``; each iteration of a smooth objective usually needs one evaluation.
 """
 
 import logging
@@ -22,9 +23,9 @@ from .line_search import RayPoint, strong_wolfe
 from .objective import CRFOptimizer, Objective, renew, setting, with_settings
 
 logger = logging.getLogger("spacy.spacy_crf")
-SILENCE = 10.0  # seconds between log messages of long steps; in a terminal there is a bar
-# "auto" iterations in a step: so many that evaluating the model after it takes this share of the time, from 10 to 30.
-# Before the objective comes near its minimum no model is evaluated, and there are 5.
+SILENCE = 10.0  # seconds between log messages of long steps; a terminal shows a bar
+# Share of the time that evaluating the model after a step may take: with "auto", a step has 10 to 30 iterations accordingly. Far
+# from the minimum of the objective no model is evaluated, and a step has 5.
 OVERHEAD = 0.15
 EARLY, FEWEST, MOST = 5, 10, 30
 # The objective is near its minimum if the last ten iterations lower it by no more than this share each on average: 3 % in ten. If
@@ -33,7 +34,7 @@ EARLY, FEWEST, MOST = 5, 10, 30
 NEAR, WINDOW = 0.003, 10
 # Largest difference between weights and their float32 values in a model
 ROUNDED, TINY = 1e-6, float(np.finfo(np.float32).tiny)
-PRECISION = float(np.finfo(np.float64).eps)  # an objective that changes less does not change at all
+PRECISION = float(np.finfo(np.float64).eps)  # smaller relative changes of an objective count as no change
 
 
 class Position(NamedTuple):
@@ -41,11 +42,11 @@ class Position(NamedTuple):
 
     weights: Floats  # [n]
     value: float  # loss + l1·|w| + l2·w², inf where it or its gradient is not finite
-    gradient: Floats  # [n] of loss + l2·w² alone: |w| has none at zero
+    gradient: Floats  # [n] gradient of loss + l2·w² alone: |w| has none at zero
 
 
 class Progress(NamedTuple):
-    """One iteration, as `BatchOptimizer.on_iteration` receives it."""
+    """One iteration, as the callback `BatchOptimizer.on_iteration` receives it."""
 
     key: str
     iteration: int
@@ -57,11 +58,11 @@ class Progress(NamedTuple):
 
 @dataclass
 class BatchRun:
-    """The minimization of one component's objective, from one step to the next."""
+    """State of the minimization of one component's objective, kept from step to step."""
 
     signature: Hashable
     position: Position
-    memory: Any  # what the algorithm knows of the curvature, see `BatchOptimizer.new_memory`
+    memory: Any  # curvature learned by the algorithm, see `BatchOptimizer.new_memory`
     values: deque[float]  # objective at the last `period` + 1 positions
     iteration: int = 0
     stop_reason: Optional[str] = None
@@ -69,7 +70,7 @@ class BatchRun:
     is_near_minimum: bool = False
 
     def continues(self, objective: Objective) -> bool:
-        """Whether this is still the same function at the same weights, but for the model's rounding to float32."""
+        """Whether the objective is the same function at the same weights, apart from the model's rounding to float32."""
         if self.signature != objective.signature:
             return False
         weights = objective.weights()
@@ -102,10 +103,10 @@ class BatchOptimizer(CRFOptimizer):
         self.on_iteration: Optional[Callable[[Progress], None]] = None
         self._warned: set[str] = set()
         self._last_said = 0.0
-        self._bar = Bar("", "iterations")  # of the step that is being made
+        self._bar = Bar("", "iterations")  # for the current step
 
     def new_memory(self) -> Any:
-        """An empty memory of the curvature, which is false and proposes steepest descent.
+        """An empty memory of the curvature: its truth value is False, and it proposes steepest descent.
 
         RETURNS: An object with `prepare(objective)`, called at the beginning of each step; `propose(gradient)`, which returns a
             direction (float64[n]) and the first step to try along it; `learn(before, after, direction, step)`, about two
@@ -159,7 +160,7 @@ class BatchOptimizer(CRFOptimizer):
     def resume(self, objective: Objective, data: bytes, *, key: str) -> int:
         at = super().resume(objective, data, key=key)
         run = self._runs[key]
-        if run.stop_reason is not None:  # by rules that may have changed
+        if run.stop_reason is not None:  # stop rules may have changed since
             run.stop_reason = None
             self._judge(objective, run, key)
         return at
@@ -183,7 +184,7 @@ class BatchOptimizer(CRFOptimizer):
             raise ValueError(Errors.CRF203.format(key=key, optimizer=type(self).__name__))
         values = deque([position.value], maxlen=self.period + 1)
         run = BatchRun(objective.signature, position, self.new_memory(), values)
-        # Without a regularizer there may be no minimum, and only scores on dev show when to stop
+        # Without a regularizer there may be no minimum: only scores on dev data show when to stop
         run.is_near_minimum = not self.l2 and not getattr(self, "l1", 0.0)
         self._judge(objective, run, key)
         return run
@@ -202,7 +203,7 @@ class BatchOptimizer(CRFOptimizer):
                 self._stop(run, key, "the line search found no lower point")
                 return
             run.memory.clear()
-        # Each statement leaves a state one can continue from, should an interrupt hit between them.
+        # Each statement leaves a consistent state, so training can continue after an interrupt between two of them.
         run.memory.learn(before, point.where, direction, point.step)
         run.position = point.where
         run.iteration += 1
@@ -217,9 +218,9 @@ class BatchOptimizer(CRFOptimizer):
             self.on_iteration(progress)
 
     def evaluate(self, objective: Objective, weights: Floats) -> Position:
-        """The objective with its smooth regularizer."""
+        """Evaluate the objective with its smooth regularizer."""
         value, gradient = objective.evaluate(weights)
-        with np.errstate(over="ignore", invalid="ignore"):  # the value shows a step too far
+        with np.errstate(over="ignore", invalid="ignore"):  # value and gradient are checked for steps too far
             if self.l2:
                 value += self.l2 * dot(weights, weights)
                 add_scaled(gradient, 2.0 * self.l2, weights)
@@ -228,7 +229,7 @@ class BatchOptimizer(CRFOptimizer):
         return Position(weights, float(value), gradient)
 
     def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
-        """The gradient, or a subgradient where there is none; callers must not change it."""
+        """The gradient, or a subgradient where the objective has no gradient; callers must not change it."""
         return position.gradient
 
     def search(
@@ -254,7 +255,7 @@ class BatchOptimizer(CRFOptimizer):
         return strong_wolfe(phi, start, step, curvature=self.curvature, max_evaluations=self.max_line_search)
 
     def _judge(self, objective: Objective, run: BatchRun, key: str) -> None:
-        """Apply the stop rules, as CRFsuite has them."""
+        """Apply the stop rules of CRFsuite."""
         run.gradient_norm = norm(self.steepest_ascent(objective, run.position))
         improvement = run.values[0] - run.values[-1]
         if run.gradient_norm <= self.tolerance * max(1.0, norm(run.position.weights)):
@@ -299,16 +300,16 @@ def _can_be_saved(signature: Any) -> bool:
 
 
 def _as_tuples(value: Any) -> Any:
-    """Lists as tuples, which msgpack saves as lists."""
+    """Convert lists back to tuples, which msgpack saves as lists."""
     return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 # ---------------------------------------------------------------------- arithmetic on vectors of millions of weights
 
 
-# Numbers in a block. The product of a block stays in the cache, so no temporary is as long as the vectors. And a block is too
-# short for BLAS to spread over threads, which spin for 8 ms on a busy machine where one core needs 0.15 ms (450 thousand
-# weights); so results do not depend on the number of threads either.
+# Numbers in a block. Products of a block stay in the cache, so no temporary array is as long as the vectors. And a block is too
+# short for BLAS to use several threads, which spin for 8 ms on a busy machine where one core needs 0.15 ms (450 thousand
+# weights); so results do not depend on the number of threads.
 BLOCK = 8192
 
 

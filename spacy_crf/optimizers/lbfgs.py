@@ -12,13 +12,13 @@ from .batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from .line_search import RayPoint, backtracking
 from .objective import Objective, setting, with_settings
 
-# At first weights move as far as this power of the frequency of what they belong to: the curvature grows with the frequency, but
-# falls as the model becomes sure. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse close to the minimum.
-# On wnut17, cora_refs, usaddress and mit_restaurant it saves a tenth to a half of the iterations.
+# First steps of weights are proportional to this power of their features' frequencies: the curvature grows with the frequency,
+# but falls as the model becomes certain. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse close to the
+# minimum. On wnut17, cora_refs, usaddress and mit_restaurant it saves a tenth to a half of the iterations.
 _REACH = -0.3
-FAST = 0.03  # share of the objective that an iteration gains on average far from the minimum
+FAST = 0.03  # average gain per iteration far from the minimum, as a share of the objective
 # With l1 no step is longer than the last move by more than this factor. If rare features have many weights (wnut17), the first
-# steps would be thousands of times too long, and sums over labellings so far away take long: 60 iterations took 5.4 s, and 2.3 s
+# steps would be thousands of times too long, and losses so far away take long to compute: 60 iterations took 5.4 s, and 2.3 s
 # with the bound; usaddress, cora_refs and mit_restaurant take as many evaluations as without.
 GROWTH = 5.0
 
@@ -27,17 +27,17 @@ GROWTH = 5.0
 class LBFGS(BatchOptimizer):
     """Limited-memory BFGS over the full training set, minimizing ``loss + l1·|w| + l2·w²``.
 
-    l1 (float): Weight of |w|. Above 0, OWL-QN sets the weights that do not earn it to exactly 0.
+    l1 (float): Weight of |w|. Above 0, OWL-QN sets weights to exactly 0 where they lower the loss less than this cost.
     l2 (float): Weight of w², without a factor 1/2.
-    memory (int): How many past moves to infer the curvature from.
-    iterations_per_step (int or "auto"): Iterations in one step, so that what spaCy does once a step does not dominate. "auto"
-        for steps of 5 that no evaluation follows, until ten iterations lower the objective by no more than 3 %, and then for 10
-        to 30, by the sizes of the training data and of what was last scored.
-    tolerance (float): Stop when |gradient| / max(1, |w|) is no larger. 0 for never.
-    period (int): How many iterations `delta` looks back.
-    delta (float): Stop when `period` iterations improved the objective by no more than this part of its value.
-    max_iterations (Optional[int]): Stop after so many, over all steps. None for no limit.
-    max_line_search (int): Most evaluations of one line search.
+    memory (int): Number of past moves from which the curvature is inferred.
+    iterations_per_step (int or "auto"): Iterations in one step, so that spaCy's work after each step takes a small share of the
+        time. "auto": steps of 5 without evaluation until ten iterations lower the objective by at most 3 %, then steps of 10 to
+        30, by the sizes of the training data and of the data last scored.
+    tolerance (float): Stop when |gradient| / max(1, |w|) is at most this. 0 for never.
+    period (int): Number of iterations over which `delta` is measured.
+    delta (float): Stop when `period` iterations lower the objective by no more than this share of its value.
+    max_iterations (Optional[int]): Stop after this many iterations in all steps together. None for no limit.
+    max_line_search (int): Most evaluations in one line search.
     """
 
     identity: ClassVar = ("l1", "l2", "memory")
@@ -67,9 +67,9 @@ class LBFGS(BatchOptimizer):
     ) -> tuple[Optional[RayPoint], int]:
         if not self.l1:
             return super().search(objective, run, gradient, direction, step)
-        # No weight may change its sign, and all move the way that steepest descent would move them (Andrew & Gao, section
-        # 3.2). Far from the minimum that saves half of the iterations; close to it, it discards the curvature of
-        # correlated weights and hardly advances. There it applies to weights at zero alone.
+        # No weight changes its sign, and all weights move in the direction of steepest descent (Andrew & Gao, section 3.2). Far
+        # from the minimum that saves half of the iterations; close to it, it discards the curvature of correlated weights and
+        # hardly advances: there it applies only to weights at zero.
         before = run.position
         against = direction * gradient >= 0
         falls_fast = run.values[0] - run.values[-1] > FAST * (len(run.values) - 1) * abs(run.values[-1])
@@ -93,7 +93,7 @@ class LBFGS(BatchOptimizer):
 
 
 def pseudo_gradient(position: Position, l1: Union[float, Floats]) -> Floats:
-    """The one-sided derivative of loss + l1·|w| + l2·w² on the side that descends, 0 where neither does (eq. 4)."""
+    """The one-sided derivative of loss + l1·|w| + l2·w² where it descends, 0 where neither side does (eq. 4)."""
     weights, _, gradient = position
     pseudo = l1 * np.sign(weights)
     pseudo += gradient
@@ -104,12 +104,12 @@ def pseudo_gradient(position: Position, l1: Union[float, Floats]) -> Floats:
 
 
 class CurvaturePairs:
-    """Memory of L-BFGS: the inverse Hessian by the last few moves, beginning with the frequencies of what weights belong to."""
+    """Memory of L-BFGS: the inverse Hessian from the last few moves; its diagonal starts from frequencies of features."""
 
     def __init__(self, size: int) -> None:
         # Oldest first: s (float64[n]) the difference of weights, y (float64[n]) the difference of gradients, and s·y
         self.pairs: deque[tuple[Floats, Floats, float]] = deque(maxlen=size)
-        self._reach: Optional[Floats] = None  # [n] first step of each weight, None if unknown
+        self._reach: Optional[Floats] = None  # [n] relative first step of each weight, None if unknown
 
     def __bool__(self) -> bool:
         return bool(self.pairs)
@@ -139,13 +139,13 @@ class CurvaturePairs:
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
         if len(self.pairs) == self.pairs.maxlen:
-            move, change, _ = self.pairs.popleft()  # whose arrays are used again
+            move, change, _ = self.pairs.popleft()  # its arrays are reused
         else:
             move, change = np.empty_like(before.weights), np.empty_like(before.weights)
         np.subtract(after.weights, before.weights, out=move)
         np.subtract(after.gradient, before.gradient, out=change)
         curvature = dot(move, change)
-        if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else no convex model fits the move
+        if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else the move contradicts a convex model
             self.pairs.append((move, change, curvature))
 
     def clear(self) -> None:
@@ -164,8 +164,8 @@ class CurvaturePairs:
 class ConjugateGradient(BatchOptimizer):
     """Conjugate gradients over the full training set, minimizing ``loss + l2·w²``.
 
-    Needs more evaluations than L-BFGS, but keeps one vector where that keeps twice its `memory`. All settings are among those of
-    `spacy_crf.LBFGS.v1`.
+    Conjugate gradients need more evaluations than L-BFGS, but keep one vector where L-BFGS keeps 2 · `memory` vectors. The
+    settings are described at `spacy_crf.LBFGS.v1`.
     """
 
     curvature = 0.1  # conjugacy needs a nearly exact line search
@@ -189,7 +189,7 @@ class LastDirection:
         return self.direction is not None
 
     def prepare(self, objective: Objective) -> None:
-        """The memory needs nothing but the moves."""
+        """Nothing to prepare: the memory depends on moves only."""
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
         direction = np.negative(gradient)

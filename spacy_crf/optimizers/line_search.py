@@ -1,7 +1,7 @@
-"""Line searches over phi(step), the objective on a ray, without any knowledge of weights.
+"""Line searches over phi(step), the objective along a ray. They know nothing about weights.
 
-A ``phi`` answers a step with a ``RayPoint``; ``value = inf`` where the objective is not finite, and the search backs off.
-Both searches return the point they accept (None where nothing lower was found) and the number of evaluations.
+``phi`` returns a ``RayPoint`` for a step, with ``value = inf`` where the objective is not finite: the search then backs off. Both
+searches return the accepted point (None if no lower point was found) and the number of evaluations.
 """
 
 import math
@@ -12,7 +12,7 @@ SUFFICIENT_DECREASE = 1e-4  # c1 in both conditions below
 
 
 class RayPoint(NamedTuple):
-    """phi at one step. ``where`` is the caller's own: what it wants back for the accepted step."""
+    """phi at one step. ``where`` belongs to the caller, who gets it back with the accepted point."""
 
     step: float
     value: float
@@ -23,18 +23,18 @@ class RayPoint(NamedTuple):
 def strong_wolfe(
     phi: Callable[[float], RayPoint], start: RayPoint, step: float, *, curvature: float, max_evaluations: int
 ) -> tuple[Optional[RayPoint], int]:
-    """A step that satisfies the strong Wolfe conditions (Nocedal & Wright 2006, eq. 3.7):
+    """Find a step that satisfies the strong Wolfe conditions (Nocedal & Wright 2006, eq. 3.7):
 
         phi(a) <= phi(0) + c1 a phi'(0)   and   |phi'(a)| <= c2 |phi'(0)|
 
-    When the evaluations run out, the lowest point that satisfies the first condition is good enough.
+    When the evaluations run out, the search returns the lowest point that satisfies the first condition.
 
     start (RayPoint): phi at step 0, its slope negative.
     step (float): The first step to try.
-    curvature (float): c2. Near 1 any decrease of the slope will do; near 0 the search is nearly exact.
+    curvature (float): c2. Near 1 any decrease of the slope suffices; near 0 the search is nearly exact.
     """
-    # Algorithms 3.5 and 3.6 as one loop. `low` is the lowest point so far that satisfies the first condition; once a
-    # minimum is known to lie between them, `high` is the other end, on either side of `low`.
+    # Algorithms 3.5 and 3.6 as one loop. `low` is the lowest point so far that satisfies the first condition; once a minimum is
+    # bracketed, `high` is the other end of the bracket, on either side of `low`.
     low, high = start, None
     width = math.inf
     for evaluations in range(1, max_evaluations + 1):
@@ -65,12 +65,12 @@ def strong_wolfe(
 def backtracking(
     phi: Callable[[float], RayPoint], start: RayPoint, step: float, *, max_evaluations: int
 ) -> tuple[Optional[RayPoint], int]:
-    """The first of some ever shorter steps that decreases phi enough: phi(a) <= phi(0) + c1 a s(a). The second is half of the
-    first, which is often too far by little; then each goes to the lowest point of the parabola through phi(0), phi(a) and the
-    slope, from a tenth of the last step to half of it. (With halves alone wnut17, where the first steps are up to 4,000 times too
-    long, took 109 evaluations for 50 iterations, and 70 so.)
+    """Try ever shorter steps, and return the first that decreases phi enough: phi(a) <= phi(0) + c1 a s(a). The second step is
+    half of the first, which is often only slightly too long; each later one goes to the minimum of the parabola through phi(0),
+    phi(a) and the slope, between a tenth and a half of the last step. (On wnut17, whose first steps are up to 4,000 times too
+    long, 50 iterations took 70 evaluations, and 109 with halving alone.)
 
-    Here a point's slope s(a) is that of the straight line to where the step ended: a projected ray is bent.
+    The slope s(a) of a point is the slope along the straight line from the start to that point, since a projected ray is bent.
     """
     for evaluations in range(1, max_evaluations + 1):
         point = phi(step)
@@ -87,7 +87,7 @@ def backtracking(
 
 
 def _extrapolate(before: RayPoint, low: RayPoint) -> float:
-    """A step beyond `low`, where phi still falls: to the cubic's minimum, but 1.1 to 4 times the last stride."""
+    """A step beyond `low`, where phi still falls: to the minimum of the cubic, at 1.1 to 4 times the last stride."""
     stride = low.step - before.step
     step = _cubic_minimum(before, low)
     if step is None or step <= low.step:
@@ -96,7 +96,7 @@ def _extrapolate(before: RayPoint, low: RayPoint) -> float:
 
 
 def _interpolate(low: RayPoint, high: RayPoint) -> float:
-    """A step inside the bracket, away from its ends."""
+    """A step inside the bracket, at a distance from its ends."""
     stride = high.step - low.step
     if not math.isfinite(high.value):
         return low.step + 0.1 * stride
@@ -106,7 +106,7 @@ def _interpolate(low: RayPoint, high: RayPoint) -> float:
 
 
 def _cubic_minimum(a: RayPoint, b: RayPoint) -> Optional[float]:
-    """Minimum of the cubic through both values and slopes (Nocedal & Wright, eq. 3.59), None where it has none."""
+    """Minimum of the cubic through two values and slopes (Nocedal & Wright, eq. 3.59), None if the cubic has no minimum."""
     d1 = a.slope + b.slope - 3.0 * (a.value - b.value) / (a.step - b.step)
     radicand = d1 * d1 - a.slope * b.slope
     if not radicand >= 0:

@@ -1,7 +1,7 @@
 """The interface between CRF components and their optimizers.
 
-thinc's optimizers see one gradient per parameter and step. A line search wants to evaluate the whole training objective again at
-other weights, so a component hands CRF optimizers an ``Objective`` instead.
+thinc's optimizers get one gradient per parameter and step. A line search evaluates the whole training objective again at other
+weights, so a component passes an ``Objective`` to CRF optimizers instead.
 """
 
 import copy
@@ -24,66 +24,66 @@ from ..whole_files import packed
 class Objective(Protocol):
     """A component's training loss, without regularizer, as a function of all its weights."""
 
-    # Equal as long as the function is the same: same data, same layout of the weights. It is saved with the optimizer, so build
-    # it from str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
+    # Equal as long as the function is the same: same data, same layout of the weights. The optimizer saves it, so it consists of
+    # str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
     signature: Hashable
-    # Objectives may also have `renew` (take up what has changed since the last step, and return whether anything may have) and:
-    frequencies: Floats  # [n] how often the data has what each weight belongs to
-    copies: Floats  # [n] how many weights of the model each weight stands for
-    passes_per_evaluation: float  # evaluations that take as long as one evaluation of the model on the data last scored
+    # Objectives may also have `renew` (adopt changes since the last step; return whether the function may have changed) and:
+    frequencies: Floats  # [n] how often the data has the feature, token or sequence of each weight
+    copies: Floats  # [n] how many weights of the model each variable stands for
+    passes_per_evaluation: float  # evaluations that take as long as scoring the latest data with the model
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): A copy of the model's current weights."""
         ...
 
     def assign(self, weights: Floats) -> None:
-        """Write the weights to the model, which may round them to float32. Called at the end of each step."""
+        """Write the weights to the model, which may round them to float32. The optimizer calls this at the end of each step."""
         ...
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        """Answer for other weights, and leave the model as it is.
+        """Evaluate the loss at given weights, without changing the model.
 
-        weights (float64[n]): Belong to the optimizer: neither change nor keep them.
-        RETURNS (tuple[float, float64[n]]): The loss and its gradient, an array the optimizer may overwrite and keep.
+        weights (float64[n]): The array belongs to the optimizer: implementations neither change nor keep it.
+        RETURNS (tuple[float, float64[n]]): The loss and its gradient, an array that the optimizer may overwrite and keep.
         """
         ...
 
 
 class SequenceObjective(Protocol):
-    """The corpus itself, for optimizers that learn from one sequence after the other; `signature`, `weights` and `assign` are
-    those of `Objective`."""
+    """The corpus, for optimizers that learn from one sequence after the other; `signature`, `weights` and `assign` as in
+    `Objective`."""
 
     signature: Hashable
-    layout: tuple[int, ...]  # equal for vectors that mean the same weights, whatever the data
+    layout: tuple[int, ...]  # equal for vectors with the same weights in the same order, whatever the data
     loss: ClampedLoss
     corpus: ChainCorpus
-    anchor: Any  # an `Anchor` where a model continues from earlier training, or None
-    n_sequences: int  # of the whole corpus, if this is a part of it
-    mixed: Any  # object that walks through the corpus in place of the optimizer (`epoch`), part by part, or None
+    anchor: Any  # an `Anchor` if the model continues from earlier training, or None
+    n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
+    mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
 
     def weights(self) -> Floats: ...
 
     def assign(self, weights: Floats) -> None: ...
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
-        """The weights (float64[n]) as thinc knows them: by the id of their model and their name."""
+        """The weights (float64[n]) by thinc's keys: the id of a model and the name of a parameter."""
         ...
 
     def frame(self) -> Any:
-        """The layout of the weights, without the corpus: an object with `places`."""
+        """The layout of the weights without the corpus: an object with the method `places`."""
         ...
 
     def places(self, before: Any) -> Ints:
-        """RETURNS (int64[n before]): Where the weights of an earlier frame are, all of which are in this one."""
+        """RETURNS (int64[n before]): Place of each weight of an earlier layout, which this layout contains."""
         ...
 
     def describe(self, sequence: int) -> str:
-        """Name a sequence for humans."""
+        """Name of a sequence, for messages."""
         ...
 
 
 def renew(objective: Objective) -> bool:
-    """Whether the objective may be another function than in the step before."""
+    """Whether the objective may differ from the function of the step before."""
     own = getattr(objective, "renew", None)
     return own is not None and own()
 
@@ -92,7 +92,7 @@ with_settings = dataclass(kw_only=True, eq=False, repr=False)
 
 
 def setting(default: Any, check: Callable, **bounds: Any) -> Any:
-    """A setting of a dataclass that users make, such as an optimizer, see `check_settings`.
+    """Field of a dataclass that users fill in, such as an optimizer; see `check_settings`.
 
     check (Callable): One of `spacy_crf.checks`. None is possible if it is the default.
     """
@@ -100,7 +100,7 @@ def setting(default: Any, check: Callable, **bounds: Any) -> Any:
 
 
 def check_settings(given: Any) -> None:
-    """Replace each setting of an object by what its check makes of it.
+    """Check each setting of an object, and replace it by the value that its check returns.
 
     RAISES (ValueError): CRF020 for a value that is not possible.
     """
@@ -112,12 +112,12 @@ def check_settings(given: Any) -> None:
 
 @with_settings
 class CRFOptimizer(Optimizer):
-    """An optimizer that evaluates the objective; a subclass of thinc's, because ``[training.optimizer]`` takes no other."""
+    """Base of the optimizers that evaluate the objective; a thinc optimizer, since ``[training.optimizer]`` accepts no other."""
 
-    wants_sequences: ClassVar[bool] = False  # a SequenceObjective instead of an Objective
-    wants_whole_corpus: ClassVar[bool] = True  # in every step; False for optimizers that learn from batch after batch
-    names_states: ClassVar[bool] = False  # whether it needs the state of each token, which may be hidden
-    identity: ClassVar[tuple[str, ...]]  # settings that saved state depends on
+    wants_sequences: ClassVar[bool] = False  # takes a SequenceObjective instead of an Objective
+    wants_whole_corpus: ClassVar[bool] = True  # in every step; False for optimizers that learn from batches
+    names_states: ClassVar[bool] = False  # requires the state of each token, which may be hidden
+    identity: ClassVar[tuple[str, ...]]  # settings on which the saved state depends
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}
@@ -125,11 +125,11 @@ class CRFOptimizer(Optimizer):
         for name, value in given.items():
             setattr(self, name, value)
         check_settings(self)
-        self._runs: dict[str, Any] = {}  # the training of each component, from one step to the next
+        self._runs: dict[str, Any] = {}  # state of each component's training, kept from step to step
 
     @classmethod
     def fits(cls, loss: type) -> bool:
-        """Whether this optimizer can minimize a loss of some type."""
+        """Whether this optimizer can minimize a loss of this type."""
         return getattr(loss, "smooth", True)
 
     def step(self, objective: Objective, *, key: str) -> float:
@@ -142,7 +142,7 @@ class CRFOptimizer(Optimizer):
         raise NotImplementedError
 
     def stop_reason(self, key: str) -> Optional[str]:
-        """Why training has ended for this key, None as long as it has not."""
+        """Why training has ended for this component; None while it has not."""
         return None
 
     def is_worth_evaluating(self, key: str) -> bool:
@@ -150,7 +150,7 @@ class CRFOptimizer(Optimizer):
         return True
 
     def forget(self, key: str) -> None:
-        """Make the next step of this component its first one."""
+        """Forget this component, so that its next step is its first one."""
         self._runs.pop(key, None)
 
     def __call__(self, key, weights, gradient, *, lr_scale=1.0):
@@ -159,15 +159,15 @@ class CRFOptimizer(Optimizer):
     # ------------------------------------------------------------------------------------------------------- resuming
 
     def checkpoint(self, key: str) -> Iterator[bytes]:
-        """All that `resume` needs to continue the training of one component, in parts."""
+        """The data that `resume` needs to continue the training of one component, in parts."""
         return self._packed({key: self._runs[key]})
 
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
-        """Continue from a checkpoint, with its weights.
+        """Continue training from a checkpoint, with the checkpoint's weights.
 
         objective (Objective or SequenceObjective): The component's loss.
-        RETURNS (int): How many iterations the checkpoint had made.
-        RAISES (ValueError): CRF204 if the checkpoint had other settings.
+        RETURNS (int): Number of iterations before the checkpoint.
+        RAISES (ValueError): CRF204 if the checkpoint was made with other settings.
         """
         other = copy.copy(self).from_bytes(data)
         self._runs[key] = other._runs[key]
@@ -175,7 +175,7 @@ class CRFOptimizer(Optimizer):
         return self.iterations(key)
 
     def without_runs(self) -> "CRFOptimizer":
-        """A copy that has not begun."""
+        """A copy of the optimizer without any state."""
         other = copy.copy(self)
         other._runs, other.averages = {}, None if self.averages is None else {}
         return other
@@ -185,11 +185,11 @@ class CRFOptimizer(Optimizer):
         raise NotImplementedError
 
     def run_weights(self, run: Any) -> Floats:
-        """Current weights of a run."""
+        """Current weights of a run: float64[n]."""
         raise NotImplementedError
 
     def to_bytes(self) -> bytes:
-        """All that is needed to continue exactly where the runs stand, in this process or another."""
+        """The state of all runs, so that they continue exactly from here in this process or another."""
         return b"".join(self._packed(self._runs))
 
     def _packed(self, runs: dict[str, Any]) -> Iterator[bytes]:
@@ -198,7 +198,7 @@ class CRFOptimizer(Optimizer):
         return packed({"optimizer": type(self).__name__, "settings": settings, "runs": messages})
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
-        """Take over the state of an optimizer of the same kind and settings; stop rules and limits may differ."""
+        """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ."""
         msg = srsly.msgpack_loads(data)
         ours = {name: getattr(self, name) for name in self.identity}
         if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
@@ -208,7 +208,7 @@ class CRFOptimizer(Optimizer):
         return self
 
     def run_to_msg(self, run: Any, key: str) -> Any:
-        """A run in the form that msgpack can write and `run_from_msg` reads."""
+        """A run in a form that msgpack can write and `run_from_msg` can read."""
         raise NotImplementedError
 
     def run_from_msg(self, msg: Any) -> Any:
@@ -216,13 +216,13 @@ class CRFOptimizer(Optimizer):
 
 
 class Minibatch(Optimizer):
-    """Adam (Kingma & Ba 2015) with the learning rate that sparse features want, twenty times thinc's, and without averages: for
-    pipelines whose own optimizer is made for neural networks.
+    """Adam (Kingma & Ba 2015) with a learning rate for sparse features, twenty times thinc's, and without averages: for pipelines
+    whose own optimizer has settings for neural networks.
 
-    It is the default of the components, and steps aside: an optimizer of this package that is given as ``sgd`` or in
-    [training.optimizer] is taken in its place, and emissions that are neural learn by what the pipeline learns by.
+    It is the default of the components. An optimizer of this package that is given as ``sgd`` or in [training.optimizer] replaces
+    it, and neural emissions always learn by the pipeline's optimizer.
 
-    learn_rate (float): Good for batches of 2 to 50 texts.
+    learn_rate (float): Learning rate; the default suits batches of 2 to 50 texts.
     """
 
     steps_aside = True
@@ -234,7 +234,7 @@ class Minibatch(Optimizer):
 def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
     """Check that an optimizer can minimize a loss.
 
-    RAISES (ValueError): CRF210, with the losses and optimizers that fit.
+    RAISES (ValueError): CRF210; the message names the losses and optimizers that fit.
     """
     if optimizer.fits(type(loss)):
         return

@@ -1,7 +1,7 @@
-"""Base of the online optimizers: one pass over the sequences in a random order, in one call of a kernel.
+"""Base of the online optimizers: a kernel makes one pass over the sequences in random order.
 
-Rules that learn from one sequence after the other ask the component for its corpus (`SequenceObjective`) instead of a gradient.
-Weights stay in float64 from step to step; the same seed gives the same model.
+Online rules take the component's corpus (`SequenceObjective`) instead of a gradient. Weights stay in float64 from step to step;
+the same seed gives the same model.
 """
 
 import logging
@@ -23,9 +23,9 @@ from .objective import CRFOptimizer, SequenceObjective, setting, with_settings
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-# A model that continues from earlier training is drawn back to its first weights after so many sequences, in which no weight
-# moves further than this part of the largest: steps from nothing, such as the first of AdaGrad, would lose the scale of the
-# weights
+# Number of sequences after which a model that continues from earlier training is drawn back to its first weights, and the largest
+# move of a weight in between, as a share of the largest weight: the first steps of AdaGrad, for example, would otherwise lose the
+# scale of the weights
 DRAWN_AFTER = 10
 LONGEST_STEP = 0.1
 EMPTY = np.empty(0)  # memory of rules that need none
@@ -35,7 +35,7 @@ class CorpusPass(NamedTuple):
     """Arguments of a kernel for one pass over a corpus."""
 
     corpus: ChainCorpus
-    order: Ints  # [B] the sequences
+    order: Ints  # [B] order of the sequences
     loss: ClampedLoss
     costs: Floats  # [S, S], or [0, 0] without costs
     room: PassBuffers
@@ -43,24 +43,24 @@ class CorpusPass(NamedTuple):
 
 @dataclass
 class OnlineRun:
-    """The training of one component, from one step to the next."""
+    """State of the training of one component, kept from step to step."""
 
     layout: tuple
-    assigned: NDArray[np.float32]  # [n] the weights as the model got them
-    slots: Floats  # [M] the weights in the layout of the kernels
+    assigned: NDArray[np.float32]  # [n] the weights last written to the model
+    slots: Floats  # [M] the weights in the kernels' layout
     arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] memory of the rule for each slot
     numbers: dict[str, float] = field(default_factory=dict)
-    count: float = 0  # sequences seen; the mean over the parts of a corpus in parts
+    count: float = 0  # sequences seen; their mean over the parts of a corpus that is trained in parts
     epoch: int = 0
     frame: Any = None  # layout of the weights, to find them again when others are added; not saved
-    slot_of_weight: Optional[Ints] = None  # [n], as long as there is a frame
+    slot_of_weight: Optional[Ints] = None  # [n] None without a frame
     is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
 
 
 @with_settings
 class OnlineOptimizer(CRFOptimizer):
-    """Base of the optimizers that learn from one sequence after the other. With `epochs_per_step`, work that spaCy does once a
-    step need not dominate.
+    """Base of the optimizers that learn from one sequence after the other. Several epochs per step reduce the share of spaCy's
+    work after each step.
     """
 
     wants_sequences: ClassVar[bool] = True
@@ -68,8 +68,8 @@ class OnlineOptimizer(CRFOptimizer):
     losses: ClassVar[tuple[type, ...]] = (Perceptron, MaxMargin)
     averaging: ClassVar[bool] = False
     identity: ClassVar[tuple[str, ...]] = ("seed",)
-    drifts: ClassVar[tuple[str, ...]] = ()  # arrays with the sum of all moves, each times its time
-    follows: ClassVar[tuple[str, ...]] = ()  # arrays that move in the same proportion as weights that are drawn back
+    drifts: ClassVar[tuple[str, ...]] = ()  # memory with the sum of all moves, each times the time of the move
+    follows: ClassVar[tuple[str, ...]] = ()  # memory that is scaled like the weights when they are drawn back
     walks_in_parts: ClassVar[bool] = True  # whether weights may be drawn back within a pass
 
     epochs_per_step: int = setting(1, checks.count, most=1000)
@@ -79,7 +79,7 @@ class OnlineOptimizer(CRFOptimizer):
         super().__post_init__()
         if self.averaging:
             self.averages = {}
-        # A component with an optimizer of its own gets the averages as its weights: nobody else would set them.
+        # A component with its own optimizer gets the averages as its weights: no other code would set them.
         self.assigns_averages = False
 
     # ------------------------------------------------------------------------------------------- for subclasses
@@ -88,16 +88,16 @@ class OnlineOptimizer(CRFOptimizer):
         """Set up the memory of the rule."""
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Any:
-        """Distance by which a unit of the derivative of a sequence moves a weight: a float, or float64[n].
+        """Distance that a unit of a sequence's derivative moves a weight: a float, or float64[n].
 
-        moves (float64[n]): The latest moves, by `n_sequences` sequences.
+        moves (float64[n]): The moves of the latest `n_sequences` sequences.
         """
         raise NotImplementedError
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         """Learn from the sequences of a pass.
 
-        RETURNS (tuple[float, int]): The loss, and the place in the order where it was not finite, -1 if nowhere.
+        RETURNS (tuple[float, int]): The sum of losses, and -1; or a loss that is not finite, and its place in the order.
         """
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class OnlineOptimizer(CRFOptimizer):
         memory: Floats = EMPTY,
         squares: Floats = EMPTY,
     ) -> tuple[float, int]:
-        """Learn by a rule of the kernels, with its settings and its memory for each slot. RETURNS: As `walk`."""
+        """Learn by one of the kernels' rules, with its settings and its memory for each slot. RETURNS: As `walk`."""
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
         padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
@@ -121,11 +121,11 @@ class OnlineOptimizer(CRFOptimizer):
         return found
 
     def present(self, run: OnlineRun) -> Floats:
-        """The weights in slots (float64[M])."""
+        """The current weights by slot: float64[M]."""
         return run.slots
 
     def average(self, run: OnlineRun) -> Floats:
-        """The averaged weights in slots (float64[M])."""
+        """The averaged weights by slot: float64[M]."""
         raise NotImplementedError
 
     def penalty(self, weights: Floats) -> float:
@@ -200,10 +200,10 @@ class OnlineOptimizer(CRFOptimizer):
     # ------------------------------------------------------------------------------------------------ within a step
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        """Called at the start of each step."""
+        """Prepare a step; `step` calls this method first."""
 
     def _walk_through(self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
-        """`walk`, with weights drawn back in between if the model continues from earlier training."""
+        """`walk`, with the weights drawn back in between if the model continues from earlier training. RETURNS: As `walk`."""
         order, losses = pass_.order, 0.0
         length = DRAWN_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
         for begin in range(0, len(order), length):
@@ -219,7 +219,7 @@ class OnlineOptimizer(CRFOptimizer):
         return losses, -1
 
     def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
-        """Draw the weights back towards those from which the model continues.
+        """Draw the weights back towards the weights from which the model continues.
 
         start (OnlineRun): The run before the latest `n_sequences` sequences.
         """
@@ -255,7 +255,7 @@ class OnlineOptimizer(CRFOptimizer):
 
     @staticmethod
     def _take_over(run: OnlineRun, earlier: OnlineRun, objective: SequenceObjective) -> None:
-        """Continue from an earlier run if its weights are unchanged, apart from weights that were added."""
+        """Continue from an earlier run if its weights are unchanged; weights that were added start anew."""
         places = objective.places(earlier.frame)
         grown = np.zeros_like(run.assigned)
         grown[places] = earlier.assigned
@@ -270,7 +270,7 @@ class OnlineOptimizer(CRFOptimizer):
 
     @staticmethod
     def _snapshot(run: OnlineRun, earlier: Optional[OnlineRun] = None) -> OnlineRun:
-        """A copy of a run, in the memory of an earlier copy: fresh memory costs more than copying."""
+        """A copy of a run, in the memory of an earlier copy: allocating new memory takes longer than copying."""
         if earlier is None:
             slots, arrays = run.slots.copy(), {name: array.copy() for name, array in run.arrays.items()}
         else:

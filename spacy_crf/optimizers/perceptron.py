@@ -17,17 +17,17 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 
 class AveragedPerceptron(Averaged):
-    """The averaged structured perceptron (Collins 2002, figure 1 and section 2.2). With the loss MaxMargin or label costs the
-    search for the best labelling includes its costs.
+    """The averaged structured perceptron (Collins 2002, figure 1 and section 2.2). With the loss MaxMargin or label costs, the
+    search for the best labelling includes the costs of mistakes.
 
-    The averages are in `optimizer.averages`, which `spacy train` evaluates and saves; the weights themselves are those after
-    the last sequence.
+    `optimizer.averages` holds the averages, which `spacy train` evaluates and saves; the model itself holds the weights after the
+    last sequence.
 
-    use_averages (bool): Whether `optimizer.averages` is there.
+    use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+    seed (int): Seed of the order of the sequences.
 
-    An update moves a weight by 1, or in a model that continues from earlier training by the scale of its weights.
+    An update moves a weight by 1, or by the scale of the weights in a model that continues from earlier training.
     """
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
@@ -42,14 +42,14 @@ class AveragedPerceptron(Averaged):
 
 
 class BatchPerceptron(OnlineOptimizer):
-    """The perceptron that answers a whole pass with the same weights, and then adds the mean of the updates of all sequences that
-    it got wrong.
+    """The perceptron that decodes all sequences of a pass with the same weights, then adds the mean of the updates of the
+    sequences that it got wrong.
 
-    It is not the voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets all of them
-    vote: the best path by the sum of their scores is the one that their average finds, see `AveragedPerceptron`.
+    This is not the voted perceptron (Freund & Schapire 1999), which keeps the weights after every mistake and lets them vote. The
+    best path by the sum of their scores is the best path of their average, see `AveragedPerceptron`.
 
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
-    seed (int): For the order of the sequences, on which nothing depends here but the rounding.
+    seed (int): Seed of the order of the sequences, which affects only rounding.
     """
 
     walks_in_parts = False
@@ -68,7 +68,7 @@ class BatchPerceptron(OnlineOptimizer):
 
 
 class VotedPerceptron(BatchPerceptron):
-    """Former name of `spacy_crf.BatchPerceptron.v1`, from version 0.1.0, for configs that have it."""
+    """Former name of `spacy_crf.BatchPerceptron.v1`, for configs of version 0.1.0."""
 
     def __post_init__(self) -> None:
         logger.warning(Warnings.CRFW131)
@@ -79,17 +79,17 @@ class VotedPerceptron(BatchPerceptron):
 class PassiveAggressive(Averaged):
     """The smallest change of the weights after which the annotation beats the best labelling by a margin.
 
-    The loss Perceptron compares with the best labelling by score, as CRFsuite does (prediction-based updates, section 7 of the
-    paper); MaxMargin with the best by score and cost (max-loss updates), whose cost is the margin.
+    The loss Perceptron compares the annotation with the best labelling by score, as CRFsuite does (prediction-based updates,
+    section 7 of the paper); MaxMargin compares it with the best labelling by score plus cost (max-loss updates), whose cost is
+    the margin.
 
-    type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, whose step grows
-        ever slower.
+    type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, whose step grows more
+        slowly the larger the loss.
     c (float): Aggressiveness of PA-I and PA-II.
-    error_sensitive (bool): The margin is the square root of the number of wrong tokens instead of 1, where the loss has no
-        costs.
+    error_sensitive (bool): Whether the margin is the square root of the number of wrong tokens, not 1, if the loss has no costs.
     use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+    seed (int): Seed of the order of the sequences.
     """
 
     identity: ClassVar = ("seed", "type", "c", "error_sensitive", "averaging")
@@ -99,7 +99,7 @@ class PassiveAggressive(Averaged):
     error_sensitive: bool = setting(True, checks.flag)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        moved = moves[moves != 0.0]  # by the step's length, as derivatives of features are 1
+        moved = moves[moves != 0.0]  # length of the step, since derivatives of features are 1
         return float(np.sqrt(np.mean(moved**2))) if len(moved) else 0.0
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
@@ -109,13 +109,13 @@ class PassiveAggressive(Averaged):
 
 @with_settings
 class AROW(OnlineOptimizer):
-    """A distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin is
-    the number of wrong tokens, or the costs of the loss.
+    """Keeps a distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin
+    is the number of wrong tokens, or the costs of the loss.
 
-    variance (float): Of every weight at the start.
-    gamma (float): How strongly the past binds: the r of the paper.
+    variance (float): Initial variance of every weight.
+    gamma (float): r of the paper: the larger, the smaller each update.
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+    seed (int): Seed of the order of the sequences.
     """
 
     identity: ClassVar = ("seed", "variance", "gamma")
@@ -126,12 +126,12 @@ class AROW(OnlineOptimizer):
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["variance"] = variance = np.full_like(run.slots, self.variance)
-        if objective.anchor is not None:  # weights are as sure as the earlier training made them
+        if objective.anchor is not None:  # the variance of each weight follows from the earlier training
             slots, anchor = objective.corpus.slot_of_weight, objective.anchor
             variance[slots] = 1.0 / (1.0 / self.variance + 2.0 * anchor.hold)
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> float:
-        return 0.0  # the variance holds the weights
+        return 0.0  # the variance already keeps weights from moving
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         return self.apply(kernels.AROW, pass_, run, self.gamma, memory=run.arrays["variance"])

@@ -1,4 +1,4 @@
-"""Stochastic (sub)gradients of one sequence at a time, for ``loss + l1·|w| + l2·w²``."""
+"""Optimizers that descend by the (sub)gradient of one sequence at a time, for ``loss + l1·|w| + l2·w²``."""
 
 import logging
 from typing import ClassVar, Optional
@@ -18,7 +18,7 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 @with_settings
 class Regularized(OnlineOptimizer):
-    """Base of the optimizers in this file: l1, l2, and the number of sequences to which they belong."""
+    """Base of the optimizers in this file, with l1, l2, and the number of sequences for which they are set."""
 
     losses: ClassVar = (ClampedLoss,)
 
@@ -27,7 +27,7 @@ class Regularized(OnlineOptimizer):
     sequences: Optional[int] = setting(None, checks.count, most=checks.ANY)
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        # l1 and l2 belong to the sum over all sequences
+        # l1 and l2 apply to the sum of the losses of all sequences
         run.numbers.setdefault("sequences", float(self.sequences or max(1, objective.n_sequences)))
 
     def penalty(self, weights: Floats) -> float:
@@ -36,20 +36,20 @@ class Regularized(OnlineOptimizer):
 
 @with_settings
 class SGD(Regularized):
-    """Stochastic gradient descent, as CRFsuite's `l2sgd` and Bottou's crfsgd do it: the learning rate falls as
-    1 / (decay · (t0 + t)), with decay = 2·l2 / sequences (Shalev-Shwartz, Singer & Srebro 2007), and t0 is chosen by trying
-    rates on a sample. With l1, the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009.
+    """Stochastic gradient descent as in CRFsuite's `l2sgd` and Bottou's crfsgd: the learning rate falls as 1 / (decay · (t0 +
+    t)), with decay = 2·l2 / sequences (Shalev-Shwartz, Singer & Srebro 2007); trials of several rates on a sample determine t0.
+    With l1, the cumulative penalty of Tsuruoka, Tsujii & Ananiadou 2009.
 
     l1 (float): Weight of |w|.
-    l2 (float): Weight of w², without a factor 1/2. Small values shrink the weights little, and 0 not at all.
+    l2 (float): Weight of w², without a factor 1/2. Small values shrink the weights little, and 0 does not shrink them.
     calibration_eta (float): The first learning rate to try.
     calibration_rate (float): Factor between two rates to try.
-    calibration_samples (int): How many sequences to try them on.
-    calibration_candidates (int): How many rates that lower the loss to look for.
-    sequences (Optional[int]): How many sequences l1 and l2 belong to: those of the corpus, where it is streamed. None for those
-        of the first step.
+    calibration_samples (int): Number of sequences on which rates are tried.
+    calibration_candidates (int): Number of rates to find that lower the loss.
+    sequences (Optional[int]): Number of sequences for which l1 and l2 are set: for a streamed corpus, all of its sequences. None
+        for the number of sequences of the first step.
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+    seed (int): Seed of the order of the sequences.
     """
 
     identity: ClassVar = ("seed", "l1", "l2", "sequences")
@@ -75,7 +75,7 @@ class SGD(Regularized):
 
     def _schedule(self, run: OnlineRun) -> tuple[float, float, float]:
         decay = 0.0 if run.is_held else 2.0 * self.l2 / run.numbers["sequences"]
-        # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay as if l2 were 1
+        # eta / (1 + decay · eta · t) = (1 / decay) / (t0 + t); without decay, the rate falls as with l2 = 1
         slower = decay if decay > 0.0 else 2.0 / run.numbers["sequences"]
         return decay, 1.0 / slower, 1.0 / (slower * run.numbers["eta"])
 
@@ -94,14 +94,14 @@ class SGD(Regularized):
         return run.numbers["scale"] * run.slots
 
     def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
-        """Find the rate with the lowest objective after one pass over a sample: doubled while that helps, then halved.
+        """Find the rate with the lowest objective after one pass over a sample: multiply it while that helps, then divide it.
 
-        RAISES (ValueError): CRF213 if the weights grow beyond all bounds with each of the rates.
+        RAISES (ValueError): CRF213 if the weights diverge with every rate.
         """
         corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
         pass_ = pass_._replace(order=sample)
-        share = len(sample) / run.numbers["sequences"]  # of the corpus, which may have more sequences than this part
+        share = len(sample) / run.numbers["sequences"]  # the corpus may have more sequences than this part
 
         def objective(position: OnlineRun) -> float:
             loss, _ = self.apply(kernels.NOTHING, pass_, position)
@@ -112,7 +112,7 @@ class SGD(Regularized):
             trial = self._snapshot(run)
             trial.numbers["eta"] = eta
             decay, rate, offset = self._schedule(trial)
-            if decay * rate >= offset + trial.count:  # the first step would leave nothing of the weights, or turn them
+            if decay * rate >= offset + trial.count:  # the first step would shrink weights to 0 or beyond
                 return np.inf
             _, place = self._walk_through(pass_, trial, goal)
             after = objective(trial) if place < 0 else np.inf
@@ -129,7 +129,7 @@ class SGD(Regularized):
                 lower += 1
             if lower >= self.calibration_candidates and factor < 1.0:
                 break
-            if factor > 1.0 and (after > best or after == np.inf):  # too far: continue below the first rate
+            if factor > 1.0 and (after > best or after == np.inf):  # too large: continue below the first rate
                 eta, factor = self.calibration_eta, 1.0 / self.calibration_rate
             elif factor < 1.0 and after > best and lower > 0:
                 break
@@ -143,11 +143,11 @@ class SGD(Regularized):
 
 @with_settings
 class AdaGrad(Regularized):
-    """Each weight has a learning rate of its own, ``learn_rate / (epsilon + sqrt(sum of its squared gradients))`` (Duchi, Hazan
-    & Singer 2011). The regularizers are proximal steps; a weight catches up with those it missed when its feature occurs.
+    """Gives each weight its own learning rate, ``learn_rate / (epsilon + sqrt(sum of its squared gradients))`` (Duchi, Hazan &
+    Singer 2011). The regularizers are proximal steps; when a feature occurs, its weights catch up on the steps that they missed.
 
     learn_rate (float): Numerator of the learning rates.
-    epsilon (float): Added to their denominators.
+    epsilon (float): Constant added to the denominators.
 
     The other settings are those of `spacy_crf.SGD.v1`.
     """
@@ -159,7 +159,7 @@ class AdaGrad(Regularized):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.rate = self.learn_rate  # as schedules of thinc set it
+        self.rate = self.learn_rate  # thinc's schedules change it
 
     def start(self, run: OnlineRun, objective: SequenceObjective) -> None:
         run.arrays["squares"] = np.zeros_like(run.slots)
