@@ -1,8 +1,8 @@
-"""Train on all annotated texts, with settings that cross-validation chooses: no annotation is kept aside as a dev set.
+"""Train on all annotated texts, with settings that cross-validation chooses: no annotation is set aside as a dev set.
 
-Each fold holds out some texts, trains every candidate (l1, l2, clusters of words or none) on the others, and judges it by those
-that it has not seen. Candidates that fall behind leave the race (Maron & Moore 1994, "Hoeffding races"). All held-out texts
-together choose the winner and its threshold; one training on all texts follows.
+For each fold, every candidate (l1, l2, word clusters or none) is trained on the other folds and scored on the held-out one.
+Candidates that fall behind leave the race (Maron & Moore 1994, "Hoeffding races"). The scores over all folds choose the winner
+and its threshold; then the winner is trained on all texts.
 """
 
 import copy
@@ -35,7 +35,7 @@ from .report.suspects import Suspect, judged_by, ranked
 FOLDS = 5
 L1, L2 = (0.0, 0.05), (0.1, 0.03)
 ITERATIONS = 300
-DELTA = 1e-3  # a candidate begins near its optimum, where 1 % in ten iterations would be no sign that it is there
+DELTA = 1e-3  # a candidate starts near its optimum, where a gain of 1 % in ten iterations would not show convergence
 PRESETS = ("spacy_crf.ner_features.v3", "spacy_crf.tagger_features.v3")
 CLUSTER_TEMPLATES = (
     "cluster[-2..2]",
@@ -45,13 +45,13 @@ CLUSTER_TEMPLATES = (
     "cluster[-1]|cluster[0]",
     "cluster[0]|cluster[1]",
 )
-# A threshold is used if it gains at least as much F1: decoding by probabilities takes longer than the best path
+# Least gain of F1 for which a threshold is used: decoding by probabilities takes longer than the best path
 LEAST_GAIN = 0.005
 DRAWS, LEVEL = 1000, 0.95
 
 
 class Candidate(NamedTuple):
-    """A way to train a component."""
+    """Settings for the training of a component."""
 
     clusters: bool  # whether templates read the word clusters of spacy-lookups-data
     l1: float
@@ -59,12 +59,12 @@ class Candidate(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The F1 of a candidate on the texts that were held out; for a tagger the accuracy."""
+    """The F1 of a candidate on the held-out texts; for a tagger the accuracy."""
 
     candidate: Candidate
     f: float
     min_prob: Optional[float]  # None for the best path
-    folds: int  # fewer than all for a candidate that left the race
+    folds: int  # number of folds that the candidate took part in
 
 
 class Interval(NamedTuple):
@@ -76,32 +76,32 @@ class Interval(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A component that was trained on all texts, and its judgement by cross-validation."""
+    """The training of a component on all texts, with its scores by cross-validation."""
 
     name: str
     texts: int
     chosen: Trial
     f: Interval
     trials: list[Trial]  # the best first
-    held_out: list[Example]  # each text with the prediction of a model that has not seen it, in the order of the texts
-    suspects: list[Suspect]  # texts whose annotation looks wrong to a model that has not seen it
+    held_out: list[Example]  # each text with the prediction of a model trained without it, in the order of the texts
+    suspects: list[Suspect]  # texts whose annotation looks wrong to a model trained without them
 
     def expectation(self) -> str:
-        """What F1 to expect of the component, in words."""
+        """The expected F1 of the component, in words."""
         f, low, high = (100 * share for share in self.f)
         return f"F1 {f:.1f} on texts that it had not seen (95 %: {low:.1f} to {high:.1f})"
 
 
 @dataclass
 class _Judged:
-    """Results of one candidate, added up over folds."""
+    """Results of one candidate, summed over the folds."""
 
-    counts: NDArray[np.float64]  # [3]: annotated, found and right mentions of the best path
-    points: Optional[list[Point]] = None  # the same for each threshold; None for components that find no entities
+    counts: NDArray[np.float64]  # [3] annotated, found and right mentions of the best path
+    points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no entities
     pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
 
     def best(self) -> tuple[float, Optional[float]]:
-        """The F1 of the better way to decode, and its `min_prob`, None for the best path."""
+        """F1 and `min_prob` of the better decoding: by a threshold of probabilities, or by the best path (`min_prob` is None)."""
         path = _f(self.counts)
         if self.points is not None:
             min_prob = shrunk(self.points)
@@ -124,12 +124,12 @@ def fit(
 ) -> tuple[Language, list[Fitted]]:
     """Train the components of a config on all texts, each with the settings that win the cross-validation.
 
-    config (Config): As for `spacy train`, interpolated. Its corpora are not read.
-    read (Callable[[Language], Sequence[Example]]): Reads the annotated texts. A text is held out as a whole.
-    l1, l2 (Sequence[float]): The candidates are all pairs, and the pair of the config.
-    words (bool): Whether to try clusters of words from spacy-lookups-data, where the package has the language and the config
-        names no clusters.
-    on_fold (Callable[[], None]): Called after each fold of each component, and after its last training.
+    config (Config): A config for `spacy train`, interpolated. Its corpora are not read.
+    read (Callable[[Language], Sequence[Example]]): Reads the annotated texts. Each text is held out as a whole.
+    l1, l2 (Sequence[float]): The candidates are all pairs of these values, and the pair in the config.
+    words (bool): Whether to try word clusters from spacy-lookups-data, if the package has the language and the config names no
+        clusters.
+    on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
     RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
         be fitted.
@@ -160,14 +160,14 @@ def refit(
     words: bool = True,
     seed: int = 0,
 ) -> Callable[[Language], Language]:
-    """For ``[training.before_to_disk]``: `spacy train` saves the pipeline that `fit` trains on the texts of train and dev
-    (``spacy_crf.refit.v1``). It is fitted once, when `spacy train` first saves.
+    """Callback for ``[training.before_to_disk]`` (``spacy_crf.refit.v1``): `spacy train` saves the pipeline that `fit` trains on
+    the texts of train and dev. `fit` runs once, when `spacy train` first saves.
 
     train (Path): Texts, a .spacy file or a folder of them, such as ${paths.train}.
     dev (Path): More texts, such as ${paths.dev}; none by default.
-    folds (int): Number of parts that are held out in turn.
-    words (bool): Whether clusters of words from spacy-lookups-data are tried.
-    seed (int): Draws the parts.
+    folds (int): Number of folds; each is held out once.
+    words (bool): Whether to try word clusters from spacy-lookups-data.
+    seed (int): Random seed that draws the folds.
     """
     owner = "spacy_crf.refit.v1"
     folds, words = checks.count(owner, "folds", folds), checks.flag(owner, "words", words)
@@ -200,9 +200,9 @@ def performance(nlp: Language, fitted: Iterable[Fitted]) -> dict[str, Any]:
 
 
 def _components(nlp: Language, config: Config) -> list[str]:
-    """The names of the components to fit.
+    """Names of the components to fit.
 
-    RAISES (ValueError): CRF771 for a component that cannot be fitted, CRF772 for another that needs training.
+    RAISES (ValueError): CRF771 for a component that cannot be fitted, CRF772 for a foreign component that needs training.
     """
     training = registry.resolve(nlp.config.interpolate()["training"], schema=ConfigSchemaTraining)
     sourced = [name for name, block in config["components"].items() if "source" in block]
@@ -222,8 +222,8 @@ def _components(nlp: Language, config: Config) -> list[str]:
 
 
 def _lbfgs(nlp: Language, name: str) -> Optional[dict[str, Any]]:
-    """The block of the L-BFGS optimizer that trains a component; its defaults where the component's own optimizer steps aside,
-    None for any other optimizer."""
+    """The block of the L-BFGS optimizer that trains a component, its own or that of [training]; None if another optimizer trains
+    it."""
     config = nlp.config.interpolate()
     block = config["components"][name].get("optimizer") or config["training"]["optimizer"]
     if block.get("@optimizers") == "spacy_crf.Minibatch.v1":
@@ -232,7 +232,8 @@ def _lbfgs(nlp: Language, name: str) -> Optional[dict[str, Any]]:
 
 
 def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[float], words: bool) -> list[Candidate]:
-    """All candidates; in each group the most regularized first, whose weights the next training starts with."""
+    """All candidates, with and without clusters; in each group the strongest regularization first, since each training starts
+    with the weights of the previous one."""
     own = LBFGS(**{key: value for key, value in _lbfgs(nlp, name).items() if key in ("l1", "l2")})
     pairs = sorted({*product(l1, l2), (own.l1, own.l2)}, key=lambda pair: (pair[0], -pair[1]))
     return [
@@ -243,7 +244,7 @@ def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[floa
 
 
 def _can_cluster(nlp: Language, name: str) -> bool:
-    """Whether a component can have the packaged clusters, and has none of its own."""
+    """Whether a component can use the packaged clusters, and names no clusters itself."""
     if not has_packaged_clusters(nlp.lang):
         return False
     features = _features(nlp.config["components"][name])
@@ -257,7 +258,7 @@ def _features(component: dict[str, Any]) -> Optional[dict[str, Any]]:
 
 
 class _Race:
-    """The candidates of one component."""
+    """The cross-validation of one component: a race of its candidates."""
 
     def __init__(self, nlp: Language, name: str, candidates: list[Candidate]):
         self._nlp, self._name = nlp, name
@@ -265,10 +266,12 @@ class _Race:
         self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros(3)) for candidate in candidates}
         self._running = list(candidates)
-        self._untrained: dict[bool, LearningPipe] = {}  # with the labels of all texts; by whether it has clusters
+        self._untrained: dict[
+            bool, LearningPipe
+        ] = {}  # component with the labels of all texts, with and without clusters
 
     def run(self, examples: list[Example], held: NDArray[np.bool_]) -> None:
-        """Train the candidates without the texts that are held out, and judge them by these."""
+        """Train the candidates without the held-out texts, and score them on these texts."""
         for clusters in sorted({candidate.clusters for candidate in self._running}):
             if clusters not in self._untrained:
                 self._untrained[clusters] = self._initialized(clusters, examples)
@@ -284,7 +287,7 @@ class _Race:
         self._drop()
 
     def finish(self, examples: list[Example], fold_of: NDArray[np.int64]) -> Fitted:
-        """Train the winner on all texts, and write its settings to the config of the pipeline."""
+        """Train the winner on all texts, and write its settings to the pipeline's config."""
         trials = [Trial(c, *judged.best(), len(judged.pipes)) for c, judged in self._judged.items()]
         trials.sort(key=lambda trial: (trial.candidate in self._running, trial.f), reverse=True)
         chosen = trials[0]
@@ -300,7 +303,7 @@ class _Race:
         return Fitted(self._name, len(examples), chosen, f, trials, held_out, suspects)
 
     def _initialized(self, clusters: bool, examples: list[Example]) -> LearningPipe:
-        """The component with an entry for each label and feature, untrained, as a part of the pipeline."""
+        """Put a new component into the pipeline, initialized with the labels and features of the examples but untrained."""
         nlp, name = self._nlp, self._name
         settings = copy.deepcopy(self._settings)
         of_initialize = {key: value for key, value in self._of_initialize.items() if key not in ("corpus", "shards")}
@@ -319,11 +322,11 @@ class _Race:
         return [Example(annotate(examples[n]), examples[n].reference) for n in np.flatnonzero(chosen)]
 
     def _trained(self, pipe: LearningPipe, examples: list[Example], candidates: list[Candidate]) -> Iterator[Candidate]:
-        """Train each candidate in place, from the weights of the one before."""
+        """Train `pipe` with each candidate, from the weights of the previous one. Yields each candidate after its training."""
         objective = pipe.training.objective(LBFGS(), examples)
         begins = objective.weights()
         for candidate in candidates:
-            if pipe.model.attrs["role"].has_hidden(pipe.model):  # whose states strong regularizers make equal for good
+            if pipe.model.attrs["role"].has_hidden(pipe.model):  # strong regularizers make hidden states equal for good
                 objective.assign(begins)
             self._optimizer(candidate).step(objective, key=pipe.name)
             yield candidate
@@ -339,7 +342,7 @@ class _Race:
         return LBFGS(**settings)
 
     def _drop(self) -> None:
-        """Let candidates leave whose F1 is more than one standard error below the best one."""
+        """Drop the candidates whose F1 is more than one standard error below the best F1."""
         f = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
         top, n_gold = max(f.values()), self._judged[self._running[0]].counts[0]
         error = math.sqrt(top * (1 - top) / max(1.0, n_gold))
@@ -348,7 +351,7 @@ class _Race:
     def _held_out(
         self, chosen: Trial, examples: list[Example], fold_of: NDArray[np.int64]
     ) -> tuple[list[Example], list[Suspect]]:
-        """Each text as the winner predicts it, trained without it, and the texts whose annotation looks wrong to that model."""
+        """Predictions of the winner for each text that it was trained without, and texts whose annotation looks wrong to it."""
         found, suspects = {}, []
         for fold, pipe in enumerate(self._judged[chosen.candidate].pipes):
             unseen = self._annotated(pipe, examples, fold_of == fold)
@@ -371,7 +374,7 @@ def _finds_entities(pipe: LearningPipe) -> bool:
 
 
 def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
-    """Annotated, found and right mentions of each text. RETURNS (float64[N, 3])"""
+    """Count the annotated, found and right mentions of each text. RETURNS (float64[N, 3])"""
     counts = np.zeros((len(examples), 3))
     for of_text, example in zip(counts, examples):
         gold, found = ({mention.place for mention in mentions} for mentions in pipe.annotation.mentions(example))
@@ -385,7 +388,7 @@ def _f(counts: NDArray[np.float64]) -> float:
 
 
 def _interval(counts: NDArray[np.float64]) -> Interval:
-    """F1 of all texts, with percentiles of its bootstrap over texts (Efron & Tibshirani 1993, chapter 13)."""
+    """F1 of all texts with its bootstrap interval over texts, by percentiles (Efron & Tibshirani 1993, chapter 13)."""
     n = len(counts)
     drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=DRAWS) @ counts
     low, high = np.quantile([_f(row) for row in drawn], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -393,7 +396,7 @@ def _interval(counts: NDArray[np.float64]) -> Interval:
 
 
 def _added(points: Optional[list[Point]], more: list[Point]) -> list[Point]:
-    """The points of several sets of texts as points of all of them."""
+    """Add the counts of the same thresholds on two sets of texts."""
     if points is None:
         return more
     added = []

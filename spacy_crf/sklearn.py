@@ -1,5 +1,5 @@
-"""A linear chain as an estimator of scikit-learn, for users of sklearn-crfsuite: from lists of feature dicts to lists of labels,
-without spaCy's pipelines. Table, objective and optimizers are those of the components."""
+"""A linear-chain CRF as a scikit-learn estimator, for users of sklearn-crfsuite: it maps lists of feature dicts to lists of
+labels, without spaCy's pipelines. It uses the feature table, objective and optimizers of the components."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,30 +41,30 @@ except ImportError as error:
     raise ImportError(Errors.CRF781.format(what="spacy_crf.sklearn", reason=error, **needed)) from error
 
 _FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
-_BLOCK = 512  # sequences to read together
-_SOURCE, _ITEMS = "items", "crf_items"  # names of the attributes of tokens in templates, and in doc.user_data
+_BLOCK = 512  # sequences that are read together
+_SOURCE, _ITEMS = "items", "crf_items"  # name of the features in templates, and their key in doc.user_data
 _VOCAB = Vocab()
-Rows = Sequence[Any]  # of a sequence: for each token a dict, or a list of strings
+Rows = Sequence[Any]  # a sequence: for each token a dict, or a list of strings
 
 
 @dataclass(eq=False, repr=False)
 class CRF(BaseEstimator):
     """A linear-chain CRF with the features and the objective of CRFsuite: ``loss + c1·|w| + c2·w²``.
 
-    A sequence is a list of dicts, one for each token, as python-crfsuite takes them: ``{"word": "kestrel", "upper": False}``; or
-    of lists of strings. Its labels are a list of strings.
+    A sequence is a list of dicts, one for each token, as in python-crfsuite: ``{"word": "kestrel", "upper": False}``; or a list
+    of lists of strings. The labels of a sequence are a list of strings.
 
     algorithm (str): "lbfgs": L-BFGS, and OWL-QN where c1 is above 0.
     c1 (float): Weight of the sum of all |w|. Above 0 most weights become exactly 0.
     c2 (float): Weight of the sum of all w².
     max_iterations (int): None for no limit.
     all_possible_states (bool): Give each attribute a weight for every label, not only for labels seen with it.
-    all_possible_transitions (bool): Give every pair of labels a weight, not only those seen.
-    min_freq (float): Attributes seen less often with a label, and pairs of labels seen less often, have no weight.
-    num_memories (int): Past steps from which L-BFGS infers the curvature.
-    epsilon (float): Stop when |gradient| / max(1, |w|) is no larger.
-    period (int), delta (float): Stop when so many iterations improved the objective by no more than this part of its value.
-    max_linesearch (int): Most evaluations in a line search.
+    all_possible_transitions (bool): Give every pair of labels a weight, not only pairs in the training data.
+    min_freq (float): Attributes that occur less often with a label, and pairs of labels that occur less often, get no weight.
+    num_memories (int): Number of past steps from which L-BFGS infers the curvature.
+    epsilon (float): Stop when |gradient| / max(1, |w|) is at most epsilon.
+    period (int), delta (float): Stop when `period` iterations improve the objective by at most the fraction `delta` of its value.
+    max_linesearch (int): Maximum number of evaluations in a line search.
     verbose (bool): Log the progress of training.
     """
 
@@ -85,10 +85,10 @@ class CRF(BaseEstimator):
     # -------------------------------------------------------------------------------------------------- learning
 
     def fit(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> "CRF":
-        """Learn from sequences and their labels.
+        """Train on sequences and their labels.
 
-        X (Iterable[List[dict]]): For each sequence the features of its tokens.
-        y (Iterable[List[str]]): For each sequence the labels of its tokens.
+        X (Iterable[List[dict]]): For each sequence, the features of its tokens.
+        y (Iterable[List[str]]): For each sequence, the labels of its tokens.
         RAISES (ValueError): CRF020 for a parameter; CRF131, CRF111 or CRF853 for data that can't be used.
         """
         optimizer, key = self._optimizer(), type(self).__name__
@@ -107,7 +107,7 @@ class CRF(BaseEstimator):
 
         model = self._new_model(source, len(classes))
         model.initialize(X=blocks, Y=Sizes(_VOCAB, len(classes)))
-        model.attrs["observed"][-2:] = 0  # CRFsuite has no weights of first and last labels
+        model.attrs["observed"][-2:] = 0  # CRFsuite has no weights for first and last labels
         _drop_rare(model, blocks, checks.number(key, "min_freq", self.min_freq))
         objective = TiedObjective(model, LogLikelihood(), blocks())
         with _heard(self.verbose):
@@ -146,23 +146,23 @@ class CRF(BaseEstimator):
     # ------------------------------------------------------------------------------------------------ predicting
 
     def predict(self, X: Iterable[Rows]) -> NDArray[np.object_]:
-        """The most probable labels of each sequence: an array of lists of strings."""
+        """Predict the most probable labels of each sequence. RETURNS (array): A list of strings for each sequence."""
         return _as_array(self._labels(list(X)))
 
     def predict_single(self, xseq: Rows) -> list[str]:
-        """The most probable labels of one sequence."""
+        """Predict the most probable labels of one sequence."""
         return next(self._labels([xseq]))
 
     def predict_marginals(self, X: Iterable[Rows]) -> NDArray[np.object_]:
-        """For each sequence a list with the probability of each label at each token: an array of lists of dicts."""
+        """Compute the probability of each label at each token. RETURNS (array): A list of dicts for each sequence."""
         return _as_array(self._marginals(list(X)))
 
     def predict_marginals_single(self, xseq: Rows) -> list[dict[str, float]]:
-        """The probabilities of the labels of one sequence."""
+        """Compute the probability of each label at each token of one sequence."""
         return next(self._marginals([xseq]))
 
     def score(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> float:
-        """The share of right labels. RAISES (ValueError): CRF853 if X and y differ in their lengths."""
+        """Compute the accuracy of the predicted labels. RAISES (ValueError): CRF853 if the lengths of X and y differ."""
         X, y = list(X), list(y)
         _check_lengths(X, y)
         right = [
@@ -185,7 +185,7 @@ class CRF(BaseEstimator):
             yield from (rows[begin:end] for begin, end in pairwise(bounds))
 
     def _scores(self, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
-        """The scores of each block, with the bounds of its sequences, some of which may be empty."""
+        """Bounds of the sequences (some may be empty) and scores of each block."""
         model = self._fitted
         for begin in range(0, len(X), _BLOCK):
             docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
@@ -195,20 +195,20 @@ class CRF(BaseEstimator):
 
     @property
     def _fitted(self) -> Model:
-        """RAISES (NotFittedError): CRF851."""
+        """The trained model. RAISES (NotFittedError): CRF851 before training."""
         if "_model" not in self.__dict__:
             raise NotFittedError(Errors.CRF851)
         return self._model
 
     @property
     def attributes_(self) -> list[str]:
-        """Attributes with any weight but 0."""
+        """Attributes that have a weight other than 0."""
         spelled = self._fitted.layers[0].attrs["features"].states.index.spelled
         return [spelled.strings[part] for part in spelled.parts]  # a single one each
 
     @property
     def state_features_(self) -> dict[tuple[str, str], float]:
-        """Weights of attributes and labels that are not 0."""
+        """The weights other than 0, by attribute and label."""
         [emissions] = self._fitted.layers
         table, weights = emissions.attrs["features"].states, emissions.get_param("states")
         attributes, classes = self.attributes_, self.classes_
@@ -217,21 +217,21 @@ class CRF(BaseEstimator):
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
-        """Weights of a label and the next one that are not 0."""
+        """The weights other than 0, by label and next label."""
         weights = self._fitted.get_param("transitions")
         return {(self.classes_[i], self.classes_[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
 
     # ---------------------------------------------------------------------------------------------------- saving
 
     def save(self, path: Union[str, Path]) -> None:
-        """Write parameters and weights to a file, which `load` reads without running any code."""
+        """Write the parameters and weights to a file, which `load` reads without running code from the file."""
         write_whole(Path(path), self._packed())
 
     @classmethod
     def load(cls, path: Union[str, Path]) -> "CRF":
-        """Read a file of `save`.
+        """Load an estimator from a file that `save` wrote.
 
-        RAISES (ValueError): CRF501, CRF502 or CRF508 for another or a damaged file.
+        RAISES (ValueError): CRF501, CRF502 or CRF508 if `save` did not write the file, or the file is damaged.
         """
         crf = cls()
         crf._unpack(Path(path).read_bytes(), str(path))
@@ -254,7 +254,7 @@ class CRF(BaseEstimator):
             model = self._new_model(_ItemsOfDocs(), len(classes))
             load_model(model, unpacked(saved["model"]), len(classes))
             learned = {"classes_": classes, "objective_": saved["objective"], "n_iter_": saved["n_iter"]}
-        except Exception as error:  # anything may be in a file
+        except Exception as error:  # the file may contain anything
             raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
         self.__dict__.update(learned, _model=model)
 
@@ -276,7 +276,7 @@ class CRF(BaseEstimator):
 
 
 class _ItemsOfDocs(ItemReader):
-    """Reads feature dicts once, and attaches them to Docs of as many tokens, which stand for the sequences."""
+    """Represents sequences as Docs: reads feature dicts once, and attaches them to Docs with the same number of tokens."""
 
     def __init__(self) -> None:
         self._list = ItemList("X")
@@ -314,7 +314,7 @@ class _ItemsOfDocs(ItemReader):
 
 
 def _classes(X: list[Rows], y: list[Sequence[str]]) -> list[str]:
-    """The labels, in the order of their occurrence. RAISES (ValueError): CRF853 for labels that do not fit the sequences."""
+    """Collect the labels in the order of their occurrence. RAISES (ValueError): CRF853 if X and y do not match."""
     _check_lengths(X, y)
     for number, labels in enumerate(y):
         for label in labels:
@@ -327,7 +327,7 @@ def _classes(X: list[Rows], y: list[Sequence[str]]) -> list[str]:
 
 
 def _check_lengths(X: list[Rows], y: list[Sequence[str]]) -> None:
-    """RAISES (ValueError): CRF853."""
+    """Check the lengths of X and y and of their sequences. RAISES (ValueError): CRF853 if they differ."""
     if len(X) != len(y):
         raise ValueError(Errors.CRF853.format(problem=f"X has {len(X)} sequences, y has {len(y)}"))
     for number, (rows, labels) in enumerate(zip(X, y)):
@@ -337,7 +337,7 @@ def _check_lengths(X: list[Rows], y: list[Sequence[str]]) -> None:
 
 
 def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_freq: float) -> None:
-    """Remove the weights of rare pairs: of an attribute (its values are summed) and a label, or of two labels."""
+    """Remove the weights of rare pairs of an attribute and a label (its count is the sum of values), and of rare label pairs."""
     if not min_freq:
         return
     [emissions] = model.layers
@@ -358,7 +358,7 @@ def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_
 
 
 def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:
-    """One object for each sequence, also if all have the same length."""
+    """Make a one-dimensional array with an object for each sequence, even if all sequences have the same length."""
     sequences = list(sequences)
     array = np.empty(len(sequences), dtype=object)
     array[:] = sequences
@@ -367,7 +367,7 @@ def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:
 
 @contextmanager
 def _heard(is_heard: bool) -> Iterator[None]:
-    """Show or hide the progress of training, which `spacy train` shows."""
+    """Show or hide the progress messages of training, which `spacy train` always shows."""
     level = announcements.level
     announcements.setLevel(level if is_heard else logging.WARNING)
     try:

@@ -21,7 +21,7 @@ class Beam:
     """Beam search over chains, segments or chains of higher order, for the setting `decode = "beam"` of components.
 
     states (int): Number of states that may end a kept prefix; the search keeps one prefix for each.
-    margin (float): Largest difference between the score of a kept prefix and that of the best one.
+    margin (float): Largest difference between the scores of the best prefix and of a kept one.
     """
 
     states: int
@@ -35,10 +35,10 @@ class Beam:
         return self.states >= n_prefixes and self.margin == math.inf
 
     def path(self, work: Work) -> Path:
-        """Best labelling that the beam finds for each sequence.
+        """Find the best labelling of each sequence within the beam.
 
         work (Work): A chunk of B sequences.
-        RETURNS (Path): States int32[T] and scores float64[B]; -1 and -inf where the beam loses every labelling.
+        RETURNS (Path): States int32[T] and scores float64[B]; -1 and -inf where the beam drops every labelling.
         """
         if not isinstance(work, ChainWork):
             return self.search(work)[1]
@@ -47,11 +47,11 @@ class Beam:
         return path
 
     def rank(self, work: Work, states: States, scores: Floats) -> int:
-        """The n best labellings within the beam, see `Structure.rank`.
+        """Find the n best labellings within the beam, see `Structure.rank`.
 
         work (Work): A single sequence.
         states (int32[n, T]), scores (float64[n]): Receive the labellings.
-        RETURNS (int): How many labellings there are.
+        RETURNS (int): Number of labellings found.
         """
         kept, _ = self.search(work)
         if isinstance(work, HigherOrderWork):
@@ -62,11 +62,11 @@ class Beam:
         return log_space.n_best(within, work.predecessors, len(scores), states, scores)
 
     def search(self, work: Work) -> tuple[NDArray, Path]:
-        """The kept prefixes and the best path.
+        """Run the search, and return the kept prefixes and the best path.
 
         work (Work): A chunk of B sequences.
-        RETURNS (float64[T, S], Path): Scores of the prefixes, -inf where the search drops them. For chains of higher order, whose
-            prefixes end with nodes of a lattice, bool[N]: which nodes the search keeps.
+        RETURNS (float64[T, S], Path): Scores of the prefixes, -inf for dropped ones. For chains of higher order, whose prefixes
+            end with nodes of a lattice, bool[N] in place of the scores: which nodes the search keeps.
         """
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         if isinstance(work, HigherOrderWork):

@@ -1,8 +1,8 @@
-"""Brown clusters of the words of raw texts: words that have the same neighbours are in one (Brown et al. 1992).
+"""Brown clusters of the words of raw texts: a cluster contains words with similar neighbours (Brown et al. 1992).
 
-The words come in the order of their frequency. Each word begins as a cluster of its own. As soon as there are more than n
-clusters, the two are merged whose merge loses least mutual information of neighbours (Liang 2005, section 2.4). Finally the n
-clusters are merged into one, and the tree of these merges gives the paths.
+The algorithm adds the words in the order of their frequency, each as a new cluster. When there are more than n clusters, it
+merges the two clusters whose merge loses least mutual information of neighbours (Liang 2005, section 2.4). Finally it merges
+the n clusters into one; the tree of these merges gives the paths.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,17 +21,17 @@ from ..features.feature_index import CountingTable
 from ..whole_files import FileFormat, seal, unpacked, unpacking, unseal
 from .kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
 
-_LOGS = 1 << 16  # numbers whose n log n is looked up
+_LOGS = 1 << 16  # size of the table of n log n
 _STEP = 64  # words between two calls of `on_step`
 CHECKPOINT = FileFormat("a checkpoint", b"spacy_crf brown\n", 1)
 
 
 class CountedText(NamedTuple):
-    """The frequent words of texts, and how often they follow each other."""
+    """The frequent words of texts, and the counts of their bigrams."""
 
     words: list[str]  # [V] the most frequent first
     bigrams: Bigrams
-    digits: bool = False  # whether digits are all written 0
+    digits: bool = False  # whether 0 replaces every digit
 
 
 class WordCounter:
@@ -41,7 +41,7 @@ class WordCounter:
         self.n_words = 0
         self._strings = strings
         self._table = CountingTable()
-        self._tokens: list[NDArray[np.int32]] = []  # numbers of the words; -1 behind each text
+        self._tokens: list[NDArray[np.int32]] = []  # numbers of the words of each text, then -1
 
     def add(self, doc: Doc) -> None:
         keys = doc.to_array(ORTH)
@@ -50,10 +50,10 @@ class WordCounter:
         self.n_words += len(keys)
 
     def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
-        """The words that occur at least `min_count` times. White space is no word; a rarer word separates its neighbours.
+        """Return the words that occur at least `min_count` times. White space is skipped; a rarer word separates its neighbours.
 
-        lower (bool): Count words that differ in case alone as one.
-        digits (bool): Count words that differ in digits alone as one.
+        lower (bool): Whether to count words that differ only in case as one word.
+        digits (bool): Whether to count words that differ only in digits as one word.
         """
         spelled, place = [], {}
         for key in self._table.keys.tolist():
@@ -66,13 +66,13 @@ class WordCounter:
         counts = np.bincount(tokens[tokens >= 0], minlength=len(place))
         words = list(place)
         order = [n for n in sorted(range(len(words)), key=lambda n: (-counts[n], words[n])) if counts[n] >= min_count]
-        rank = np.full(len(words) + 1, -1, dtype=np.int64)  # the last for ends
+        rank = np.full(len(words) + 1, -1, dtype=np.int64)  # the last entry serves the ends of texts
         rank[order] = np.arange(len(order))
         return CountedText([words[n] for n in order], _bigrams(rank[tokens], len(order)), digits)
 
 
 def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
-    """Count pairs of neighbours. tokens (int64[T]): Ranks of the words, -1 for what separates its neighbours."""
+    """Count pairs of neighbours. tokens (int64[T]): Ranks of the words, -1 for rare words and ends of texts."""
     left, right = tokens[:-1], tokens[1:]
     beside = (left >= 0) & (right >= 0)
     pairs, counts = np.unique(left[beside] * max(1, n_words) + right[beside], return_counts=True)
@@ -90,11 +90,11 @@ def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
 
 
 class Brown:
-    """Brown clustering that can be stopped, saved and continued.
+    """A Brown clustering that can be stopped, saved and continued.
 
     text (CountedText): The words to cluster.
     n (int): Number of clusters.
-    source (str): Where the words come from, for messages.
+    source (str): Name of the source of the words, for messages.
     RAISES (ValueError): CRF948 if there are fewer words than clusters.
     """
 
@@ -104,7 +104,7 @@ class Brown:
             raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=reason))
         self.text = text
         self.n = n
-        self.done = 0  # words that are in clusters
+        self.done = 0  # number of words that are in clusters
         size, n_words = n + 1, len(text.words)
         self._window = Window(
             np.zeros((size, size), dtype=np.int32),
@@ -122,7 +122,7 @@ class Brown:
     def run(self, on_step: Callable[["Brown"], None] = lambda brown: None) -> WordClusters:
         """Cluster the words that are in no cluster yet.
 
-        on_step (Callable[[Brown], None]): Called after every few words; a state that it saves can be continued.
+        on_step (Callable[[Brown], None]): Called after every few words; it may save the state, to continue later.
         RETURNS (WordClusters): All words with their paths.
         """
         n_words = len(self.text.words)
@@ -137,7 +137,7 @@ class Brown:
         return WordClusters.of_words(words, self.text.digits)
 
     def _paths(self) -> dict[int, str]:
-        """The path of the class in each slot. The last merge decides the first bit."""
+        """Compute the path of the class in each slot. The last merge decides the first bit."""
         window = Window(*(array.copy() for array in self._window))
         merges = join_classes(window, self._logs)
         paths = {int(window.is_used.argmax()): ""}
@@ -147,7 +147,7 @@ class Brown:
         return paths
 
     def to_bytes(self, what: str) -> bytes:
-        """Save the state. what (str): Description of the texts and settings, which `from_bytes` compares."""
+        """Serialize the state. what (str): Description of the texts and settings, which `from_bytes` compares."""
         arrays = {name: _packed(array) for name, array in (*_named(self._window), *_named(self.text.bigrams))}
         content = {"what": what, "n": self.n, "done": self.done, "arrays": arrays}
         content |= {"words": self.text.words, "digits": self.text.digits}
@@ -157,7 +157,7 @@ class Brown:
     def from_bytes(cls, data: bytes, what: str, source: str) -> "Brown | None":
         """Load a state that `to_bytes` saved.
 
-        RETURNS (Brown): None if the state is about other texts or settings.
+        RETURNS (Brown): None if the state belongs to other texts or settings.
         RAISES (ValueError): CRF501, CRF502 or CRF508 for a damaged file.
         """
         with unpacking(data):

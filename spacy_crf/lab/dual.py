@@ -1,6 +1,6 @@
-"""Max-margin training in the dual: each sequence keeps a distribution over its labellings, of which the expected uses of its
-scores are enough – those of tokens and transitions, of segments also those of begins, ends, lengths and listed spans. Both
-optimizers minimize ``loss + l2·w²`` and know how far they are from the minimum: the duality gap.
+"""Max-margin training in the dual. Each sequence has a distribution over its labellings, which is stored as the expected uses of
+scores: of tokens and transitions, and for segments also of begins, ends, lengths and listed spans. Both optimizers minimize
+``loss + l2·w²`` and compute the duality gap, an upper bound for the distance from the minimum.
 
     primal = l2·w² + sum_i max_y (cost_i(y) + w·(features_i(y) - features_i(annotation)))
     dual   = sum_i E_i[cost] - l2·w²       with w = sum_i (features_i(annotation) - E_i[features]) / 2·l2
@@ -27,8 +27,8 @@ logger = logging.getLogger("spacy.spacy_crf")
 
 @with_settings
 class DualOptimizer(OnlineOptimizer):
-    """Base of both. They need the whole corpus in every batch and complete annotation, and keep
-    T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` twice that.
+    """Base of the two optimizers. They need the whole corpus in every batch and complete annotation, and store
+    T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` stores twice as many.
 
     l2 is at least 1e-20.
     """
@@ -47,7 +47,7 @@ class DualOptimizer(OnlineOptimizer):
         self._last_said = time.monotonic()
 
     def duality_gap(self, key: str) -> float:
-        """Upper bound for the distance of a component's objective from its minimum after the last step."""
+        """Return an upper bound for the distance of a component's objective from its minimum after the last step."""
         return self._runs[key].numbers["primal"] - self._runs[key].numbers["dual"]
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
@@ -63,7 +63,7 @@ class DualOptimizer(OnlineOptimizer):
             raise cant_train(self, what, reason, fitting)
         signature = list(objective.signature)
         if run.numbers.get("signature") != signature:
-            # Another corpus: weights are again where they began, and a sum over its sequences, all of them at their annotation.
+            # For another corpus, weights start again from their centre, and all its sequences from their annotation
             centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
             if objective.anchor is not None:
                 centre[corpus.slot_of_weight] = objective.anchor.centre
@@ -76,9 +76,9 @@ class DualOptimizer(OnlineOptimizer):
             self.start_distributions(corpus, rows, run)
 
     def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
-        """Make what else the rule remembers about each sequence.
+        """Create the arrays that a rule keeps for each sequence beside the expected uses.
 
-        rows (int64[B, kinds + 1]): Of the scores, see `ScoreTable`.
+        rows (int64[B, kinds + 1]): Rows of the scores, see `ScoreTable`.
         """
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
@@ -93,7 +93,7 @@ class DualOptimizer(OnlineOptimizer):
         centre, strength = run.arrays["centre"][slots], run.arrays["strength"][slots]
         distance = run.slots[slots] - centre
         square = float(strength @ distance**2)
-        # The dual's costs count from the scores at the centre: w0 · uses, and d = -uses / 2 strength
+        # The costs in the dual are relative to the scores at the centre: w0 · uses, and d = -uses / 2 strength
         primal = loss + square
         dual = float(run.arrays["dual"].sum()) - square - 2.0 * float((strength * distance) @ centre)
         run.numbers.update(loss=loss, primal=primal, dual=dual)
@@ -101,7 +101,7 @@ class DualOptimizer(OnlineOptimizer):
         return loss, -1
 
     def ascend(self, pass_: CorpusPass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
-        """RETURNS (tuple[float, int]): As `walk`. The weights and distributions change only if it learns."""
+        """Pass through the corpus once. Weights and distributions change only if `learns`. RETURNS: As `walk`."""
         *room, _ = pass_.room
         table = make_table(pass_.corpus, pass_.room)
         uses, dual, strength = (run.arrays[name] for name in ("uses", "dual", "strength"))
@@ -110,12 +110,12 @@ class DualOptimizer(OnlineOptimizer):
         return ascend(*room, table, Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
 
     def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
-        """The anchor is part of the objective."""
+        """Do nothing, since the anchor is part of the objective."""
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         super().step(objective, key=key)
         numbers = self._runs[key].numbers
-        # Every user shall read how far it is, now and then, and where it ended.
+        # Announce the progress to all users now and then, and the final gap
         ended, now = numbers["done"] and not numbers.get("told", False), time.monotonic()
         say = logger.info
         if ended or now - self._last_said >= SILENCE:
@@ -132,27 +132,27 @@ class DualOptimizer(OnlineOptimizer):
 
 
 class FrankWolfe(DualOptimizer):
-    """A structural SVM by block-coordinate Frank-Wolfe (Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3): no
-    learning rate, the best step along each direction is known.
+    """A structural SVM by block-coordinate Frank-Wolfe (Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3). It needs
+    no learning rate, since the best step along each direction has a closed form.
 
-    l2 (float): Weight of w², without a factor 1/2: lambda·n/2 of the paper.
-    gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
+    l2 (float): Weight of w², without a factor 1/2: lambda·n/2 in the paper.
+    gap_tolerance (float): Stop when the duality gap is at most this fraction of the objective.
     epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+    seed (int): Random seed for the order of the sequences.
     """
 
 
 @with_settings
 class ExponentiatedGradient(DualOptimizer):
-    """Exponentiated gradients on the max-margin dual, on the marginals of what scores are about (Bartlett, Collins, Taskar &
-    McAllester 2004, figure 2), one sequence at a time with a step size each (Collins, Globerson, Koo, Carreras & Bartlett 2008,
-    section 6).
+    """Exponentiated gradients on the max-margin dual, by the marginals of tokens and transitions (Bartlett, Collins, Taskar &
+    McAllester 2004, figure 2). It visits one sequence at a time, each with its own step size (Collins, Globerson, Koo, Carreras
+    & Bartlett 2008, section 6).
 
-    l2 (float): Weight of w², without a factor 1/2: 1/2C of the paper.
+    l2 (float): Weight of w², without a factor 1/2: 1/2C in the paper.
     rate (float): First step size.
-    gap_tolerance (float): Stop when the duality gap is no larger than this part of the objective.
+    gap_tolerance (float): Stop when the duality gap is at most this fraction of the objective.
     epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
-    seed (int): For the order of the sequences.
+    seed (int): Random seed for the order of the sequences.
     """
 
     identity: ClassVar = ("seed", "l2", "rate")
@@ -160,7 +160,7 @@ class ExponentiatedGradient(DualOptimizer):
     rate: float = setting(1.0, checks.number, least=checks.LEAST, most=1e6)
 
     def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
-        # Nearly all of the mass is on the annotation
+        # Start with nearly all of the mass on the annotation
         theta = np.zeros(run.arrays["uses"].shape)
         tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
         theta[tokens, corpus.gold] = 5.0

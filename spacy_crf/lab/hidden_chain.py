@@ -1,11 +1,11 @@
-"""One label for a text whose tokens, or sentences, have hidden states: what speaks for the label, and in which order.
+"""A hidden-state CRF for the label of a text: its tokens, or sentences, have hidden states, which form a chain below each label.
 
     score(y, h) = labels[y] + sum_t units[t, h_t] + sum_t states[y, h_t] + sum_t transitions[y, h_(t-1), h_t]
                   + first[y, h_1] + last[y, h_T]
 
-(Quattoni, Wang, Morency, Collins & Darrell 2007, with ends.) Given a label it is a linear chain, so that the B texts are Y · B
-sequences of `LinearChain`; labels do not share a scale, so that none is lost in a long text whose beginning speaks against it.
-From top to bottom: the scores, the structure that sums them up, how a component reads its states, the model.
+(Quattoni, Wang, Morency, Collins & Darrell 2007, with scores for ends.) Given a label, the model is a linear chain, so B texts
+are Y · B sequences of `LinearChain`. Each label has its own scale, so no label underflows in a long text whose beginning is
+improbable under it. This file has the scores, the structure that sums over them, the decoding of a component, and the model.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,9 +31,9 @@ from ..types import ChainScores, Clamp, Floats, Path
 
 
 class HiddenScores(NamedTuple):
-    """Potentials of B texts of altogether U units (tokens or sentences), Y labels and H hidden states for each.
+    """Potentials of B texts with U units (tokens or sentences) in total, Y labels, and H hidden states below each label.
 
-    The units have scores of H states that labels share, or of Y · H states, H of which each label has for itself.
+    A unit has H scores, which all labels share, or Y · H scores, H for each label.
     """
 
     labels: Floats  # [B, Y]
@@ -59,13 +59,13 @@ class _OfLabel(NamedTuple):
 
     label: int
     texts: NDArray[np.bool_]  # [B]
-    units: Any  # theirs: bool[U], or a slice for all
-    columns: slice  # of the units
+    units: Any  # units of these texts: bool[U], or a slice for all units
+    columns: slice  # columns of the units' scores
     work: ChainWork
 
 
 class HiddenWork(NamedTuple):
-    """Scores that were checked, with a clamp."""
+    """Checked scores, with a clamp."""
 
     scores: HiddenScores
     clamp: Optional[Clamp]  # bool[B, Y]
@@ -75,7 +75,7 @@ class HiddenWork(NamedTuple):
         return len(self.scores.labels)
 
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
-        """Chains of some texts (bool[B]) under a label."""
+        """The chains of some texts (bool[B]) below a label."""
         scores = self.scores
         size = scores.states.shape[1]
         shared = scores.units.shape[1] == size
@@ -90,7 +90,7 @@ class HiddenWork(NamedTuple):
         return _OfLabel(label, texts, chosen, columns, _CHAIN.prepare(chain))
 
     def parts(self) -> Iterator[_OfLabel]:
-        """The texts that may have each label."""
+        """For each label, the chains of the texts that may have it."""
         allowed = np.ones(self.scores.labels.shape, dtype=bool) if self.clamp is None else self.clamp
         return (self.of_label(label, texts) for label, texts in enumerate(allowed.T) if texts.any())
 
@@ -99,8 +99,8 @@ _CHAIN = LinearChain()
 
 
 class HiddenChains(Structure[HiddenScores]):
-    """Answers the questions of `Structure` that are about the labels of texts; clamps are bool[B, Y], and paths are labels:
-    int32[B]. Sums are over hidden states as well, maxima are of a label together with its states."""
+    """Implements the methods of `Structure` for labels of texts. Clamps are bool[B, Y], and paths are labels: int32[B]. Sums run
+    over hidden states too; maxima are those of a label together with its states."""
 
     ambiguous = True
     answers = frozenset()
@@ -117,11 +117,11 @@ class HiddenChains(Structure[HiddenScores]):
         return HiddenWork(scores, clamp)
 
     def label_scores(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Floats:
-        """Log of the sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
+        """Log-sum over the hidden states below each label: float64[B, Y], -inf for labels that are not allowed."""
         return self._by_label(self.prepare(scores, clamp), lambda chains: _CHAIN.forward(chains)[0])
 
     def _by_label(self, work: HiddenWork, score: Callable[[ChainWork], Floats]) -> Floats:
-        """Scores of the chains below each label, with that of the label: float64[B, Y], -inf for labels that are not allowed."""
+        """Score of each label plus the score of its chain: float64[B, Y], -inf for labels that are not allowed."""
         found = np.full(work.scores.labels.shape, -np.inf)
         for part in work.parts():
             found[part.texts, part.label] = work.scores.labels[part.texts, part.label] + score(part.work)
@@ -155,7 +155,7 @@ class HiddenChains(Structure[HiddenScores]):
         return log_z, total
 
     def viterbi(self, scores: Any, *, clamp: Optional[Clamp] = None) -> Path:
-        """The label of each text that has the best states below it, and what both score."""
+        """For each text, the label with the best-scoring states below it, and the score of both together."""
         work = self.prepare(scores, clamp)
         best = self._by_label(work, lambda chains: _CHAIN.best(chains).scores)
         labels = np.where(best.max(axis=1) > -np.inf, best.argmax(axis=1), -1)
@@ -176,7 +176,7 @@ class HiddenChains(Structure[HiddenScores]):
         return best, total
 
     def states_below(self, scores: Any, labels: States) -> Floats:
-        """Probability of each hidden state at each unit, where each text has the given label (int32[B]): float64[U, H]."""
+        """Probability of each hidden state at each unit, given the label of each text (int32[B]): float64[U, H]."""
         work = self.prepare(scores)
         found = np.zeros((len(work.scores.units), work.scores.states.shape[1]))
         for label in np.unique(labels).tolist():
@@ -185,7 +185,7 @@ class HiddenChains(Structure[HiddenScores]):
         return found
 
     def left_out(self, scores: Any) -> Floats:
-        """Scores of each label (see `label_scores`) in the text of each unit without the features of that unit: float64[U, Y]."""
+        """For each unit, the scores of its text's labels (see `label_scores`) without the unit's features: float64[U, Y]."""
         work = self.prepare(scores)
         text_of = np.repeat(np.arange(len(work.scores.starts) - 1), np.diff(work.scores.starts))
         found = self.label_scores(work)[text_of]
@@ -198,7 +198,7 @@ class HiddenChains(Structure[HiddenScores]):
 
 
 def _add(total: HiddenScores, part: _OfLabel, d_chain: ChainScores) -> None:
-    """Adds the derivative with respect to the scores under a label."""
+    """Add the derivative with respect to the scores below a label."""
     total.units[part.units, part.columns] += d_chain.emissions
     total.states[part.label] += d_chain.emissions.sum(axis=0)
     for name in ("transitions", "first", "last"):
@@ -206,17 +206,17 @@ def _add(total: HiddenScores, part: _OfLabel, d_chain: ChainScores) -> None:
 
 
 def _shares(scores: Floats, log_z: Floats) -> Floats:
-    """exp(scores - log_z) of each row, 0 where nothing is allowed."""
+    """exp(scores - log_z) for each row, 0 where no label is allowed."""
     return np.exp(scores - np.where(log_z > -np.inf, log_z, 0.0)[:, np.newaxis])
 
 
 def log_sum(rows: Floats) -> Floats:
-    """float64[B]"""
+    """Log-sum of each row: float64[B]."""
     return np.logaddexp.reduce(rows, axis=1)
 
 
 class HiddenDecoding(TextDecoding):
-    """Hidden states have names beside those of labels: "state 2", or "PLAY state 2" where each label has its own."""
+    """Decoding whose states include hidden states, named "state 2", or "PLAY state 2" if each label has its own states."""
 
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
@@ -236,9 +236,9 @@ class HiddenDecoding(TextDecoding):
 
 
 class HiddenRole(OfTexts, Architecture):
-    """The chains below the labels.
+    """Architecture of the chains below the labels.
 
-    hidden (int): H. shared (bool): Whether labels share the scores of states at units. unit (str): What has a state.
+    hidden (int): H. shared (bool): Whether labels share the scores of states at units. unit (str): "token" or "sent".
     """
 
     gives = HiddenScores
@@ -257,7 +257,7 @@ class HiddenRole(OfTexts, Architecture):
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
     ) -> tuple[NDArray[np.int64], ...]:
-        """Names are those of the Y labels, then those of hidden states: H that labels share, or Y · H."""
+        """Number the named states: the Y labels first, then the hidden states (H shared ones, or Y · H)."""
         n_labels = model.get_dim("nO")
         if parameter is None:
             return tuple(place + n_labels for place in places)
@@ -297,7 +297,7 @@ class HiddenRole(OfTexts, Architecture):
         return dict.fromkeys(self.params, np.True_)
 
     def weighed(self, model: Model) -> SharedScores:
-        """Which parameters have weights: with one hidden state the scores of labels alone, as the others measure text length."""
+        """Parameters with weights. With one hidden state, only labels have them: other scores would measure text length."""
         shapes = self.shapes(model, model.get_dim("nO"))
         return {name: np.full(shapes[name], self.hidden > 1 or name == "labels") for name in self.params}
 
@@ -314,7 +314,7 @@ class HiddenRole(OfTexts, Architecture):
         return {**found, "labels": d_scores.labels.sum(axis=0)}
 
     def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        """The states of new labels are to differ, too."""
+        """Give the states of new labels different random weights."""
         if before and self.hidden > 1:
             random = np.random.default_rng([model.attrs["seed"], before])
             for name in self.params:
@@ -322,14 +322,14 @@ class HiddenRole(OfTexts, Architecture):
                 values[before:] = random.normal(0.0, model.attrs["spread"], values[before:].shape)
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        """All scores have a weight."""
+        """Do nothing, since every score has a weight."""
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         if is_new:
             self.spread_out(model, model.attrs["seed"])
 
     def spread_out(self, model: Model, seed: int) -> None:
-        """States that are alike would stay alike: chance makes a difference."""
+        """Add random numbers to the weights: states that start equal would stay equal."""
         random, spread = np.random.default_rng(seed), model.attrs["spread"]
         for node in model.walk() if self.hidden > 1 else ():
             for name in node.param_names:
@@ -349,13 +349,13 @@ def HiddenChain(
     """A hidden-state CRF (Quattoni et al. 2007).
 
     emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
-    hidden (int): How many hidden states there are below each label.
-    shared (bool): Whether labels share the scores that features give to hidden states, and differ in how these follow each other;
-        otherwise each label has states of its own.
-    unit (str): What has a hidden state: "token", or for long texts "sent", the sentence.
-    spread (float): Standard deviation of the weights that learning begins with.
-    seed (int): Of these random numbers.
-    restarts (int): Beginnings that are tried, with the seeds from `seed` on; training goes on with the best one.
+    hidden (int): Number of hidden states below each label.
+    shared (bool): Whether labels share the scores that features give to hidden states, and differ only in the scores of states
+        and transitions; otherwise each label has its own states.
+    unit (str): Unit that has a hidden state: "token", or for long texts "sent", the sentence.
+    spread (float): Standard deviation of the initial weights.
+    seed (int): Random seed of the initial weights.
+    restarts (int): Number of initializations to try, with the seeds from `seed` on; training continues with the best one.
     """
     owner = "HiddenChain"
     hidden, shared = checks.count(owner, "hidden", hidden, most=1 << 10), checks.flag(owner, "shared", shared)

@@ -1,9 +1,9 @@
 """Linear chains with hidden states: each state is a tag with a number that annotation does not name (Morency, Quattoni & Darrell
 2007).
 
-The output is ``ChainScores`` of all states, those of tag 0 first, then those of tag 1 and so on. Annotation allows all states of
-a tag, so the loss sums over them, and training finds the meaning of each state. Several paths spell one labelling, whose score is
-the log-sum over them; `n_best` finds best labellings, which need not be those of best paths.
+The output is ``ChainScores`` of all states: first the states of tag 0, then the states of tag 1, and so on. Annotation allows all
+states of a tag, so the loss sums over these states, and training finds their meanings. Several paths spell one labelling; its
+score is the log-sum over these paths. `n_best` finds the best labellings, which may differ from the labelling of the best path.
 """
 
 import logging
@@ -27,8 +27,8 @@ from ..pipeline.decoding import Decoding
 from ..types import ChainScores
 from .kernels import labellings as kernels
 
-_MOST = 64  # hidden states of a tag
-_MOST_PREFIXES = 4  # prefixes to look at for each token
+_MOST = 64  # largest number of hidden states of a tag
+_MOST_PREFIXES = 4  # largest number of prefixes to expand for each token
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -39,8 +39,8 @@ logger = logging.getLogger("spacy.spacy_crf")
 def n_best(
     structure: Structure[Any], scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Any = None
 ) -> tuple[list[list[tuple[float, States]]], NDArray[np.bool_]]:
-    """The n best labellings of each sequence, fewer where fewer exist. If the proof takes too long, the answer consists of the
-    labellings found so far and those of the best paths.
+    """Find the n best labellings of each sequence, or all if there are fewer. If the proof takes too long, return the labellings
+    found so far and the labellings of the best paths.
 
     structure (Structure): A chain, or a chain over the states of a graph.
     scores (ChainScores): Scores of the model's states.
@@ -54,7 +54,7 @@ def n_best(
     of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
     tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
     counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)
-    # Transitions that are possible at some token: the range of each source (int64[S + 1]), and the targets
+    # Transitions that are possible at some token: range of each source state (int64[S + 1]), and the target states
     source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
     arcs = np.searchsorted(source, np.arange(work.n_states + 1)), target
     found = tags, totals, counts, proven
@@ -79,7 +79,7 @@ def _of_best_paths(
     n: int,
     known: list[tuple[float, States]],
 ) -> list[tuple[float, States]]:
-    """Labellings that the best paths of one sequence spell, without those already known."""
+    """Labellings that the best paths of one sequence spell, except the known ones."""
     first = np.searchsorted(tag_of, tag_of)
     seen, found = {states.tobytes() for _, states in known}, []
     work = structure.prepare(sequence)
@@ -95,9 +95,9 @@ def _of_best_paths(
 
 
 class LatentDecoding(Decoding):
-    """Decodes chains whose tags may have several states."""
+    """Decoding of chains whose tags may have several states."""
 
-    _has_warned = False  # that best labellings are not proven
+    _has_warned = False  # whether it warned that best labellings are not proven
 
     def n_best(self, structure: Structure, scores: Scores, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
         """The n best labellings of each sequence, with a path of states for each. Warns once if they are not proven."""
@@ -130,7 +130,7 @@ class LatentNode(ChainNode):
         return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
-        """RAISES (ValueError): CRF846 if labels have hidden states that the component does not have."""
+        """Check the labels in `hidden`. RAISES (ValueError): CRF846 for a label that the component does not have."""
         hidden = model.attrs["hidden"]
         if isinstance(hidden, dict):
             checks.labels(f"Component '{name}', `hidden` of spacy_crf.LatentChain.v1", hidden, labels)
@@ -145,12 +145,12 @@ class LatentNode(ChainNode):
         model.attrs["observed"] = observed[np.append(first, [n_states, n_states + 1])][:, first]
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
-        """Give new states random weights: states of one tag that begin equal stay equal."""
+        """Give new states random weights: states of one tag that start equal would stay equal."""
         self.spread_out(model, model.attrs["seed"], first=model.attrs["started"] or 0)
         model.attrs["started"] = model.get_dim("nO")
 
     def spread_out(self, model: Model, seed: int, *, first: int = 0) -> None:
-        """Add random numbers to the weights of states of tags with several, from state `first` on."""
+        """Add random numbers to the weights of the states, from `first` on, whose tags have several states."""
         tag_of, spread = model.attrs["tag_of"], model.attrs["spread"]
         states = (np.bincount(tag_of)[tag_of] > 1) & (np.arange(len(tag_of)) >= first)
         random = np.random.default_rng((seed, first))
@@ -170,16 +170,16 @@ def LatentChain(
     restarts: int = 1,
     possible_transitions: bool = False,
 ) -> Model[list[Doc], ChainScores]:
-    """A linear chain with hidden states: each tag has several, which training tells apart (Morency, Quattoni & Darrell 2007). Its
-    objective has more than one minimum; which is found depends on the seed.
+    """A linear chain in which each tag has several hidden states, whose meanings training finds (Morency, Quattoni & Darrell
+    2007). The objective has more than one minimum; the seed decides which one training finds.
 
     emissions (Model): From SparseEmissions, HashedEmissions or Tok2VecEmissions.
-    hidden (Union[int, Dict[str, int]]): States of each tag; or by label, where "O" stands for what has none and labels that are
-        not named have one. With 1 everywhere it is `spacy_crf.LinearChain.v2`.
-    spread (float): Standard deviation of the weights that states begin with.
-    seed (int): Of these random numbers.
-    restarts (int): Beginnings that are tried, with the seeds from `seed` on; training continues with the best one.
-    possible_transitions (bool): As of `spacy_crf.LinearChain.v2`.
+    hidden (Union[int, Dict[str, int]]): Number of states of each tag, or numbers by label: "O" stands for tokens without a label,
+        and labels that are not named have one state. With 1 everywhere the model is `spacy_crf.LinearChain.v2`.
+    spread (float): Standard deviation of the initial weights.
+    seed (int): Random seed of the initial weights.
+    restarts (int): Number of initializations to try, with the seeds from `seed` on; training continues with the best one.
+    possible_transitions (bool): As in `spacy_crf.LinearChain.v2`.
     """
     owner = "LatentChain"
     check_emissions(owner, emissions)

@@ -1,9 +1,9 @@
 """Losses with local terms, and the log-likelihood with samples in place of sums.
 
-A local term is about a single token or segment, or about one with its neighbours. In a linear chain the term of a token is about
-its tag. In a chain of segments it is about the path at the token: the state of the segment that begins there, or the continuation
-of a segment. For segments of one token both agree. The terms are sums over segments, which in a chain are single tokens; the
-structure gives the segments, their scores and their probabilities.
+A local term depends on a single token or segment, or on one with its neighbours. In a linear chain, the term of a token depends
+on its tag. In a chain of segments, it depends on the path at the token: the state of the segment that begins there, or the
+continuation of a segment. For segments of one token both agree. The terms are sums over segments, which in a chain are single
+tokens; the structure provides the segments, their scores and their probabilities.
 """
 
 from collections.abc import Callable
@@ -23,22 +23,22 @@ from ..schemes import Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SpanList
 from .kernels.local_terms import cover_probability, marginal_gradient
 
-_OPEN = -1  # in a path, where the annotation leaves several possibilities
-# Numbers in a table of a batch that are in memory at once
+_OPEN = -1  # element of a path where the annotation leaves several possibilities
+# Largest number of table elements of a batch that are in memory at once
 _LARGEST_TABLE = 1 << 22
 
 
 class AnnotatedBatch(NamedTuple):
     """Annotation of B sequences, and its weights."""
 
-    clamp: SegmentClamp  # what is allowed
-    wrong: Segments  # labelled segments that are forbidden all the same
-    factors: Floats  # [T] of each token's term
-    weights: Floats  # [B] of each sequence
+    clamp: SegmentClamp  # labellings that the annotation allows
+    wrong: Segments  # labelled segments that are forbidden nevertheless
+    factors: Floats  # [T] factor of each token's term
+    weights: Floats  # [B] weight of each sequence
 
 
 def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """Terms of `PseudoLikelihood`."""
+    """Compute the terms of `PseudoLikelihood`."""
     starts, n_tokens = work.starts, work.n_tokens
     listed = every_span(starts, len(structure.lengths(work)))
     begin = begins_of(listed)
@@ -61,11 +61,11 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 
 
 def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """Terms of `BesagPseudoLikelihood`."""
+    """Compute the terms of `BesagPseudoLikelihood`."""
     scores, starts, size = work.scores, work.starts, work.n_states
     path = _named_path(annotation.clamp, starts, structure.lengths(work))
     t, a, c, first, last = _named_neighbours(path, starts)
-    # A segment of state j from t on, between one of state i and one of state k; or instead, that of state i goes on.
+    # A segment of state j begins at t, between segments of the states i and k; or the segment of state i continues.
     #
     #     a       t       c                a               c
     #     i ––––– j ––––– k –––      or    i ––––––––––––– k –––
@@ -108,7 +108,7 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 
 
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """Terms of `Piecewise`."""
+    """Compute the terms of `Piecewise`."""
     scores, starts, states = work.scores, work.starts, annotation.clamp.states
     listed = every_span(starts, len(structure.lengths(work)))
     begin = begins_of(listed)
@@ -140,7 +140,7 @@ def _allowed(listed: SpanList, starts: NDArray[np.int64], annotation: AnnotatedB
     opens, _ = ends(starts, len(clamp.states))
     may, begins = np.append(clamp.may_begin | opens, True), begins_of(listed)
     ends_of = begins + listed.lengths
-    # Counted up to each token
+    # Number of forbidden tokens up to each token
     forbidden = np.cumsum(np.vstack([np.zeros_like(clamp.states[:1]), ~clamp.states]), axis=0, dtype=np.int32)
     must = np.append(0, np.cumsum(clamp.must_begin))
     fits = may[begins] & may[ends_of] & (must[ends_of] == must[begins + 1])
@@ -152,7 +152,7 @@ def _allowed(listed: SpanList, starts: NDArray[np.int64], annotation: AnnotatedB
 
 
 def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats) -> NDArray[np.int64]:
-    """The annotated path at each token: the state that begins there, GOES_ON, or _OPEN."""
+    """The annotated path: for each token the state of the segment that begins there, GOES_ON, or _OPEN."""
     opens, _ = ends(starts, len(clamp.states))
     begins = clamp.states & (clamp.may_begin | opens)[:, np.newaxis]
     goes_on = np.zeros(len(clamp.states), dtype=bool)
@@ -164,7 +164,7 @@ def _named_path(clamp: SegmentClamp, starts: NDArray[np.int64], lengths: Floats)
 
 
 def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
-    """Tokens with a term: the path names everything that the term depends on.
+    """Find the tokens that have a term, since the path names everything that the term depends on.
 
     RETURNS (int64[M], int64[M], int64[M], bool[M], bool[M]): t; the first token of the segment in front, or t if it is the first
         of its sequence; the first token of the next segment, or the end of the sequence; whether t is first; whether the sequence
@@ -181,9 +181,9 @@ def _named_neighbours(path: NDArray[np.int64], starts: NDArray[np.int64]):
 
 
 def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> tuple[Floats, Floats, Callable[[Floats, Floats], Floats]]:
-    """Sums over the states before each segment.
+    """Sum over the states before each segment.
 
-    states (bool[T, S]): States that the annotation allows. A state that scores e^-700 times the sum counts as forbidden.
+    states (bool[T, S]): States that the annotation allows. A state whose share of the sum is e^-700 counts as forbidden.
     RETURNS (float64[T, S], float64[T, S], Callable): Log sums over all states that may precede a segment, or `first`, by the
         segment's first token and state; those over allowed states; and the function that makes the derivative with respect to
         the transitions of that through the first sums, less that through the second.
@@ -209,12 +209,12 @@ def _sum_before(scores: Scores, states: NDArray[np.bool_]) -> tuple[Floats, Floa
 def _sum_pieces(
     scores: Scores, begin: NDArray[np.int64], end: NDArray[np.int64], of_spans: Floats, into: Floats
 ) -> tuple[Floats, Floats]:
-    """Sums over some segments.
+    """Sum over some segments.
 
     begin, end (int64[N]), of_spans (float64[N, S]): Segments and their scores, -inf for segments left out.
     into (float64[T, S]): Sums over the states before a segment, by its first token and state.
-    RETURNS (float64[T], float64[N, S]): The log-sum of the segments that end with each token, and of none; the share that each
-        segment has of it.
+    RETURNS (float64[T], float64[N, S]): For each token, the log-sum over the segments that end there and the case that none does;
+        the share of each segment in that sum.
     """
     n_tokens, final = len(into), end - 1
     _, closes = ends(scores.starts, n_tokens)
@@ -237,7 +237,7 @@ def _sum_pieces(
 
 
 def _by_first_token(values: Floats, begin: NDArray[np.int64], n_tokens: int) -> Floats:
-    """Sums over the segments that begin at each token: float64[T, S]."""
+    """Sum the values of the segments that begin at each token: float64[T, S]."""
     total = np.zeros((n_tokens, values.shape[1]))
     first = np.flatnonzero(np.append(True, begin[1:] > begin[:-1])[: len(begin)])
     if len(first):
@@ -246,13 +246,13 @@ def _by_first_token(values: Floats, begin: NDArray[np.int64], n_tokens: int) -> 
 
 
 def token_factors(annotation: AnnotatedBatch, impossible: NDArray[np.bool_], starts: NDArray[np.int64]) -> Floats:
-    """Factors of the tokens' terms (float64[T]): the weights of their sequences, 0 in impossible ones (bool[B])."""
+    """Factors of the tokens' terms (float64[T]), times the weights of their sequences; 0 in impossible sequences (bool[B])."""
     sequence = np.repeat(np.arange(len(impossible)), np.diff(starts))
     return np.where(impossible[sequence], 0.0, annotation.factors * annotation.weights[sequence])
 
 
 def any_token(flags: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Sequences in which any token has a flag (bool[T]): bool[B]."""
+    """Which sequences have a token with a flag (bool[T]): bool[B]."""
     return np.diff(np.append(0, np.cumsum(flags))[starts]) > 0
 
 
@@ -270,13 +270,13 @@ def log_sum(rows: Floats) -> Floats:
 class LocalLoss(LabelledLoss):
     """Base of the losses in this file."""
 
-    # Gives losses (float64[B]), their derivative, and which sequences have a term that no labelling satisfies (bool[B])
+    # Returns losses (float64[B]), their derivative, and which sequences have a term that no labelling satisfies (bool[B])
     terms: ClassVar[Callable]
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
-        """As `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
+        """Compute the loss, see `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
         free = structure.without_rules
         own = free.own_terms(self)
         if own is not None:
@@ -305,13 +305,13 @@ class LocalLoss(LabelledLoss):
 
 
 class PseudoLikelihood(LocalLoss):
-    """Sum of the negative log marginals of each token's annotation (Kakade, Teh & Roweis 2002, eq. 3). This loss trains for the
+    """Sum of the negative log marginals of each token's annotation (Kakade, Teh & Roweis 2002, eq. 3). This loss optimizes the
     number of right tokens instead of right sequences.
 
         - sum_t log p(tag of t is allowed)
 
-    For segments it trains for the number of right segments: the marginal is the probability of exactly the annotated segment, as
-    `span_probabilities` gives it, or, for partial annotation, of all allowed segments together.
+    For segments it optimizes the number of right segments: the marginal is the probability of exactly the annotated segment, as
+    `span_probabilities` computes it, or, for partial annotation, of all allowed segments together.
 
         - sum_t log p(the segment that covers t is allowed)
 
@@ -329,19 +329,19 @@ class BesagPseudoLikelihood(LocalLoss):
 
         - sum_t log p(tag of t | tag of t - 1, tag of t + 1)
 
-    For segments the terms are about the path, which holds at each token the state of the segment that begins there, or a
+    For segments the terms depend on the path, which has at each token the state of the segment that begins there, or a
     continuation:
 
         - sum_t log p(path at t | path at all other tokens)
 
-    So the segment from t to the beginning of the next may have any state, or belong to the segment before it.
+    So the segment from t to the beginning of the next one may have any state, or continue the segment before it.
 
     Where tokens are tied, the condition includes the labels at the other ends of the ties; open ends are left out.
 
     label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
     """
 
-    excludes = frozenset()  # what is open has no term
+    excludes = frozenset()  # tokens with open annotation have no term
     names_states = True
     terms = staticmethod(conditionals)
 
@@ -357,7 +357,7 @@ class Piecewise(LocalLoss):
     continue behind t, "no segment ends with t" is one more piece, with a score of 0. The loss is an upper bound again: every
     labelling chooses one piece at each token.
 
-    Where tokens are tied, each tie is one more piece, of the pair of its labels.
+    Where tokens are tied, each tie is one more piece: a table of the pairs of labels at its ends.
 
     label_weights (Dict[str, float]): Factors of the pieces of tokens with these labels; a tie takes the mean of its ends.
     """
@@ -366,7 +366,7 @@ class Piecewise(LocalLoss):
 
 
 def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBatch:
-    """The annotation of some sequences, which consist of these tokens."""
+    """Cut out the annotation of some sequences and their tokens."""
     inside = (whole.wrong.start >= tokens.start) & (whole.wrong.start < tokens.stop)
     begin, end, label = (column[inside] for column in whole.wrong)
     wrong = Segments(begin - tokens.start, end - tokens.start, label)
@@ -378,7 +378,7 @@ def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBat
 
 
 class Walks:
-    """The source of samples: random numbers, and the labellings from which walks continue."""
+    """State of the sampler: random numbers, and the labellings from which walks continue."""
 
     def __init__(self, seed: int):
         self.random = np.random.default_rng(seed)
@@ -390,17 +390,17 @@ class SampledLikelihood(LabelledLoss):
     """Stochastic maximum likelihood (Younes 1989; Tieleman 2008): the derivative of `LogLikelihood`, with the mean of samples in
     place of sums over all labellings.
 
-        how often the samples use each score - how often the annotation does
+        mean uses of each score in the samples - uses in the annotation
 
     Chains draw exact samples, so the derivative is unbiased. Where tokens are tied, samples are walks of `spacy_crf.Gibbs.v1`. A
     walk continues from its last labelling (persistent) or begins anew; walks that begin at the annotation are contrastive
     divergence (Hinton 2002). The reported value is that of `BesagPseudoLikelihood`, since the likelihood is unknown. The
     derivative is noisy: use an optimizer of thinc.
 
-    samples (int): Labellings for each text.
-    steps (int): How often walks draw each sentence for a sample. With few steps, labels that strong ties hold together rarely
+    samples (int): Number of labellings drawn for each text.
+    steps (int): How often a walk redraws each sentence for a sample. With few steps, labels that strong ties hold together rarely
         change.
-    persistent (bool): Whether walks continue.
+    persistent (bool): Whether walks continue from their last labellings.
     start (str): Where walks begin: "chain" for a labelling drawn without ties, or "gold" for the annotation.
     seed (int): Seed of all random numbers.
     """
@@ -413,7 +413,7 @@ class SampledLikelihood(LabelledLoss):
     seed: int = 0
     walks: Walks = field(init=False, repr=False, compare=False)
 
-    smooth = False  # no line search compares values that are drawn
+    smooth = False  # a line search can't compare sampled values
     excludes = frozenset()
     names_states = True
 
@@ -429,7 +429,7 @@ class SampledLikelihood(LabelledLoss):
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
-        """As `ClampedLoss.__call__`."""
+        """Compute the loss, see `ClampedLoss.__call__`."""
         losses, _, impossible = BesagPseudoLikelihood().bind(self.states)(structure, scores, clamp, weights=weights)
         work = structure.around(structure.prepare(scores), clamp)
         gold = structure.only_path(clamp)
@@ -451,7 +451,7 @@ class SampledLikelihood(LabelledLoss):
     def _draw(self, structure: Structure[Scores], work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
         """Draw labellings (int32[N, T]).
 
-        gold (int32[1, T]): The annotated labelling if it is known. clamp: What the annotation allows.
+        gold (int32[1, T]): The annotated labelling if it is known. clamp: Labellings that the annotation allows.
         """
         seed = int(self.walks.random.integers(1 << 31))
         walk = {"walks": self.walks, "steps": self.steps, "persistent": self.persistent, "annotation": clamp}

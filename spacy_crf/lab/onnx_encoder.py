@@ -1,5 +1,5 @@
-"""Vectors of tokens by a pretrained encoder of pieces of words, from an ONNX file: a transformer without PyTorch. The encoder
-does not learn. It stays in its file; a saved pipeline has the path and the digest.
+"""Token vectors from a pretrained subword encoder in an ONNX file: a transformer without PyTorch. The encoder does not learn. Its
+weights stay in their file; a saved pipeline contains the digest of the file, and its config the path.
 """
 
 import copy
@@ -28,7 +28,7 @@ from ..models.node import no_backprop
 _OWNER, _TOKENIZER = "spacy_crf.OnnxTok2Vec.v1", "tokenizer.json"
 _POOLINGS, _MERGES = ("first", "last", "mean", "max"), ("mean", "concat")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-_BATCH = 1 << 13  # pieces that run together, padding included
+_BATCH = 1 << 13  # largest number of pieces in a batch, padding included
 _OF_PARENTS: list[
     Any
 ] = []  # what other processes opened: it is never deleted here, as that would wait for their threads
@@ -44,15 +44,15 @@ def OnnxTok2Vec(
     window: int = 512,
     overlap: int = 128,
 ) -> Model[list[Doc], list[Floats2d]]:
-    """Vectors of tokens by an ONNX file, which does not learn. Needs the extra `onnx`.
+    """Token vectors from an encoder in an ONNX file, which does not learn. Needs the extra `onnx`.
 
-    path (str): The ONNX file, from token ids to vectors of pieces (float[B, L, width]).
-    tokenizer (str): The tokenizer.json; by default the one beside the ONNX file.
-    layers (list[Union[str, int]]): Names or numbers of outputs; by default the first one.
-    merge (str): What several outputs become: their "mean", or "concat", one behind the other.
-    pooling (str): Vector of a token from those of its pieces: the "first" or "last" one, their "mean" or maximum ("max").
-    window (int): Most pieces that the encoder takes. Longer texts are encoded in windows.
-    overlap (int): Pieces that two windows share. Each piece gets the vector of the window that shows more around it.
+    path (str): The ONNX file. It maps token ids to vectors of pieces (float[B, L, width]).
+    tokenizer (str): The tokenizer.json; by default the file of that name beside the ONNX file.
+    layers (list[Union[str, int]]): Names or numbers of the outputs to use; by default the first one.
+    merge (str): How to combine several outputs: "mean", or "concat" for concatenation.
+    pooling (str): How to combine the vectors of a token's pieces: "first", "last", "mean" or "max".
+    window (int): Maximum number of pieces that the encoder takes. Longer texts are encoded in windows.
+    overlap (int): Number of pieces that two windows share. Each piece gets its vector from the window with more context for it.
     """
     checks.expect(checks.is_path(path), _OWNER, "path", path, "the path of an ONNX file")
     possible = tokenizer is None or checks.is_path(tokenizer)
@@ -94,14 +94,14 @@ class _Window(NamedTuple):
     doc: int
     ids: list[int]
     types: list[int]
-    own: NDArray[np.int64]  # places of the pieces whose vectors this window gives
+    own: NDArray[np.int64]  # places of the pieces that get their vectors from this window
     text: NDArray[np.int64]  # [N, 2] first character of each of these pieces, and the character behind it
 
 
 class OnnxEncoder:
-    """An ONNX file with its tokenizer, opened by each process that needs it.
+    """An ONNX file with its tokenizer. Each process that needs them opens them.
 
-    path (Path): The ONNX file. tokenizer (Path): The tokenizer.json. settings (dict): Of `OnnxTok2Vec`.
+    path (Path): The ONNX file. tokenizer (Path): The tokenizer.json. settings (dict): Settings of `OnnxTok2Vec`.
     """
 
     def __init__(self, path: Path, tokenizer: Path, settings: dict[str, Any]):
@@ -156,7 +156,7 @@ class OnnxEncoder:
         return opened._replace(width=self._run(opened, [_Window(0, ids, [0] * len(ids), *[np.zeros(0)] * 2)]).shape[2])
 
     def _run(self, opened: _Opened, windows: list[_Window]) -> Vectors:
-        """Vectors of the pieces of some windows: float32[B, L, width]."""
+        """Run the encoder on the pieces of some windows. RETURNS (float32[B, L, width])"""
         ids = np.zeros((len(windows), max(len(window.ids) for window in windows)), dtype=np.int64)
         types, mask = np.zeros_like(ids), np.zeros_like(ids)
         for row, window in enumerate(windows):
@@ -184,7 +184,7 @@ class OnnxEncoder:
         return np.mean(outputs, axis=0, dtype=np.float32)
 
     def vectors(self, docs: Iterable[Doc]) -> list[Vectors]:
-        """Vectors of the tokens of each Doc (float32[T, width]), 0 for white space and other tokens without pieces."""
+        """Vectors of the tokens of each Doc (float32[T, width]); 0 for white space and other tokens without pieces."""
         docs, opened = list(docs), self.open()
         windows, batch = self._windows(opened, docs), []
         pieces: list[Vectors] = [np.zeros((0, opened.width), np.float32)] * len(windows)
@@ -222,13 +222,13 @@ class OnnxEncoder:
         return found
 
     def to_bytes(self) -> bytes:
-        """What a saved model needs to know of the encoder."""
+        """Serialize the settings and digests that `from_bytes` checks."""
         return srsly.msgpack_dumps({**self.settings, "digests": self.digests})
 
     def from_bytes(self, data: bytes) -> "OnnxEncoder":
-        """The encoder of a saved model, whose files are those of the config.
+        """Return the encoder of a saved model, with the files that the config names.
 
-        RAISES (ValueError): CRF510 for other settings, CRF966 for files that are missing or have changed.
+        RAISES (ValueError): CRF510 if the settings differ, CRF966 if a file is missing or has changed.
         """
         saved = srsly.msgpack_loads(data)
         for name, ours in self.settings.items():
@@ -257,9 +257,9 @@ def _deserialize(default: OnnxEncoder, value: bytes, name: str, model: Model) ->
 
 
 def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) -> Vectors:
-    """Vectors of the tokens of a Doc (float32[T, width]) from those of its pieces (float32[P, width]).
+    """Pool the vectors of pieces (float32[P, width]) into vectors of the tokens of a Doc (float32[T, width]).
 
-    text (int64[P, 2]): Characters of each piece. A piece belongs to each token that it has characters of.
+    text (int64[P, 2]): Characters of each piece. A piece belongs to each token whose characters it contains.
     """
     vectors = np.zeros((len(doc), pieces.shape[1]), dtype=np.float32)
     idx, length, is_space = doc.to_array([IDX, LENGTH, IS_SPACE]).astype(np.int64).T.reshape(3, len(doc))
@@ -281,7 +281,7 @@ def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) ->
 
 
 def _digest(path: Path) -> str:
-    """SHA-256 of a file. RAISES (ValueError): CRF966 if the file can't be read."""
+    """Compute the SHA-256 of a file. RAISES (ValueError): CRF966 if the file can't be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -294,7 +294,7 @@ def _digest(path: Path) -> str:
 
 
 def _package(name: str) -> Any:
-    """RAISES (ImportError): CRF781 without the package."""
+    """Import an optional package. RAISES (ImportError): CRF781 if it is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

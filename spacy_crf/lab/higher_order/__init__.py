@@ -1,1 +1,1 @@
-"""Chains of higher order: scores, pruned lattices, the structure that sums over them, model and decoding."""
+"""Chains of higher order: scores, pruned lattices, the structure that sums over lattices, the model, and decoding."""

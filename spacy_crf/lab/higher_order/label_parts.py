@@ -1,4 +1,4 @@
-"""The parts of tags: tags with a part in common share its weights, so that a rare tag profits from the others."""
+"""The parts of tags. Tags with a common part share the weights of that part, so rare tags profit from frequent ones."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Union
@@ -21,10 +21,10 @@ NAMED: dict[str, Callable[[str], list[str]]] = {
 
 
 class TagParts(NamedTuple):
-    """A column of scores for each of S tags, and for each part of any of them: in the order in which they are met, tag by tag, so
-    that the columns of new tags come last."""
+    """Columns of scores: one for each of S tags, and one for each of their parts. The order is that of first occurrence, tag by
+    tag, so the columns of new tags come last."""
 
-    names: list[list[str]]  # of each tag
+    names: list[list[str]]  # [S] parts of each tag
     tag_columns: NDArray[np.int64]  # [S]
     starts: NDArray[np.int64]  # [S + 1] the parts of a tag are columns[starts[y]:starts[y + 1]]
     columns: NDArray[np.int64]  # [N]
@@ -32,7 +32,7 @@ class TagParts(NamedTuple):
 
     @classmethod
     def of(cls, tags: Sequence[str], label_parts: LabelParts) -> "TagParts":
-        """The columns of some tags. RAISES (ValueError): CRF327 if a function gives something else than texts."""
+        """Make the columns of some tags. RAISES (ValueError): CRF327 if a function returns anything but texts."""
         take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
         names, tag_columns, columns, starts, known = [], [], [], [0], {}
         for tag in tags:
@@ -49,15 +49,15 @@ class TagParts(NamedTuple):
         return cls(names, *arrays, len(tag_columns) + len(known))
 
     def allowed(self, tags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The columns of allowed tags (bool[T, S]): bool[T, C]."""
+        """Columns that the allowed tags (bool[T, S]) use: bool[T, C]."""
         member = np.zeros((len(self.tag_columns), self.n_columns), dtype=np.float32)
         member[np.arange(len(member)), self.tag_columns] = 1.0
         member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
         return tags.astype(np.float32) @ member > 0.0
 
     def columns_of(self, tokens: NDArray[np.int64], tags: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """The columns that some tags (int64[N]) of some tokens (int64[N], rising) need: pairs of a token and a
-        column, each once."""
+        """Columns that some tags (int64[N]) at some tokens (int64[N], rising) use. RETURNS: Pairs of a token and a column, each
+        once."""
         counts = np.diff(self.starts)[tags]
         columns = self.columns[ranges(self.starts[tags], self.starts[tags + 1])]
         every = np.concatenate([tokens, np.repeat(tokens, counts)]) * self.n_columns
@@ -65,13 +65,13 @@ class TagParts(NamedTuple):
         return every // self.n_columns, every % self.n_columns
 
     def sums(self, scores: Floats) -> Floats:
-        """The scores of tags (float64[T, S]) from those of columns (float64[T, C])."""
+        """Scores of tags (float64[T, S]), as sums of the scores of columns (float64[T, C])."""
         out = np.empty((len(scores), len(self.tag_columns)))
         sum_parts(scores, self.tag_columns, self.starts, self.columns, out)
         return out
 
     def spread(self, derivative: Floats) -> Floats:
-        """The derivative with respect to the columns (float64[T, C]) from that with respect to tags (float64[T, S])."""
+        """Turn a derivative with respect to tags (float64[T, S]) into one with respect to columns (float64[T, C])."""
         out = np.zeros((len(derivative), self.n_columns))
         spread_parts(derivative, self.tag_columns, self.starts, self.columns, out)
         return out

@@ -1,7 +1,7 @@
-"""Scores of chains of higher order, with n-grams of tags that have a weight, and pruned lattices of such chains.
+"""Scores of chains of higher order, the n-grams of tags that have a weight, and pruned lattices of such chains.
 
-Lattices are built level by level (Müller, Schmid & Schütze 2013): single states, then pairs of states that are likely by their
-emissions, then triples of likely pairs, and so on.
+Lattices are built level by level (Müller, Schmid & Schütze 2013): first single states, then pairs of the states that are likely
+by their emissions, then triples of likely pairs, and so on.
 """
 
 from functools import cached_property
@@ -22,20 +22,20 @@ MOST = 3  # the highest order
 
 
 class Orders(NamedTuple):
-    """N-grams that have a weight, and settings of pruning. (Constant: no derivative is taken.)
+    """N-grams that have a weight, and settings of pruning. They are constants: nothing has a derivative with respect to them.
 
-    The key of an n-gram is a number to the base ``size + 1``: first the digit 1, then its tags. ``size`` as a tag stands for the
+    The key of an n-gram is a number in base ``size + 1``: first the digit 1, then its tags. The digit ``size`` stands for the
     start of a sequence.
     """
 
     order: int
     keys: NDArray[np.int64]  # [G] sorted
-    size: int  # tags
-    keep: Optional[float] = None  # nodes that a token keeps after each level, on average; None for all
+    size: int  # number of tags
+    keep: Optional[float] = None  # mean number of nodes that a token keeps after each level; None for all
     thresholds: Optional[Floats] = None  # [order] least probability of kept nodes; None to keep as many as `keep` says
-    digit_of: Optional[NDArray[np.int64]] = None  # [S] of states, None where these are the tags
-    slots: Optional[NDArray[np.int32]] = None  # of the keys, see `indexed`
-    measured: Optional[Floats] = None  # [order] of derivatives: the thresholds in training, or NaN
+    digit_of: Optional[NDArray[np.int64]] = None  # [S] digit of each state, None if states are tags
+    slots: Optional[NDArray[np.int32]] = None  # hash table of the keys, see `indexed`
+    measured: Optional[Floats] = None  # [order] in derivatives: the thresholds in training, or NaN
 
     @property
     def levels(self) -> int:
@@ -60,7 +60,7 @@ def indexed(orders: Orders) -> Orders:
 def key_of(tags: tuple[int, ...], size: int) -> int:
     """Key of an n-gram.
 
-    tags (tuple[int, ...]): Its tags; the first may be ``size``, the start of a sequence.
+    tags (tuple[int, ...]): Tags of the n-gram; the first may be ``size``, the start of a sequence.
     size (int): Number of tags.
     """
     key = 1
@@ -70,10 +70,10 @@ def key_of(tags: tuple[int, ...], size: int) -> int:
 
 
 def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Tags of n-grams by their keys.
+    """Decode the keys of n-grams.
 
     keys (int64[G]), size (int): Number of tags.
-    RETURNS (int64[G, MOST + 1]): Padded in front with -1.
+    RETURNS (int64[G, MOST + 1]): Tags of each n-gram, padded in front with -1.
     """
     left, tags = keys.copy(), np.full((len(keys), MOST + 1), -1, dtype=np.int64)
     for place in range(MOST, -1, -1):
@@ -84,7 +84,7 @@ def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class HigherOrderScores(NamedTuple):
-    """Potentials of a batch of chains: the scores of `ChainScores`, and scores of n-grams of three tags and more."""
+    """Potentials of a batch of chains: the scores of `ChainScores`, and scores of n-grams of three or more tags."""
 
     emissions: Floats  # [T, S]
     transitions: Floats  # [S, S] or [T, S, S]
@@ -97,32 +97,32 @@ class HigherOrderScores(NamedTuple):
     AXES = MappingProxyType({**ChainScores.AXES, "grams": ("gram",)})
 
 
-_LIKELY = 1e-3  # the search for a threshold begins with larger probabilities
-_LESS, _LEAST = 1e-2, 1e-12  # factor of a threshold that left no labelling, and the smallest threshold
-_FEW = 32  # with no more states all are kept at the first level, as pairs are judged better than emissions alone
-_MOST_ARCS = 1 << 28  # arcs of a chunk, which take some gigabytes
+_LIKELY = 1e-3  # the search for a threshold starts with larger probabilities
+_LESS, _LEAST = 1e-2, 1e-12  # factor for a threshold that left no labelling, and the smallest threshold
+_FEW = 32  # up to so many states, the first level keeps all: pairs are a better criterion than emissions
+_MOST_ARCS = 1 << 28  # largest number of arcs of a chunk, which take some gigabytes
 
 
 class PrunedLattice(NamedTuple):
     """Labellings of some sequences that survive pruning."""
 
     level: kernels.Level
-    tokens: NDArray[np.int64]  # [N] of the nodes
-    depth: NDArray[np.int64]  # [B] the order of each sequence
-    thresholds: Floats  # [order] pruned nodes were less probable; NaN for levels without pruning
+    tokens: NDArray[np.int64]  # [N] token of each node
+    depth: NDArray[np.int64]  # [B] order of each sequence
+    thresholds: Floats  # [order] least probability of kept nodes; NaN for levels without pruning
 
 
 class LatticeCache:
-    """Lattices of a batch that training evaluates repeatedly. A rebuilt lattice keeps its earlier nodes, so the search for the
-    best weights ends; otherwise pruned labellings might come and go.
+    """Lattices of a batch that training evaluates repeatedly. A rebuilt lattice keeps its earlier nodes, so that training
+    converges; otherwise pruned labellings might come and go.
     """
 
     def __init__(self) -> None:
-        self.now: dict[int, PrunedLattice] = {}  # by their first token
+        self.now: dict[int, PrunedLattice] = {}  # by the first token of each chunk
         self.before: dict[int, PrunedLattice] = {}
 
     def renew(self) -> None:
-        """Rebuild the lattices at the next evaluation, with the nodes that they have."""
+        """Let the next evaluation rebuild the lattices and keep their present nodes."""
         self.before, self.now = self.now or self.before, {}
 
     @property
@@ -137,9 +137,9 @@ class LatticeCache:
 
 
 class Sums:
-    """Scores of a lattice, with its forward pass on demand.
+    """Scores of a lattice; computes its forward pass on demand.
 
-    clamp (bool[T, S]): States that the clamp allows, None for all.
+    clamp (bool[T, S]): Allowed states, None for all.
     """
 
     def __init__(self, work: Work[HigherOrderScores], level: kernels.Level, clamp: Optional[Clamp] = None):
@@ -155,7 +155,7 @@ class Sums:
         few = len(self.level.used) <= len(self._table)
         with np.errstate(over="ignore"):
             exponentials = np.exp(self.weights if few else self._table)
-        # Never taken for a sum: logarithms are added instead
+        # Infinity must not enter a sum: for NaN, kernels add logarithms instead
         exponentials[exponentials == np.inf] = np.nan
         return exponentials if few else exponentials[self.level.used]
 
@@ -229,8 +229,9 @@ def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> Pruned
 def _first_level(
     work: Work[HigherOrderScores], annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: NDArray[np.int64]
 ) -> tuple[kernels.Level, float]:
-    """The lattice of single states, and the least probability of a state by its emissions. ``depth`` becomes 0 where pruning
-    loses the annotation.
+    """Build the lattice of single states. Sets ``depth`` to 0 where pruning loses the annotation.
+
+    RETURNS (Level, float): The lattice, and the least probability of kept states by their emissions.
     """
     possible = work.emissions > -np.inf
     if work.scores.orders.keep is None or possible.shape[1] <= _FEW:
@@ -258,7 +259,7 @@ def _first_level(
     if annotated is not None:
         return level, threshold
     limit = threshold
-    while lost.any() and limit >= 0.0:  # the scheme, or a rule, leaves no way through what is likely
+    while lost.any() and limit >= 0.0:  # the scheme, or a rule, allows no path through the likely states
         limit = limit * _LESS if limit > _LEAST else -1.0
         kept |= possible & (chances > limit) & lost[of_token, np.newaxis]
         level = _level_of(work, kept)
@@ -269,7 +270,7 @@ def _first_level(
 def _were_chosen(
     work: Work[HigherOrderScores], level: kernels.Level, m: int, before: PrunedLattice
 ) -> NDArray[np.bool_]:
-    """Arcs that are nodes of another lattice, or ends of its nodes."""
+    """Find the arcs that are nodes of another lattice, or ends of its nodes."""
     base, digits = work.grams.base, work.grams.digits
     counts = np.diff(level.arcs)
     into = np.repeat(np.arange(len(counts)), counts)
@@ -281,7 +282,7 @@ def _were_chosen(
 
 
 def _threshold(work: Work[HigherOrderScores], m: int, chances: Floats, in_training: bool) -> float:
-    """The threshold that training learned; in training, the threshold that leaves ``keep`` nodes for each token."""
+    """The threshold that training found; during training, the threshold that leaves ``keep`` nodes per token on average."""
     orders = work.scores.orders
     if orders.thresholds is not None and not in_training and orders.thresholds[m] > 0.0:
         return float(orders.thresholds[m])
@@ -305,7 +306,7 @@ def _level_of(work: Work[HigherOrderScores], kept: Clamp) -> kernels.Level:
 
 
 def _lost(level: kernels.Level, nodes: NDArray[np.bool_], open_arcs: NDArray[np.bool_], starts) -> NDArray[np.bool_]:
-    """Sequences in which no path remains."""
+    """Find the sequences in which no path remains."""
     found = np.empty(len(starts) - 1, dtype=np.bool_)
     kernels.reachable(level, nodes, open_arcs, starts, found)
     return ~found

@@ -1,7 +1,7 @@
 """Chains of higher order: emissions, transitions, and weights of n-grams of three and four tags.
 
-The model's output is ``HigherOrderScores``. Weights of lower orders stay beside those of higher ones, so an n-gram that training
-never showed scores what its parts do.
+The model's output is ``HigherOrderScores``. Weights of lower and higher orders add up, so an n-gram without a weight still gets
+the scores of its shorter parts.
 """
 
 import math
@@ -33,7 +33,7 @@ from .partial_scores import ScorePlaces
 from .structure import HigherOrder as HigherOrderInference
 
 _SLOWLY = 0.05  # weight of the latest batch in the running averages of thresholds
-_MOST_GRAMS = 1 << 24  # n-grams with a weight
+_MOST_GRAMS = 1 << 24  # largest number of n-grams with a weight
 _MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
 
 
@@ -50,13 +50,13 @@ class HigherOrderDecoding(Decoding):
         model.attrs["role"].name_tags(annotation.tags())
 
     def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): CRF347 for a loss that is defined for chains of order 1 only."""
+        """Check the loss of a component. RAISES (ValueError): CRF347 if it is defined for chains of order 1 only."""
         if not isinstance(pipe.loss, ClampedLoss):
             what, reason = f"the chain of higher order of '{pipe.name}'", "it asks for the scores of single tokens"
             raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def compile_rules(self, constraints: Constraints) -> RuleSet:
-        """Compile the rules for the present labels, without rule programs, which can search only chains of order 1.
+        """Compile the rules for the present labels, without rule programs, since these search chains of order 1 only.
 
         RAISES (ValueError): CRF034 for rules that need a program.
         """
@@ -69,8 +69,8 @@ class HigherOrderDecoding(Decoding):
         )
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
-        """Scores whose best labelling is worth most. The worth of a token does not depend on other tokens, and pruned tags stay
-        pruned.
+        """Make scores whose best labelling has the largest expected worth. The worth of a token does not depend on other tokens,
+        and pruned tags stay pruned.
         """
         found, none = super().expected(scores, worth), np.zeros(0, dtype=np.int64)
         emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
@@ -78,7 +78,7 @@ class HigherOrderDecoding(Decoding):
 
 
 class HigherOrderNode(Architecture):
-    """Node of a chain of higher order. The attribute "keys" has the n-grams with a weight, "thresholds" those of pruning."""
+    """Node of a chain of higher order. Attributes: "keys", the n-grams with a weight, and "thresholds", which prune lattices."""
 
     gives = HigherOrderScores
     params = (*Architecture.params, "grams")
@@ -91,13 +91,13 @@ class HigherOrderNode(Architecture):
     def __init__(self, label_parts: LabelParts = None):
         super().__init__()
         self._label_parts = label_parts
-        self._parts: Optional[TagParts] = None  # of the tags, if they share weights
-        self._made: Optional[tuple] = None  # the orders, and what they were made of
+        self._parts: Optional[TagParts] = None  # parts of the tags, if tags share weights
+        self._made: Optional[tuple] = None  # the cached orders, and the attributes they were made from
 
     # -------------------------------------------------------------------------------------------------- scores
 
     def orders(self, model: Model) -> Orders:
-        """N-grams and pruning of the model, the same object as long as they are unchanged."""
+        """N-grams and pruning of the model; the same object until they change."""
         attrs = model.attrs
         made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
         if self._made is None or any(one is not other for one, other in zip(self._made[1], made_of)):
@@ -128,7 +128,7 @@ class HigherOrderNode(Architecture):
         return {**super().shapes(model, n_states), "grams": (0 if keys is None else len(keys),)}
 
     def name_tags(self, tags: Sequence[str]) -> None:
-        """Set the tags, from which the shared parts are derived."""
+        """Set the tags, and derive their shared parts."""
         if self._label_parts is not None:
             self._parts = TagParts.of(tags, self._label_parts)
 
@@ -149,7 +149,7 @@ class HigherOrderNode(Architecture):
         if parameter is not None or self._parts is None:
             return places
         parts, size = self._parts, len(self._parts.tag_columns)
-        # Behind the tags, and what is in front of a sequence, stand the parts
+        # Numbers of parts follow the numbers of tags and the number of the start of a sequence
         numbers = np.full(parts.n_columns, -1)
         numbers[parts.tag_columns] = np.arange(size)
         numbers[numbers < 0] = size + 1 + np.arange((numbers < 0).sum())
@@ -166,7 +166,7 @@ class HigherOrderNode(Architecture):
             return None
         from ...explain.weights import Block, Feature
 
-        # One block for each length of an n-gram. As the state behind the last tag stands the start of a sequence
+        # One block for each length of n-grams. The state after the last tag stands for the start of a sequence
         weights, tags = model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
         blocks, lengths = [], (tags >= 0).sum(axis=1)
         for length in np.unique(lengths).tolist():
@@ -195,7 +195,7 @@ class HigherOrderNode(Architecture):
         return model.attrs["keep"] is not None
 
     def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
-        """Update the thresholds of pruning: running averages, in logarithms, of those of training."""
+        """Update the thresholds of pruning: running averages, in the log domain, of the thresholds of the batches."""
         keep, known = model.attrs["keep"], model.attrs["thresholds"]
         measured = [d_batch.orders.measured for d_batch in d_scores]
         measured = [least for least in measured if least is not None and np.isfinite(least).any()]
@@ -207,7 +207,7 @@ class HigherOrderNode(Architecture):
         model.attrs["thresholds"] = {"keep": keep, "least": least}
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Spell the keys with more digits; their order stays."""
+        """Recompute the keys for a larger base; their order stays."""
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         if model.attrs["order"] > 1 and n_states > _MOST_TAGS:
             raise ValueError(Errors.CRF322.format(order=model.attrs["order"], tags=n_states, most=_MOST_TAGS))
@@ -259,9 +259,9 @@ def _moved(old: float, new: float) -> float:
 
 
 def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Keys of the n-grams of tokens whose annotation leaves one state each: int64[G]."""
+    """Keys of the n-grams of neighbouring tokens whose annotation allows a single state each: int64[G]."""
     size = allowed.shape[1]
-    # In front of each sequence stands what is outside, and in front of that nothing: -1
+    # Each sequence is preceded by the digit `size`, and that by -1 for nothing
     lengths = np.diff(starts)
     place = np.arange(len(allowed)) + order * (1 + np.repeat(np.arange(len(lengths)), lengths))
     tags = np.full(len(allowed) + order * len(lengths), -1, dtype=np.int64)
@@ -277,7 +277,7 @@ def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]
 
 def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]:
     """Keys of all n-grams that the tag scheme allows: int64[G]. RAISES (ValueError): CRF321 if there are too many."""
-    steps = np.vstack([allowed.transitions, allowed.first])  # what may follow each tag, and what is in front
+    steps = np.vstack([allowed.transitions, allowed.first])  # tags that may follow each tag, and the start
     grams, found = np.argwhere(steps), [np.zeros(0, dtype=np.int64)]
     for m in range(2, order + 1):
         n_more = int(allowed.transitions.sum(axis=1)[grams[:, -1]].sum())
@@ -291,7 +291,7 @@ def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]
 
 
 def _respelt(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
-    """Keys spelt for another number of tags."""
+    """Recompute keys for another number of tags."""
     found = np.ones(len(keys), dtype=np.int64)
     for tags in tags_of_keys(keys, before).T:
         moved = np.where(tags == before, n_states, tags)
@@ -306,19 +306,19 @@ def HigherOrder(
     label_parts: Union[str, Callable[[str], list[str]], None] = None,
     transitions_from: str = "seen",
 ) -> Model[list[Doc], HigherOrderScores]:
-    """A chain in which a tag's score depends on up to three tags before it, on the tags of each token that are likely so far
-    (Müller, Schmid & Schütze 2013).
+    """A chain in which the score of a tag depends on up to three tags before it. Pruning keeps, level by level, the likely tags,
+    pairs of tags and so on of each token (Müller, Schmid & Schütze 2013).
 
     emissions (Model): Scores of tags at tokens, from SparseEmissions, HashedEmissions or Tok2VecEmissions.
-    order (int): How many tags before it, from 0 to 3.
-    keep (Optional[float]): Tags that a token keeps by its emissions (all of up to 32), pairs of tags that it keeps by a chain of
-        order 1, and so on, on average. None leaves out nothing, which takes time and memory that grow with the number of tags
-        to the power of the order and one more.
-    label_parts (Union[str, Callable, None]): Tags with a part in common share weights beside their own: "morph" for the
+    order (int): Number of previous tags that a score depends on, from 0 to 3.
+    keep (Optional[float]): Mean number of tags that a token keeps by its emissions (all if there are up to 32 tags), of pairs of
+        tags that it keeps by a chain of order 1, and so on. None switches pruning off; then time and memory grow with the number
+        of tags to the power of order + 1.
+    label_parts (Union[str, Callable, None]): Tags with a common part share weights in addition to their own: "morph" for the
         part of speech and each Key=Value, "scheme" for boundary and label, or a function from a tag to the list of its parts.
-        None for weights of their own alone.
-    transitions_from (str): Which n-grams of tags get a weight: "seen", those that training shows, or "possible", all that the tag
-        scheme allows.
+        None for no shared weights.
+    transitions_from (str): N-grams of tags that get a weight: "seen" for n-grams in the training data, "possible" for all n-grams
+        that the tag scheme allows.
     """
     owner = "HigherOrder"
     check_emissions(owner, emissions)
@@ -340,7 +340,7 @@ def HigherOrder(
         keep=keep,
         transitions_from=transitions_from,
         possible_transitions=transitions_from == "possible",
-        keys=None,  # int64[G] the n-grams that have a weight, see `scores.Orders`
-        parts=None,  # list[list[str]] of the tags, where they share weights
-        thresholds=None,  # what was learned with which `keep`: how probable at least is what stays, level by level
+        keys=None,  # int64[G] the n-grams that have a weight, see `lattice.Orders`
+        parts=None,  # list[list[str]] parts of each tag, if tags share weights
+        thresholds=None,  # `keep`, and the least probability of kept nodes for each level that training found
     )

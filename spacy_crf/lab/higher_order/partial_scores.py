@@ -1,7 +1,7 @@
-"""Scores of a few states of each token of a batch, the same ones in many passes.
+"""Scores of a few states of each token of a batch, the same states in many passes.
 
-Pruned lattices need the scores of three or four of some hundreds of states, again and again until they are rebuilt. The weights
-that these scores need are listed once, and a pass then reads no others.
+Until pruned lattices are rebuilt, all passes need the scores of the same three or four states of some hundreds. The weights for
+these scores are listed once, and each pass reads only these weights.
 """
 
 from typing import NamedTuple, Optional
@@ -15,21 +15,21 @@ from ...models.table import GradientPart, Table
 from ...types import Floats, TokenFeatures
 from ..kernels.partial_scores import add_uses, list_uses, scatter_uses
 
-_USES = 24  # of a score, for which there is room at first
-_MOST_WHOLE = 0.5  # with a larger share of tokens whose states are all needed, nothing is listed
+_USES = 24  # uses of a score for which room is allocated first
+_MOST_WHOLE = 0.5  # with a larger share of tokens that need all states, no uses are listed
 
 
 class ChosenScores(NamedTuple):
-    """Some scores of a batch of T tokens, with C columns, that many passes need."""
+    """The scores of a batch of T tokens with C columns that many passes need."""
 
     known: NDArray[np.int64]  # [N] places with listed uses, rising
-    uses: tuple[NDArray[np.integer], NDArray[np.integer]]  # [U] token · C + column, and the weight that is added there
-    whole: NDArray[np.int64]  # [M] tokens of which all columns are needed
-    references: NDArray[np.integer]  # [templates, M] their features, as `Table.add_references` takes them
-    listed: TokenFeatures  # further features of theirs, as `Table.add_placed` takes them
+    uses: tuple[NDArray[np.integer], NDArray[np.integer]]  # [U] place (token · C + column), and weight to add there
+    whole: NDArray[np.int64]  # [M] tokens that need all columns
+    references: NDArray[np.integer]  # [templates, M] features of these tokens, for `Table.add_references`
+    listed: TokenFeatures  # further features of these tokens, for `Table.add_placed`
 
     def score(self, states: Table, weights: Floats, slots: Floats, scores: Floats) -> None:
-        """Add the chosen scores to ``scores`` (float64[T, C]), with weights (float64[W]) that are also given by slot."""
+        """Add the chosen scores to ``scores`` (float64[T, C]). weights (float64[W]), slots: The weights by number and by slot."""
         add_uses(*self.uses, weights, scores.reshape(-1))
         if len(self.whole):
             of_whole = np.zeros((len(self.whole), scores.shape[1]))
@@ -40,7 +40,7 @@ class ChosenScores(NamedTuple):
     def scatter(
         self, states: Table, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart
     ) -> None:
-        """Add the gradients of slots and of weights; the derivatives of other scores are 0."""
+        """Add the gradients of slots and of weights; derivatives of scores that were not chosen are 0."""
         scatter_uses(*self.uses, d_scores.reshape(-1), *part, gradient)
         if len(self.whole):
             d_whole = d_scores[self.whole]
@@ -49,16 +49,16 @@ class ChosenScores(NamedTuple):
 
 
 class ScorePlaces(NamedTuple):
-    """Some of the scores of a batch of tokens; for a token without entries, all of them."""
+    """Places of some scores of a batch of tokens. A token without entries needs all of its scores."""
 
     tokens: NDArray[np.int64]  # [N] rising
     states: NDArray[np.int64]  # [N]
 
     def choose(self, tokens: FixedTokens, number: int, before: Optional[ChosenScores] = None) -> Optional[ChosenScores]:
-        """List the weights that these scores of a batch need.
+        """List the weights for these scores of a batch.
 
-        tokens (FixedTokens): Features of the corpus. number (int): Of the batch.
-        before (ChosenScores): The previous choice for the batch, mostly the same.
+        tokens (FixedTokens): Features of the corpus. number (int): Number of the batch.
+        before (ChosenScores): The previous choice for the batch, which is mostly the same.
         RETURNS (ChosenScores): None if most scores are needed.
         """
         block, table = tokens.blocks[number], tokens.table
@@ -68,7 +68,7 @@ class ScorePlaces(NamedTuple):
         if items.values is not None or len(whole) > _MOST_WHOLE * n_tokens:
             return None
         known, uses = np.zeros(0, dtype=np.int64), None
-        if before is not None:  # its uses stay, except for tokens whose scores are now all needed
+        if before is not None:  # keep its uses, except at tokens that now need all scores
             known, uses = before.known, before.uses
             if is_whole[known // n_columns].any():
                 stays = ~is_whole[uses[0] // n_columns]
@@ -87,7 +87,7 @@ class ScorePlaces(NamedTuple):
 def _list_uses(
     references: NDArray[np.integer], items: TokenFeatures, states: Table, places: NDArray[np.int64]
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Uses of weights at some places (int64[N], rising)."""
+    """List the uses of weights at some places (int64[N], rising)."""
     tokens, columns = places // states.n_columns, places % states.n_columns
     starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=references.shape[1])))
     narrow = references.shape[1] * states.n_columns <= np.iinfo(np.int32).max

@@ -2,8 +2,8 @@
 
     score(y) = sum_t emissions[t, y_t] + transitions[y_(t-1), y_t] + sum_(m > 1) grams[y_(t-m) ... y_t]
 
-The recursions sum over the last level of a lattice (`lattice`). Without a limit (``keep``) the lattice holds every
-labelling, and all answers are exact.
+The recursions sum over the last level of a lattice (`lattice`). Without a limit (``keep``) the lattice contains every
+labelling, and all results are exact.
 """
 
 from copy import copy
@@ -23,7 +23,7 @@ from ...types import ChainScores, Clamp, Floats, Path
 from ..kernels import higher_order as kernels
 from .lattice import HigherOrderScores, LatticeCache, Orders, PrunedLattice, Sums, indexed, make_lattice, with_scores
 
-_LIKELY_TOKENS = 4  # factor of the size of chunks if lattices are pruned
+_LIKELY_TOKENS = 4  # factor for the size of chunks if lattices are pruned
 
 
 class HigherOrderWork(Work[HigherOrderScores]):
@@ -33,14 +33,14 @@ class HigherOrderWork(Work[HigherOrderScores]):
     labellings, which include the annotated ones.
     """
 
-    annotated: Any = None  # clamp of the annotation if lattices are built around it; of the whole
-    place: int = 0  # first token of the chunk among those of the whole
-    depths: Optional[NDArray[np.int64]] = None  # [B] the order of each sequence, once known; of the whole
+    annotated: Any = None  # clamp of the annotation of the whole batch, if lattices are built around it
+    place: int = 0  # first token of the chunk in the whole batch
+    depths: Optional[NDArray[np.int64]] = None  # [B] order of each sequence of the whole batch, once known
 
     def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
-        """Work whose lattices keep the labellings of an annotation.
+        """Return work whose lattices keep the labellings of an annotation.
 
-        clamp (bool[T, S]): What the annotation allows.
+        clamp (bool[T, S]): States that the annotation allows.
         kept (LatticeCache): Lattices to reuse; new lattices are stored there.
         """
         work = type(self)(self.scores, None, self.given)
@@ -50,7 +50,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return work
 
     def most_tokens(self, tokens: int) -> int:
-        """Tokens of one chunk: pruned lattices are small, so memory holds those of more tokens."""
+        """Largest number of tokens in a chunk: pruned lattices are small, so chunks may have more tokens."""
         return tokens if self.scores.orders.keep is None else _LIKELY_TOKENS * tokens
 
     def cut(self, chunk: Chunk) -> "HigherOrderWork":
@@ -103,7 +103,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def lattice(self) -> PrunedLattice:
-        """The lattice around the annotation if there is one, else the lattice of the clamp."""
+        """The lattice around the annotation if the work has one, else the lattice of the clamp."""
         whole, place = self.whole, self.place
         if whole.annotated is None:
             return self._own_lattice
@@ -123,20 +123,20 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def n_prefixes(self) -> int:
-        """The most nodes of any token."""
+        """Largest number of nodes of a token."""
         return int(np.diff(self.lattice.level.starts).max(initial=0))
 
     @cached_property
     def sums(self) -> Sums:
-        """Scores of the lattice and its forward pass."""
+        """Scores of the lattice, with its forward pass."""
         return Sums(self, self.lattice.level, self.clamp if self.whole.annotated is not None else None)
 
     @cached_property
     def alone(self) -> tuple[Floats, Floats]:
-        """Sequences without a lattice, whose tokens are independent.
+        """Sum over sequences without a lattice, whose tokens are independent.
 
-        RETURNS (float64[B], float64[M, S]): Log partitions, 0 for the other sequences; and the probability of each state at the M
-            tokens of these sequences.
+        RETURNS (float64[B], float64[M, S]): Log partitions, 0 for sequences with a lattice; and the probability of each state at
+            the M tokens of sequences without one.
         """
         emissions, sequence_of = self.emissions[self.are_alone], self.sequence_of[self.are_alone]
         largest = emissions.max(axis=1, initial=-np.inf)
@@ -151,13 +151,13 @@ class HigherOrderWork(Work[HigherOrderScores]):
 
     @property
     def are_alone(self) -> NDArray[np.bool_]:
-        """Tokens of sequences without a lattice: bool[T]."""
+        """Which tokens belong to sequences without a lattice: bool[T]."""
         return self.lattice.depth[self.sequence_of] == 0
 
 
 class HigherOrder(Structure[HigherOrderScores]):
-    """Answers the questions of `Structure` for `HigherOrderScores`, and for `ChainScores` as chains of order 1. Clamps are
-    bool[T, S]. If lattices are pruned, probabilities refer to the labellings that remain.
+    """Implements `Structure` for `HigherOrderScores`, and for `ChainScores` as chains of order 1. Clamps are bool[T, S]. If
+    lattices are pruned, probabilities refer to the remaining labellings.
     """
 
     chunk_tokens = 512
@@ -247,7 +247,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         kernels.add_paths(states, weights, work.starts, work.grams, order, work.stride, depth, _flat(out))
 
     def _depths(self, work: HigherOrderWork) -> NDArray[np.int64]:
-        """The highest order that counts in each sequence: int64[B]."""
+        """The order used for each sequence: int64[B]."""
         whole = work.whole
         if whole.annotated is None:
             return np.full(work.n_sequences, work.scores.orders.levels)
@@ -274,10 +274,10 @@ class HigherOrder(Structure[HigherOrderScores]):
     def best_path(
         self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None
     ) -> tuple[States, LikelySpans]:
-        """Best path of each sequence with the probabilities of its spans.
+        """Find the best path of each sequence and the probabilities of its spans.
 
         scores (HigherOrderScores or Work): Potentials of B sequences.
-        spelt (SpanStates): How states spell spans.
+        spelt (SpanStates): The meaning of states as parts of spans.
         clamp (bool[T, S]): States still allowed, or None.
         RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
         """
@@ -289,7 +289,7 @@ class HigherOrder(Structure[HigherOrderScores]):
         return states, LikelySpans(segments, self.span_probabilities(work, spelt, segments))
 
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
-        """The first arguments of the kernels that compute span probabilities."""
+        """Make the first arguments of the kernels that compute span probabilities."""
         level, chances = work.sums.level, work.sums.chances()
         continues, label_of, tag_of = spans.continues, spans.label_of, work.tag_of
         if tag_of is not None:
@@ -300,7 +300,7 @@ class HigherOrder(Structure[HigherOrderScores]):
 
 
 def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores:
-    """Expectations with the mean pruning thresholds of training recorded in them."""
+    """Record the mean pruning thresholds of training in the expectations."""
     if work.whole.annotated is None or isinstance(found, ChainScores):
         return found
     lattices, measured = work.whole.lattices, np.full(work.scores.orders.levels, np.nan)
@@ -313,6 +313,6 @@ def _noted(work: HigherOrderWork, found: HigherOrderScores) -> HigherOrderScores
 
 
 def _flat(out: Union[HigherOrderScores, ChainScores]) -> tuple[Floats, ...]:
-    """Arrays to which kernels add derivatives. (`ChainScores` have no n-grams.)"""
+    """The arrays to which kernels add derivatives. `ChainScores` have no n-grams."""
     grams = getattr(out, "grams", np.zeros(0))
     return out.emissions, out.first, out.last, out.transitions.reshape(-1), grams

@@ -1,1 +1,1 @@
-"""Best labellings under rules whose automata fit into no graph of states, or more cheaply than through one."""
+"""Search for best labellings under rules whose automata don't fit into a graph of states, or would make a costly one."""

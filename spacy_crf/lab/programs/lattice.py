@@ -12,8 +12,8 @@ from ...types import GOES_ON, Floats
 from ..kernels import lattice as kernels
 from ..kernels.lattice import LatticeSteps
 
-ROWS = 2  # of a token: in front of it, and behind it
-_MOST_TRANSITIONS = 1 << 24  # that may be written out (128 MiB)
+ROWS = 2  # rows of a token: in front of it, and behind it
+_MOST_TRANSITIONS = 1 << 24  # largest number of transitions that are written out (128 MiB)
 
 
 class Lattice:
@@ -21,7 +21,7 @@ class Lattice:
 
     log_potentials (LogPotentials): Scores of one sequence of at least one token, as a chain of segments.
     events (int32[S, S]): The event that automata read at each state after each state; the last row serves the start.
-    n_events (int): How many events there are.
+    n_events (int): Number of events.
     """
 
     def __init__(self, log_potentials: LogPotentials, events: NDArray[np.int32], n_events: int):
@@ -33,18 +33,18 @@ class Lattice:
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds to compute the worth of all nodes on a usual machine."""
+        """Estimate the seconds that computing the worth of all nodes takes on a usual machine."""
         return seconds_of_recursion(self.tokens, self.worth.shape[1], len(self._folded.lengths))
 
     @property
     def rests(self) -> bool:
-        """Whether a labelling may pass a token without an event."""
+        """Whether a labelling may pass a token without any event."""
         return len(self._folded.lengths) > 1
 
     def worth_with(self, prices: Floats) -> Optional[Floats]:
-        """Worth of the nodes after each event at each token has received a price.
+        """Compute the worth of the nodes under prices of events.
 
-        prices (float64[n, E]): Added to the score of the event.
+        prices (float64[n, E]): Prices to add to the scores of the events at each token.
         RETURNS (float64[rows, S] or None): None if the computation needs too much memory.
         """
         possible, folded, worth = self.possible_events, self._folded, np.empty_like(self.worth)
@@ -60,12 +60,12 @@ class Lattice:
 
     @property
     def longest_step(self) -> int:
-        """The most rows that a step spans."""
+        """Largest number of rows that a step spans."""
         return ROWS * len(self._folded.lengths)
 
     @cached_property
     def possible_events(self) -> NDArray[np.bool_]:
-        """Events that may happen where a state begins or continues: bool[E, S]."""
+        """Which events may happen where a state begins or continues: bool[E, S]."""
         found = np.zeros((self._n_events, self.worth.shape[1]), dtype=bool)
         before, state = np.nonzero((self._folded.transitions > -np.inf).any(axis=0))
         found[self.events[before, state], state] = True
@@ -74,7 +74,7 @@ class Lattice:
         return found
 
     def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
-        """Add nodes, in place, with the nodes on the best path to and from each of them.
+        """Add nodes in place, together with the nodes on the best paths to and from each new node.
 
         kept (bool[rows, S]): Connected nodes. added (bool[rows, S]): The new nodes.
         """
@@ -90,10 +90,10 @@ class Lattice:
         return kernels.list_steps(self._folded, self.events, self._prefix, kept, jumps)
 
     def path(self, best: NDArray[np.int64], steps: LatticeSteps, taken: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The labelling that takes the given steps, as a path of segments.
+        """Convert the steps of a labelling to a path of segments.
 
-        best (int64[rows]): States of the nodes over which steps jump, -1 for none.
-        steps (LatticeSteps), taken (int32[M]): The steps, and which of them the labelling takes.
+        best (int64[rows]): States of the nodes that steps jump over, -1 for none.
+        steps (LatticeSteps), taken (int32[M]): All steps, and the numbers of the labelling's steps.
         RETURNS (int32[n])
         """
         places = steps.target[taken[:-1]]

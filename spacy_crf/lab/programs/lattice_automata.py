@@ -1,4 +1,4 @@
-"""Automata as the search in a lattice wants them: over kinds of steps, of which kind 0 leaves them where they are."""
+"""Automata for the search in a lattice. They read kinds of steps; kind 0 leaves an automaton in its state."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -17,13 +17,13 @@ _MANY = 200
 
 
 class LatticeAutomaton:
-    """An automaton; events that it does not tell apart are one kind.
+    """An automaton over kinds of events. Events on which it always acts alike are one kind.
 
-    automaton (Automaton): One that never rewards.
-    tags (SpanTags): What tags say about spans.
+    automaton (Automaton): An automaton without rewards.
+    tags (SpanTags): The meaning of tags as parts of spans.
     """
 
-    pays = True  # whether prices can be put on what it reads
+    pays = True  # whether kinds can have prices
 
     def __init__(self, automaton: Automaton, tags: SpanTags):
         self._tags = tags
@@ -45,7 +45,7 @@ class LatticeAutomaton:
         return self.kind_of[steps.event]
 
     def states(self) -> NDArray[np.bool_]:
-        """States of the labels that it tells from what is outside of spans: bool[S + 1], the last one for the break."""
+        """States whose labels the automaton distinguishes from ``O``: bool[S + 1], the last one for the break."""
         of_labels = self.kind_of[self._tags.begins(0) : -1].reshape(2, -1)
         read = (of_labels != self.kind_of[OUTSIDE]).any(axis=0)
         return np.append(read, False)[np.append(self._tags.label_of, -1)]
@@ -59,13 +59,13 @@ class LatticeAutomaton:
 
     @cached_property
     def may_gain(self) -> bool:
-        """Whether an event may improve what the automaton can still reach. True without a check for an automaton with many
-        states."""
+        """Whether an event may raise the best score that the automaton can still reach. For an automaton with many states the
+        answer is True without a check."""
         following, scores, last = self.following, self.scores, self.last
         if len(last) > _MANY:
             return True
         allowed, to = following >= 0, np.maximum(following, 0)
-        as_good = last[:, np.newaxis] >= last  # a state as another one, as far as is known
+        as_good = last[:, np.newaxis] >= last  # whether a state is as good as another one, as far as is known
         while True:
             before = as_good.copy()
             for c in range(1, following.shape[1]):
@@ -78,28 +78,28 @@ class LatticeAutomaton:
 
     @property
     def members(self) -> NDArray[np.bool_]:
-        """Which events are of each kind: bool[C, E]."""
+        """Which events belong to each kind: bool[C, E]."""
         return self.kind_of[:-1] == np.arange(self.following.shape[1])[:, np.newaxis]
 
     def forbid(self, prices: Floats) -> None:
-        """Sets the prices (float64[n, C]) of kinds that can't be at a token to inf, in place."""
+        """Set the prices (float64[n, C]) of kinds that are impossible at a token to inf, in place."""
 
     def pay(self, table: Floats, prices: Floats) -> None:
-        """Adds the prices of kinds to those of events, float64[n, E], in place."""
+        """Add the prices of kinds to the prices of their events (float64[n, E]), in place."""
         for event in np.flatnonzero(self.kind_of[:-1]):
             table[:, event] += prices[:, self.kind_of[event]]
 
 
 class TextAutomaton:
-    """Spans of one text have one label. In chains it reads what happens at the tokens of the text, and behind it.
+    """Automaton of the rule that all spans with one text have one label. In chains it reads events at and behind the text.
 
-    tags (SpanTags): What tags say about spans.
-    occurrences (Sequence[Tuple[int, int]]): Where the text stands, by their first tokens.
-    tokens (int): Of the document.
+    tags (SpanTags): The meaning of tags as parts of spans.
+    occurrences (Sequence[Tuple[int, int]]): Places of the text, in the order of their first tokens.
+    tokens (int): Number of tokens in the document.
     """
 
     pays = is_hard = True
-    may_gain = reads_breaks = False  # by what is elsewhere
+    may_gain = reads_breaks = False  # by events elsewhere
 
     def __init__(self, tags: SpanTags, occurrences: Sequence[tuple[int, int]], tokens: int):
         self._tags = tags
@@ -111,7 +111,7 @@ class TextAutomaton:
             self._is_near[self._begins + offset] = True
 
     def kinds(self, steps: LatticeSteps) -> NDArray[np.int32]:
-        """Kind of each step: int32[N]. From here on the automaton has states for the labels of these steps."""
+        """Kind of each step: int32[N]. Also gives the automaton states for the labels of these steps."""
         time, n_labels = steps.time[steps.source], len(self._tags.labels)
         token, behind = np.divmod(time, ROWS)
         label = steps.event - self._tags.begins(0)
@@ -123,13 +123,13 @@ class TextAutomaton:
         return np.where(self._is_near[token] & (behind == 0), kinds, 0).astype(np.int32)
 
     def _make_tables(self) -> None:
-        # State: the label that the text has (0 for none), and how far a span has come that may be the text: 0 for none, or
+        # State: the label of the text (0 for none), and the progress of a span that may be the text: 0 for no span, or
         # 1 + label * length + tokens - 1
         n_labels, length = len(self._labels), self._length
         inner = 1 + n_labels * length
         decided, at = np.divmod(np.arange((1 + n_labels) * inner), inner)
         begun, so_far = (at - 1) // length, (at - 1) % length + 1
-        ends = (at > 0) & (so_far == length)  # unless it goes on
+        ends = (at > 0) & (so_far == length)  # unless the span continues
         wrong = ends & (decided > 0) & (decided != begun + 1)
         settled = np.where(ends & (decided == 0), begun + 1, decided) * inner
         columns = [decided * inner + at, decided * inner + np.where((at > 0) & ~ends, at + 1, 0)]
@@ -150,7 +150,7 @@ class TextAutomaton:
         prices[~self._is_begin[: len(prices)], _BEGINS:] = np.inf
 
     def pay(self, table: Floats, prices: Floats) -> None:
-        """Add the prices of kinds to those of events, see `LatticeAutomaton.pay`."""
+        """Add the prices of kinds to the prices of their events, see `LatticeAutomaton.pay`."""
         near, begins = np.flatnonzero(self._is_near[: len(table)]), self._tags.begins(0) + self._labels
         inside = np.arange(table.shape[1]) >= self._tags.inside(0)
         of_events = np.where(inside, prices[near, _GOES_ON, np.newaxis], prices[near, _OTHER, np.newaxis])
@@ -159,7 +159,7 @@ class TextAutomaton:
         table[near] += of_events
 
     def states(self) -> NDArray[np.bool_]:
-        """No states: the automaton reads places, see `rows`."""
+        """No states, since the automaton reads places, see `rows`."""
         return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
 
     def rows(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -171,7 +171,7 @@ _GOES_ON, _OTHER, _BEGINS = 1, 2, 3
 
 
 class SegmentTextAutomaton(TextAutomaton):
-    """In chains of segments it reads segments."""
+    """The automaton of a text in chains of segments: it reads whole segments."""
 
     pays = False  # segments have no prices
 

@@ -1,10 +1,10 @@
-"""The best labelling of a document under automata that a short search did not satisfy: a lattice of the nodes that
-matter, an upper bound by dual decomposition, and a search among what the bound leaves (`kernels.dual_decomposition`).
+"""The search for the best labelling of a document under automata, if a short search fails: it uses a lattice of relevant nodes,
+an upper bound by dual decomposition, and a search among the labellings that the bound leaves (`kernels.dual_decomposition`).
 
-At first the lattice has the nodes that are worth almost as much as the best labelling without the automata, near what
-they read, and others in its place. A labelling that is found there is the best of all if no node beside them is worth
-more; what they are worth under the prices of the decomposition is an upper bound too. Nodes that are worth more come in,
-until there are none, they bring no gain, or the time is up.
+The first lattice has the nodes near places that automata read whose worth is close to the score of the best labelling without
+automata, and alternatives to these. A labelling found there is the best of all if no other node is worth more; the worth of
+nodes under the prices of the decomposition is an upper bound too. The search adds nodes that are worth more, until there are
+none, they bring no gain, or the time is up.
 """
 
 from collections.abc import Sequence
@@ -21,33 +21,33 @@ from ..kernels.lattice import LatticeSteps
 from .lattice import ROWS, Lattice
 from .lattice_automata import LatticeAutomaton, stacked
 
-_MARGIN = 6.0  # log-odds below the best labelling of the nodes that are there from the start
-_FEW = 6  # nodes of a row in which an automaton has a say
-_MORE = 32  # nodes elsewhere that it would read
-_ALL = 100_000  # steps that are few enough to take all nodes at once
-_STEPS = 4e6  # that can be of use in a second
-_PREFIXES = 20_000_000  # numbers that say where automata are
-_IN_VAIN = 2  # times that more nodes come in without any gain
-_TRIES = 4  # to find any labelling in a part of the lattice
-_SHARE = 0.25  # of the time that is left, for the next ascent, and for the next search
+_MARGIN = 6.0  # the first nodes are worth at most so much (log-odds) less than the best labelling
+_FEW = 6  # first nodes in a row that an automaton reads
+_MORE = 32  # first nodes in other rows that an automaton would read
+_ALL = 100_000  # with at most so many steps, take all nodes at once
+_STEPS = 4e6  # steps that a search can use per second
+_PREFIXES = 20_000_000  # largest size of the table of automaton states of prefixes
+_IN_VAIN = 2  # stop after so many extensions of the lattice without a gain
+_TRIES = 4  # attempts to find any labelling in a part of the lattice
+_SHARE = 0.25  # share of the remaining time for the next ascent, and for the next search
 _ROUNDING = 1e-9
 
 
-# Seconds on a usual machine, `tests.benchmarks.constraints --only limits` compares them with those of this one
-_SETUP = 5e-4  # of a part of the lattice
-_NODE = 4e-9  # that is looked at
-_ADDED = 2.5e-9  # for each state, to connect a node
-_MADE = 1.5e-8  # of each step and each slot, for each automaton
-_STEP, _SLOT, _MOVE = 5e-9, 5e-9, 3e-9  # of an ascent, of each iteration
-_TRIED, _READ, _PLACE = 2.5e-7, 6e-9, 7e-8  # of a search: a step, what an automaton reads of it, a place
-_BOUND = 4e-9  # of each token and move, for bounds beside a part
+# Seconds on a usual machine; `tests.benchmarks.constraints --only limits` compares them with this machine
+_SETUP = 5e-4  # to set up a part of the lattice
+_NODE = 4e-9  # to examine a node
+_ADDED = 2.5e-9  # to connect a node, for each state
+_MADE = 1.5e-8  # to make a step or slot, for each automaton
+_STEP, _SLOT, _MOVE = 5e-9, 5e-9, 3e-9  # of an iteration of an ascent, for each step, slot and move
+_TRIED, _READ, _PLACE = 2.5e-7, 6e-9, 7e-8  # of a search: to try a step, to read it by an automaton, for each place
+_BOUND = 4e-9  # of bounds outside a part, for each token and move
 
 
 class Program:
-    """The search for one document and its automata. Asked again, it goes on.
+    """The search for one document and its automata. Each call of `solve` continues the search.
 
-    lattice (Lattice): That of the document.
-    automata (Sequence[LatticeAutomaton]): Automata, and texts that have one label.
+    lattice (Lattice): The lattice of the document.
+    automata (Sequence[LatticeAutomaton]): The automata of rules, and of texts that have one label.
     """
 
     def __init__(self, lattice: Lattice, automata: Sequence[LatticeAutomaton]):
@@ -55,7 +55,7 @@ class Program:
         self._floor = -np.inf  # score of the best labelling found
         self._path: Optional[NDArray[np.int32]] = None
         self._margin, self._few = _MARGIN, _FEW
-        self._kept: Optional[NDArray[np.bool_]] = None  # nodes
+        self._kept: Optional[NDArray[np.bool_]] = None  # nodes of the present part
         self._prices: Optional[list[Floats]] = None
 
     def solve(self, budget: Budget) -> tuple[Optional[NDArray[np.int32]], bool]:
@@ -97,7 +97,7 @@ class Program:
         return self._path, False
 
     def _first_nodes(self, budget: Budget) -> NDArray[np.bool_]:
-        """Nodes worth almost as much as the best labelling, and more where automata read something."""
+        """Choose the first nodes: those worth almost as much as the best labelling, and more in rows that automata read."""
         lattice, worth, few = self._lattice, self._lattice.worth, self._few
         possible = worth > -np.inf
         if _n_steps(possible) <= _ALL:
@@ -108,7 +108,7 @@ class Program:
         for of_reader, reads in zip(self._rows, self._read):
             rows.append(of_reader)
             if reads.any():
-                # Others in the place of what it reads, and what it would read elsewhere
+                # Alternatives to the nodes that the automaton reads, and nodes elsewhere that it would read
                 _keep_best(added, worth, of_reader, ~reads, 1)
                 [states] = np.nonzero(reads)
                 others = np.where(kept[:, states], -np.inf, worth[:, states]).ravel()
@@ -128,10 +128,10 @@ class Program:
         budget.spend(_NODE * kept.size + _ADDED * kept.shape[1] * (int(kept.sum()) - before))
 
     def _shortened(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-        """The nodes that are kept, without those between which there is no choice and nothing to read.
+        """Remove kept nodes where a labelling has no choice and automata read nothing.
 
-        RETURNS (bool[rows, S], int64[rows], int64[rows]): The nodes; the row that each row leads to, if it is not the
-            next one; and the states of the nodes in between, -1 for others.
+        RETURNS (bool[rows, S], int64[rows], int64[rows]): The remaining nodes; the row that each row leads to, if it is not
+            the next one; and the states of the removed nodes, -1 elsewhere.
         """
         kept, (n_rows, _) = self._kept.copy(), self._kept.shape
         plain = (kept.sum(axis=1) <= 1) & ~(kept & ~self._on_best).any(axis=1)
@@ -140,7 +140,7 @@ class Program:
         if any(automaton.reads_breaks for automaton in self._lattice_automata):
             plain[self._on_best[:, -1]] = False
         jumps, skipped = np.zeros(n_rows, dtype=np.int64), np.full(n_rows, -1)
-        # What begins in front of a plain row may end behind it, where segments are long
+        # A long segment may begin in front of a plain row and end behind it
         steps = self._lattice.longest_step
         edges = np.flatnonzero(np.diff(np.concatenate([[False], plain, [False]])))
         for begin, end in zip((edges[::2] + steps - 1).tolist(), (edges[1::2] - steps).tolist()):
@@ -163,18 +163,18 @@ class Program:
 
     @cached_property
     def _read(self) -> list[NDArray[np.bool_]]:
-        """The states that each automaton reads: bool[S]."""
+        """For each automaton, the states that it reads: bool[S]."""
         return [automaton.states() for automaton in self._lattice_automata]
 
     @cached_property
     def _rows(self) -> list[NDArray[np.int64]]:
-        """The rows in which each automaton reads the best labelling."""
+        """For each automaton, the rows in which it reads the best labelling."""
         return [automaton.rows(self._on_best) for automaton in self._lattice_automata]
 
     def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Those nodes that may be part of the best labelling: rows with such nodes, one behind the other, are left out where
-        no automaton reads the best labelling without automata, or may gain by reading the nodes. There the best labelling
-        is that one. A long segment leads from one node to the other past the rows in between, and past what is read there."""
+        """Keep the nodes that may be part of the best labelling. A run of rows with such nodes is removed if, within it, no
+        automaton reads the best labelling without automata or could gain by reading the nodes: there, that labelling remains the
+        best. A long segment bypasses the rows that it covers, and everything that automata read there."""
         nodes = nodes & ~self._on_best
         matters = np.zeros(len(nodes), dtype=bool)
         for automaton, reads in zip(self._lattice_automata, self._read):
@@ -182,8 +182,8 @@ class Program:
                 matters |= nodes[:, reads].any(axis=1)
         for rows in self._rows:
             matters[rows] = True
-            matters[np.maximum(rows, 1) - 1] = True  # what is read there may depend on the node before
-        passed = self._lattice.longest_step - ROWS  # rows, by the longest segment
+            matters[np.maximum(rows, 1) - 1] = True  # an event may depend on the node before it
+        passed = self._lattice.longest_step - ROWS  # number of rows that the longest segment bypasses
         [filled] = np.nonzero(nodes.any(axis=1))
         before = np.append(0, np.cumsum(matters))
         has_say = before[np.minimum(filled + passed + 1, len(matters))] > before[np.maximum(filled - passed, 0)]
@@ -192,7 +192,7 @@ class Program:
         return nodes
 
     def _worth_more(self, part: "_Part", budget: Budget) -> NDArray[np.bool_]:
-        """Nodes on labellings that may be better than the one that is known; the best of them if they are many."""
+        """Nodes on labellings that may be better than the best known one; only the best nodes if there are many."""
         lattice, least = self._lattice, self._floor + _slack(self._floor)
         worth, kept = lattice.worth, self._kept
         missing = self._relevant(worth > least) & ~kept
@@ -213,7 +213,7 @@ class Program:
 class _Part:
     """The kept nodes of a lattice, the automata that read them, and the prices that the automata pay.
 
-    prices (Optional[list[float64[n, C]]]): Prices of the part before, by automaton.
+    prices (Optional[list[float64[n, C]]]): Prices of the previous part, by automaton.
     """
 
     def __init__(
@@ -235,10 +235,10 @@ class _Part:
                 self._prices[own[known < np.inf]] = known[known < np.inf]
 
     def climb(self, floor: float, budget: Budget) -> tuple[Optional[tuple[float, NDArray[np.int32]]], bool]:
-        """The best labelling, if it is better than a known one.
+        """Search this part for a labelling that is better than a known one.
 
         floor (float): Score of the known labelling.
-        RETURNS (Tuple[float, int32[M]] or None, bool): Its score and its steps; and whether the answer is proven.
+        RETURNS (Tuple[float, int32[M]] or None, bool): Score and steps of the best labelling; and whether the result is proven.
         """
         part = self.steps, self._automata, self._slots
         n_places, n_automata = len(self.steps.time), len(self._slots.rows)
@@ -268,7 +268,7 @@ class _Part:
             complete, tries = values[0] <= values[1] + _slack(values[1]), tries + 1
             if complete or (tries >= _TRIES and not length[0] and floor == -np.inf):
                 break
-            # Both go on for longer and longer, as far as there is time
+            # Ascent and search take more time in each round, as long as the budget lasts
             left = _SHARE * budget.left
             iterations = int(min(4 * iterations, left / max(climbing, 1e-6) * iterations))
             width = int(min(4 * width, left / max(searching, 1e-6) * width))
@@ -278,28 +278,28 @@ class _Part:
 
     @cached_property
     def _iteration(self) -> float:
-        """Estimated seconds of an iteration of an ascent."""
+        """Estimate the seconds of an iteration of an ascent."""
         slots, states = self._slots, np.diff(self._automata.states)
         read = np.diff(slots.rows) + np.bincount(slots.automaton, minlength=len(states))  # [A]
         return _STEP * len(self.steps.source) + _SLOT * len(slots.of_step) + _MOVE * float(states @ read)
 
     @property
     def seconds(self) -> float:
-        """Estimated seconds to make this part."""
+        """Estimate the seconds that making this part takes."""
         n_steps = len(self.steps.source) + len(self._slots.of_step)
         return _SETUP + _MADE * (1 + len(self._lattice_automata)) * n_steps
 
     def upper_bounds(self, lattice: Lattice) -> Optional[Floats]:
         """Upper bounds, under the prices, for labellings with each node: float64[rows, S]; None if they take too much memory.
 
-        What may happen to automata beside this part of the lattice has prices too: what makes a labelling no better than
-        those of this part, where an automaton does not gain as much by it."""
+        Events outside this part of the lattice get prices too: a price makes a labelling no better than the labellings of
+        this part, unless an automaton gains more by the event."""
         slots, n_tokens = self._slots, lattice.tokens
         tokens = np.repeat(slots.time, np.diff(slots.starts)) // ROWS
         automata = [(a, one) for a, one in enumerate(self._lattice_automata) if one.pays]  # the others gain nothing
         table, of_slots = np.zeros((n_tokens, len(lattice.possible_events))), []
         for a, automaton in automata:
-            own = np.flatnonzero((slots.automaton == a) & (tokens < n_tokens))  # nothing happens at the end
+            own = np.flatnonzero((slots.automaton == a) & (tokens < n_tokens))  # the end has no events
             prices = np.full((n_tokens, automaton.following.shape[1]), np.nan)
             prices[tokens[own], slots.kind[own]] = self._prices[own]
             automaton.pay(table, np.nan_to_num(prices))
@@ -307,7 +307,7 @@ class _Part:
         worth = lattice.worth_with(table)
         if worth is None:
             return None
-        # What would make a labelling better than those of this part
+        # By how much events make a labelling better than the labellings of this part
         gain = np.full(table.shape, -np.inf)
         for event in np.flatnonzero(lattice.possible_events.any(axis=1)):
             gain[:, event] = worth[::ROWS, lattice.possible_events[event]].max(axis=1)
@@ -328,7 +328,7 @@ class _Part:
                 tables = automaton.following, automaton.scores, automaton.last
                 bounds.append(dual_decomposition.bound_automaton(*tables, everywhere))
             self.everywhere[a] = everywhere
-            if bounds[1] <= bounds[0] + largest.max():  # not for an automaton that would take it again and again
+            if bounds[1] <= bounds[0] + largest.max():  # unless the automaton would take the event repeatedly
                 automaton.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))
             total += bounds[1] if bounds[1] <= bounds[0] + largest.max() else bounds[0]
         return lattice.worth_with(table) + total

@@ -1,5 +1,5 @@
-"""Best labellings under automata, for the search in `constraints.decoding`: by a best-first search, where few prefixes suffice;
-through the graph of all states of the automata, where it is small; else by a program (`program`)."""
+"""Finds best labellings under automata for the search in `constraints.decoding`: by a best-first search if few prefixes suffice,
+by the graph of all automaton states if it is small, else by a program (`program`)."""
 
 from functools import cached_property
 from typing import Optional
@@ -17,15 +17,15 @@ from .lattice import Lattice
 from .lattice_automata import LatticeAutomaton, SegmentTextAutomaton, TextAutomaton
 from .program import Program
 
-_FEW_TOKENS = 1_000  # of documents for which a best-first search is tried
-_MOST_PREFIXES = 4_000  # after which it gives up
-_BEST_FIRST = 1e-3  # seconds that it takes on a usual machine
-_GRAPH_SHARE = 0.4  # of the time that is left, for which the graph of all states of automata is preferred to a program
+_FEW_TOKENS = 1_000  # longest documents for which a best-first search is tried
+_MOST_PREFIXES = 4_000  # the best-first search gives up after so many prefixes
+_BEST_FIRST = 1e-3  # seconds that a best-first search takes on a usual machine
+_GRAPH_SHARE = 0.4  # the graph is preferred to a program if it takes at most this share of the remaining time
 
 
 class Programs:
-    """Searches for labellings that keep rules whose automata fit into no graph of states (``spacy_crf.rule_programs.v1``).
-    Components ask for it by this name; no config has to name it.
+    """Searches for labellings that keep rules whose automata don't fit into a graph of states (``spacy_crf.rule_programs.v1``).
+    Components look it up by this name; no config needs to name it.
 
     rules (RuleSet): The compiled rules.
     """
@@ -40,14 +40,14 @@ class Programs:
         return [LatticeAutomaton(rest, self._rules.tags) for _, rest in self._rules.parts]
 
     def lattice(self, joined: Joined) -> Lattice:
-        """The lattice of a document."""
+        """Make the lattice of a document."""
         log_potentials = self._rules.structure.prepare(joined.scores, joined.clamp).log_potentials
         return Lattice(log_potentials, self._rules.tags.events, self._rules.tags.n_events)
 
     def best_first(self, joined: Joined, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
-        """Best labelling of a document under automata, if that can be found among few prefixes.
+        """Search for the best labelling of a document under automata among few prefixes.
 
-        RETURNS (bool, int32[T] or None): Whether the search came to an end, and the labelling, None if there is none.
+        RETURNS (bool, int32[T] or None): Whether the search finished, and the labelling, None if there is none.
         """
         parts, tags = self._rules.parts, self._rules.tags
         stack = self._stacks.find(automata, lambda: stacked([parts[n][1] for n in sorted(automata)], tags.n_events))
@@ -57,7 +57,7 @@ class Programs:
         return found >= 0, path if found > 0 else None
 
     def solver(self, search: RuleSearch, kept: frozenset[int]) -> "ProgramSolver":
-        """Solves for the document of a search, under the masks of some rules, given by their places."""
+        """Make a solver for the document of a search, under the masks of some rules, given by their places."""
         return ProgramSolver(self, search, kept)
 
 
@@ -105,7 +105,7 @@ class ProgramSolver(GraphSolver):
         return made
 
     def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
-        """Where a text stands, as tokens of the joined sequence."""
+        """Places of a text, as token ranges of the joined sequence."""
         scope, *wanted = text
         words, starts = self._search.document.words, self._search.document.scores.starts
         sentences = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
