@@ -46,7 +46,7 @@ class AttributesRead:
 
     @property
     def token_attributes(self) -> list[str]:
-        """Attributes that the templates read and earlier components may write."""
+        """Attributes of tokens that the templates read and that earlier components may write."""
         return [attribute for attribute in self.attributes() if attribute in TOKEN_ATTRIBUTES]
 
     @property
@@ -99,7 +99,7 @@ class FeatureSet(AttributesRead):
                 raise ValueError(Errors.CRF895.format(template=template, before=before, behind=behind))
 
     def spelled(self) -> list[str]:
-        """All settings that decide what the rows of a saved index mean, as text."""
+        """The settings that determine the meaning of the rows of a saved index, as text."""
         padding = "padding" if self.padding else "no padding"
         if isinstance(self.padding, dict):
             padding = f"padding {json.dumps(self.padding, sort_keys=True)}"
@@ -121,19 +121,19 @@ class FeatureSet(AttributesRead):
         return [template for template in self.templates if not _is_vector(template)]
 
     def with_stage(self, templates: list[str]) -> "FeatureSet":
-        """A copy with more templates, each once. RAISES (ValueError): CRF101 or CRF102."""
+        """A copy with further templates, without duplicates. RAISES (ValueError): CRF101 or CRF102."""
         changed = copy.copy(self)
         changed.templates = list(dict.fromkeys([*self.templates, *parse_templates(templates)]))
         return changed
 
     def with_source(self, name: str, source: Source) -> "FeatureSet":
-        """A copy with a template for the items of one more source."""
+        """A copy with a template for one more source of items."""
         changed = self.with_stage([f"fn:{name}[0]"])
         changed.functions = Functions({**self.functions, name: source})
         return changed
 
     def without_stage(self) -> "FeatureSet":
-        """A copy without templates that read the labels of a first stage. RAISES (ValueError): CRF107 if no others are left."""
+        """A copy without the templates that read the labels of a first stage. RAISES (ValueError): CRF107 if none is left."""
         changed = copy.copy(self)
         changed.templates, changed.transitions = (
             [t for t in some if not any(part.attribute in STAGE_ATTRIBUTES for part in t.parts)]
@@ -194,8 +194,7 @@ class FeatureSet(AttributesRead):
 
 
 def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) -> None:
-    """RAISES (ValueError): CRF106 for an unknown attribute, extension or function; CRF121 for `vector`, whose value is several
-    features."""
+    """RAISES (ValueError): CRF106 for an unknown attribute, extension or function; CRF121 for `vector` (several values)."""
     kind, _, name = attribute.rpartition(":")
     if attribute == VECTOR:
         reason = (
@@ -233,7 +232,7 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
 
 
 def _checked_padding(given: Any) -> Padding:
-    """RAISES (ValueError): CRF020."""
+    """Check the setting `padding`. RAISES (ValueError): CRF020."""
     if isinstance(given, Mapping):
         is_named = given.keys() == {"before", "behind"} and all(isinstance(texts, list) for texts in given.values())
         possible = is_named and all(is_text(text) for texts in given.values() for text in texts)
@@ -254,20 +253,20 @@ def _is_item(attribute: str) -> bool:
 
 
 def _one_valued(template: Template) -> Iterator[Template]:
-    """Templates that read one column each in place of an attribute with several: equal values are one feature."""
+    """Templates that read one column each, for a template of attributes with several: equal values are the same feature."""
     for attributes in product(*(columns_of(part.attribute) for part in template.parts)):
         yield template._replace(parts=tuple(map(TemplatePart, attributes, (part.offset for part in template.parts))))
 
 
 class HashedFeatures(NamedTuple):
-    """Hashed features of T tokens before they are looked up: a full matrix of M templates, and the N items behind it."""
+    """Hashed features of T tokens before they are looked up: a matrix for M templates, and N items."""
 
     hashes: NDArray[np.uint64]  # [T, M]
     item_hashes: NDArray[np.uint64]  # [N]
     item_values: NDArray[np.float32]  # [N]
     item_tokens: NDArray[np.int64]  # [N]
-    item_templates: NDArray[np.int32]  # [N] positions in the item templates
-    item_sources: NDArray[np.int64]  # [N] which item
+    item_templates: NDArray[np.int32]  # [N] position of each item's template among the item templates
+    item_sources: NDArray[np.int64]  # [N] number of the item in its source
 
 
 class CompiledTemplates:
@@ -291,7 +290,7 @@ class CompiledTemplates:
         parts = [part for template in self.templates for part in template.parts]
         self.part_columns = self.places([part.attribute for part in parts])
         self.part_offsets = np.array([part.offset for part in parts], dtype=np.int64)
-        # The columns that they read are laid out anew
+        # Number only the columns that these templates read
         self._read, self._part_places = np.unique(self.part_columns, return_inverse=True)
 
     def parts_of(self, template: int) -> NDArray[np.int64]:
@@ -300,20 +299,20 @@ class CompiledTemplates:
 
     @property
     def widths(self) -> NDArray[np.int64]:
-        """How many positions lie between the first and the last that each template reads, both included: int64[M]."""
+        """Number of positions from the first to the last one that each template reads, both included: int64[M]."""
         offsets = [[part.offset for part in template.parts] for template in self.templates]
         return np.array([max(o) - min(o) + 1 for o in offsets], dtype=np.int64)
 
     @property
     def reads_one_lexeme(self) -> NDArray[np.bool_]:
-        """Which templates read nothing but attributes of one lexeme: bool[M]."""
+        """Whether each template reads only attributes of one lexeme: bool[M]."""
         of_token = self.part_columns >= len(self.reader.lexeme_attributes)
         return (self.widths == 1) & ~np.array(
             [of_token[self.parts_of(template)].any() for template in range(len(self.templates))], dtype=bool
         )
 
     def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
-        """Some of the plain templates (bool[M]), with or without all item templates."""
+        """A copy with some of the plain templates (bool[M]), and with or without the item templates."""
         templates = [template for template, is_chosen in zip(self.templates, chosen) if is_chosen]
         return CompiledTemplates(templates + (self.item_templates if items else []), self.reader)
 
@@ -337,7 +336,7 @@ class CompiledTemplates:
     def _hash_items(self, number: int, template: Template, columns: TokenColumns):
         [position] = [n for n, part in enumerate(template.parts) if _is_item(part.attribute)]
         items = columns.items[template.parts[position].attribute]
-        # The token at the offset; where it is outside of the sequence there are no items
+        # The token at the offset; positions outside of the sequence have no items
         lengths = np.diff(columns.starts)
         source = np.arange(columns.starts[-1]) + template.parts[position].offset
         inside = (np.repeat(columns.starts[:-1], lengths) <= source) & (source < np.repeat(columns.starts[1:], lengths))
@@ -361,13 +360,13 @@ class CompiledTemplates:
         return columns.values[position, column - n_lexeme_columns]
 
     def places(self, attributes: list[str]) -> NDArray[np.int64]:
-        """The columns of plain attributes."""
+        """Column numbers of plain attributes: int64[N]."""
         return np.array([self._column[attribute] for attribute in attributes], dtype=np.int64)
 
     def rows_of_values(
         self, values: NDArray[np.uint64], part_columns: NDArray[np.int64], index: FeatureIndex
     ) -> TemplateRows:
-        """Known features of N windows.
+        """Rows of the known features of N windows.
 
         values (uint64[C, N]): The columns of the windows.
         part_columns (int64[P]): The column that each part reads.
@@ -377,7 +376,7 @@ class CompiledTemplates:
         return _rows(hash_features(values, 0, self.seeds, self.part_starts, part_columns, nowhere_else), index)
 
     def rows_by_template(self, columns: TokenColumns, index: FeatureIndex) -> tuple[TemplateRows, TokenFeatures]:
-        """Known features of all tokens: of the plain templates (int32[M, T]), and of the items."""
+        """Known features of all tokens: rows by plain template (int32[M, T]), and the items."""
         plain = self.hash_positions(columns)[:, columns.positions]
         return _rows(plain, index), self.look_up(self.hash_items(columns), index)
 
@@ -386,7 +385,7 @@ class CompiledTemplates:
         return self.look_up(self.hash(columns), index)
 
     def look_up(self, features: HashedFeatures, index: "FeatureIndex | CountingTable") -> TokenFeatures:
-        """Look hashed features up."""
+        """Look up hashed features in an index."""
         n_tokens, width = features.hashes.shape
         found = index.rows(features.hashes.ravel())
         known = found >= 0
@@ -427,13 +426,13 @@ class IndexBuilder(FeatureCounter):
         super().__init__(list(dict.fromkeys(names)), known)
         self._name_of = np.array([self._names.index(name) for name in names], dtype=np.int32)
         self._template_of: list[NDArray[np.int32]] = []
-        self._values: list[NDArray[np.uint64]] = []  # [N, most parts] of the new features
+        self._values: list[NDArray[np.uint64]] = []  # [N, most parts] values of the parts of each new feature
         self._most_parts = max((len(template.parts) for template in self._templates), default=1)
 
     def add(self, columns: TokenColumns) -> TokenFeatures:
         """Count the features of a batch.
 
-        RETURNS (TokenFeatures): Their rows among all features met so far.
+        RETURNS (TokenFeatures): The rows of the features among all features met so far.
         """
         features = self._compiled.hash(columns)
         at = self._table.add(features.hashes.ravel())
@@ -445,7 +444,7 @@ class IndexBuilder(FeatureCounter):
         return self._compiled.look_up(features, self._table)
 
     def _remember(self, columns, templates, tokens, sources) -> None:
-        """Keep the values of new features for their names."""
+        """Keep the values of new features, from which their names are made."""
         values = np.zeros((len(templates), self._most_parts), dtype=np.uint64)
         for number in np.unique(templates):
             [rows] = np.nonzero(templates == number)
@@ -458,11 +457,11 @@ class IndexBuilder(FeatureCounter):
         self._values.append(values)
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
-        """The features to keep (bool[N]), in the order in which they were met."""
+        """The index of the features to keep (bool[N]), in the order of their first occurrence."""
         n_known = len(self.known)
         template_of = np.concatenate([np.zeros(0, dtype=np.int32), *self._template_of])[keep[n_known:]]
         values = np.concatenate([np.zeros((0, self._most_parts), dtype=np.uint64), *self._values])
-        self._values.clear()  # they are large, and so is a copy
+        self._values.clear()  # the values are large, and another list would double them
         values = values if keep[n_known:].all() else values[keep[n_known:]]
         spelled = np.zeros(values.shape, dtype=np.int32)
         widths = np.zeros(len(values), dtype=np.int64)

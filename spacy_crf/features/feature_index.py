@@ -1,5 +1,5 @@
-"""The feature index: from hashed features to rows. Features are counted once and pruned, and the index is saved with the model;
-or all features share rows by their hashes, without any count, for corpora that are streamed."""
+"""The feature index: from hashed features to rows. Either features are counted once and pruned, and the index is saved with the
+model; or features share a fixed number of rows by their hashes, without counting, for streamed corpora."""
 
 import json
 import zlib
@@ -15,18 +15,18 @@ from ..types import TokenFeatures
 from ..whole_files import current_room, inflated
 
 _SMALLEST = 1024
-KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]  # tokens, and the row of a feature of each
+KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]  # tokens, and the row of each token's feature
 
 
 class HashTable:
     """Rows of 64-bit keys. Looking up is safe while another thread inserts."""
 
-    slots_per_key = 4  # at least, when the table grows: for few collisions, and not to grow soon again
+    slots_per_key = 4  # the least number after the table grows: few collisions, and room to grow
 
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         self._keys: list[NDArray[np.uint64]] = []
         self._size = 0
-        # The slots uint64[N] and their rows int32[N], as kernels look keys up
+        # Slots (uint64[N]) and their rows (int32[N]), as kernels look keys up
         self.arrays = _free_slots(_SMALLEST if keys is None else max(_SMALLEST, 2 * len(keys)))
         if keys is not None:
             self.insert(keys)
@@ -41,7 +41,7 @@ class HashTable:
         self._append(keys)
 
     def room_for(self, n_new: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-        """Make room for new keys, with half of the slots left free.
+        """Make room for new keys, so that half of the slots stay free.
 
         RETURNS (uint64[N], int32[N]): The slots and their rows.
         """
@@ -63,23 +63,23 @@ class HashTable:
         return self._keys[0]
 
     def look_up(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int32], int]:
-        """Row of each key, -1 for unknown keys and for 0; and the number of these."""
+        """Row of each key, -1 for unknown keys and for 0: int32[N]; and the number of such keys."""
         found = np.empty(len(keys), dtype=np.int32)
         return found, look_up(*self.arrays, keys, found)
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Row of each key, -1 for unknown keys and for 0."""
+        """Row of each key, -1 for unknown keys and for 0: int32[N]."""
         return self.look_up(keys)[0]
 
 
 def _free_slots(n: int) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
-    """Free slots and their rows: the next power of two."""
+    """Free slots, as many as the next power of two, and their rows."""
     size = 1 << (n - 1).bit_length()
     return np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
 
 
 def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """RETURNS (int64[N]): The number of each wanted key (uint64[N]) by a list of rising keys (uint64[F]), -1 for unknown keys."""
+    """Number of each wanted key (uint64[N]) in a list of rising keys (uint64[F]). RETURNS (int64[N]): -1 for unknown keys."""
     if not len(keys):
         return np.full(len(wanted), -1)
     at = np.searchsorted(keys, wanted)
@@ -88,16 +88,16 @@ def find_sorted(keys: NDArray[np.uint64], numbers: NDArray, wanted: NDArray[np.u
 
 
 def by_token(tokens: NDArray, rows: NDArray, values: Optional[NDArray[np.float32]], n_tokens: int) -> TokenFeatures:
-    """Compressed rows of features (N tokens, rows and values) in any order; the features of a token stay in their order."""
+    """Compressed rows from features in any order (N tokens, rows and values); the features of each token keep their order."""
     order = np.argsort(tokens, kind="stable")
     starts = np.append(0, np.cumsum(np.bincount(tokens, minlength=n_tokens))).astype(np.int64)
     return TokenFeatures(rows[order], None if values is None else values[order], starts)
 
 
 class CountingTable(HashTable):
-    """Rows of keys that are counted as they come."""
+    """Hash table that counts its keys."""
 
-    slots_per_key = 2  # it is the largest thing there while the features of a corpus are counted
+    slots_per_key = 2  # while the features of a corpus are counted, this table takes the most memory
 
     def __init__(self, keys: Optional[NDArray[np.uint64]] = None):
         super().__init__(keys)
@@ -110,7 +110,7 @@ class CountingTable(HashTable):
     def add(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Count a batch of keys.
 
-        RETURNS (int64[N]): Where in ``keys`` each new one was first met, in the order of their rows.
+        RETURNS (int64[N]): Place in ``keys`` of the first occurrence of each new key, in the order of the rows.
         """
         slots, rows = self.room_for(len(keys))
         if len(self) + len(keys) > len(self._counts):
@@ -129,13 +129,13 @@ class FeatureNames(NamedTuple):
     templates: list[str]
     template_of: NDArray[np.int32]  # [F]
     part_starts: NDArray[np.int64]  # [F + 1]
-    parts: NDArray[np.int32]  # [P] the values filled in, as positions in strings
+    parts: NDArray[np.int32]  # [P] values of the parts, as positions in strings
     strings: list[str]
 
     def of(self, row: int) -> str:
         values = "|".join(self.strings[part] for part in self.parts[self.part_starts[row] : self.part_starts[row + 1]])
         template = self.templates[self.template_of[row]]
-        # The bias has no value; the items of a number have no text
+        # The bias has no value; items of numbers have no text
         return template if template == "bias" or not values else f"{template}={values}"
 
     def keep(self, rows: NDArray[np.bool_]) -> "FeatureNames":
@@ -147,7 +147,7 @@ class FeatureNames(NamedTuple):
         return FeatureNames(self.templates, self.template_of[rows], starts, parts.astype(np.int32), strings)
 
     def extend(self, other: "FeatureNames") -> "FeatureNames":
-        """These names, and behind them those of other features."""
+        """These names, followed by the names of other features."""
         templates = list(dict.fromkeys(self.templates + other.templates))
         place = {template: n for n, template in enumerate(templates)}
         moved = np.array([place[template] for template in other.templates], dtype=np.int32)
@@ -173,7 +173,7 @@ class FeatureNames(NamedTuple):
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
         widths, text, room = unpack_numbers(packed["widths"]), inflated(packed["strings"]), current_room()
         if room is not None:
-            room.take(8 * len(text))  # a short string takes more than its letters
+            room.take(8 * len(text))  # a short string takes more memory than its characters
         names = cls(
             list(packed["templates"]),
             unpack_numbers(packed["template_of"]),
@@ -199,8 +199,8 @@ class FeatureIndex:
     """Rows of the known features, and their names for humans.
 
     keys (uint64[F]): Hash of each feature, in the order of the rows.
-    names (FeatureNames): Their names; or, in their place:
-    packed (Dict[str, Any]): The packed names, which are unpacked when somebody asks for them.
+    names (FeatureNames): Names of the features; or instead:
+    packed (Dict[str, Any]): Packed names, which are unpacked at first use.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class FeatureIndex:
 
     @cached_property
     def sieved(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int32]]:
-        """The slots and rows of the table, behind a sieve that holds back most of the unknown features."""
+        """The slots and rows of the table, and a sieve that holds back most unknown features."""
         return make_sieve(self.keys), *self.table.arrays
 
     @classmethod
@@ -239,7 +239,7 @@ class FeatureIndex:
         return self.table.rows(keys)
 
     def known(self, hashes: NDArray[np.uint64], positions: NDArray[np.int64]) -> KnownFeatures:
-        """The known features of tokens, template by template.
+        """The known features of tokens, by template.
 
         hashes (uint64[M, P]): Hashes of M templates at all positions.
         positions (int64[T]): The positions of the tokens.
@@ -248,11 +248,11 @@ class FeatureIndex:
         return find_known(hashes, positions, self.sieved)
 
     def rows_of(self, other: "FeatureIndex") -> NDArray[np.int64]:
-        """The rows of the features of another index: int64[F2]."""
+        """Rows in this index of the features of another index: int64[F2]."""
         return self.rows(other.keys).astype(np.int64)
 
     def name(self, row: int) -> str:
-        """The feature as a human would write it: ``lower[-1]|lower[0]=new|york``."""
+        """Name of a feature, as a user would write it: ``lower[-1]|lower[0]=new|york``."""
         return self.spelled.of(row)
 
     def names(self) -> list[str]:
@@ -264,16 +264,16 @@ class FeatureIndex:
         return FeatureIndex(self.keys[rows], self.spelled.keep(rows))
 
     def extend(self, other: "FeatureIndex") -> "FeatureIndex":
-        """This index, and behind it the features of another one that has none of its rows."""
+        """This index, followed by the features of another index, which must be disjoint."""
         return FeatureIndex(np.concatenate([self.keys, other.keys]), self.spelled.extend(other.spelled))
 
     @cached_property
     def spelled(self) -> FeatureNames:
-        """The names. Most programs that load a model never ask for them."""
+        """The names. Most programs that load a model never need them."""
         return FeatureNames.from_packed(self._packed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for msgpack. The names stay compressed, a third of their size, until they are asked for."""
+        """Plain values for msgpack. The names stay compressed, at a third of their size, until they are needed."""
         packed = self._packed
         self.__dict__.pop("spelled", None)
         return {**packed, "keys": self.keys.tobytes()}
@@ -294,7 +294,7 @@ class FeatureIndex:
 
 
 class FeatureCounter:
-    """Counts features as they come, then makes an index of those worth keeping.
+    """Counts the features of batches, and makes an index of the features to keep.
 
     templates (list[str]): Names of the templates.
     known (FeatureIndex): An index whose features keep their rows (warm start).
@@ -310,13 +310,13 @@ class FeatureCounter:
 
     @property
     def counts(self) -> NDArray[np.int32]:
-        """How often each feature was met, the known ones first: int32[N]."""
+        """Number of occurrences of each feature, the known features first: int32[N]."""
         return self._table.counts
 
     def _index(
         self, keep: NDArray[np.bool_], template_of: NDArray, widths: NDArray, parts: NDArray, strings: list[str]
     ):
-        """The index of the features to keep (bool[N]), given the names of those that are new."""
+        """The index of the features to keep (bool[N]), from the names of the new features."""
         keys, n_known = self._table.keys, len(self.known)
         starts = np.append(0, np.cumsum(widths)).astype(np.int64)
         names = FeatureNames(self._names, template_of, starts, parts, strings)
@@ -325,7 +325,7 @@ class FeatureCounter:
 
 
 class FixedIndex:
-    """Rows that are not counted: they are there from the beginning, and all of them stay.
+    """An index with a fixed number of rows, which are neither counted nor removed.
 
     keys (uint64[N]): Equal for equal indexes.
     """
@@ -348,14 +348,14 @@ class FixedIndex:
         return list(map(self.name, range(len(self))))
 
     def keep(self, rows: NDArray[np.bool_]) -> "FixedIndex":
-        """The index itself: the numbers of its rows have a meaning."""
+        """The index itself, since the numbers of its rows have a meaning."""
         return self
 
 
 class HashedIndex(FixedIndex):
-    """A fixed number of rows that all features share by their hashes: nothing is counted, and a feature is known by nothing but
-    its row, which other features may have too (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning",
-    without their signs: a weight of ours that two features share is as good as its average use).
+    """A fixed number of rows that all features share by their hashes, without counting. Several features may have the same row
+    (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning", but without signs: a weight that two features
+    share fits their average use).
 
     n_rows (int): A power of two.
     """
@@ -364,7 +364,7 @@ class HashedIndex(FixedIndex):
         super().__init__(n_rows, np.array([n_rows], dtype=np.uint64))
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Row of each hashed feature, -1 for none."""
+        """Row of each hashed feature, -1 for NO_FEATURE: int32[N]."""
         rows = (keys & np.uint64(len(self) - 1)).astype(np.int32)
         rows[keys == 0] = -1
         return rows
@@ -380,10 +380,10 @@ class HashedIndex(FixedIndex):
 
 
 class VectorIndex(FixedIndex):
-    """Rows of the numbers of vectors: those of the vector at the first offset, then those at the next. All tokens have them.
+    """Rows for the numbers of vectors: first those of the vector at the first offset, then at the next. All tokens have them.
 
-    offsets (list[int]): Where the vectors stand, seen from a token.
-    width (int): How many numbers each has.
+    offsets (list[int]): Offsets of the vectors from a token.
+    width (int): Numbers in each vector.
     """
 
     def __init__(self, offsets: list[int], width: int):
@@ -399,7 +399,7 @@ class VectorIndex(FixedIndex):
 
 
 def index_from_dict(data: dict[str, Any]) -> "FeatureIndex | HashedIndex | VectorIndex":
-    """The index that was saved, of whichever class."""
+    """The index from saved data, of the class that was saved."""
     if "vector_offsets" in data:
         return VectorIndex(list(data["vector_offsets"]), data["width"])
     return HashedIndex(data["hashed_rows"]) if "hashed_rows" in data else FeatureIndex.from_dict(data)
@@ -418,7 +418,7 @@ def unpack_numbers(packed: bytes) -> NDArray[np.int32]:
 
 
 def byte_planes(numbers: NDArray[np.integer]) -> bytes:
-    """All lowest bytes first, then the next: the high bytes of small numbers, and of sorted ones, compress best."""
+    """The lowest bytes of all numbers, then the next bytes: the high bytes of small or sorted numbers compress best."""
     octets = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8)
     return octets.reshape(-1, numbers.itemsize).T.tobytes()
 

@@ -1,8 +1,8 @@
-"""Gazetteers: named lists of phrases that tokens look up. (Whole spans look theirs up in ``phrases``.)
+"""Gazetteers: named lists of phrases, for features of tokens. (Features of whole spans are in ``phrases``.)
 
-The value at a token is its position in the longest match that covers it (``B``, ``I``, ``L`` or ``U``), and behind it the label
-of the entry where the list has labels. Tokens outside every match have no value. Of several labels of one phrase the first in the
-list counts.
+The value of a token is its position in the longest match that covers it (``B``, ``I``, ``L`` or ``U``), followed by the label of
+the entry if the list has labels. Tokens outside every match have no value. If a phrase has several labels, the first in the list
+counts.
 """
 
 import json
@@ -26,7 +26,7 @@ from .feature_index import HashTable
 
 logger = logging.getLogger("spacy.spacy_crf")
 
-# How the words of phrases and texts are spelled where they are compared
+# Spelling of the words of phrases and texts for comparison, by token attribute
 SPELLINGS: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "ORTH": str, "SHAPE": word_shape}
 SHORT = 1000  # phrases
 _NO_LABEL = ""
@@ -39,8 +39,8 @@ class Gazetteer:
     """Phrases under an optional label.
 
     entries: Words and label of each phrase; duplicates are kept once.
-    attr: The token attribute that phrases and texts are compared by, one of `SPELLINGS`.
-    scan: Whether spans are compared with all phrases where the nearest is asked for; by default in a short list.
+    attr: The token attribute by which phrases and texts are compared, one of `SPELLINGS`.
+    scan: Whether the search for the nearest phrase compares a span with all phrases; by default it does for short lists.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Gazetteer:
 
     @property
     def attribute(self) -> str:
-        """The attribute of the lexeme that the gazetteer compares."""
+        """The attribute of lexemes that the gazetteer compares."""
         return self.attr.lower()
 
     @property
     def value_names(self) -> dict[int, str]:
-        """Names of the values by their hash."""
+        """Names of the values, by hash."""
         names = (_value_name(position, label) for label in self._labels for position in _POSITIONS)
         return {hash_string(name): name for name in names}
 
@@ -75,7 +75,7 @@ class Gazetteer:
         return positions_in_phrases(words, doc_starts, *self._beginnings)
 
     def _compile(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
-        """The beginnings of phrases, as `positions_in_phrases` looks them up: R rows, and the values of L labels."""
+        """The beginnings of phrases for `positions_in_phrases`: their table, labels of R rows, and values of L labels."""
         spell = SPELLINGS[self.attr]
         id_of = cache(lambda word: get_string_id(spell(word)))  # long lists repeat most of their words
         entries = [(words, label) for words, label in self.entries if words]
@@ -121,10 +121,10 @@ def read_gazetteers(
 ) -> dict[str, Gazetteer]:
     """Read the gazetteers that a config names. A missing file is no error where the model has the gazetteer.
 
-    files: By name a path, or a table with `path` and, in place of the model's or the default values, `attr` and `scan`.
+    files: By name: a path, or a table with `path` and, to replace the model's or the default values, `attr` and `scan`.
     known: The gazetteers of the model.
     owner: The component, for messages.
-    RETURNS (Dict[str, Gazetteer]): The gazetteers of the model and those that were read.
+    RETURNS (Dict[str, Gazetteer]): The gazetteers of the model and of the files.
     RAISES (ValueError): CRF701 for a file that can't be read, CRF020 for other settings.
     """
     read = dict(known)
@@ -147,10 +147,10 @@ def read_gazetteers(
 
 
 def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Read a list of phrases: a text file with one phrase a line, or JSONL with one string or one object a line, whose
-    phrase is under ``pattern`` (as in spaCy's EntityRuler) or ``text``, and whose ``label`` may be left out.
+    """Read a list of phrases: a text file with one phrase per line, or JSONL with one string or object per line. An object has
+    its phrase under ``pattern`` (as in spaCy's EntityRuler) or ``text``, and optionally a ``label``.
 
-    RAISES (ValueError): CRF701 with the file, the line and the reason.
+    RAISES (ValueError): CRF701; the message names the file, the line and the reason.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -169,7 +169,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
     if not entries:
         logger.warning(Warnings.CRFW130.format(name=name, path=path))
 
-    # A tokenizer cuts each chunk between blanks by itself; long lists repeat most of their words.
+    # Tokenizers treat each chunk between blanks separately; long lists repeat most of their words
     @cache
     def words_of(chunk: str) -> tuple[str, ...]:
         return tuple(token.text for token in tokenizer(chunk))
@@ -178,7 +178,7 @@ def read_entries(name: str, path: Path, tokenizer: Callable[[str], Doc]) -> Iter
 
 
 def _entry(line: str) -> tuple[str, str]:
-    """The text and the label of a line of JSON. RAISES (ValueError): With the reason."""
+    """The text and the label of a line of JSON. RAISES (ValueError): The message gives the reason."""
     item = json.loads(line)
     if not isinstance(item, dict):
         item = {"text": item}

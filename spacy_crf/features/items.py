@@ -19,8 +19,8 @@ Source = Callable[[Doc], Any]
 
 
 class Functions(dict[str, Callable]):
-    """Registered functions by name, immutable. Copies share them. Other processes get them by value: they can't import a
-    function that another one has made, as registered functions often are."""
+    """Registered functions by name; immutable. Copies share the functions. Other processes get them by value, since they cannot
+    import functions that other functions made, as registered functions often are."""
 
     def __deepcopy__(self, memo: dict) -> "Functions":
         return self
@@ -34,15 +34,15 @@ def _unpickled_functions(data: bytes) -> Functions:
 
 
 class Items(NamedTuple):
-    """Any number of features per token: token t has ``starts[t]:starts[t + 1]``."""
+    """Any number of features for each token: token t has the items ``starts[t]:starts[t + 1]``."""
 
-    hashes: NDArray[np.uint64]  # [N] of the item's name
+    hashes: NDArray[np.uint64]  # [N] hashes of the items' names
     values: NDArray[np.float32]  # [N]
     starts: NDArray[np.int64]  # [T + 1]
 
 
 def extension_items(extension: str) -> Source:
-    """Items of a custom extension: strings, booleans and integers are categories, floats real values; None is left out.
+    """Source of items from a custom extension: strings, booleans and integers are categories, floats numbers, None is no item.
 
     RAISES (ValueError): CRF130 for anything else.
     """
@@ -66,19 +66,19 @@ def extension_items(extension: str) -> Source:
 
 
 class ItemReader:
-    """A source that reads a batch of Docs to hashed items itself."""
+    """A source that reads hashed items from a whole batch of Docs."""
 
     def __call__(self, doc: Doc) -> Any:
-        """The items of one Doc, as other sources give them, where the source can give them too."""
+        """The items of one Doc in the form of other sources, if the source supports it."""
         raise NotImplementedError
 
     def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
-        """names (dict[int, str]): Receives the text of each hash, if somebody wants to know."""
+        """Read the items of Docs. names (dict[int, str]): Receives the text of each hash, or None."""
         raise NotImplementedError
 
 
 class NotAnItem(Exception):
-    """A value that is no feature of a token: of a wrong type, or a number that float32 can't hold."""
+    """Raised for a value that cannot be a feature of a token: a value of a wrong type, or a number beyond float32."""
 
     def __init__(self, value: Any, *, is_number: bool = False):
         super().__init__(value)
@@ -87,7 +87,7 @@ class NotAnItem(Exception):
 
 
 class _Cache(dict):
-    """Values that are made once for each key."""
+    """Values that are computed once for each key."""
 
     def __init__(self, make: Callable[[str], Any]):
         super().__init__()
@@ -99,9 +99,9 @@ class _Cache(dict):
 
 
 class ItemNames:
-    """The names of items, or their hashes: each is made once, for most come again and again.
+    """Names of items, or their hashes. Each is made once, since most names recur.
 
-    make (Callable): Gives the value that stands for a name.
+    make (Callable): Makes the value for a name: the name itself or its hash.
     prefix (str): The beginning of the names.
     """
 
@@ -112,9 +112,9 @@ class ItemNames:
 
 
 class ItemHashes(ItemNames):
-    """Hashes of the names of items of a source, which are remembered from one batch to the next.
+    """Hashes of the names of a source's items, kept from batch to batch.
 
-    names (Dict[int, str]): Receives the name of each hash, if it is given.
+    names (Dict[int, str]): Receives the name of each hash, or None.
     """
 
     def __init__(self, source: str, names: Optional[dict[int, str]] = None):
@@ -131,14 +131,14 @@ class ItemHashes(ItemNames):
 
 
 class ItemList:
-    """Collects items, one token after the other.
+    """Collects the items of one token after the other.
 
-    source (str): Where they come from, for messages.
-    known (ItemHashes): Given if nobody wants the names. Items of the value 0, which add nothing to any score, are then left out.
+    source (str): Where the items come from, for messages.
+    known (ItemHashes): Given if names are not needed. Items of value 0, which add nothing to any score, are then dropped.
     """
 
     def __init__(self, source: str, known: Optional[ItemHashes] = None):
-        self.names: dict[int, str] = {}  # the text of each hash
+        self.names: dict[int, str] = {}  # text of each hash
         self._keeps_zeros = known is None
         self._known = ItemHashes(source, self.names) if known is None else known
         self._hashes: list[int] = []
@@ -146,7 +146,7 @@ class ItemList:
         self._ends = [0]
 
     def add(self, given: Any) -> None:
-        """Add the items of the next token, in the forms that `named_numbers` reads.
+        """Add the items of the next token, in any form that `named_numbers` reads.
 
         RAISES (NotAnItem): For a value that can't be used.
         """
@@ -154,7 +154,7 @@ class ItemList:
         if found is None:
             raise NotAnItem(given)
         hashes, numbers = found
-        if not math.isfinite(sum(numbers)):  # of float32 numbers: no sum of these overflows
+        if not math.isfinite(sum(numbers)):  # sums of float32 numbers do not overflow
             raise NotAnItem(next(number for number in numbers if not math.isfinite(number)), is_number=True)
         self._hashes.extend(hashes)
         self._values.extend(numbers)
@@ -172,9 +172,9 @@ def read_items(
 ) -> Items:
     """Call a source on each Doc, and lay its items end to end.
 
-    The source gives per token a list of strings, a list of numbers, or a dict as CRFsuite takes them; or, for the whole Doc, an
+    For each token, the source returns a list of strings, a list of numbers, or a dict as for CRFsuite; or, for the whole Doc, an
     array of numbers with one row per token.
-    names (dict[int, str]): Receives the text of each hash, if it is given; if not:
+    names (dict[int, str]): Receives the text of each hash; or instead:
     known (ItemHashes): The hashes of earlier batches.
     RAISES (ValueError): CRF109 for a number that is not finite, CRF110, CRF111 and CRF131 for anything else.
     """
@@ -206,8 +206,8 @@ def read_items(
 
 
 def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
-    """The names and values of the items that a function gave for one token or span. Strings are names of value 1, the names of
-    numbers are their places, and a dict is read as CRFsuite's Python packages read it, see `_add_named`.
+    """Names and values of the items that a function returned for one token or span. Strings are names with value 1, the names of
+    numbers are their places, and dicts are read as in CRFsuite's Python packages, see `_add_named`.
 
     RETURNS (tuple[list[str], list[float]]): None for anything else. Numbers that float32 can't hold are infinite.
     """
@@ -215,7 +215,7 @@ def named_numbers(given: Any) -> Optional[tuple[list[str], list[float]]]:
 
 
 def _read(given: Any, known: ItemNames, keeps_zeros: bool) -> Optional[tuple[list[Any], list[float]]]:
-    """`named_numbers`, with the values that stand for the names."""
+    """`named_numbers`, with the value that `known` has for each name."""
     if isinstance(given, np.ndarray) and given.ndim == 1:
         given = given.tolist()
     if isinstance(given, dict):
@@ -223,13 +223,13 @@ def _read(given: Any, known: ItemNames, keeps_zeros: bool) -> Optional[tuple[lis
         numbers: list[float] = []
         try:
             return (names, numbers) if _add_named(given, known, names, numbers, keeps_zeros) else None
-        except RecursionError:  # a dict that holds itself
+        except RecursionError:  # a dict that contains itself
             return None
     if isinstance(given, (list, tuple, set, frozenset)):
         if all(isinstance(item, str) for item in given):
             return [known.plain[item] for item in _in_order(given)], [1.0] * len(given)
         if isinstance(given, (set, frozenset)):
-            return None  # without an order
+            return None  # sets have no order
         if not all(isinstance(v, _NUMBERS) and not isinstance(v, (bool, np.bool_)) for v in given):
             return None
         return [known.plain[str(n)] for n in range(len(given))], [_as_float(value) for value in given]
@@ -240,7 +240,7 @@ def _add_named(given: dict, known: ItemNames, names: list[Any], numbers: list[fl
     """Add the items of a dict: a number or a boolean under its key, a string as ``key:string``, and the items of nested dicts and
     lists of strings as ``key:…``.
 
-    RETURNS (bool): False if the dict holds anything else.
+    RETURNS (bool): False if the dict contains anything else.
     """
     for key, value in given.items():
         if type(key) is not str:
@@ -277,13 +277,13 @@ def _in_order(strings: Iterable[str]) -> list[str]:
 def _as_float(number: Any) -> float:
     try:
         value = float(number)
-    except OverflowError:  # an integer of more than 308 digits
+    except OverflowError:  # an integer with more than 308 digits
         value = math.inf
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
 
 
 def hash_item(source: str, text: str) -> int:
-    """The hash of a name. RAISES (ValueError): CRF131 for text that can't be encoded."""
+    """Hash of a name. RAISES (ValueError): CRF131 for text that cannot be encoded."""
     try:
         return hash_string(text)
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Attributes of lexemes: the same wherever the word stands, they are read once per word and kept in a bounded table."""
+"""Attributes of lexemes do not depend on the context of a word: they are read once per word, and kept in a bounded table."""
 
 import threading
 from collections.abc import Callable
@@ -41,29 +41,29 @@ _FLAGS = [
     "like_email",
 ]
 
-# Strings of lexemes, read as hashes
+# String attributes of lexemes, read as hashes
 _FIELDS = ["orth", "lower", "shape", "prefix", "suffix"]
 
-# How many characters of the word, from its end if negative; shorter words have no such affix.
+# Number of characters, negative at the end of a word; shorter words have no such affix
 _AFFIXES = {**{f"prefix{n}": n for n in range(1, 6)}, **{f"suffix{n}": -n for n in range(1, 6)}}
 
-# Runs of so many characters of the word in lower case. A word has several, each in a column of its own.
+# Lengths of character n-grams of the word in lower case. A word has several n-grams, each in its own column
 NGRAMS = {f"ngrams{n}": n for n in range(2, 6)}
 _MOST_NGRAMS = 12
 
 
 def columns_of(attribute: str) -> list[str]:
-    """The columns of an attribute: several where a word can have several values, under names that no template can have."""
+    """The columns of an attribute: several if a word can have several values, under names that templates cannot have."""
     return [f"{attribute} {n}" for n in range(_MOST_NGRAMS)] if attribute in NGRAMS else [attribute]
 
 
 @lru_cache(maxsize=1 << 16)
 def _short_shape(shape: str) -> str:
-    """The shape with each run of one kind written once: ``McDonald-9`` is ``XxXx-d``."""
+    """The shape with each run of equal characters written once: ``McDonald-9`` is ``XxXx-d``."""
     return "".join(kind for kind, _ in groupby(shape))
 
 
-# From a word to a number
+# Numbers computed from a word
 _COMPUTED: dict[str, Callable[[str], int]] = {
     "length": len,
     "capitals": lambda text: sum(map(str.isupper, text)),
@@ -71,10 +71,10 @@ _COMPUTED: dict[str, Callable[[str], int]] = {
     "has_digit": lambda text: int(any(map(str.isdigit, text))),
 }
 
-# Strings that are made of another one
+# Strings computed from other strings
 _DERIVED = ["folded", "short_shape"]
 
-# Flags that are absent where they are false, so that templates find nothing at such words, by their name: the flag
+# Flags that have no value where they are false, so that templates make no feature at such words; by name
 _IF = {f"if:{name}": name for name in (*_FLAGS, "has_hyphen", "has_digit")}
 
 _vocab = attrgetter("vocab")
@@ -82,7 +82,7 @@ _READ = attrgetter("flags", *_FIELDS)
 
 LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *_DERIVED, *WIDTHS, *_IF]
 
-# Whether positions outside a sequence have values; or the texts that they have "before" and "behind" it, the nearest first
+# Whether positions outside a sequence have values; or their texts "before" and "behind" it, the nearest first
 Padding = Union[bool, dict[str, list[str]]]
 
 
@@ -118,18 +118,18 @@ class LexemeTable:
         self._word_vectors = vectors
         width = 0 if vectors is None else vectors.width  # positions outside a sequence have vectors of zeros
         further = [column for column, name in enumerate(attributes) if " " in name and not name.endswith(" 0")]
-        outside[:, further] = ABSENT  # such a position has one value
-        # The number of the first word whose row was not read yet, the rows [N, C] and vectors [N, D]; None where all stays
+        outside[:, further] = ABSENT  # such positions have a single value
+        # Number of the first word whose row was not read yet, rows [N, C] and vectors [N, D] of such words; None if all is kept
         self._fresh = None if kept is None else (0, outside, np.zeros((len(outside), width), dtype=np.float32))
         self._kept = (
             slice(None) if kept is None else np.array([attributes.index(name) for name in kept], dtype=np.int64)
         )
-        self.size = self._n_padding = 2 * reach  # numbers in use
+        self.size = self._n_padding = 2 * reach  # number of lexemes so far
         room = max(1024, 4 * reach)
         self.columns = np.empty((room, len(attributes if kept is None else kept)), dtype=np.uint64)  # [V, C1]
         self.columns[: 2 * reach] = outside[:, self._kept]
         self.vectors = np.zeros((room, width if kept is None else 0), dtype=np.float32)  # [V, D]
-        # Keys that no word has take the numbers of the padding positions.
+        # No word has these keys; they take the numbers of the padding positions.
         self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
         places = {name: column for column, name in enumerate(attributes)}
         self._fields = [(places[name], name) for name in _FIELDS if name in places]
@@ -154,7 +154,7 @@ class LexemeTable:
         return self.vectors[self._n_padding : self.size]
 
     def rows(self, new: slice) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        """All attributes of some words that were not forgotten, and their vectors: uint64[N, C], float32[N, D]."""
+        """All attributes of the words that were not forgotten yet, and their vectors: uint64[N, C], float32[N, D]."""
         with self._lock:
             if self._fresh is None:
                 return self.columns[new], self.vectors[new]
@@ -163,7 +163,7 @@ class LexemeTable:
             return rows[fresh], vectors[fresh]
 
     def forget(self, upto: int) -> None:
-        """Drop the rows of words before a number; the kept attributes stay."""
+        """Drop the rows of words before a number, except the kept attributes."""
         with self._lock:
             first, rows, vectors = self._fresh or (upto, None, None)
             if upto > first:
@@ -178,16 +178,16 @@ class LexemeTable:
         return self._index.keys[self._n_padding :], self.columns[self._n_padding : self.size, columns] != ABSENT
 
     def numbers(self, orths: NDArray[np.uint64], docs: list[Doc]) -> NDArray[np.int32]:
-        """Numbers of lexemes. The attributes of new ones are read.
+        """Numbers of lexemes; adds new lexemes with their attributes.
 
-        orths (uint64[T]): Hashes of the words of the Docs, whose vocabs know the attributes.
+        orths (uint64[T]): Hashes of the words of the Docs. The Docs' vocabs have the attributes.
         RETURNS (int32[T])
         """
         found, n_missing = self._index.look_up(orths)
         if n_missing:
             with self._lock:
                 missing = orths[found < 0]
-                new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # as they are met
+                new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # in the order of occurrence
                 vocabs = list(dict.fromkeys(map(_vocab, docs)))
                 if len(vocabs) == 1:
                     self._read(new, vocabs[0])
@@ -199,12 +199,12 @@ class LexemeTable:
         return found
 
     def _read(self, orths: list[int], vocab: Vocab) -> None:
-        """Add words. Python is called a few times per word, not once per attribute, which took a tenth of a pipeline's time."""
+        """Add words, with a few calls of Python per word: one call per attribute took a tenth of a pipeline's time."""
         if not orths:
             return
         lexemes = list(map(vocab.__getitem__, orths))
         texts = [lexeme.orth_ for lexeme in lexemes]
-        rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # as is the bias
+        rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # the bias is 1
         flags, *fields = np.array(list(map(_READ, lexemes)), dtype=np.uint64).T
         values = dict(zip(_FIELDS, fields))
         for column, name in self._fields:
@@ -221,7 +221,7 @@ class LexemeTable:
         for table, columns in self._clustered.values():
             numbers = table.of(texts, values["orth"], values["lower"])
             for column, of_cluster in columns:
-                rows[:, column] = of_cluster[numbers]  # of unknown words, -1, the last
+                rows[:, column] = of_cluster[numbers]  # unknown words, -1, get the last entry
         words = [lexeme.lower_ for lexeme in lexemes] if self._derived or self._ngrams else []
         for column, name in self._derived:
             if name == "folded":
@@ -258,10 +258,10 @@ class LexemeTable:
         self._index.insert(np.array(orths, dtype=np.uint64))
 
     def _folded(self, words: list[str], hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Hashes of the words with all digits written 0, given the hashes of the words: few have digits."""
+        """Hashes of the words with all digits replaced by 0, from the hashes of the words: few words have digits."""
         ends = np.cumsum(list(map(len, words)), dtype=np.int64)
         digits = [match.start() for match in DIGIT.finditer("".join(words))]
-        changes = hashes < len(NAMES)  # symbols of spaCy are no hashes
+        changes = hashes < len(NAMES)  # smaller hashes are spaCy's symbols, which are no hashes
         changes[np.searchsorted(ends, digits, side="right")] = True
         if self.names is not None:  # where each is needed
             changes[:] = True
@@ -283,7 +283,7 @@ def _points(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
 
 
 def padding_values(reach: int, padding: Padding, names: Optional[dict[int, str]] = None) -> NDArray[np.uint64]:
-    """Values of the positions outside a sequence: one of its own for each distance, or ABSENT without padding.
+    """Values of the positions outside a sequence: a different one for each distance, or ABSENT without padding.
 
     RETURNS (uint64[2 * reach])
     """
@@ -292,9 +292,9 @@ def padding_values(reach: int, padding: Padding, names: Optional[dict[int, str]]
     texts = []
     for side, name in (("before", "BOS"), ("behind", "EOS")):
         given = padding[side][:reach] if isinstance(padding, dict) else []
-        # Templates read no farther than there are texts
+        # No template reads farther than the texts reach
         texts += [*given, *(f"<{name}{distance + 1}>" for distance in range(len(given), reach))]
-    hashes = [get_string_id(text) for text in texts]  # as of words that are spelled so
+    hashes = [get_string_id(text) for text in texts]  # the hashes of words with this spelling
     if names is not None:
         names.update(zip(hashes, texts))
     return np.array(hashes, dtype=np.uint64)

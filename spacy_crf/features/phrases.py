@@ -1,8 +1,8 @@
 """Lists of phrases for whole spans: whether a span is one of them, and how similar it is to the nearest.
 
-Phrases are found by the hash of their words. The nearest one of a short list is found by a scan of all of it. Of a long list
-a span is only compared with the phrases that share most of its rarest n-grams of characters: quick, but the nearest is often
-another one (with the 3,279 parts of addresses of usaddress, the best Jaccard similarity is right for four spans of five).
+Exact matches are found by the hash of their words. To find the nearest phrase, a span is compared with all phrases of a short
+list, but in a long list only with the phrases that share most of the span's rarest character n-grams. That is fast, but often
+misses the nearest (with the 3,279 parts of addresses of usaddress, the best Jaccard similarity is right for four spans of five).
 """
 
 from array import array
@@ -20,10 +20,10 @@ from .feature_index import HashTable
 
 MANY = 1 << 15  # phrases
 PROBES = 8  # n-grams looked up per span
-MOST_POSTINGS = 512  # phrases behind one n-gram; more frequent ones say little
-CANDIDATES = 8  # phrases of a long list that are compared with a span
-LEAST_JARO_WINKLER = 0.75  # below, two strings have nothing to do with each other
-PAIRS_AT_ONCE = 1 << 20  # of a span and a phrase, in a scan
+MOST_POSTINGS = 512  # phrases with one n-gram; more frequent n-grams are ignored
+CANDIDATES = 8  # phrases of a long list that each span is compared with
+LEAST_JARO_WINKLER = 0.75  # smaller similarities count as 0
+PAIRS_AT_ONCE = 1 << 20  # pairs of a span and a phrase in one scan
 
 
 class Phrases(NamedTuple):
@@ -37,12 +37,12 @@ class Phrases(NamedTuple):
 
 
 class SpelledSpans(NamedTuple):
-    """Spans of tokens, spelled as phrases are."""
+    """Spans of tokens in the spelling of phrases."""
 
-    words: NDArray[np.uint64]  # [P] of tokens
+    words: NDArray[np.uint64]  # [P] words of tokens
     begin: NDArray[np.int64]  # [M]
     length: NDArray[np.int32]  # [M]
-    texts: list[str]  # [M] words joined by blanks
+    texts: list[str]  # [M] words, joined by blanks
 
 
 # Similarities of spans to phrases: span int64[P], label int32[P], Jaccard similarity of the sets of words float[P], and
@@ -54,8 +54,8 @@ class PhraseIndex:
     """Phrases under an optional label.
 
     entries: Words and label of each phrase.
-    spell: How words are spelled where they are compared.
-    scan: Whether `near` compares with all phrases.
+    spell: Spelling of words for comparison.
+    scan: Whether `near` compares a span with all phrases.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class PhraseIndex:
             spelled = [spell(word) for word in words]
             for word in spelled:
                 if word not in hash_of:
-                    hash_of[word] = get_string_id(word)  # some words are symbols of spaCy
+                    hash_of[word] = get_string_id(word)  # some words are spaCy's symbols
                 hashes.append(hash_of[word])
             widths.append(len(spelled))
             labels.append(place.setdefault(label, len(place)))
@@ -93,10 +93,10 @@ class PhraseIndex:
         self._search: Callable[[SpelledSpans], Similarities] = (_Scan if scan else _Candidates)(self._phrases)
 
     def exact(self, keys: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Which spans are phrases.
+        """Spans that are phrases.
 
         keys (uint64[N]): Hashes of the spelled words of spans.
-        RETURNS (int64[M], int32[M]): The spans, and the label of a phrase with these words, once for each label.
+        RETURNS (int64[M], int32[M]): The spans, each once for each label of its phrase, and these labels.
         """
         rows = self._table.rows(keys)
         [found] = np.nonzero(rows >= 0)
@@ -104,15 +104,15 @@ class PhraseIndex:
         return np.repeat(found, behind - first), self._key_labels[ranges(first, behind)]
 
     def near(self, spans: SpelledSpans) -> Similarities:
-        """Similarities of spans to the nearest phrases, under the labels of these."""
+        """Similarities of spans to the nearest phrases, with the labels of these phrases."""
         if not self._phrases.texts or not spans.texts:
             return *np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0))
         return self._search(spans)
 
 
 class _Scan:
-    """Compare spans with all phrases. Only the labels of the nearest phrases count: with the best of every label usaddress loses
-    0.7 F1 (six resamples, cora_refs the same)."""
+    """Compares spans with all phrases. Only labels of the nearest phrases count: with the best phrase of every label, usaddress
+    loses 0.7 F1 (six resamples, cora_refs the same)."""
 
     def __init__(self, phrases: Phrases):
         distinct, row = np.unique(phrases.words, return_inverse=True)
@@ -123,7 +123,7 @@ class _Scan:
         sizes = np.bincount(phrase, minlength=len(phrases.texts)).astype(np.int64)
         self._postings = Postings(starts, phrase.astype(np.int64), sizes, phrases.label_of)
         order = np.argsort(phrases.label_of, kind="stable")
-        self._texts = [phrases.texts[n] for n in order.tolist()]  # by label
+        self._texts = [phrases.texts[n] for n in order.tolist()]  # sorted by label
         self._label_starts = np.searchsorted(phrases.label_of[order], np.arange(phrases.n_labels))
 
     def __call__(self, spans: SpelledSpans) -> Similarities:
@@ -156,11 +156,11 @@ class _Scan:
 
 
 class _Candidates:
-    """Compare spans with the phrases that share most of the rarest n-grams of characters, and take the best of each label."""
+    """Compares spans with the phrases that share most of the rarest character n-grams, and takes the best for each label."""
 
     def __init__(self, phrases: Phrases):
         self._phrases = phrases
-        # Of many phrases only long n-grams are rare
+        # Among many phrases only long n-grams are rare
         self._n = 3 if len(phrases.texts) < MANY else 5
         self._grams: tuple = ()
 

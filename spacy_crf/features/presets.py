@@ -1,4 +1,4 @@
-"""The registered feature sets of tokens: one to fill in, and those that are good without tuning."""
+"""The registered feature sets of tokens: an empty one, and presets that work without tuning."""
 
 from collections.abc import Callable
 from typing import Any, Optional
@@ -8,11 +8,11 @@ from .extractor import FeatureSet
 from .lexemes import Padding
 from .templates import WIDEST_OFFSET, parse_template
 
-# ``functions`` are Any below: confection would check the type against a block that it has not called yet, and refuse it.
+# ``functions`` are Any below: confection would check the type against a block that it has not resolved yet, and refuse it.
 
-# Found by `tests.benchmarks.feature_search`, on training data alone. N-grams of characters gain 0.4 F1 in the mean (1.6 on
-# wnut17), words with zeros for digits and flags that say nothing where they are false 0.1 each, two and three words in a row 1.0
-# on mit_restaurant and 0.3 on snips, whose words are few and say little alone
+# Found by `tests.benchmarks.feature_search`, on training data alone. Character n-grams gain 0.4 F1 on average (1.6 on wnut17),
+# words with digits replaced by 0 and flags that have no value where they are false gain 0.1 each, pairs and triples of words gain
+# 1.0 on mit_restaurant and 0.3 on snips, whose few words are ambiguous alone
 _AFFIXES = [f"{side}{n}[0]" for side in ("prefix", "suffix") for n in range(1, 5)]
 _NGRAMS = ["ngrams3[0]", "ngrams4[0]"]
 
@@ -68,10 +68,10 @@ def features(
 ) -> FeatureSet:
     """Features as the user names them (``spacy_crf.features.v1``).
 
-    templates (List[str]): Features of tags, in the template language.
-    transitions (List[str]): Templates whose features weigh pairs of tags.
-    padding (bool): Positions outside the sequence have values of their own; without, their templates are left out. Or
-        the texts that stand there: a table of the lists "before" and "behind", the nearest first.
+    templates (List[str]): Templates of features of tags.
+    transitions (List[str]): Templates of features of pairs of tags.
+    padding (bool): Whether positions outside the sequence have their own values; if not, templates that read them have no value.
+        Or texts for these positions: a table with the lists "before" and "behind", the nearest first.
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     return FeatureSet(templates, transitions, padding, functions)
@@ -85,14 +85,14 @@ def ner_features(
     transitions: Optional[list[str]] = None,
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
-    """Words, alone and up to three in a row, shapes, affixes and character n-grams around the token, for entities
+    """Features for entities: words, alone and up to three in a row, shapes, affixes and character n-grams around the token
     (``spacy_crf.ner_features.v3``).
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
     without (List[str]): Templates to leave out, such as ``shape[-2..2]``.
-    window (int): How many words before and behind the token are read.
-    padding (bool): Positions outside the sequence have values of their own.
-    transitions (List[str]): Templates whose features weigh pairs of tags.
+    window (int): Number of words that are read before and behind the token.
+    padding (bool): Whether positions outside the sequence have their own values.
+    transitions (List[str]): Templates of features of pairs of tags.
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     owner = "spacy_crf.ner_features.v3"
@@ -109,8 +109,8 @@ def tagger_features(
     transitions: Optional[list[str]] = None,
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
-    """Words, alone and in a row, affixes, shapes and character n-grams around the token, for one tag per token
-    (``spacy_crf.tagger_features.v3``). Parameters as of `spacy_crf.ner_features.v3`."""
+    """Features for one tag per token: words, alone and in a row, affixes, shapes and character n-grams around the token
+    (``spacy_crf.tagger_features.v3``). The parameters are those of `spacy_crf.ner_features.v3`."""
     owner = "spacy_crf.tagger_features.v3"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
     words_in_a_row = [*pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
@@ -134,11 +134,11 @@ def text_features(
     padding: bool = True,
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
-    """Words, alone and two in a row, and their affixes, for labels of texts (``spacy_crf.text_features.v1``).
+    """Features for labels of texts: words, alone and two in a row, and their affixes (``spacy_crf.text_features.v1``).
 
     extra (List[str]): More templates, such as ``shape[0]`` or ``cluster[0]``.
     without (List[str]): Templates to leave out, such as ``lower[-1]|lower[0]``.
-    padding (bool): Positions outside the text have values of their own, so that its first word is known as such.
+    padding (bool): Whether positions outside the text have their own values, so that features can mark the first word.
     functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
     """
     return FeatureSet(changed("spacy_crf.text_features.v1", _TEXT_TEMPLATES, extra, without), None, padding, functions)
@@ -147,9 +147,9 @@ def text_features(
 def changed(
     owner: str, templates: list[str], extra: Any, without: Any, parse: Callable[[str], list[Any]] = parse_template
 ) -> list[str]:
-    """A preset with more templates and without some. RAISES (ValueError): CRF020 for one that it does not have.
+    """A preset with further templates and without some. RAISES (ValueError): CRF020 for a template that the preset does not have.
 
-    parse (Callable): From a line to the templates that it stands for.
+    parse (Callable): Parses a line into the templates that it stands for.
     """
     extra = checks.listed(owner, "extra", extra, "templates")
     kept = dict.fromkeys(str(template) for line in templates for template in parse(line))

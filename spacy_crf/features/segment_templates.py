@@ -1,5 +1,5 @@
-"""Templates of whole segments: ``seg.length``, ``seg.first:shape|seg.last:shape``, ``seg.near:cities``; and the registered
-features of segments, which are good without tuning.
+"""Templates of whole segments, such as ``seg.length``, ``seg.first:shape|seg.last:shape`` and ``seg.near:cities``; and the
+registered preset of segment features.
 
 A template is one or more parts joined by ``|``. ``seg.first:lower[-2..2]`` stands for five templates that read tokens around the
 first one, ``seg.before:lower`` is ``seg.first:lower[-1]``. The parts of a template decide where its weights are added:
@@ -38,12 +38,12 @@ from .token_columns import ColumnReader
 SpanSource = Callable[[Span], Any]
 Pattern = list[dict[str, Any]]
 
-# Parts that read one token, and the offset from the end of the segment that they stand for
+# Parts that read one token, with its offset from the end of the segment
 TOKEN_PARTS = {"first": 0, "before": -1, "last": 0, "after": 1, "contains": 0, "count": 0}
 OPENING, CLOSING, _INSIDE = {"first", "before"}, {"last", "after"}, {"contains", "count"}
 WHOLE = {"text": "orth", "lower": "lower", "folded": "folded", "shape": "shape"}
 ITEMS = {"in", "near", "matches", "fn"}  # parts with any number of values per span
-PHRASES = {"in", "near"}  # of these, those that name a gazetteer
+PHRASES = {"in", "near"}  # the ones that name a gazetteer
 _NAMED = {*TOKEN_PARTS, *ITEMS}
 KINDS = ("length", *WHOLE, *TOKEN_PARTS, *sorted(ITEMS))
 
@@ -61,7 +61,7 @@ class SegmentPart(NamedTuple):
 
     @property
     def of_token(self) -> TemplatePart:
-        """The attribute of a part that reads one token, and its offset from the end of the segment that the kind names."""
+        """The attribute that a part reads, and the token's offset from the end of the segment that the part's kind names."""
         return TemplatePart(self.name, TOKEN_PARTS[self.kind] + self.offset)
 
 
@@ -112,13 +112,13 @@ _JOINED = (
 
 
 class SegmentFeatureSet(AttributesRead):
-    """The settings of segment features in a config (``spacy_crf.segment_features.v2``).
+    """Settings of segment features in a config (``spacy_crf.segment_features.v2``).
 
-    templates: Features of segments, in the template language.
-    patterns: Matcher patterns, or lists of them, by the name templates call them (``seg.matches:NAME``).
-    functions: Functions from a Span to strings or numbers, by name (``seg.fn:NAME``); or from a Doc to items per token, where
-        a part names them as an attribute (``seg.first:fn:NAME``).
-    RAISES (ValueError): CRF020, CRF610, and CRF101 to CRF121 for a template that can't be used.
+    templates: Templates of segments.
+    patterns: Matcher patterns, or lists of patterns, by the name that templates use (``seg.matches:NAME``).
+    functions: Functions from a Span to strings or numbers, by name (``seg.fn:NAME``); or from a Doc to items for each token, for
+        parts that name them as an attribute (``seg.first:fn:NAME``).
+    RAISES (ValueError): CRF020, CRF610, and CRF101 to CRF121 for a template that cannot be used.
     """
 
     vector_offsets: ClassVar[list[int]] = []  # segments read no vectors
@@ -162,12 +162,12 @@ class SegmentFeatureSet(AttributesRead):
         self._of_tokens = FeatureSet(["lower[0]", "lower[1]", *read], functions=self.functions)
 
     def _placed(self, kinds: set[str]) -> list[Template]:
-        """The templates that read single tokens, as `CompiledTemplates` compiles them."""
+        """The templates that read single tokens, for `CompiledTemplates`."""
         of_kinds = (template for template in self.templates if template.kinds <= kinds)
         return [Template(tuple(part.of_token for part in template.parts), str(template)) for template in of_kinds]
 
     def spelled(self) -> list[str]:
-        """All settings that decide what the rows of a saved index mean, as text."""
+        """The settings that determine the meaning of the rows of a saved index, as text."""
         return [str(template) for template in self.templates]
 
     def spelled_patterns(self) -> dict[str, str]:
@@ -175,12 +175,12 @@ class SegmentFeatureSet(AttributesRead):
         return {name: srsly.json_dumps(self.patterns[name], sort_keys=True) for name in sorted(self.named(["matches"]))}
 
     def with_patterns(self, spelled: dict[str, str]) -> "SegmentFeatureSet":
-        """A copy with the patterns that `spelled_patterns` gave."""
+        """A copy with patterns in the form that `spelled_patterns` returns."""
         read = {name: srsly.json_loads(patterns) for name, patterns in spelled.items()}
         return SegmentFeatureSet(list(map(str, self.templates)), {**self.patterns, **read}, self.functions)
 
     def named(self, kinds: Collection[str]) -> list[str]:
-        """The names in parts of some kinds, each once."""
+        """Names in the parts of some kinds, each once."""
         return list(dict.fromkeys(name for t in self.templates for kind, name, _ in t.parts if kind in kinds))
 
     @property
@@ -192,7 +192,7 @@ class SegmentFeatureSet(AttributesRead):
         return self._of_tokens.attributes()
 
     def with_stage(self, templates: list[str]) -> "SegmentFeatureSet":
-        """A copy with more templates."""
+        """A copy with further templates."""
         return SegmentFeatureSet([*map(str, self.templates), *templates], self.patterns, self.functions)
 
     def without_stage(self) -> "SegmentFeatureSet":
@@ -221,14 +221,14 @@ def _pattern_list(name: str, pattern: Any) -> list[Pattern]:
     patterns = [pattern] if isinstance(pattern, list) and isinstance(pattern[0], dict) else pattern
     try:
         Matcher(Vocab(), validate=True).add(name, patterns)
-    except Exception as error:  # the Matcher raises what its schema raises
+    except Exception as error:  # the Matcher may raise any error of its schema
         raise ValueError(Errors.CRF610.format(owner=f"The pattern '{name}'", reason=error)) from error
     return patterns
 
 
-# The templates that a chain reads at the tags that begin and end an entity. In cross-validation all of them gain 0.7 F1 on
-# conll2000 (2500 sentences), 0.5 on cora_refs and 0.4 on usaddress over words, shapes, three letters and the neighbours outside.
-# Flags, two words around, pairs of both ends, lengths with shapes and seg.contains:lower made no difference beyond chance.
+# The templates that a chain reads at the first and last tags of an entity. In cross-validation all of them together gain 0.7 F1
+# on conll2000 (2500 sentences), 0.5 on cora_refs and 0.4 on usaddress over words, shapes, three letters and the neighbours
+# outside. Flags, two words around, pairs of both ends, lengths with shapes and seg.contains:lower made no significant difference.
 _AT_BOTH_ENDS = [
     "lower[-1..1]",
     "shape[-1..1]",
@@ -248,9 +248,9 @@ def _at_both_ends(templates: list[str]) -> list[str]:
     ]
 
 
-# Where tokens have `ner_features.v3`, flags at both ends, as far as they hold, gain another 0.2 F1 on cora_refs in
-# cross-validation. Character n-grams, words without digits, and pairs of words outside made no difference beyond chance there and
-# on usaddress; all of these together lost 1.0 on one fold.
+# If tokens have `ner_features.v3`, flags that are true at both ends gain another 0.2 F1 on cora_refs in cross-validation.
+# Character n-grams, words without digits and pairs of words outside made no significant difference there and on usaddress; all of
+# these together lost 1.0 on one fold.
 _FLAGS = ["if:is_title", "if:is_upper", "if:is_digit", "if:has_hyphen"]
 SEGMENT_TEMPLATES = ["seg.length", "seg.lower", "seg.shape", *_at_both_ends(_AT_BOTH_ENDS), *_at_both_ends(_FLAGS)]
 
@@ -264,12 +264,12 @@ def segment_features(
 ) -> SegmentFeatureSet:
     """Features of whole segments, for use beside ``spacy_crf.ner_features.v3`` (``spacy_crf.segment_features.v2``).
 
-    templates (List[str]): Templates in place of the preset: length, words, shapes, the ends and what surrounds them.
+    templates (List[str]): Templates that replace the preset (length, words, shapes, both ends and their surroundings).
     extra (List[str]): More templates, such as ``seg.near:cities``.
     without (List[str]): Templates to leave out, such as ``seg.lower``.
     patterns (Dict[str, List]): Matcher patterns that templates read as ``seg.matches:NAME``.
-    functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``; those that they read as
-        attributes of tokens, such as ``seg.first:fn:NAME``, take a Doc.
+    functions (Dict[str, Callable[[Span], Any]]): Functions that templates read as ``seg.fn:NAME``; functions that they read as
+        attributes of tokens (``seg.first:fn:NAME``) take a Doc.
     """
     chosen = SEGMENT_TEMPLATES if templates is None else checks.listed(OWNER, "templates", templates, "templates")
     templates = changed(OWNER, chosen, extra, without, parse_segment_template)

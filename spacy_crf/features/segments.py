@@ -1,4 +1,4 @@
-"""Features of whole segments: their hashes, the spans that have a known one, and the index of those met in training."""
+"""Features of whole segments: their hashes, the spans with a known feature, and the index of the features met in training."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -45,38 +45,38 @@ _CACHED_SPANS = 1 << 20
 
 
 class ListedSpans(NamedTuple):
-    """Spans whose features are read, by their first token and then by their length."""
+    """Spans whose features are read, sorted by first token, then by length."""
 
     docs: list[Doc]
     columns: TokenColumns
     tokens: kernels.SpanTokens
     begin: NDArray[np.int64]  # [N]
     length: NDArray[np.int32]  # [N]
-    whole: NDArray[np.uint64]  # [N, C] hash of all words of each, for the columns that are read as a whole
+    whole: NDArray[np.uint64]  # [N, C] hash of all words of each span, for the columns that are read as a whole
 
 
 class SpanItems(NamedTuple):
-    """The values that parts with any number of them find at spans, or the features made of these."""
+    """Values that parts with items find at spans, or the features made of these values."""
 
     span: NDArray[np.int64]  # [I] position in the list of spans
     hash: NDArray[np.uint64]  # [I]
     value: NDArray[np.floating]  # [I]
-    names: Callable[[], list[str]]  # of the values
-    template: Optional[NDArray[np.int32]] = None  # [I] position in the templates, of features
+    names: Callable[[], list[str]]  # returns the text of each value
+    template: Optional[NDArray[np.int32]] = None  # [I] template of each feature, as a position in the templates
 
     @classmethod
     def labelled(cls, span: NDArray, label: NDArray, names: list[str], values: NDArray) -> "SpanItems":
-        """Values that have few names, given the number (int[I]) of each one's name."""
+        """Items whose values have few names, from the number (int[I]) of each item's name."""
         hashes = np.array([hash_string(name) for name in names] or [0], dtype=np.uint64)
         return cls(span, hashes[label], values, lambda: [names[n] for n in label.tolist()])
 
 
 class KnownSpans(NamedTuple):
-    """The N spans with a known feature, and their features."""
+    """The N spans with a known feature, and these features."""
 
     listed: SpanList
-    rows: TokenFeatures  # in the index of the spans
-    repeats: TokenFeatures  # in the index of the tokens: repeated values, negative
+    rows: TokenFeatures  # in the index of spans
+    repeats: TokenFeatures  # in the index of tokens: negative values, which correct for repeated features
 
 
 # First tokens (int64[F]), lengths (int32[F]), rows (int32[F]) and values (float32[F]) of known features of spans
@@ -100,7 +100,7 @@ class CompiledSegments:
         self.templates = {place: CompiledTemplates(some, self.reader) for place, some in placed.items()}
         self.tokens = self.templates["tokens"]
         self.phrases: dict[str, PhraseIndex] = {}
-        self._phrase_column: dict[str, str] = {}  # the attribute by which phrases are compared
+        self._phrase_column: dict[str, str] = {}  # by gazetteer: the attribute by which phrases are compared
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)
@@ -114,7 +114,7 @@ class CompiledSegments:
         self._places = self.tokens.places(self._columns)
         self._plain = self._compile((template, template.parts) for template in feature_set.spans)
         self._reads_wholes = all(len(t.parts) == 1 and t.kinds <= WHOLE.keys() for t in feature_set.spans)
-        # Of each template that has items: the part that finds them, and its other parts
+        # For each template with items: the part that finds the items, and the other parts
         self._with_items = []
         for template in feature_set.span_items:
             [item] = [part for part in template.parts if part.kind in ITEMS]
@@ -142,7 +142,7 @@ class CompiledSegments:
     def listed(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, begin: NDArray, length: NDArray
     ) -> ListedSpans:
-        """The spans that begin there (int64[N]) and have this length (int32[N]). tokens (SpanTokens): From `read`."""
+        """The spans with these first tokens (int64[N]) and lengths (int32[N]). tokens (SpanTokens): From `read`."""
         whole = np.zeros((len(begin), len(self._columns)), dtype=np.uint64)
         for column in self._whole_columns:
             whole[:, column] = kernels.hash_whole(tokens.values[column], tokens.positions[begin], length)
@@ -155,7 +155,7 @@ class CompiledSegments:
     def items(self, spans: ListedSpans) -> SpanItems:
         """The features of templates with items at spans."""
         found: list[tuple[NDArray, ...]] = [_NO_ITEMS]
-        values: list[tuple[SpanItems, NDArray[np.int64]]] = []  # and which of them are in a feature
+        values: list[tuple[SpanItems, NDArray[np.int64]]] = []  # values, and which of them are part of a feature
         for number, (part, rest) in enumerate(self._with_items):
             items = self._find(part, spans)
             asked = (array[items.span] for array in (spans.begin, spans.length, spans.whole))
@@ -204,13 +204,13 @@ class CompiledSegments:
             known.update(asked)
             if len(cache) > _CACHED_SPANS:
                 cache.clear()
-            # Not before they are complete: other threads may be reading
+            # Stored only when complete, since other threads may be reading
             cache.update(((name, key), similar) for key, similar in asked.items())
         rows = [(n, *similarity) for n, similar in enumerate(known.values()) for similarity in similar]
         if not rows:
             return SpanItems.labelled(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), [], np.zeros(0))
         of, label, shared, alike = (np.array(column) for column in zip(*rows))
-        # From distinct spans, whose similarities are side by side, to all of them
+        # From distinct spans, whose similarities are contiguous, to all spans
         first, behind = np.searchsorted(of, [inverse, inverse + 1])
         span, row = np.repeat(np.arange(len(keys)), behind - first), ranges(first, behind)
         names = [f"{measure} {label}".strip() for measure in ("jaccard", "jaro-winkler") for label in phrases.labels]
@@ -235,7 +235,7 @@ class CompiledSegments:
         return np.flatnonzero(np.isin(spans.begin * base + spans.length, first * base + width))
 
     def _call(self, name: str, spans: ListedSpans) -> SpanItems:
-        """The items that a function gives for spans. RAISES (ValueError): CRF111 for values that are none."""
+        """The items that a function returns for spans. RAISES (ValueError): CRF111 for values that are no items."""
         function, doc_starts = self.feature_set.functions[name], spans.columns.doc_starts
         at, texts, numbers = [], [], []
         of_doc = np.searchsorted(doc_starts, spans.begin, side="right") - 1
@@ -285,7 +285,7 @@ class CompiledSegments:
     def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
     ) -> Iterable[_Found]:
-        """The known features of templates with items; and of all others, unless they read nothing but whole spans."""
+        """The known features of templates with items, and of plain templates except those that read only whole spans."""
         if not len(index) or (self._reads_wholes and not self._with_items):
             return
         n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
@@ -306,7 +306,7 @@ class CompiledSegments:
     def _repeats(
         self, columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
     ) -> Iterable[_Found]:
-        """The features of ``seg.contains`` that a span holds more than once, and that are counted at each of its tokens."""
+        """The features of ``seg.contains`` that a span contains more than once; they are counted at each of its tokens."""
         contains = [n for n, t in enumerate(self.tokens.templates) if str(t).startswith("seg.contains:")]
         of_items = [n for n, t in enumerate(self.tokens.item_templates) if str(t).startswith("seg.contains:")]
         if not (contains or of_items) or not len(index):
@@ -324,11 +324,11 @@ class CompiledSegments:
 
 
 def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found:
-    """Corrections for items that occur several times in a span: minus the value of each occurrence of a row but the first."""
+    """Corrections for items that occur several times in a span: minus the value of each occurrence after the first."""
     order = np.lexsort((token, row))
     token, row, value = token[order], row[order], value[order]
     before, after = token[:-1], token[1:]
-    first = np.maximum(after - longest + 1, opening[after])  # where a span with both begins at the earliest
+    first = np.maximum(after - longest + 1, opening[after])  # the earliest first token of a span with both occurrences
     [pair] = np.nonzero((row[1:] == row[:-1]) & (before >= first))
     pair, begin = np.repeat(pair, before[pair] + 1 - first[pair]), ranges(first[pair], before[pair] + 1)
     first, behind = after[pair] + 1, np.minimum(begin + longest, closing[after[pair]]) + 1
@@ -343,7 +343,7 @@ def _by_span(spans: NDArray, rows: NDArray, values: NDArray[np.float32], n_spans
 
 
 class SpanIndexBuilder(FeatureCounter):
-    """Counts the features of segments batch by batch, and makes an index of them."""
+    """Counts the features of segments by batch, and makes an index of the features to keep."""
 
     def __init__(self, compiled: CompiledSegments, known: FeatureIndex):
         self._compiled = compiled
@@ -356,7 +356,7 @@ class SpanIndexBuilder(FeatureCounter):
         """Count the features of some spans.
 
         begin (int64[N]), length (int32[N]): The spans.
-        RETURNS (TokenFeatures): Their rows among all features met so far, span by span.
+        RETURNS (TokenFeatures): The rows of the features among all features met so far, span by span.
         """
         listed = self._compiled.listed(docs, columns, self._compiled.read(columns), begin, length)
         hashes, items = self._compiled.hash(listed), self._compiled.items(listed)
@@ -386,7 +386,7 @@ class SpanIndexBuilder(FeatureCounter):
         return by_token(span, rows.astype(np.int32), None, len(begin))
 
     def freeze(self, keep: NDArray[np.bool_], vocab: Vocab) -> FeatureIndex:
-        """The features to keep (bool[N]), in the order in which they were met."""
+        """The index of the features to keep (bool[N]), in the order of their first occurrence."""
         new = np.flatnonzero(keep[len(self.known) :]).tolist()
         texts = [self._spelled[n] for n in new]
         place: dict[str, int] = {}
@@ -398,7 +398,7 @@ class SpanIndexBuilder(FeatureCounter):
 def _spell(
     part: SegmentPart, begin, length, compiled: CompiledSegments, columns: TokenColumns, vocab: Vocab
 ) -> list[str]:
-    """The values of a plain part at spans, for humans."""
+    """The values of a plain part at spans, as text."""
     tokens, spell = compiled.tokens, compiled.reader.spell
     if part.kind == "length":
         return [*map(str, length.tolist())]

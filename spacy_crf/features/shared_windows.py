@@ -1,13 +1,13 @@
-"""Features of a fixed corpus, stored once for all windows that look alike.
+"""Features of a fixed corpus, stored once for all windows with the same values.
 
-A template that reads the tags at -1 and 0 finds at a token the values that a template for 0 and 1 finds at the token before: both
-look at a window of two tags, one from offset -1, one from offset 0. Windows with the same tags are of one kind, and a kind has
-the same features for the token that sees it at some offset, wherever the window is. So the three templates of a window of three
-tags, and all templates of its parts, cost a token three references, whatever the number of templates.
+A template that reads the tags at -1 and 0 finds the same values at a token as a template for 0 and 1 at the token before: both
+read a window of two tags, one from offset -1, one from offset 0. Windows with the same tags are of one kind, and a kind has the
+same features for each token that reads it at a certain offset. So a token needs three references for all templates within a
+window of three tags, whatever the number of templates.
 
-The templates that read a single position are the windows of one position, and read all their columns there. Templates that
-read several positions share windows if they read the same columns. Where most windows of a corpus are of a kind of their
-own (pairs of words), their templates are left as they are; and a window that few others look like is left as well.
+Templates that read a single position share windows of one position with all their columns. Templates that read several positions
+share windows if they read the same columns. Templates whose windows mostly differ (pairs of words) do not share windows, and
+neither do rare windows.
 """
 
 from typing import NamedTuple
@@ -21,28 +21,28 @@ from .extractor import CompiledTemplates
 from .feature_index import CountingTable, FeatureIndex, by_token
 from .token_columns import TokenColumns
 
-# All columns at all positions of a batch, those around each sequence too: uint64[N, C]; how many positions follow each: int64[N]
+# All columns at all positions of a batch and around each sequence: uint64[N, C]; number of positions behind each: int64[N]
 _Positions = tuple[NDArray[np.uint64], NDArray[np.int64]]
-# Windows share kinds if there are no more than this share of kinds among the windows of the first batch
+# Templates share windows if the first batch has at most this share of different windows
 _FEW = 0.25
 
 
 class KindFeatures(NamedTuple):
-    """Features of U kinds of windows seen from O offsets."""
+    """Features of U kinds of windows, for O offsets from which tokens read them."""
 
     offsets: NDArray[np.int64]  # [O] where a window begins, relative to the token
-    rows: list[TemplateRows]  # [O] of int32[M, U]: the features of the token that sees a window of that kind
+    rows: list[TemplateRows]  # [O] of int32[M, U]: features of a token that reads a window of each kind at this offset
 
 
 class CorpusTokens(NamedTuple):
     """The features of a batch of T tokens in B sequences."""
 
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
-    # For each kind of window: int32[T + 2 * reach * B], of all positions of the sequences and ``reach`` around each; -1 where
-    # the features are among the items
+    starts: NDArray[np.int64]  # [B + 1] where the sequences start
+    # For each set of windows: int32[T + 2 * reach * B], kinds at all positions of the sequences and ``reach`` around each; -1 for
+    # windows whose features are among the items
     kinds: list[NDArray[np.int32]]
-    rest: TemplateRows  # [M, T] of the other templates
-    items: TokenFeatures  # of functions and extensions, and of windows that few others look like
+    rest: TemplateRows  # [M, T] features of the other templates
+    items: TokenFeatures  # features of functions and extensions, and of rare windows
 
 
 class KindBuilder:
@@ -70,7 +70,7 @@ class KindBuilder:
         return CorpusTokens(columns.starts, kinds, rest, items)
 
     def finish(self, corpus: list[CorpusTokens], *, often: int = 2) -> tuple[list[KindFeatures], list[CorpusTokens]]:
-        """The features of the kinds that occur at least so often, and all batches with the numbers of these."""
+        """The features of the kinds that occur at least `often` times, and all batches with the new numbers of the kinds."""
         shared = []
         for number, windows in enumerate(self._windows or []):
             features = windows.features(self._index)
@@ -84,13 +84,13 @@ class KindBuilder:
     def _leave_single(
         self, batch: CorpusTokens, number: int, features: KindFeatures, numbers: NDArray[np.int32]
     ) -> CorpusTokens:
-        """A batch with new numbers of its kinds; the features of those without one become items."""
+        """Renumber the kinds of a batch; the features of kinds without a number become items."""
         kinds = batch.kinds[number]
         single = np.flatnonzero(numbers[kinds] < 0)
         lengths, reach = np.diff(batch.starts), self._compiled.reader.reach
         ends = np.cumsum(lengths + 2 * reach)
         sequence = np.searchsorted(ends, single, side="right")
-        position = single - (2 * sequence + 1) * reach  # as a token's number, may it be outside the sequence
+        position = single - (2 * sequence + 1) * reach  # as a token number, possibly outside of the sequence
         tokens, rows = [], []
         for offset, rows_of_kinds in zip(features.offsets, features.rows):
             token = position - offset
@@ -104,7 +104,7 @@ class KindBuilder:
         return batch._replace(kinds=renumbered, items=items)
 
     def _choose(self, positions: _Positions) -> list["_Windows"]:
-        """Decides which windows to share, by those of the first batch."""
+        """Decide which templates share windows, from the windows of the first batch."""
         chosen = []
         [single] = np.nonzero(self._compiled.widths == 1)
         if len(single):
@@ -114,7 +114,7 @@ class KindBuilder:
             parts = self._compiled.parts_of(template)
             by_columns.setdefault(tuple(np.unique(self._compiled.part_columns[parts])), []).append(template)
         for templates in by_columns.values():
-            # The widest windows hold the others, but are of the most kinds.
+            # The widest windows contain the others, but have the most kinds.
             widths = self._compiled.widths[templates]
             for width in np.unique(widths)[::-1]:
                 windows = _Windows(self._compiled, np.array(templates)[widths <= width], int(width))
@@ -126,11 +126,11 @@ class KindBuilder:
 
 
 class _Windows:
-    """Windows of some columns and one width, and the templates that each read within one such window.
+    """Windows of certain columns and one width, with the templates that fit into such a window.
 
     compiled (CompiledTemplates): All templates.
-    templates (int64[M]): Which of them.
-    width (int): Of the windows, in positions; at least that of any template.
+    templates (int64[M]): The templates that share these windows.
+    width (int): Width of the windows in positions; at least the width of each template.
     """
 
     def __init__(self, compiled: CompiledTemplates, templates: NDArray[np.int64], width: int):
@@ -140,8 +140,8 @@ class _Windows:
         parts = np.concatenate([compiled.parts_of(template) for template in templates])
         self._columns = np.unique(compiled.part_columns[parts])
         self._table = CountingTable()
-        self._values = [np.zeros((0, width * len(self._columns)), dtype=np.uint64)]  # of each kind
-        self._at_offset: dict[int, list[int]] = {}  # templates by where the window that they see begins
+        self._values = [np.zeros((0, width * len(self._columns)), dtype=np.uint64)]  # values of each kind
+        self._at_offset: dict[int, list[int]] = {}  # templates by the offset of the window that they read
         for template in sorted(templates.tolist(), key=lambda template: -compiled.widths[template]):
             offsets = compiled.part_offsets[compiled.parts_of(template)]
             first, last = int(offsets.min()), int(offsets.max())
@@ -149,13 +149,13 @@ class _Windows:
             self._at_offset.setdefault(fitting[0] if fitting else first, []).append(template)
 
     def add(self, positions: _Positions) -> NDArray[np.int32]:
-        """RETURNS (int32[N]): The kind of the window that begins at each position."""
+        """RETURNS (int32[N]): Kind of the window that begins at each position."""
         values, keys = self.read(positions)
         self._values.append(values[self._table.add(keys)])
         return self._table.rows(keys)
 
     def read(self, positions: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The values in each window, and one key for all of them. Nothing is read behind the positions around a sequence."""
+        """The values in each window, and one key for them. Windows do not extend beyond the positions around a sequence."""
         columns, room = positions[0][:, self._columns], positions[1]
         values = np.zeros((len(columns), self._width, len(self._columns)), dtype=np.uint64)
         for place in range(self._width):

@@ -1,6 +1,6 @@
 """The template language: ``lower[-2..2]``, ``orth[-1]|orth[0]``, ``in:cities[0]``, ``if:is_title[0]``.
 
-A template is one or more parts joined by ``|``; a part is an attribute and the offset of the token it is read from.
+A template is one or more parts joined by ``|``; a part is an attribute and the offset of the token from which it is read.
 ``[a..b]`` stands for one template per offset.
 """
 
@@ -15,14 +15,14 @@ from ..errors import Errors, known_names, shown
 OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
 _PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
 WIDEST_OFFSET = 20
-MOST_TEMPLATES = 10_000  # of one line
+MOST_TEMPLATES = 10_000  # templates of one line
 _KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]; and bias, without an offset"
 
 
 class TemplatePart(NamedTuple):
     """An attribute, and the offset of the token that it is read from."""
 
-    attribute: str  # for one of several values, with a space and the number of the value behind it
+    attribute: str  # for one of several values: followed by a space and the number of the value
     offset: int
 
     def __str__(self) -> str:
@@ -31,10 +31,10 @@ class TemplatePart(NamedTuple):
 
 
 class Template(NamedTuple):
-    """One conjunction of attributes at fixed offsets."""
+    """A conjunction of attributes at fixed offsets."""
 
     parts: tuple[TemplatePart, ...]
-    name: str = ""  # in place of the spelled parts
+    name: str = ""  # replaces the spelling of the parts
 
     def __str__(self) -> str:
         return self.name or "|".join(map(str, self.parts))
@@ -58,7 +58,7 @@ def parse_template(text: str) -> list[Template]:
 
 
 def is_text(given: Any) -> bool:
-    """Whether it is a string that can be encoded."""
+    """Whether a value is a string that can be encoded."""
     return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
 
 
@@ -79,7 +79,7 @@ def require_named(template: Any, name: str, kind: str, known: Iterable[str]) -> 
 
 
 def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...]]:
-    """All combinations of one choice from each list. RAISES (ValueError): CRF102 for too many."""
+    """All combinations of one choice from each list. RAISES (ValueError): CRF102 if there are too many."""
     n = math.prod(map(len, choices))
     if n > MOST_TEMPLATES:
         reason = f"they stand for {n} templates, of which {MOST_TEMPLATES} are possible"
@@ -88,7 +88,7 @@ def combined(choices: list[list[Any]], template: str) -> Iterator[tuple[Any, ...
 
 
 def offsets_of(match: "re.Match[str]", template: str) -> range:
-    """The offsets that `OFFSETS` matched, or 0. RAISES (ValueError): CRF102 for an empty range, or offsets too far away."""
+    """The offsets in a match of `OFFSETS`, or 0. RAISES (ValueError): CRF102 for an empty range, or offsets too far away."""
     low = int(match["low"] or 0)
     high = int(match["high"]) if match["high"] is not None else low
     if high < low or max(abs(low), abs(high)) > WIDEST_OFFSET:

@@ -1,7 +1,7 @@
 """The columns that templates read from Docs: 64-bit values, one row per token.
 
-Attributes of the lexeme are in a table of their own (``lexemes``), by which gazetteers find their phrases. Attributes of the
-token are read with ``Doc.to_array``; the items of custom extensions and registered functions (``items``) are computed per Doc.
+Attributes of the lexeme are in a separate table (``lexemes``), which gazetteers also use. ``Doc.to_array`` reads attributes of
+the token; the items of custom extensions and registered functions (``items``) are computed for each Doc.
 """
 
 from collections.abc import Iterable
@@ -24,11 +24,11 @@ from .items import ItemHashes, Items, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, padding_values
 from .word_vectors import VECTOR, WordVectors
 
-# Attributes of the token, by their name in spaCy; the strings of the first are in the StringStore.
+# Attributes of the token, by their name in spaCy; the StringStore has the strings of the first ones
 STRING_ATTRIBUTES = ("norm", "tag", "pos", "morph", "dep", "lemma", "ent_type", "ent_kb_id", "ent_id", "lang")
 NUMBER_ATTRIBUTES = ("ent_iob", "sent_start", "spacy", "head")
 TOKEN_ATTRIBUTES = STRING_ATTRIBUTES + NUMBER_ATTRIBUTES
-# The annotation that templates may read: features are up to date while it stays the same
+# Annotation that templates may read: features stay valid while it is unchanged
 ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 
@@ -37,24 +37,24 @@ PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES,
 
 
 def known_attributes(asked: str) -> str:
-    """For error messages: everything a template may name."""
+    """Everything that a template may name, for error messages."""
     names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "cluster:TABLE", "ext:EXTENSION", "fn:FUNCTION"]
     return known_names(names, asked)
 
 
-MOST_WORDS = 500_000  # that are kept by default
+MOST_WORDS = 500_000  # words kept by default
 
 
 class TokenColumns(NamedTuple):
     """Columns read from a batch of Docs, laid end to end and cut into sequences at known sentence starts."""
 
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    starts: NDArray[np.int64]  # [B + 1] where the sequences start
     doc_starts: NDArray[np.int64]  # [D + 1]
-    # All columns are read at P positions: those of the tokens, and some before and behind each sequence
-    positions: NDArray[np.int64]  # [T] of the tokens, see `kernels.hashing.place`
-    lexemes: NDArray[np.int32]  # [P] numbers in the table
+    # All columns are read at P positions: at the tokens, and at some positions before and behind each sequence
+    positions: NDArray[np.int64]  # [T] position of each token, see `kernels.hashing.place`
+    lexemes: NDArray[np.int32]  # [P] number of each lexeme in the table
     table: "LexemeTable"
-    values: NDArray[np.uint64]  # [P, C] of the token
+    values: NDArray[np.uint64]  # [P, C] columns of the token
     items: dict[str, Items]
 
 
@@ -84,7 +84,7 @@ class ColumnReader:
         reach: int,
         padding: Padding,
     ):
-        self.lexeme_attributes = self._of_words = lexeme_attributes  # in the table, and all that are read of a word
+        self.lexeme_attributes = self._of_words = lexeme_attributes  # in the table, and all attributes read of a word
         self.token_attributes = token_attributes
         self.document_attributes = document_attributes
         self.gazetteers = gazetteers
@@ -94,10 +94,10 @@ class ColumnReader:
         self.reach = reach
         self.padding = padding
         self._outside = padding_values(reach, padding)[:, None]
-        self.max_words = MOST_WORDS  # in the table, and items of each source, before it is started anew
+        self.max_words = MOST_WORDS  # words in the table, and items of each source, before it starts anew
         self._item_names = {name: ItemHashes(name) for name in item_sources}
         self.names: Optional[dict[int, str]] = None
-        self.first_stage: Optional[Labeller] = None  # labels Docs that bring no labelling of their own
+        self.first_stage: Optional[Labeller] = None  # labels Docs without a labelling of their own
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
         n_of_stage = sum(name in STAGE_ATTRIBUTES for name in document_attributes)
         self._of_document = document_attributes[: len(document_attributes) - n_of_stage]
@@ -105,7 +105,7 @@ class ColumnReader:
         self._start_table()
 
     def keeping(self, attributes: Iterable[str]) -> "ColumnReader":
-        """A reader with a table of its own, which keeps only some attributes of words. The others can be read while a word is new
+        """A reader with its own table, which keeps only some attributes of words. Others can be read while a word is new
         (`LexemeTable.rows`)."""
         reader, kept = copy(self), {*attributes, *(g.attribute for g in self.gazetteers.values())}
         kept |= {*(READS if self._of_document else ()), *(("lower",) if self._of_stage else ())}
@@ -121,7 +121,7 @@ class ColumnReader:
         self.table = self._new_table()
 
     def keep_names(self, keep: bool) -> None:
-        """Begin a new table. While names are kept, reading is slower, and `spell` can spell the values."""
+        """Begin a new table. While names are kept, reading is slower, but `spell` can return the text of values."""
         self.names = {} if keep else None
         if keep:
             for source in (*self.gazetteers.values(), *self.clusters.values()):
@@ -133,7 +133,7 @@ class ColumnReader:
         return LexemeTable(self._of_words, self.reach, self.padding, self.names, self.clusters, self.vectors, kept)
 
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
-        """Values of an attribute for humans, if they were read while names are kept."""
+        """Text of the values of an attribute, if they were read while names were kept."""
         names = self.names or {}
         is_text = attribute in STRING_ATTRIBUTES or attribute in STAGE_ATTRIBUTES
         other = vocab.strings.__getitem__ if is_text else _signed
@@ -175,7 +175,7 @@ class ColumnReader:
         for name, source in self.item_sources.items():
             known = self._item_names[name]
             if known.size > self.max_words:
-                known = self._item_names[name] = ItemHashes(name)  # a new one: other threads may be reading the old one
+                known = self._item_names[name] = ItemHashes(name)  # other threads may be reading the old object
             items[name] = read_items(name, source, docs, self.names, known)
         return TokenColumns(starts, doc_starts, positions, lexemes, table, values, items)
 

@@ -1,11 +1,11 @@
-"""Vectors of words, whose numbers templates take for features: ``vector[-1..1]``. They are the vectors of the pipeline,
-or those at a path or in a package that a component names.
+"""Vectors of words, whose numbers are features in templates such as ``vector[-1..1]``. They come from the pipeline, or from a
+path or a package that a component names.
 
-A word is looked up as it is written, then in lower case; an unknown word has a vector of zeros, and so no features. Vectors of
-parts of words (floret) know every word: its vector is the mean of the vectors of its parts.
+A word is looked up as it is written, then in lower case; an unknown word has a vector of zeros, and so no features. With vectors
+of parts of words (floret) every word has a vector, the mean of the vectors of its parts.
 
-All vectors of a model are multiplied by one number, found when the model is initialized, so that the words of the training data
-have vectors of a certain length in the mean: how strongly weights are regularized does not depend on who made the vectors.
+Initialization chooses a factor for all vectors of a model such that the words of the training data have vectors of a certain mean
+length. So the strength of the regularization does not depend on the source of the vectors.
 """
 
 import zlib
@@ -30,17 +30,17 @@ from .piece_vectors import FILES, Pieces, PieceVectors, read_piece_vectors
 
 VectorSource = Union[str, Path, dict[str, Any]]
 
-# The attribute in templates, and those of lexemes that vectors may be of
+# The attribute in templates, and the attributes of lexemes to which vectors may belong
 VECTOR = "vector"
 KEYS = ("orth", "lower", "norm", "shape", "prefix", "suffix")
 
-_BLOCK = 1 << 14  # rows that are computed with at a time
+_BLOCK = 1 << 14  # rows in one computation
 # Found on wnut17's dev set with l1 = l2 = 0.05: 42.6 F1, 42.0 with 1 and 41.5 with 3
 _LENGTH = 2.0
 
 
 class FloretSettings(NamedTuple):
-    """The settings of floret: how the rows of its parts give the vector of a word."""
+    """The settings of floret, which determine how rows make up the vector of a word."""
 
     minn: int
     maxn: int
@@ -92,7 +92,7 @@ class WordVectors:
 
     @property
     def width(self) -> int:
-        """D."""
+        """Numbers in a vector: D."""
         return self.data.shape[1]
 
     def __deepcopy__(self, memo: dict) -> "WordVectors":
@@ -102,7 +102,7 @@ class WordVectors:
         return WordVectors.from_dict, (self.to_dict(),)
 
     def of(self, lexemes: list[Lexeme]) -> NDArray[np.float32]:
-        """The vector of each word, zeros for unknown ones: float32[V, D]."""
+        """Vector of each word, zeros for unknown words: float32[V, D]."""
         if self._by_parts is not None:
             texts = list(map(attrgetter(f"{self.key}_"), lexemes))
             found = self._by_parts.get_batch(texts).astype(np.float32)
@@ -117,7 +117,7 @@ class WordVectors:
         return found if self.scale is None else found * np.float32(self.scale)
 
     def scaled(self, words: NDArray[np.float32]) -> "WordVectors":
-        """These vectors, with a scale if they have none yet.
+        """These vectors with a scale, which is computed if it is not known yet.
 
         words (float32[V, D]): Vectors of the words of the training data.
         RETURNS (WordVectors): New vectors, or these.
@@ -178,7 +178,7 @@ class WordVectors:
 
 
 def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64]]:
-    """RETURNS (float32[R, D], uint64[N], int64[N]): All rows; the hashes of the words that have one, and their rows."""
+    """RETURNS (float32[R, D], uint64[N], int64[N]): All rows; the hashes of the words with a row, and the row of each."""
     data = vectors.data.get() if hasattr(vectors.data, "get") else vectors.data
     keys = np.fromiter(vectors.key2row, dtype=np.uint64, count=len(vectors.key2row))
     rows = np.fromiter(vectors.key2row.values(), dtype=np.int64, count=len(keys))
@@ -186,13 +186,13 @@ def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64],
 
 
 def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], length: float, source: str) -> WordVectors:
-    """The table that a model keeps of the vectors of a pipeline.
+    """The table that a model keeps, from the vectors of a pipeline.
 
-    dims (int): How many numbers a vector shall have: its coordinates on the axes along which the rows are longest (the first
-        right singular vectors of the table). None to keep the numbers as they are.
+    dims (int): Numbers in a vector of the table: coordinates on the axes along which the rows are longest (the first right
+        singular vectors). None to keep the numbers as they are.
     length (float): See `WordVectors`.
     source (str): Where the vectors come from, for messages.
-    RAISES (ValueError): CRF803 if the vectors can't be used, or have fewer numbers than `dims`.
+    RAISES (ValueError): CRF803 if the vectors cannot be used, or have fewer numbers than `dims`.
     """
     key, parts = "orth", None
     if isinstance(given, PieceVectors):
@@ -236,7 +236,7 @@ def _reduced(data: NDArray[np.float32], used: NDArray[np.float32], dims: int) ->
         products += block.T @ block
     _, axes = np.linalg.eigh(products)
     axes = axes[:, : -dims - 1 : -1]
-    # An axis may point either way: to the side where its largest number is positive
+    # The sign of an axis is arbitrary: make its largest number positive
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dims)])
     reduced = [data[begin : begin + _BLOCK].astype(np.float64) @ axes for begin in range(0, len(data), _BLOCK)]
     return np.concatenate(reduced).astype(np.float32)
@@ -245,8 +245,8 @@ def _reduced(data: NDArray[np.float32], used: NDArray[np.float32], dims: int) ->
 def read_vectors(
     given: Optional[VectorSource], known: Optional[WordVectors], vocab: Vocab, *, name: str
 ) -> Optional[WordVectors]:
-    """Read the vectors that a config names, or else those of the pipeline. The model's vectors stay if there are no others, or if
-    the others are the same.
+    """Read the vectors that a config names, or else the vectors of the pipeline. The model keeps its vectors if there are no
+    others, or if the others are equal.
 
     known (WordVectors): The model's vectors.
     name (str): Name of the component, for messages.
@@ -295,6 +295,6 @@ def load_vectors(path: str, place: str) -> Union[Vectors, PieceVectors]:
         nlp = spacy.blank("xx")
         load_vectors_into_model(nlp, path)
         return nlp.vocab.vectors
-    except Exception as error:  # spaCy, numpy and msgpack raise many kinds
+    except Exception as error:  # spaCy, numpy and msgpack raise many kinds of errors
         reason = f"{error} Give the path or name of a pipeline with vectors, such as `spacy crf vectors` makes"
         raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
