@@ -1,5 +1,5 @@
-"""Attributes of spaCy's objects that components read or write: there are some from the import on, so that what was written by one
-program can be read by another one."""
+"""Extensions of spaCy's objects that components read or write. Importing the package sets them, so that one program can read the
+extensions that another has written."""
 
 from spacy.tokens import Doc, Span
 

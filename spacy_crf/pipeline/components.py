@@ -20,7 +20,7 @@ class CRFEntityRecognizer(CRFPipe):
     """Finds entities (factory ``crf_ner``). Entities that a Doc has already are kept, and the rest is decoded around them.
     Entities end where a sentence is known to end.
 
-    scheme (str): How they are spelt as tags, "auto" to choose by the training data; the others see `make_crf_ner`.
+    scheme (str): The tag scheme, "auto" to choose one by the training data. For other settings see `make_crf_ner`.
     """
 
     meaning = ("scheme",)
@@ -34,7 +34,7 @@ class CRFEntityRecognizer(CRFPipe):
         if not self._chooses_scheme:
             return
         found = (len(ent) for example in get_examples() for ent in example.reference.ents if ent.label_ in self.labels)
-        lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # more would say the same
+        lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # a larger number would choose the same scheme
         self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
         self._labels_changed()
         announcements.info("%s: entities are spelt as %s", self.name, self.cfg["scheme"])
@@ -52,7 +52,7 @@ class CRFEntityRecognizer(CRFPipe):
 class CRFTagger(CRFPipe):
     """Gives every token one label (factory ``crf_tagger``).
 
-    attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`; the others see `make_crf_tagger`.
+    attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`. For other settings see `make_crf_tagger`.
     """
 
     meaning = ("attribute",)

@@ -1,8 +1,8 @@
 """Corpora of `spacy train`: a reader that keeps what it reads, batchers, and files of Docs.
 
-Training data lives as long as the training, and is not searched for garbage again and again. Python looks through all objects
-whenever their number has grown by a quarter: 0.1 s each time after spaCy's imports, and 0.2 s with 8,000 Docs, which took a tenth
-of a training run (mit_restaurant).
+Training data lives as long as the training, and the garbage collector skips it. Otherwise Python searches all objects whenever
+their number has grown by a quarter: 0.1 s each time after spaCy's imports, and 0.2 s with 8,000 Docs, which took a tenth of a
+training run (mit_restaurant).
 """
 
 import atexit
@@ -21,19 +21,19 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 
-# What was read last for a pipeline, and by which settings: to be trained it gets other readers than to be initialized
+# The texts read last for each pipeline, and the settings of the reader: training uses other reader objects than initialization
 _read_last: "WeakKeyDictionary[Language, tuple[tuple, list[Example]]]" = WeakKeyDictionary()
 
 
 class Corpus(training.Corpus):
-    """spaCy's reader, which keeps what it has read for the next time (``spacy_crf.Corpus.v1``): the dev set is read once for all
-    evaluations, the training data once for all components that are initialized and for their training.
+    """spaCy's reader with a cache (``spacy_crf.Corpus.v1``): it reads the dev set once for all evaluations, and the training data
+    once for the initialization of all components and for training.
 
     path (Path): The .spacy file, or a folder of them.
     gold_preproc (bool): Whether the predicted Docs are the sentences and tokens of the annotation.
     max_length (int): Longer Docs are split into their sentences. 0 for no limit.
     limit (int): Most Docs to read. 0 for no limit.
-    augmenter (Callable): Makes further Examples, which are kept as well.
+    augmenter (Callable): Makes further Examples, which are cached as well.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ Item = TypeVar("Item")
 
 
 def full_batch() -> Callable[[Iterable[Item]], Iterable[list[Item]]]:
-    """Everything in one batch, for optimizers that look at the whole corpus in each step
+    """Batcher that puts all texts into one batch, for optimizers that use the whole corpus in each step
     (``spacy_crf.full_batch.v1``)."""
 
     def batch(items: Iterable[Item]) -> Iterable[list[Item]]:
@@ -84,13 +84,13 @@ def full_batch() -> Callable[[Iterable[Item]], Iterable[list[Item]]]:
 
 
 class Tick:
-    """Messages between the clock and the components: a text without words carries it from one to the others, as spaCy's
-    loop copies what else there is of an Example."""
+    """Messages between the clock and the components. An empty text carries the tick, since spaCy's loop copies everything else of
+    an Example."""
 
     KEY = "spacy_crf_tick"  # in the user_data of the reference
 
     def __init__(self) -> None:
-        # By the name of each component that took a step: whether another one can still improve it
+        # By component that took a step: whether another step can still improve it
         self.goes_on: dict[str, bool] = {}
 
     def example(self, like: Example) -> Example:
@@ -99,21 +99,21 @@ class Tick:
 
     @classmethod
     def of(cls, example: Example) -> "Optional[Tick]":
-        """The tick that an example carries, if it does."""
+        """The tick of an example, or None."""
         return None if len(example.reference) else example.reference.user_data.get(cls.KEY)
 
 
 def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
-    """Everything in the first batch; the ones after it only say that it is time for another step about the same, until no
-    component has anything left to improve (``spacy_crf.clock.v1``). Of a stream, which components have read when they were
-    initialized, nothing is read but the first example, which is given again and again."""
+    """Batcher that puts all texts into the first batch; each later batch only signals another step on the same texts, until no
+    component can improve any more (``spacy_crf.clock.v1``). From a stream, which components read at their initialization, it
+    reads the first example only, and yields it again and again."""
 
     def tick(examples: Iterable[Example]) -> Iterable[list[Example]]:
         left_at_exit()
         if not isinstance(examples, list):
             first = list(islice(examples, 1))
             if hasattr(examples, "close"):
-                examples.close()  # spaCy's loop keeps the generator, and that the file
+                examples.close()  # spaCy's loop keeps the generator, which keeps its file open
             while first:
                 yield first
         elif examples:
@@ -127,15 +127,14 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
     return tick
 
 
-# So often are young objects searched before all are: never
+# Collections of young objects before one of all objects: practically never
 _NEVER = 1 << 30
-_YOUNG = 1  # the generation of what has outlived a search at most
+_YOUNG = 1  # generation of objects that survived at most one collection
 
 
 @contextmanager
 def only_young_searched() -> Iterator[None]:
-    """Within the context, the garbage collector searches only young objects; for phases that read much data, keep it, and
-    discard little."""
+    """Within the context, the garbage collector searches only young objects; for phases that read much data and keep it."""
     *young, old = gc.get_threshold()
     gc.set_threshold(*young, _NEVER)
     try:
@@ -147,7 +146,7 @@ def only_young_searched() -> Iterator[None]:
 @contextmanager
 def not_searched() -> Iterator[None]:
     """Within the context, the garbage collector skips all objects that existed at its start; it searches newer ones as usual."""
-    if gc.get_freeze_count():  # somebody else has said so, and says when it ends
+    if gc.get_freeze_count():  # another context has frozen the objects, and will release them
         yield
         return
     gc.freeze()
@@ -159,9 +158,9 @@ def not_searched() -> Iterator[None]:
 
 @cache
 def left_at_exit() -> None:
-    """When the process ends, garbage of today is collected, and all else is left to the system, which takes back all memory at
-    once: Python would search it, and take cycles apart object by object, a seventh of the time of a small training. Whatever is
-    no part of a cycle, such as a file, Python still closes."""
+    """When the process ends, leave its memory to the system, which frees it at once, instead of letting Python search it and take
+    cycles apart object by object: that took a seventh of the time of a small training. Objects outside of cycles, such as files,
+    are still closed."""
     atexit.register(_leave)
 
 
@@ -171,8 +170,8 @@ def _leave() -> None:
 
 
 def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
-    """A DocBin that has the user data of those Docs that have some: encoding none and reading it takes several times as long as
-    all the rest of a sentence."""
+    """A DocBin that stores user data only for Docs that have some: encoding and reading empty user data takes several times as
+    long as the rest of a sentence."""
     stored = DocBin(**settings)
     for doc in docs:
         stored.store_user_data = bool(doc.user_data)

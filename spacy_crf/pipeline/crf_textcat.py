@@ -26,14 +26,14 @@ from .training import LearningPipe
 
 
 class TextDecoding(Decoding):
-    """States are the labels, and a clamp is bool[D, Y] for D texts."""
+    """Decoding of texts: states are the labels, and a clamp is bool[D, Y] for D texts."""
 
     @property
     def looks_at_sentences(self) -> bool:
         return self.model.attrs["role"].unit == SENT
 
     def require_sentences(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): CRF470 for a Doc without sentences, where these have scores."""
+        """RAISES (ValueError): CRF470 for a Doc without sentences if sentences have scores."""
         if self.looks_at_sentences:
             for doc in docs:
                 if len(doc) > 1 and not doc.has_annotation("SENT_START"):
@@ -43,7 +43,7 @@ class TextDecoding(Decoding):
         self.require_sentences(docs)
         return super().starts(docs)
 
-    bounds = starts  # a text is a sequence
+    bounds = starts  # a text is one sequence
 
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
@@ -52,16 +52,16 @@ class TextDecoding(Decoding):
 
 
 class TextPrediction(NamedTuple):
-    probabilities: Floats  # [D, Y] rows with sum 1
-    hidden: Optional[list[dict[str, Any]]] = None  # of each text, what `explain` asks for
+    probabilities: Floats  # [D, Y] rows sum to 1
+    hidden: Optional[list[dict[str, Any]]] = None  # evidence of each text if `explain` is set
 
 
 class CRFTextClassifier(LearningPipe):
     """Gives each text one label (factory ``crf_textcat``).
 
-    threshold (float): As of spaCy's `textcat`: it is saved and given to the scorer, which needs none where labels are exclusive.
+    threshold (float): As in spaCy's `textcat`: it is saved and passed to the scorer, which ignores it for exclusive labels.
     exclusive_classes (bool): True.
-    explain (bool): Whether each Doc is told which part of it speaks for its label, as ``doc._.crf_hidden``.
+    explain (bool): Whether ``doc._.crf_hidden`` gets the evidence of each part of a Doc for its label.
     """
 
     labelled = "texts"
@@ -106,7 +106,7 @@ class CRFTextClassifier(LearningPipe):
 
     @property
     def token_attributes(self) -> list[str]:
-        """Token attributes that the templates read, and the sentences if these have scores."""
+        """Token attributes that the templates read, and sentence starts if sentences have scores."""
         sentences = ["sent_start"] if self.decoding.looks_at_sentences else []
         return list(dict.fromkeys([*super().token_attributes, *sentences]))
 
@@ -115,10 +115,10 @@ class CRFTextClassifier(LearningPipe):
     def predict(self, docs: Iterable[Doc]) -> TextPrediction:
         """Probability of each label for each text of a batch.
 
-        docs (Iterable[Doc]): The Docs, which stay as they are.
-        RETURNS (TextPrediction): Its `probabilities` are float64[D, Y], rows with sum 1.
-        RAISES (ValueError): If the component has no labels, or was not initialized; CRF470 for Docs without sentences, where it
-            looks at these.
+        docs (Iterable[Doc]): The Docs, which are not changed.
+        RETURNS (TextPrediction): Its `probabilities` are float64[D, Y]; rows sum to 1.
+        RAISES (ValueError): If the component has no labels or is not initialized; CRF470 for Docs without sentences if sentences
+            have scores.
         """
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
@@ -128,10 +128,10 @@ class CRFTextClassifier(LearningPipe):
         return TextPrediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
-        """Write the probabilities to ``doc.cats``, beside what is there of other labels.
+        """Write the probabilities to ``doc.cats``; values of other labels stay.
 
-        docs (Iterable[Doc]): The Docs that were predicted.
-        prediction (TextPrediction): What `predict` gave.
+        docs (Iterable[Doc]): The predicted Docs.
+        prediction (TextPrediction): Result of `predict`.
         """
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
@@ -141,9 +141,9 @@ class CRFTextClassifier(LearningPipe):
                 doc._.crf_hidden = hidden
 
     def _hidden(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
-        """Evidence for the most probable label of each text, as a DocBin can hold it: the units (int64[U, 2], first token and
-        the one behind the last), what each of them adds to the log-odds (float64[U]), and where there are hidden states, how
-        probable these are (float64[U, H])."""
+        """Evidence for the most probable label of each text, in a form that a DocBin can store: the units (int64[U, 2], first
+        token and the token behind the last), their contributions to the log-odds (float64[U]), and with hidden states the
+        probabilities of these (float64[U, H])."""
         node, names, best = self.model.attrs["role"], self.labels, probabilities.argmax(axis=1)
         reasons, states = node.reasons(self.model, docs), node.states_below(self.model, docs, best)
         (tokens, texts), evidence = reasons.units, reasons.evidence(best)
@@ -158,12 +158,12 @@ class CRFTextClassifier(LearningPipe):
         return told
 
     def evidence(self, doc: Doc, label: Optional[str] = None) -> list[tuple[Span, float]]:
-        """Which part of a text speaks for a label, and how much: what the log-odds of the label lose without the features of a
-        token, or of a sentence where these have hidden states. Nothing is written to the Doc.
+        """The parts of a text that speak for a label: how much the log-odds of the label fall without the features of a token, or
+        of a sentence if sentences have hidden states. The Doc is not changed.
 
         doc (Doc): The text.
         label (str): The label, None for the most probable one.
-        RETURNS (List[Tuple[Span, float]]): In the order of the text; below 0 for what speaks against the label.
+        RETURNS (List[Tuple[Span, float]]): Parts in the order of the text; values below 0 speak against the label.
         RAISES (ValueError): CRF846 for a label that the component does not have.
         """
         check_doc(self.name, doc)
@@ -176,7 +176,7 @@ class CRFTextClassifier(LearningPipe):
         return [*zip(spans, reasons.evidence(np.array([chosen])).tolist())]
 
     def probabilities(self, doc: Doc) -> dict[str, float]:
-        """Probability of each label of one text, to which nothing is written.
+        """Probability of each label of one text. The Doc is not changed.
 
         doc (Doc): The text.
         RETURNS (Dict[str, float]): The most probable first.
@@ -193,22 +193,21 @@ class CRFTextClassifier(LearningPipe):
         kind: str = "contrast",
         **options: Any,
     ) -> Any:
-        """Why a text has a label, or has it not: what each weight, each feature or each word has to do with it. A naive Bayes
-        model weighs a feature by the logarithm of its relative frequency below a label.
+        """Explain why a text has a label or does not have it: the share of each weight, feature or word in the decision. In a
+        naive Bayes model, the weight of a feature is the logarithm of its relative frequency under a label.
 
-        doc (Doc): The text. Nothing is written to it.
+        doc (Doc): The text. It is not changed.
         label (str): The label; None for the most probable one.
-        against (str): The label that it is compared with; None for all others.
-        kind (str): "contrast", the difference between the scores of the label and of the most probable of the others, which is
-            the sum of the rows: each weight, as often as the one uses it more than the other. In a hidden chain it is as often
-            as it is expected to be below each of the two labels, and by how much the hidden states are less certain below the
-            one, their entropy, is the `base`. "log_odds", how likely the label is, split up among all weights by integrated
-            gradients, "leave_out", what the log-odds lose without each feature at each token, "words", the same for each word,
-            and other words that would change the decision. "texts", of a MaxEntText model, the contrast split up among the
-            texts of training.
+        against (str): The label to compare with; None for all others.
+        kind (str): "contrast": the difference between the scores of the label and of the most probable other label, which is the
+            sum of the rows: each weight, times how much more often the label uses it. In a hidden chain these are expected uses
+            under each of the two labels, and the `base` is the difference of the entropies of the hidden states. "log_odds": the
+            log-odds of the label, split up among all weights by integrated gradients. "leave_out": the loss of log-odds without
+            each feature at each token. "words": the same for each word, and other words that would change the decision. "texts",
+            for MaxEntText models: the contrast, split up among the training texts.
         **options: See `CRFPipe.explain`.
         RETURNS (Explanation)
-        RAISES (ValueError): CRF846 for an unknown label, CRF840 for texts that a decision can't be split up among.
+        RAISES (ValueError): CRF846 for an unknown label, CRF840 if the decision cannot be split up among the texts.
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, label, against, kind, **options)
 
@@ -224,8 +223,8 @@ class CRFTextClassifier(LearningPipe):
         """See `LearningPipe.initialize`.
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
-        positive_label (str): Of two labels the one whose F1 is the score, as of spaCy's `textcat`.
-        RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is none of two.
+        positive_label (str): With two labels, the one whose F1 is the score, as in spaCy's `textcat`.
+        RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is not one of two labels.
         """
         before, self.cfg["positive_label"] = self.cfg["positive_label"], positive_label
         try:

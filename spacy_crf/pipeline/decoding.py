@@ -1,6 +1,6 @@
 """How a component decodes the scores of a structure, and the distribution over the labellings of a Doc.
 
-Labellings are tags, wherever they are given or taken; for segments these are BIO.
+Labellings are tags in all arguments and results; for segments these are BIO tags.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -34,21 +34,21 @@ States = NDArray[np.int32]
 
 
 class Decoding:
-    """Of linear chains, each of whose states belongs to one tag; clamps are bool[T, S]. `SegmentDecoding` says what differs for
+    """Decoding of linear chains whose states each belong to one tag; clamps are bool[T, S]. `SegmentDecoding` overrides it for
     segments.
 
-    model (Model): Gives the scores.
-    annotation (Annotation): The labels, and how they are spelt.
+    model (Model): The model that computes the scores.
+    annotation (Annotation): The labels, and their tags.
     """
 
-    always_joins = True  # whether the sequences of a Doc are one where no rule ties them together
+    always_joins = True  # whether the sequences of a Doc are joined even if no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
-    unexplained: Optional[str] = None  # why it is not known what the weights say of a labelling, where it is not
-    walks_around_wrong = False  # whether optimizers that learn by single sequences can leave out wrong spans
-    ties: Any = None  # what joins tokens beyond chains (`lab.ties.decoding.TiedDecoding`), if anything does
+    unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
+    walks_around_wrong = False  # whether online optimizers can exclude wrong spans
+    ties: Any = None  # ties between tokens beyond chains (`lab.ties.decoding.TiedDecoding`), or None
 
-    # Whether most sequences of the latest batch had spans. Then the posterior of all of them comes first, and the best path is
-    # found by it; otherwise the best path, and the posterior of those that have spans. Both give the same.
+    # Whether most sequences of the latest batch had spans. Then the posterior of all sequences comes first, and helps to find the
+    # best path; otherwise the best path comes first, then the posterior of sequences with spans.
     _is_dense = True
 
     def __init__(self, model: Model, annotation: Annotation):
@@ -57,36 +57,36 @@ class Decoding:
         node: Architecture = model.attrs["role"]
         self.labelled = node.labelled  # what has labels: "tokens", "segments" or "texts"
         self.structure: Structure = node.structure
-        # What finds best labellings: the structure, or the structure within a beam
+        # The structure that finds best labellings: the model's structure, or that structure within a beam
         self.searched: Structure = self.structure
         self.beam: Any = None
-        self.explained: Structure = self.structure  # what explanations ask
+        self.explained: Structure = self.structure  # the structure for explanations
         # The tag of each state, in order: int64[S]
         self.tag_of: NDArray[np.int64] = node.tag_of(model, annotation.tag_labels())
         n_tags = len(annotation.tag_labels())
-        self._first = np.searchsorted(self.tag_of, np.arange(n_tags))  # state of each tag, which stands for it
+        self._first = np.searchsorted(self.tag_of, np.arange(n_tags))  # first state of each tag: stands for the tag
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
-        # Ways to decode that ask for more than the best path
+        # Ways to decode other than the best path
         self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
-        # The break between sequences is a state and a tag of its own
+        # The break between sequences is an additional state and tag
         self.tags_and_break = np.append(self.tag_of, n_tags)
         self.tag_spans: SpanStates = self.annotation.span_states()  # how tags spell spans
         self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.n_states = len(self.label_of_states)
-        self.label_of_names = self.label_of_states  # of those that `state_names` gives: int64[N] -1 for none
-        self.outside = self.tag_spans.offset - 1  # the tag of tokens that lost their span; -1 if they stay without one
+        self.label_of_names = self.label_of_states  # label of each name in `state_names`: int64[N], -1 for none
+        self.outside = self.tag_spans.offset - 1  # tag of tokens that lost their span; -1 if they get no tag
 
     # ------------------------------------------------------------------------------------------------------ states
 
     def state_names(self) -> list[str]:
-        """The tags; "TAG/1", "TAG/2" … where a tag has several states."""
+        """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states."""
         tags, several = self.annotation.tags(), np.bincount(self.tag_of)[self.tag_of] > 1
         number = (np.arange(self.n_states) - self._first[self.tag_of]).tolist()
         return [f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in zip(self.tag_of, number, several)]
 
     def names_with_features(self) -> list[str]:
-        """The labels, and the tags of none: what features speak for."""
+        """The labels that features have weights for, and the tags without a label."""
         return [*self.annotation.tags()[: self.tag_spans.offset], *self.annotation.labels]
 
     @property
@@ -96,13 +96,13 @@ class Decoding:
         return [labels[tag] for tag in self.tag_of]
 
     def mask(self) -> TransitionMask:
-        """Which states may follow which."""
+        """Transitions between states that the scheme allows."""
         transitions, first, last = self.annotation.mask()
         tag_of = self.tag_of
         return TransitionMask(transitions[np.ix_(tag_of, tag_of)], first[tag_of], last[tag_of])
 
     def only(self, structure: Structure, work: Any, path: States) -> Any:
-        """The clamp that leaves the labelling that a path of states is."""
+        """The clamp that allows exactly the labelling of a path of states."""
         if self._are_tags:
             return structure.only(work, path)
         tag_of = self.tags_and_break[: work.n_tags]
@@ -111,11 +111,11 @@ class Decoding:
     # -------------------------------------------------------------------------------------------------- prediction
 
     def best_tags(self, scores: Any, clamp: Any) -> States:
-        """Tags of the most probable labelling."""
+        """Tags of the most probable labelling: int32[T]."""
         return self.tags(self.searched.viterbi(scores, clamp=clamp).states)
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
-        """Tags of the most probable labelling, and the probability of each of its spans."""
+        """Tags of the most probable labelling (int32[T]), and the probability of each of its spans (float64[N])."""
         if self._is_dense and self._are_tags and self.searched is self.structure:
             tags, (segments, probabilities) = self.structure.best_path(scores, self.spans, clamp=clamp)
         else:
@@ -127,25 +127,25 @@ class Decoding:
         return tags, probabilities
 
     def segments(self, tags: States, starts: NDArray[np.int64]) -> Segments:
-        """The spans that tags spell."""
+        """The spans of a labelling."""
         opening = np.zeros(len(tags), dtype=bool)
         opening[starts[:-1][starts[:-1] < len(tags)]] = True
         return segments_of(tags, self.tag_spans, opening)
 
     def spell(self, clamp: Any, starts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
-        """The states of the model that annotation allows, and the steps that it rules out, see `Scheme.spell`."""
+        """The model's states that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
         of_tags, steps = self.annotation.spell(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
 
     # ------------------------------------------------------------------------------------------------------- rules
 
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
-        """Rules for the present labels."""
+        """Compile rules for the present labels."""
         from ..constraints.automaton import SpanTags
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        # What searches where no graph of states holds the rules
+        # The search for rules that are too large for a graph of states
         programs = registry.misc.get("spacy_crf.rule_programs.v1")
         return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None, programs)
 
@@ -161,57 +161,57 @@ class Decoding:
         return path if self._are_tags else np.where(path >= 0, self.tag_of[path], path).astype(np.int32)
 
     def path(self, tags: States, starts: NDArray[np.int64]) -> States:
-        """A path of states that stands for tags: of the first state of each."""
+        """A path of states for tags, with the first state of each tag."""
         return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
 
     def worth(self, expected: Scores) -> dict[str, Floats]:
-        """Expected number of right tags that each part of a labelling adds: for a token, the probability of its tag.
+        """Expected number of right tags for each part of a labelling: for a token, the probability of its tag.
 
-        expected: How often each score is used in the mean.
+        expected: Expected use of each score.
         """
         of_states = np.clip(expected[0], 0.0, 1.0)
         worth = of_states if self._are_tags else self.by_tag(of_states)[:, self.tag_of]
         return {expected._fields[0]: worth}
 
     def by_tag(self, probabilities: Floats) -> Floats:
-        """Probabilities of states (float64[T, S]) as those of tags (float64[T, tags])."""
+        """Probabilities of tags (float64[T, tags]) from probabilities of states (float64[T, S])."""
         return np.minimum(np.add.reduceat(probabilities, self._first, axis=1), 1.0)
 
     def expected(self, scores: Scores, worth: dict[str, Floats]) -> Scores:
-        """Scores whose best labelling is worth most."""
+        """Scores whose best labelling has the largest expected number of right tags."""
         found = {name: np.where(array > -np.inf, 0.0, -np.inf) for name, array in arrays.named(scores).items()}
         return scores._replace(**{**found, **{name: found[name] + array for name, array in worth.items()}})
 
     def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> "Distribution":
-        """The distribution of the scores of a Doc under the graph of some rules, None for none."""
+        """The distribution for the scores of a Doc under the graph of some rules (None without rules)."""
         if graph is None and not self.always_joins:
             return self.batch(scores, clamp)
         joined, starts = arrays.join_sequences(scores, clamp), np.asarray(scores.starts)
         return Distribution(self, graph or self.structure, joined, scores[0].shape[1], starts)
 
     def n_best(self, structure: Structure, scores: Any, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
-        """The n best labellings of each sequence: scores, and a path of states for each."""
+        """The n best labellings of each sequence: their scores and paths of states."""
         return structure.n_best(scores, n, clamp=clamp)
 
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
-        """The distribution for several Docs whose sequences nothing ties together: marginals and probabilities of spans."""
+        """The distribution for several Docs whose sequences no rule ties together: marginals and probabilities of spans."""
         joined = Joined(scores, clamp, np.arange(len(scores[0])))
         return Distribution(self, self.structure, joined, scores[0].shape[1], np.asarray(scores.starts))
 
     # ---------------------------------------------------------------------------------------------------- training
 
     def starts(self, docs: list[Doc]) -> NDArray[np.int64]:
-        """Where the rows of the scores of each sequence begin and end: int64[B + 1]."""
+        """Bounds of the rows of scores of each sequence: int64[B + 1]."""
         return self.model.attrs["role"].starts(DocBatch.of(docs))
 
     def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
-        """Where the rows of the scores of each Doc begin and end: int64[D + 1]."""
+        """Bounds of the rows of scores of each Doc: int64[D + 1]."""
         return DocBatch.of(docs).bounds
 
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
-        """Knowledge from the gold annotation, the alternatives and the incorrect spans."""
+        """Supervision by the gold annotation, the alternatives and the incorrect spans."""
         wrong = NO_SEGMENTS
         if keys.alternatives:
             supervision.allow_alternatives(gold, self.annotation, examples, keys.alternatives, report)
@@ -221,7 +221,7 @@ class Decoding:
         return Supervision(clamp, gold.unset, wrong, steps)
 
     def spell_spans(self, spans: Segments) -> Spelt:
-        """How single spans are spelt, and tokens outside of all (of label -1).
+        """How tags spell single spans, and tokens outside of all spans (label -1).
 
         RAISES (ValueError): CRF828 if that depends on the span before.
         """
@@ -235,7 +235,7 @@ class Decoding:
         return Spelt(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
 
     def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): If the settings of a component ask for what its model can't answer."""
+        """RAISES (ValueError): If settings of a component require an ability that its model does not have."""
         if self.model.attrs["role"].has_hidden(self.model):
             check_knows_states(pipe.name, "loss", pipe.loss)
 
@@ -246,9 +246,9 @@ class Distribution(NamedTuple):
     decoding: Decoding
     structure: Structure
     joined: Joined
-    size: int  # S, of the model
-    starts: NDArray[np.int64]  # of the sequences
-    kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that it is about; the others have no label. None for all
+    size: int  # S of the model
+    starts: NDArray[np.int64]  # where the sequences start
+    kept: Optional[NDArray[np.int64]] = None  # tokens of a Doc that take part; others have no label. None for all
 
     def marginals(self) -> Floats:
         """Probability of each tag at each token: float64[T, tags]."""
@@ -257,7 +257,7 @@ class Distribution(NamedTuple):
         return self._of_all(by_tag, 0.0)
 
     def worth(self) -> dict[str, Floats]:
-        """See `Decoding.worth`."""
+        """Expected number of right tags for each part of a labelling, see `Decoding.worth`."""
         _, expected = self.structure.expectations(self.joined.scores, clamp=self.joined.clamp)
         return {
             name: self._of_all(np.ascontiguousarray(array[self.joined.tokens, : self.size]), 0.0)
@@ -265,13 +265,13 @@ class Distribution(NamedTuple):
         }
 
     def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are given by their first token: float64[N]."""
+        """Probability of each of some spans, which are sorted by first token: float64[N]."""
         places = self.joined.tokens
         moved = Segments(places[segments.start], places[segments.end - 1] + 1, segments.label)
         return self.structure.span_probabilities(self.joined.scores, self._spans, moved, clamp=self.joined.clamp)
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
-        """All spans of at least some probability."""
+        """All spans with at least a certain probability."""
         scores, clamp = self.joined.scores, self.joined.clamp
         (begin, end, label), probabilities = self.structure.likely_spans(scores, self._spans, min_prob, clamp=clamp)
         token_at = np.full(len(scores[0]), -1)
@@ -285,14 +285,14 @@ class Distribution(NamedTuple):
         found = self.decoding.n_best(structure, self.joined.scores, n, self.joined.clamp)
         best: list[tuple[float, tuple]] = [(0.0, ())]
         for paths, log_z in zip(found, self._log_partition().tolist()):
-            # the best of the sequences so far, with the best of the next one
+            # Extend the best labellings of the sequences so far by the best ones of the next sequence
             longer = [(a + score - log_z, (*before, states)) for a, before in best for score, states in paths]
             best = sorted(longer, key=lambda item: -item[0])[:n]
         none = np.zeros(0, dtype=np.int32)
         return [(min(1.0, float(np.exp(score))), self._tags(np.concatenate([none, *parts]))) for score, parts in best]
 
     def log_probability(self, tags: States) -> float:
-        """Log probability of a labelling of one Doc."""
+        """Log probability of a labelling (int32[T]) of one Doc."""
         labelled = self.decoding.path(tags, self.starts)
         if self.kept is not None:
             if (np.delete(labelled, self.kept) >= 0).any():
@@ -312,13 +312,13 @@ class Distribution(NamedTuple):
         return log_z, log_z
 
     def sample(self, n: int, seed: int) -> States:
-        """Tags of labellings drawn: int32[n, T]."""
+        """Tags of labellings drawn from the distribution: int32[n, T]."""
         drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)
         return np.array([self._tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
 
     @property
     def _spans(self) -> SpanStates:
-        """How states spell spans, with the break as one more state if there may be any."""
+        """How states spell spans; the break, if there may be any, is one more state."""
         spans = self.decoding.spans
         if spans.continues is None or np.shape(self.joined.scores.first)[0] == self.size:
             return spans
@@ -331,15 +331,15 @@ class Distribution(NamedTuple):
         return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
 
     def _of_all(self, rows: NDArray, fill: float) -> NDArray:
-        """Rows of the tokens that take part, as rows of all tokens of the Doc."""
+        """Rows of all tokens of the Doc, from the rows of the tokens that take part; others get `fill`."""
         return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
 
 
 def check_knows_states(name: str, kind: str, given: Any) -> None:
-    """For a component whose tags have hidden states.
+    """Check a loss or an optimizer for a component whose tags have hidden states.
 
-    name (str): Of the component. kind (str): "loss" or "optimizer".
-    RAISES (ValueError): CRF347 for a loss or an optimizer that has to know the state of each token.
+    name (str): Name of the component. kind (str): "loss" or "optimizer".
+    RAISES (ValueError): CRF347 for a loss or an optimizer that needs the state of each token.
     """
     if getattr(given, "names_states", False):
         known = getattr(registry, {"loss": "losses", "optimizer": "optimizers"}[kind]).get_all()

@@ -1,4 +1,4 @@
-"""Output of earlier components that a component reads: their annotation and their vectors."""
+"""Output of earlier components that a component reads: annotation and vectors."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Optional
@@ -15,24 +15,24 @@ from thinc.api import Model
 from ..errors import Errors
 from .annotation.annotation import same_words
 
-_OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 outside of entities too
+_OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 is also a value of tokens outside of entities
 
 
 def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Callable[[Example], Doc]:
     """A function that annotates copies of the predicted Docs of examples.
 
-    Components in ``[training.annotating_components]`` before this one are applied if they are ready: rule-based, sourced or
-    frozen. Attributes that are unset after that, since their component is trained in the same run, come from the gold
+    The function applies the components in ``[training.annotating_components]`` before this one if they are ready: rule-based,
+    sourced or frozen. Attributes that are then still unset, since their component is trained in the same run, come from the gold
     annotation.
 
     nlp (Language): The pipeline, or None to use the gold annotation alone.
     name (str): This component.
-    attributes (list[str]): Token attributes that the templates read, but for those that this component writes.
-    RETURNS (Callable): From an example to the Doc.
+    attributes (list[str]): Token attributes that the templates read, except those that this component writes.
+    RETURNS (Callable): Takes an example, and returns the annotated Doc.
     """
     components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
     read = [IDS[attribute.upper()] for attribute in attributes]
-    ids = [ORTH, *read]  # two at least, for an array with two axes
+    ids = [ORTH, *read]  # at least two, so that the array has two axes
 
     def annotate(example: Example) -> Doc:
         if not components and not read:
@@ -51,7 +51,7 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
 
 
 def _unset(doc: Doc, attributes: list[int], values: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which values no component has set: bool[T, C] of uint64[T, C]. 0 may be an answer: no entity, the root of a tree."""
+    """Which values no component has set: bool[T, C], from uint64[T, C]. 0 may be a valid value: no entity, the root of a tree."""
     unset = values == 0
     for column, attribute in enumerate(attributes):
         if attribute in _OF_ENTITIES:
@@ -67,7 +67,7 @@ def annotators_that_learn(nlp: Language, name: str) -> list[str]:
 
 
 def _annotating(nlp: Language, name: str) -> list[tuple[str, Callable[[Doc], Doc], bool]]:
-    """The annotating components before one: their names, and whether they are ready."""
+    """The annotating components before this one: their names, the components, and whether they are ready."""
     annotating = nlp.config["training"].get("annotating_components") or []
     names = nlp.component_names
     before = names[: names.index(name)] if name in names else []
@@ -79,34 +79,34 @@ def _annotating(nlp: Language, name: str) -> list[tuple[str, Callable[[Doc], Doc
 
 
 class Listener(NamedTuple):
-    """Of spaCy, spacy-transformers or spacy-curated-transformers."""
+    """A listener of spaCy, spacy-transformers or spacy-curated-transformers."""
 
     node: Model
-    upstream: str  # the name of the component, or "*"
-    is_told: bool  # whether its upstream has told it the vectors of a batch to learn from
-    asks_docs: bool = True  # whether it looks for them in the Docs where it has not
+    upstream: str  # name of the component it listens to, or "*"
+    is_told: bool  # whether the upstream has sent it the vectors of a training batch
+    asks_docs: bool = True  # whether it otherwise takes vectors from the Docs
     where: str = "doc._.trf_data"
 
     def hears(self, doc: Doc) -> bool:
-        """Whether a Doc has vectors, if it needs any."""
+        """Whether a Doc has vectors, or needs none."""
         if self.where == "doc.tensor":
             return doc.tensor.size > 0 or not len(doc)
         return not len(doc) or (Doc.has_extension("trf_data") and doc._.trf_data is not None)
 
 
 def require_upstream(name: str, model: Model, nlp: Language) -> None:
-    """RAISES (ValueError): CRF960 if a listener has nothing to listen to."""
+    """RAISES (ValueError): CRF960 if no component can be the upstream of a listener."""
     heard = [id(node) for _, other in nlp.components for node in getattr(other, "listeners", ())]
     for listener in _listeners(model):
         if id(listener.node) not in heard:
-            names = nlp.component_names  # those that are frozen are disabled meanwhile
+            names = nlp.component_names  # the list includes frozen components, which are disabled during training
             before = names[: names.index(name)] if name in names else names
             values = {"upstream": listener.upstream, "before": ", ".join(before) or "none"}
             raise ValueError(Errors.CRF960.format(name=name, **values))
 
 
 def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool = False) -> None:
-    """RAISES (ValueError): CRF961, CRF962 if there are none of what the component listens to."""
+    """RAISES (ValueError): CRF961, CRF962 if the upstream of the component gave no vectors."""
     for listener in _listeners(model):
         if is_train and listener.is_told:
             continue
@@ -119,7 +119,7 @@ def require_vectors(name: str, model: Model, docs: list[Doc], *, is_train: bool 
 
 
 def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
-    """RAISES (ValueError): CRF964 if what a component listens to learns, though it shall stay as it is; CRF962."""
+    """RAISES (ValueError): CRF964 if the upstream of a component learns although it must not change; CRF962 without vectors."""
     for listener in _listeners(model):
         if listener.is_told:
             raise ValueError(Errors.CRF964.format(name=name, upstream=listener.upstream))
@@ -127,8 +127,8 @@ def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
 
 
 def with_vectors(model: Model, doc: Doc) -> Optional[Doc]:
-    """Give a Doc vectors of zeros where its component listens to some that it has not. RETURNS (Doc): None where it can't be
-    given any: those of a transformer are no simple array."""
+    """Give a Doc vectors of zeros if its component listens to vectors that the Doc does not have. RETURNS (Doc): None if that is
+    impossible: the vectors of a transformer are no simple array."""
     for listener in _listeners(model):
         if not listener.hears(doc):
             if listener.where != "doc.tensor":
@@ -137,7 +137,7 @@ def with_vectors(model: Model, doc: Doc) -> Optional[Doc]:
     return doc
 
 
-# Where the upstream is frozen
+# Advice if the upstream is frozen
 _ADVICE = {
     True: "name it in annotating_components too",
     False: "take it out of there, and set frozen = true in its own block",

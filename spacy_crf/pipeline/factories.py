@@ -1,6 +1,6 @@
-"""The factories spaCy finds by their entry points, with their default configs.
+"""The factories that spaCy finds by their entry points, with default configs.
 
-Every ``spacy.blank()`` imports this file: it imports neither numba nor anything that does until a component is made.
+Every ``spacy.blank()`` imports this file, so it imports numba, and modules that import numba, only when a component is made.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ learn_rate = 0.02
 [scorer]
 @scorers = "{scorer}.v1"
 """
-# Beside these, of semicrf_ner
+# Further defaults for semicrf_ner
 _SEGMENTS = """
 [model]
 longest_segment = null
@@ -51,7 +51,7 @@ possible_states = false
 [model.segments.features]
 @misc = "spacy_crf.segment_features.v2"
 """
-# What the docstrings of all factories end with
+# The end of the docstrings of all factories
 _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
     decode (str): "viterbi", the most probable labelling; "beam", that of a beam search; "posterior", the valid one with the best
@@ -107,7 +107,7 @@ def _text_defaults() -> Config:
     return defaults
 
 
-# Settings of the components that label tokens: what spaCy checks them against, and their defaults
+# Settings of the components that label tokens: types for spaCy's checks, and defaults
 _SETTINGS: dict[str, tuple[Any, Any]] = {
     "confidence": (bool, False),
     "decode": (str, "viterbi"),
@@ -121,17 +121,17 @@ _SETTINGS: dict[str, tuple[Any, Any]] = {
     "max_words": (int, 500_000),
 }
 _OF_TOKENS = {name: default for name, (_, default) in _SETTINGS.items()}
-_LEARNS = ("alternatives_spans_key", "incorrect_spans_key", "max_words")  # which a first stage has too
+_LEARNS = ("alternatives_spans_key", "incorrect_spans_key", "max_words")  # settings that a first stage has too
 _SHARED = {name: type_ for name, (type_, _) in _SETTINGS.items()}
 _SHARED |= {"optimizer": Optional[Optimizer], "scorer": Optional[Callable]}
 _OF_TEXTS = {name: _SHARED[name] for name in ("max_words", "optimizer", "scorer")}
 
 
 def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = None) -> Callable[[Callable], Callable]:
-    """Gives a factory the parameters that spaCy passes to it, and their documentation.
+    """Decorator that gives a factory the parameters that spaCy passes to it, and their documentation.
 
-    types: Those beside nlp, name, model and loss.
-    words: What the docstring of the shared parameters says of the component, None where it says them itself.
+    types: Types of the parameters other than nlp, name, model and loss.
+    words: Words on the component for the docstring of shared parameters; None if the factory documents them itself.
     """
     every = {"nlp": Language, "name": str, "model": Model, "loss": Any, **types}
 
@@ -146,16 +146,16 @@ def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = Non
 
 
 def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
-    """A component. What `nlp.analyze_pipes` says of a factory spaCy takes from it right after it made a component, and what ours
-    read and write is up to their settings."""
+    """Make a component. Right after that, spaCy reads the factory's metadata for `nlp.analyze_pipes`; which attributes a
+    component reads and writes depends on its settings."""
     if settings.get("second_stage") is not None:
-        from .two_stage import first_stage  # most do without
+        from .two_stage import first_stage  # most components need none
 
         plain = {name: default for name, default in _OF_TOKENS.items() if name not in _LEARNS}
         settings["second_stage"] = first_stage(make, nlp.vocab, {**settings, **plain}, settings["second_stage"])
     component = make(nlp.vocab, **settings)
     meta = replace(nlp.get_factory_meta(factory), assigns=component.assigns(), requires=component.requires())
-    Language.set_factory_meta(factory, meta)  # whatever the language, also for a pipeline that sources the component
+    Language.set_factory_meta(factory, meta)  # for every language, and also for a pipeline that sources the component
     return component
 
 
@@ -176,10 +176,9 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
 
     model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v2`, on sparse features
         (`spacy_crf.ner_features.v3` by default), on an encoder, or on both.
-    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    scheme (str): How entities are spelt as tags: "BILUO", the default, "BIO", "IOB1", or "IO", which can't tell neighbours of
-        one label apart; "auto" for BIO where the training data has few and short entities of a label, else BILUO. A saved model
-        is loaded with the scheme it was trained with.
+    loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    scheme (str): Tag scheme of entities: "BILUO", the default, "BIO", "IOB1", or "IO", which joins neighbours of one label;
+        "auto" for BIO if the training data has few and short entities per label, else BILUO. A saved model keeps its scheme.
     """
     from .components import CRFEntityRecognizer
 
@@ -204,12 +203,11 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
 
     model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v2`, on sparse features
         (`spacy_crf.tagger_features.v3` by default), on an encoder, or on both.
-    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    attribute (str): Where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels such as
-        "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built.
-    overwrite (bool): Whether values that are set already are replaced. By default they are kept, and the others are decoded
-        around them.
-    neg_prefix (str): What gold values begin with that name a wrong label: "!NN" is any label but NN. "" for nothing of the kind.
+    loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    attribute (str): Attribute where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels
+        such as "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built.
+    overwrite (bool): Whether present values are replaced. By default they are kept, and the other tokens are decoded around them.
+    neg_prefix (str): Prefix of gold values that name a wrong label: "!NN" means any label but NN. "" for no prefix.
     """
     from .components import CRFTagger
 
@@ -232,7 +230,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
 
     model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v2`, which adds features
         of whole segments (`spacy_crf.segment_features.v2` by default) to those of their tokens.
-    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
     from .components import SemiCRFEntityRecognizer
 
@@ -266,14 +264,14 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
 def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of labels that exclude each other, as `doc.cats`.
 
-    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.HiddenChain.v1`, for which order matters,
+    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.HiddenChain.v1`, which takes word order into account,
         `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`.
-    loss (Loss): What training minimises, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    threshold (float): Given to the scorer, which needs none where labels exclude each other.
+    loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
+    threshold (float): Passed to the scorer, which ignores it for labels that exclude each other.
     exclusive_classes (bool): True: each text has one label.
-    explain (bool): Whether each Doc is told which part of it speaks for its label, as `doc._.crf_hidden`. Takes twice as long.
-    max_words (int): Different words of which the component keeps what it has read, as `crf_tagger` does.
-    optimizer (Optional[Optimizer]): What the component learns by, as of `crf_tagger`.
+    explain (bool): Whether `doc._.crf_hidden` gets the evidence of each part of a Doc for its label. Takes twice as long.
+    max_words (int): Different words whose features the component caches, as in `crf_tagger`.
+    optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats".
     """
     from .crf_textcat import CRFTextClassifier

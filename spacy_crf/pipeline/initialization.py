@@ -1,4 +1,4 @@
-"""The steps that initialize a component: its labels, its features, and its corpus if that is streamed."""
+"""The steps that initialize a component: find its labels, count its features, and prepare a streamed corpus."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -33,8 +33,8 @@ from .training_data import PreparedCorpus, takes_objective, view_for
 Read = Callable[[], Iterable[Example]]
 
 LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
-_ITERATIONS = 20  # after which beginnings are compared
-_L2 = 0.1  # where the optimizer has none
+_ITERATIONS = 20  # iterations before starting points are compared
+_L2 = 0.1  # if the optimizer has no l2
 
 
 class Initialization:
@@ -79,11 +79,11 @@ class Initialization:
         self.optimizer = pipe.training.foresee(nlp)
         self.is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
         wants_whole = takes_objective(self.optimizer) and self.optimizer.wants_whole_corpus
-        self.wants_stream = self.is_streamed and wants_whole  # whether each step is to be about all of a stream
-        self.work: Any = None  # what is known of the shards, which their workers fill in
-        self.labels_cut: set[str] = set()  # labels of the texts that are cut into shards
-        self.had_labels = False  # whether there were labels before the annotation was looked at
-        self.is_done = False  # whether the rest of the steps was taken in an earlier run
+        self.wants_stream = self.is_streamed and wants_whole  # whether each step uses the whole stream
+        self.work: Any = None  # work on the shards, whose results workers fill in
+        self.labels_cut: set[str] = set()  # labels of the texts in the shards
+        self.had_labels = False  # whether there were labels before the annotation was read
+        self.is_done = False  # whether an earlier run took the remaining steps
 
     def run(self) -> None:
         """Take the steps."""
@@ -93,7 +93,7 @@ class Initialization:
                 return
 
     def steps(self) -> list[Callable[[], None]]:
-        """The steps in their order: those that every component takes, with those that its parts and its settings add."""
+        """The steps in order: steps of every component, and steps that its parts and settings add."""
         pipe, is_new = self.pipe, self.saved is None
         prepares = self.wants_stream and self.corpus is not None and pipe.is_linear and not pipe.has_encoder
         finds_optimum, is_sharded = pipe.training.finds_optimum, self.shards is not None
@@ -122,7 +122,7 @@ class Initialization:
     # ------------------------------------------------------------------------------------------------- the corpus
 
     def choose_corpus(self) -> None:
-        """RAISES (ValueError): CRF478 for shards of a stream that has no corpus of its own."""
+        """RAISES (ValueError): CRF478 for shards of a stream without its own corpus."""
         pipe = self.pipe
         pipe.expect_kernels(needed.TRAINING if takes_objective(self.optimizer) else needed.PREDICTION)
         if self.corpus is not None:
@@ -135,14 +135,14 @@ class Initialization:
                 pipe.warn(Warnings.CRFW404, optimizer=type(self.optimizer).__name__)
 
     def check_annotators(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF410 if components annotate that are trained in the same run."""
+        """RAISES (ValueError): CRF410 if annotating components are trained in the same run."""
         others = annotators_that_learn(self.nlp, self.pipe.name)
         if others:
             values = {"optimizer": type(optimizer).__name__, "others": ", ".join(map(repr, others))}
             raise ValueError(Errors.CRF410.format(name=self.pipe.name, **values))
 
     def check_corpus(self) -> None:
-        """From now on a corpus without texts ends in an error that says why."""
+        """From now on, raise an error with the reason if the corpus has no texts."""
         validate_get_examples(self.read, f"{type(self.pipe).__name__}.initialize")
         check_lexeme_norms(self.pipe.vocab, self.pipe.name)
         get_examples = self.read
@@ -158,14 +158,14 @@ class Initialization:
         self.read = read
 
     def as_in_training(self) -> Iterator[Example]:
-        """Examples whose predicted Docs are annotated as `nlp.update` does it."""
+        """Examples whose predicted Docs are annotated as in `nlp.update`."""
         annotate = annotator(self.nlp, self.pipe.name, [])
         for example in self.read():
             doc = annotate(example)
             yield example if doc is example.predicted else Example(doc, example.reference)
 
     def prepare_corpus(self) -> None:
-        """Keep what training needs to know of the corpus: every step is about all of it."""
+        """Prepare the whole corpus for training, since every step uses all of it."""
         announcements.info("%s: reading the features of the corpus that every step is about", self.pipe.name)
         self.pipe.training.corpus = PreparedCorpus(self.pipe, self.as_in_training(), view_for(self.optimizer))
 
@@ -175,7 +175,7 @@ class Initialization:
         self.work = self.shards.begin(self.pipe, self.nlp, self.optimizer, goes_on=self.saved is not None)
 
     def cut_shards(self) -> None:
-        """Cut the corpus. Labels are noted on the way, since reading millions of texts once more takes minutes."""
+        """Cut the corpus, and collect the labels on the way, since reading millions of texts again takes minutes."""
 
         def examples() -> Iterator[Example]:
             for example in self.as_in_training():
@@ -194,7 +194,7 @@ class Initialization:
     # ------------------------------------------------------------------------------------------- labels and lists
 
     def find_labels(self) -> None:
-        """RAISES (ValueError): CRF403 if there are none."""
+        """RAISES (ValueError): CRF403 if there are no labels."""
         pipe = self.pipe
         if self.saved is not None:
             pipe.from_disk(self.saved)
@@ -202,13 +202,13 @@ class Initialization:
         for label in sorted(self.labels_cut or labels_of(pipe, self.read())) if self.labels is None else self.labels:
             pipe.add_label(label)
         if not pipe.labels:
-            # What `nlp.initialize` makes up where it is given no texts
+            # The texts that `nlp.initialize` makes up if it gets none
             are_made_up = [[token.text for token in eg.reference] for eg in self.read()] == [["x", "y", "z"]]
             if not (pipe.annotation.may_have_no_labels and are_made_up):
                 raise ValueError(Errors.CRF403.format(name=pipe.name))
 
     def forget(self) -> None:
-        """A component that does not go on begins anew."""
+        """Reset a component that does not continue from earlier training."""
         self.pipe.choose_settings(self.read)
         self.pipe.check_settings()
         self.pipe.training.continuation = None
@@ -238,7 +238,7 @@ class Initialization:
     def read_lists(self) -> None:
         """Read the gazetteers, clusters and vectors of words that templates name.
 
-        RAISES (ValueError): CRF944 for those that no template reads, CRF950 for others than those of the weights that stay.
+        RAISES (ValueError): CRF944 for lists that no template reads, CRF950 for lists other than those of kept weights.
         """
         pipe, stores = self.pipe, self.pipe.feature_stores
         own = f"[initialize.components.{pipe.name}]"
@@ -271,7 +271,7 @@ class Initialization:
     def _of_words(
         self, what: str, template: str, settings: str, given: Any, known: Any, are_read: bool, read: Callable
     ) -> Any:
-        """Clusters or vectors of words: those that the config names, or the model has; None if no template reads any."""
+        """Clusters or vectors of words: those that the config names, or those of the model; None if no template reads any."""
         name = self.pipe.name
         if not are_read:
             if given is not None:
@@ -285,7 +285,7 @@ class Initialization:
     # ---------------------------------------------------------------------------------------- features and weights
 
     def learn_first_stage(self) -> None:
-        """RAISES (ValueError): CRF815 if components annotate that are trained in the same run; CRF811."""
+        """RAISES (ValueError): CRF815 if annotating components are trained in the same run; CRF811."""
         pipe = self.pipe
         others = [] if self.nlp is None else annotators_that_learn(self.nlp, pipe.name)
         if others:
@@ -297,12 +297,12 @@ class Initialization:
         pipe.first_stage.learn(pipe, self.as_in_training)
 
     def count_features(self) -> None:
-        """Count features, here or by the workers of shards. Without annotation features of later texts will be added."""
+        """Count features, in this process or by the workers of shards. Without annotation, later texts add features."""
         pipe, work = self.pipe, self.work
         if work is not None and work.count(pipe, self.had_labels):
             return
         if not count(pipe, self.read, self.nlp if work is None else None, self.had_labels):
-            # At most labels, as `nlp.initialize()` without examples has them
+            # There are labels but no features, as after `nlp.initialize()` without examples
             pipe.warn(Warnings.CRFW412, n=len(pipe.labels))
             pipe.training.new_features = set()
 
@@ -347,8 +347,8 @@ class Initialization:
         announcements.info("%s: %d of %d words of the training data are in %s (%.1f %%)", name, found, n, what, share)
 
     def choose_beginning(self) -> None:
-        """Take some iterations of L-BFGS from each seed of a model that restarts, and begin where the objective is least then."""
-        from ..optimizers.lbfgs import LBFGS  # prediction does without
+        """For a model with restarts: run some iterations of L-BFGS from each seed, and start from the lowest objective."""
+        from ..optimizers.lbfgs import LBFGS  # prediction does not need it
 
         pipe, model = self.pipe, self.pipe.model
         if pipe.training.new_features is not None:
@@ -374,8 +374,8 @@ class Initialization:
         announcements.info(text, pipe.name, seed, _ITERATIONS, best, min(others), max(others))
 
     def find_optimum(self) -> None:
-        """Train the member of a pool whose objective has an optimum, its sparse features, by the component's own optimizer. From
-        then on it rests, and the encoder learns. Texts that are held out count nothing."""
+        """Train the sparse features of a pool, whose objective has an optimum, by the component's own optimizer. Afterwards this
+        member is fixed, and the encoder learns. Held-out texts do not count."""
         pipe, pool, optimizer = self.pipe, self.pipe.model, self.pipe.optimizer
         if pipe.training.new_features is not None:
             return
@@ -392,7 +392,7 @@ class Initialization:
         optimizer.forget(pipe.name)
         while optimizer.stop_reason(pipe.name) is None:
             optimizer.step(objective, key=pipe.name)
-        optimizer.forget(pipe.name)  # it takes much memory
+        optimizer.forget(pipe.name)  # its state takes much memory
         pipe.forget_scores()
         pool.attrs["role"].at_rest = 1
 
@@ -400,8 +400,8 @@ class Initialization:
 def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labels: bool) -> bool:
     """Count the features of a corpus.
 
-    RETURNS (bool): Whether anything is annotated, if there are texts.
-    RAISES (ValueError): CRF431 if nothing is annotated, and nobody named labels.
+    RETURNS (bool): Whether any token is annotated; None without texts.
+    RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
     report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
     n_tags = len(pipe.tags())
@@ -410,7 +410,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something, was_read, n_docs
         was_read = True
-        # Without labels there is nothing to count, but neural layers want to see a text
+        # Without labels there is nothing to count, but neural layers need a text for their initialization
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             docs = [annotate(example) for example in examples]
             n_docs += len(docs)
@@ -437,7 +437,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
 
 
 def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
-    """Gives the predicted Docs of examples what the component's features read of components before it."""
+    """A function that gives the predicted Docs of examples the annotation of earlier components that features read."""
     read = pipe.token_attributes
     if not read:
         return lambda example: example.predicted
@@ -445,9 +445,9 @@ def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Ex
 
 
 def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
-    """The folder of the component to start from, None for none.
+    """The folder of the saved component `start_from`, None for none.
 
-    RAISES (ValueError): CRF670 if there is none at this path.
+    RAISES (ValueError): CRF670 if the path has no such component.
     """
     if start_from is None:
         return None
@@ -461,9 +461,9 @@ def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
 
 
 def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
-    """Why a corpus has no texts, by what the config says of it.
+    """Why a corpus has no texts, according to the config.
 
-    has_own (bool): Whether it is [initialize.components.NAME.corpus].
+    has_own (bool): Whether the corpus is [initialize.components.NAME.corpus].
     """
     config = {} if nlp is None else nlp.config.interpolate()
     section = config.get("training", {}).get("train_corpus") or ""
@@ -488,14 +488,14 @@ def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
 
 
 def _unread(pipe: LabelPipe) -> set[str]:
-    """Attributes of tokens and extensions (as "ext:NAME") that a component's templates read and that other components set."""
+    """Token attributes and extensions (as "ext:NAME") that a component's templates read and other components set."""
     names = {name for features in pipe.feature_stores for name in features.feature_set.extensions}
-    # A getter, or a default, gives every Doc a value
+    # With a getter or a default, every Doc has a value
     extensions = {f"ext:{name}" for name in names if not any(x is not None for x in Token.get_extension(name)[:3])}
     return {name for name in pipe.token_attributes if name not in ("norm", "lang", "spacy")} | extensions
 
 
 def _found(doc: Doc, attributes: set[str]) -> set[str]:
-    """Attributes that a Doc has."""
+    """The given attributes that a Doc has."""
     extensions = {f"ext:{key[1]}" for key in doc.user_data if key[0] == "._."}
     return {name for name in attributes if name in extensions or (":" not in name and doc.has_annotation(name.upper()))}

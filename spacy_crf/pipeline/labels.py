@@ -1,7 +1,7 @@
-"""Labels of a component, the features that its model reads, and the Docs that it is given: the base of all components.
+"""The base of all components: labels, the features that the model reads, and batches of Docs.
 
-A component is read in four files: this one, ``prediction.py``, ``training.py`` and ``saving.py``. Its annotation
-(``annotation/``) reads and writes labels, its `Decoding` knows the structure, its `Training` how it learns.
+The code of a component is in four files: this one, ``prediction.py``, ``training.py`` and ``saving.py``. Its annotation
+(``annotation/``) reads and writes labels, its `Decoding` handles the structure, its `Training` handles learning.
 """
 
 import reprlib
@@ -29,16 +29,16 @@ from .decoding import Decoding
 from .earlier_components import require_vectors
 from .parts import Parts
 
-# A batch. Tokenizing and predicting take turns, and each finds the caches full of the other's: that speaks for large batches. But
-# the scores of their tokens should stay in the cache, and each Doc is a dozen containers: those that outlive two searches of
-# Python's garbage collector count as old, and with a quarter more of old objects it searches all that spaCy has loaded. With 512
-# Docs, and those before them still there, that took a fifth of the time of short texts.
+# Size of a batch. Tokenizing and predicting alternate, and each evicts the other's data from the caches, so large batches are
+# better. But the scores of their tokens should stay in the cache, and each Doc consists of a dozen containers: containers that
+# survive two garbage collections count as old, and when old objects grow by a quarter, Python searches all that spaCy has loaded.
+# With 512 Docs, and the earlier ones still alive, that took a fifth of the time of short texts.
 _MOST_TOKENS = 1 << 14
 _MOST_DOCS = 256
 
 
-# By what has labels: where the class is that decodes, which is imported when a component is made, and architectures. Nodes of
-# models may bring others
+# By the kind of labelled things: the module and class of the decoding, imported when a component is made, and the architectures.
+# Nodes of models may name other classes
 _DECODINGS = {
     "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
     "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
@@ -47,22 +47,22 @@ _DECODINGS = {
 
 
 class LabelPipe(TrainablePipe):
-    """Base of all components: a model, an annotation, a loss, and the labels.
+    """Base of all components, with a model, an annotation, a loss, and labels.
 
-    model (Model): From Docs to the scores of a structure.
-    annotation (Annotation): Where labels are read and written.
-    loss (LabelledLoss): What training minimises.
-    optimizer (Optimizer): Used instead of the one in [training.optimizer], if there is one; see `Training.optimizer_for`.
-    max_words (int): Different words of which is kept what templates read, and in prediction their scores.
-    settings: Others that are saved.
+    model (Model): Computes the scores of a structure from Docs.
+    annotation (Annotation): Reads and writes labels.
+    loss (LabelledLoss): Loss that training minimises.
+    optimizer (Optimizer): Used instead of [training.optimizer] if given; see `Training.optimizer_for`.
+    max_words (int): Different words whose attributes, and in prediction whose scores, are cached.
+    settings: Further settings that are saved.
     """
 
-    labelled = "tokens"  # what has labels, see `Decoding`
-    # Settings that say what weights mean: those of a saved component are to be those of the config
+    labelled = "tokens"  # the kind of labelled things, see `Decoding`
+    # Settings that determine the meaning of weights: a saved component and the config must agree on them
     meaning: tuple[str, ...] = ()
-    first_stage: Any = None  # what labels a Doc first, for templates that read stage:NAME
+    first_stage: Any = None  # labels Docs for templates that read stage:NAME
     training: Any  # see `training.Training`
-    rules_train = False  # whether rules hold in training
+    rules_train = False  # whether rules apply in training
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class LabelPipe(TrainablePipe):
         possible = optimizer is None or isinstance(optimizer, Optimizer)
         checks.expect(possible, owner, "optimizer", optimizer, "an optimizer")
         checks.expect(scorer is None or callable(scorer), owner, "scorer", scorer, "a scorer")
-        # Whether optimizers can be given the objective: all scores are sums of weights
+        # Whether optimizers can use the objective: all scores are sums of weights
         self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
         self.has_encoder = model.has_ref("tok2vec")
         self.is_pool = isinstance(model.attrs["role"], PoolNode)
@@ -114,7 +114,7 @@ class LabelPipe(TrainablePipe):
 
     @property
     def owner(self) -> str:
-        """As messages about settings and arguments name it."""
+        """Name of the component in messages about settings and arguments."""
         return f"Component '{self.name}'"
 
     warn, warn_once = Parts.warn, Parts.warn_once  # with the component's `name` and `told`
@@ -128,7 +128,7 @@ class LabelPipe(TrainablePipe):
 
     @property
     def label_data(self) -> list[str]:
-        """The labels, as `spacy init labels` writes them and `initialize` takes them."""
+        """The labels, as `spacy init labels` writes them and `initialize` reads them."""
         return list(self.labels)
 
     def tags(self) -> list[str]:
@@ -139,7 +139,7 @@ class LabelPipe(TrainablePipe):
         """Add a label. A trained model keeps what it has learned; the weights of the new label are zero.
 
         label (str): Any string but the empty one.
-        RETURNS (int): 0 if the label was there, otherwise 1.
+        RETURNS (int): 0 if the component had the label already, otherwise 1.
         """
         self.annotation.check_label(label)
         if label in self.cfg["labels"]:
@@ -149,7 +149,7 @@ class LabelPipe(TrainablePipe):
             self._labels_changed()
             if self.is_initialized:
                 self.model.attrs["role"].resize(self.model, self.decoding.n_states)
-        except ValueError:  # the model has no place for it
+        except ValueError:  # the model cannot take another label
             self.cfg["labels"].remove(label)
             self._labels_changed()
             raise
@@ -169,10 +169,10 @@ class LabelPipe(TrainablePipe):
             self.loss = self.loss.bind(self.decoding.state_labels)
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
-        """Settings that are left to the training data, whose labels are known."""
+        """Choose settings that are left to the training data, after its labels are known."""
 
     def check_settings(self) -> None:
-        """RAISES (ValueError): If settings don't fit the labels, which are known now."""
+        """RAISES (ValueError): If settings do not fit the labels; called when the labels are known."""
         if hasattr(self.loss, "check_labels"):
             self.loss.check_labels()
         self.model.attrs["role"].check_labels(self.model, self.annotation.tag_labels(), self.name)
@@ -182,16 +182,16 @@ class LabelPipe(TrainablePipe):
         return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, None, self.cfg, self.told)
 
     def rules(self) -> Any:
-        """The rules that labellings keep, compiled against the labels; None without rules."""
+        """The rules that labellings keep, compiled for the labels; None without rules."""
         return None
 
     @property
     def is_initialized(self) -> bool:
-        """Whether it has weights, of which it can predict, or go on learning."""
+        """Whether the component has weights, so that it can predict or continue learning."""
         return bool(self.model.has_dim("nO"))
 
     def require_ready(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): CRF402 for a component without weights; CRF962 for Docs without the vectors that it needs."""
+        """RAISES (ValueError): CRF402 for a component without weights; CRF962 for Docs without vectors that it needs."""
         if not self.model.has_dim("nO"):
             self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
@@ -202,12 +202,12 @@ class LabelPipe(TrainablePipe):
 
     @property
     def sparse_features(self) -> Optional[EmissionFeatures]:
-        """The features of tokens, None where there are none."""
+        """The features of tokens; None for models without any."""
         return self.model.get_ref("emissions").attrs.get("features") if self.model.has_ref("emissions") else None
 
     @property
     def feature_stores(self) -> list[Any]:
-        """Everything of the model that has templates."""
+        """All parts of the model that have templates."""
         return [value for node in self.model.walk() for value in node.attrs.values() if hasattr(value, "feature_set")]
 
     @property
@@ -217,13 +217,13 @@ class LabelPipe(TrainablePipe):
 
     @property
     def asks_functions(self) -> bool:
-        """Whether functions or extensions give features, which may say something else at the next step."""
+        """Whether functions or extensions provide features, which may change from step to step."""
         return any(features.asks_functions for features in self.feature_stores)
 
     def _connect_stages(self) -> None:
-        """Lets the templates read what a first stage says.
+        """Connect templates that read stage:NAME with the first stage.
 
-        RAISES (ValueError): CRF810 if they do, and there is none; CRF811 if there is one, and none of them does.
+        RAISES (ValueError): CRF810 if there are such templates but no first stage; CRF811 for a first stage without any.
         """
         stores, first = self.feature_stores, self.first_stage
         if first is not None:
@@ -239,12 +239,12 @@ class LabelPipe(TrainablePipe):
             raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
 
     def forget_scores(self) -> None:
-        """The weights were changed in place."""
+        """Forget cached scores, after weights were changed in place."""
         for features in self.feature_stores:
             features.forget_scores()
 
     def expect_kernels(self, by_structure: Mapping[str, Counter[str]]) -> None:
-        """Announce the kernels that the component is going to call, if its features are those of tokens."""
+        """Announce the kernels that the component will call, if its features are those of tokens."""
         if self.sparse_features is not None and not self.has_encoder:
             announcer.expect(by_structure.get(self.model.name, Counter()))
 
@@ -253,7 +253,7 @@ class LabelPipe(TrainablePipe):
         return self.annotation.assigns
 
     def requires(self) -> list[str]:
-        """Attributes of earlier components that its templates read, as `nlp.analyze_pipes` names them."""
+        """Attributes of earlier components that the templates read, as `nlp.analyze_pipes` names them."""
         read = ["is_sent_start" if name == "sent_start" else name for name in self.token_attributes]
         extensions = dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.extensions)
         return [
@@ -267,7 +267,7 @@ class LabelPipe(TrainablePipe):
         """Process a stream of Docs in batches.
 
         stream (Iterable[Doc]): The Docs.
-        batch_size (int): Most Docs in a batch; more than 256 together are no faster, and of long ones fewer.
+        batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
         YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
@@ -277,14 +277,14 @@ class LabelPipe(TrainablePipe):
                 yield from docs
             except Exception as error:
                 handle_error(self.name, self, docs, error)
-            del docs  # before others are made
+            del docs  # before the next Docs are made
 
 
 def batches(name: str, docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
-    """Batches of at most `batch_size` Docs, each ended by the Doc that makes it large enough.
+    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough.
 
-    name (str): The component, for the message.
-    RAISES (ValueError): CRF479 if something in `docs` is no Doc.
+    name (str): Name of the component, for the message.
+    RAISES (ValueError): CRF479 if an item of `docs` is no Doc.
     """
     batch, size, most = [], 0, min(batch_size, _MOST_DOCS)
     for doc in only_docs(name, docs):

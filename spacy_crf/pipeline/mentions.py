@@ -19,7 +19,7 @@ _OWNER = "spacy_crf.mentions.v1"
 
 class Word(NamedTuple):
     text: str
-    space: bool  # behind it
+    space: bool  # whether a blank follows
     entity: str = ""  # a tag in IOB2; empty for missing annotation
     tag: str = ""
     sent_start: int = 0
@@ -38,11 +38,11 @@ def mentions(
     """An augmenter that adds copies of each text in which all entities are redrawn among mentions of their label
     (``spacy_crf.mentions.v1``). The same text always gets the same copies.
 
-    path (str): The .spacy file, or folder, whose mentions are drawn: the training data.
+    path (str): The .spacy file or folder from which mentions are drawn: the training data.
     copies (int): Copies of each text. Copies without another mention are left out.
     gazetteers (dict): By label, a file with a mention on each line.
-    gazetteer_share (float): How many of the mentions of a label with a gazetteer come from there.
-    seed (int): Of the random numbers.
+    gazetteer_share (float): Share of the mentions that come from the gazetteer, for labels with a gazetteer.
+    seed (int): Seed of the random numbers.
     """
     checks.expect(checks.is_path(path), _OWNER, "path", path, "the path of training data")
     lists = checks.table(_OWNER, "gazetteers", gazetteers, "paths", checks.is_path)
@@ -60,7 +60,7 @@ def mentions(
         (own, listed), words = read[0], _words(example.reference)
         draws = random.Random(f"{seed} {example.reference.text}")
         if example.reference.spans or not any(word.entity[:1] == "B" for word in words):
-            return  # other annotation would have to be moved too
+            return  # other annotation would have to be moved as well
         for _ in range(copies):
             redrawn = _redrawn(words, own, listed, share, draws)
             if [word.text for word in redrawn] != [word.text for word in words]:
@@ -109,7 +109,7 @@ def _sent_start(token: Token) -> int:
 
 
 def _example(nlp: Language, like: Example, words: list[Word]) -> Example:
-    """An Example of other words, tokenized as another one is."""
+    """An Example with other words, tokenized like another Example."""
     texts, spaces, entities, tags, sent_starts = map(list, zip(*words))
     sent_starts = sent_starts if like.reference.has_annotation("SENT_START") else None
     entities = [entity or None for entity in entities]  # None where annotation is missing

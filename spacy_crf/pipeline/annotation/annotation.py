@@ -1,4 +1,4 @@
-"""The base of all annotations: where a component reads and writes labels, and the report of gold annotation without use."""
+"""Base of all annotations, which define where components read and write labels; and the report of unusable gold annotation."""
 
 import copy
 import logging
@@ -27,7 +27,7 @@ Bound = TypeVar("Bound", bound="Annotation")
 
 
 class GoldReport:
-    """Collects what of the gold annotation could not be used, to say it once."""
+    """Collects gold annotation that cannot be used, in order to report it once."""
 
     def __init__(self) -> None:
         self._places: dict[str, list[str]] = {}
@@ -40,11 +40,11 @@ class GoldReport:
             self._places.setdefault(problem, []).append(place)
 
     def add_span(self, span: Span, key: str, problem: str) -> None:
-        """About one in ``doc.spans[key]``."""
+        """Add a problem with a span in ``doc.spans[key]``."""
         self.add(f"spans in doc.spans['{key}'] {problem}", place_of(span))
 
     def log_once(self, name: str) -> None:
-        """Log the problems of the first of several readings of a corpus."""
+        """Log the problems of the first of several passes over a corpus."""
         if not self._is_logged:
             self.log(name)
             self._is_logged = True
@@ -56,58 +56,56 @@ class GoldReport:
 
 
 def place_of(span: Span) -> str:
-    """Names a span in a report."""
+    """Name of a span in a report."""
     return f"'{span.text}' ({span.label_}) in '{span.doc.text[:40]}'"
 
 
 class Supervision(NamedTuple):
-    """Knowledge about the labelling of a batch of Docs, from its annotation. Alternatives and wrong spans change the first two
-    arrays in place."""
+    """What the annotation of a batch of Docs says about its labelling. Alternatives and wrong spans change the first two arrays
+    in place."""
 
-    # What is allowed; `Annotation.gold` gives it in the tags in which annotation is read, see `Scheme.spell`
+    # Labellings that are allowed; `Annotation.gold` gives them in the tags in which annotation is read, see `Scheme.spell`
     clamp: Any
     unset: NDArray[np.bool_]  # [T] tokens without annotation
-    wrong: Segments = NO_SEGMENTS  # spans that no labelling has, beside what the clamp leaves out
-    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling takes, see `Scheme.spell`
-    # Spans that the annotation allows beside others, where the model looks at spans
+    wrong: Segments = NO_SEGMENTS  # spans that no labelling may have and the clamp does not exclude
+    steps: NDArray[np.int64] = NO_STEPS  # steps between tags that no labelling may take, see `Scheme.spell`
+    # Spans that the annotation allows besides others, for models that score spans
     alternatives: Segments = NO_SEGMENTS
-    soft: Optional["SoftLabelling"] = None  # of a teacher
+    soft: Optional["SoftLabelling"] = None  # soft labels of a teacher
 
 
 class Mention(NamedTuple):
-    """Something with a label in a text."""
+    """A labelled span or token of a text."""
 
-    start: int  # characters
+    start: int  # in characters
     end: int
     label: str
-    probability: Optional[float] = None  # that a component gave it
+    probability: Optional[float] = None  # given by the component
 
     @property
     def place(self) -> tuple[int, int, str]:
-        """Equal for an annotated mention and the same mention found."""
+        """Start, end and label: equal for an annotated mention and the same mention found."""
         return self[:3]
 
 
 class Annotation:
-    """The meaning of a component's annotation: where labels are read and written, and how they are spelt as tags. It is bound to
-    labels, and does not change. `Entities` says what each question is; `TokenTags` answers them too:
+    """Defines where a component reads and writes labels, and how tags spell them. An annotation is bound to labels and immutable.
+    `Entities` documents these methods, `TokenTags` has them too:
 
-        path                                              how labels are spelt
-        span_tags tells_alone continuing_tags             how the annotation of training is read as tags
-        gold_labels gold is_gold fingerprint mentions …   what reference Docs say
-        preset settle clamp refused_beside write          what Docs bring to prediction, and get from it
-        look_for_lost                                     what they don't get, for what they bring
+        path how tags spell labels span_tags tells_alone continuing_tags how training annotation is read as tags gold_labels gold
+        is_gold fingerprint mentions … the annotation of reference Docs preset settle clamp refused_beside write annotation
+        present in prediction, and output look_for_lost output lost because of present annotation
     """
 
     writes: tuple[str, ...] = ()  # token attributes
-    found: str  # what is found, in messages
-    spans_are_tokens: bool  # whether each token of a span is one by itself
-    scores_prefix: str  # in the names of scores
-    needs_neighbours = False  # whether the tags of a span depend on what is in front of it
-    may_have_no_labels = False  # whether a component can begin without any
-    outside = frozenset([""])  # what names no label in gold annotation
+    found: str  # name of the labelled things, in messages
+    spans_are_tokens: bool  # whether each token of a span is a span of its own
+    scores_prefix: str  # prefix of the names of scores
+    needs_neighbours = False  # whether the tags of a span depend on the span before
+    may_have_no_labels = False  # whether a component can begin without labels
+    outside = frozenset([""])  # values of gold annotation that name no label
 
-    name: str  # of the component
+    name: str  # name of the component
     vocab: Vocab
     labels: tuple[str, ...] = ()
 
@@ -120,25 +118,25 @@ class Annotation:
         return bound
 
     def _tabulate(self) -> None:
-        """Makes what prediction looks up."""
+        """Compute the tables that prediction looks up."""
 
     def introduce(self, vocab: Vocab) -> None:
-        """Makes the labels known to the vocabulary of Docs that come from elsewhere."""
+        """Add the labels to the vocabulary of Docs of another pipeline."""
         for label in self.labels:
             vocab.strings.add(label)
 
     def spelled(self, value: int, docs: Iterable[Doc]) -> str:
-        """The text of a hash that was read from one of the Docs, whose vocabularies need not be the component's."""
+        """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""
         vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
         return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
 
     def label_indices(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Positions of labels given by their hashes, -1 for 0 and for unknown ones."""
+        """Positions of labels from their hashes: int64[N], -1 for 0 and for unknown hashes."""
         distinct, inverse = np.unique(hashes, return_inverse=True)
         known = np.array([self._index.get(int(value), -1) for value in distinct], dtype=np.int64)
         return known[inverse] if len(distinct) else np.zeros(0, dtype=np.int64)
 
-    # ------------------------------------------ as tags: the labels themselves, unless an annotation spells them otherwise
+    # --------------------------------------- as tags: the labels themselves, unless an annotation overrides the methods
 
     def tags(self) -> list[str]:
         """Names of the tags, in the order of the scores."""
@@ -158,11 +156,11 @@ class Annotation:
         return SpanStates.even(np.zeros((len(self.labels), len(self.labels)), dtype=bool), len(self.labels))
 
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
-        """The component's tags that annotation allows, and the steps that it rules out, see `Scheme.spell`."""
+        """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
         return allowed, NO_STEPS
 
     def check_label(self, label: Any) -> None:
-        """RAISES (ValueError): CRF020 for what can't be a label."""
+        """RAISES (ValueError): CRF020 for a value that cannot be a label."""
         is_text = isinstance(label, str) and label and label == label.encode("utf8", "ignore").decode("utf8")
         must = "a string that is not empty and can be saved as UTF-8"
         checks.expect(is_text, f"Component '{self.name}'", "a label", label, must)
@@ -172,20 +170,20 @@ class Annotation:
         raise NotImplementedError
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
-        """The mentions of the reference, and those of the predicted Doc where the reference is annotated."""
+        """Mentions in the reference, and mentions in the predicted Doc where the reference is annotated."""
         raise NotImplementedError
 
     def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
-        """Probability of each span found, and whether it is right; none of those whose gold annotation is missing."""
+        """Probability of each span that was found, and whether the span is right; spans without gold annotation are left out."""
         gold, found = self.mentions(example)
         places = {mention.place for mention in gold}
         for mention in found:
             yield mention.probability, mention.place in places
 
     def look_for_lost(self, parts: Any, docs: Any, scores: Any, preset: NDArray[np.uint64]) -> None:
-        """Warns if another component of ours has put something where this one would find something else.
+        """Warn if another component of this package has annotated tokens where this one would find something else.
 
-        scores: What the model of the component says of the Docs.
+        scores: Scores of the Docs by the component's model.
         """
 
     @property

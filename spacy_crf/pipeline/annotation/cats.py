@@ -12,7 +12,7 @@ from .annotation import Annotation, GoldReport, Mention, Starts, Supervision
 
 
 class Cats(Annotation):
-    """Exclusive labels: a label is annotated by 1 and ruled out by 0; where one is annotated the others need not be named."""
+    """One label per text: 1 marks the label of a text, 0 marks wrong labels. Beside a 1, other labels may be left out."""
 
     found = "a label"
     spans_are_tokens = False
@@ -26,7 +26,7 @@ class Cats(Annotation):
         return set(doc.cats)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        """RAISES (ValueError): CRF465 for several labels of a text, CRF466 for values that are neither 0 nor 1."""
+        """RAISES (ValueError): CRF465 for a text with several labels, CRF466 for a value that is neither 0 nor 1."""
         allowed = np.ones((len(examples), len(self.labels)), dtype=bool)
         for of_text, example in zip(allowed, examples):
             doc = example.reference
@@ -46,7 +46,7 @@ class Cats(Annotation):
         return Supervision(allowed, allowed.all(axis=1))
 
     def label_of(self, doc: Doc) -> "str | None":
-        """The label that a text is annotated with, None for none."""
+        """The annotated label of a text, None for none."""
         named = [label for label, value in doc.cats.items() if value == 1.0]
         if len(named) > 1:
             raise ValueError(Errors.CRF465.format(name=self.name, labels=", ".join(named), text=doc.text[:40]))

@@ -26,26 +26,26 @@ if TYPE_CHECKING:
     from ..preset_annotation import PresetAnnotation
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
-_IS_PRESET = 1  # the bit that INSIDE and BEGIN have
+_IS_PRESET = 1  # bit that INSIDE and BEGIN share
 
-# Entities that a component does not set because another one of ours has set others there: ``doc.ents`` has none that overlap
-_MOST_DOCS = 1000  # in which `Entities.look_for_lost` looks for them: that takes as long as predicting them
-_LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # Docs of each component in which it has looked
-# Of each component, the last batch and the labels
+# For the warning about entities that a component cannot set because another component of this package has set overlapping ones
+_MOST_DOCS = 1000  # Docs in which `Entities.look_for_lost` searches: that takes as long as predicting
+_LOOKED_AT: "WeakKeyDictionary[Entities, int]" = WeakKeyDictionary()  # number of Docs searched so far
+# For each component, its last batch and labels
 _LATEST: dict[str, tuple["ReferenceType[Doc]", tuple[str, ...]]] = {}
 
 
 class Entities(Annotation):
-    """Entities that a Doc has already are kept. Entities end where a sentence is known to end.
+    """Named entities of a Doc. Entities that a Doc has already are kept. Entities end where a sentence is known to end.
 
-    scheme (Scheme): How entities are spelt as tags.
+    scheme (Scheme): The tag scheme of entities.
     """
 
     writes = ("ent_iob", "ent_type")
     found = "an entity"
     spans_are_tokens = False
     scores_prefix = "ents"
-    may_have_no_labels = True  # then it finds nothing
+    may_have_no_labels = True  # a component without labels finds nothing
     outside = frozenset(["", "O"])
 
     def __init__(self, scheme: Scheme):
@@ -54,7 +54,7 @@ class Entities(Annotation):
 
     def _tabulate(self) -> None:
         hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
-        # `ent_iob` (where the tag alone tells it) and `ent_type` of each tag
+        # `ent_iob` (if the tag alone determines it) and `ent_type` of each tag
         types = hashes[self.scheme.label_of_tag(len(self.labels))]
         self._annotation_of_tag = np.stack([self.scheme.iob_of_tag(len(self.labels)), types], axis=1)
 
@@ -78,7 +78,7 @@ class Entities(Annotation):
         return _span_states(self.scheme, len(self.labels))
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
-        """Tags of the labelling that consists of these spans: int32[T], -1 where a token needs a span and has none."""
+        """Tags of the labelling with exactly these spans: int32[T], -1 where a token needs a span but has none."""
         iob, label = np.full(int(starts[-1]), OUTSIDE), np.zeros(int(starts[-1]), dtype=np.int64)
         tokens = ranges(segments.start, segments.end)
         iob[tokens], label[tokens] = INSIDE, np.repeat(segments.label, segments.end - segments.start)
@@ -88,7 +88,7 @@ class Entities(Annotation):
     # ---------------------------------------------------------------------------------------------------- in training
 
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
-        """Tags of a span as annotation is read, "" and "O" for none: int64[length]; None for an unknown label."""
+        """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
         if label in self.outside:
             return np.zeros(length, dtype=np.int64)
         if label not in self.labels:
@@ -98,11 +98,11 @@ class Entities(Annotation):
         return self.scheme.reading.encode(iob, labels, np.array([0, length])).astype(np.int64)
 
     def tells_alone(self, length: int) -> bool:
-        """Whether each tag of a span, by itself, says all there is to say of its token."""
+        """Whether each tag of a span of this length fully describes its token, without its neighbours."""
         return length == 1 and bool(self.scheme.closes)  # U-PER
 
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
-        """Tags that, behind this one, go on with its span: bool[S]."""
+        """Tags that continue the span of this tag directly after it: bool[S]."""
         return self.scheme.reading.continues(len(self.labels))[tag]
 
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
@@ -110,7 +110,7 @@ class Entities(Annotation):
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """Labels of a Doc's gold annotation."""
-        iob, types = read_attributes([doc], _ENTITY).T  # without Spans, which took longer than all features of the Doc
+        iob, types = read_attributes([doc], _ENTITY).T  # reading Spans took longer than all features of the Doc
         labels = [doc.vocab.strings[label] for label in dict.fromkeys(types[(iob == BEGIN) & (types != 0)].tolist())]
         for label in labels:
             self._refuse_negated(label, lambda label=label: f"'{_first(doc, label).text}' in '{doc.text[:40]}'")
@@ -151,7 +151,7 @@ class Entities(Annotation):
         return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
 
     def fingerprint(self, docs: list[Doc]) -> int:
-        """Changes with what is annotated."""
+        """A number that changes with the annotation of Docs."""
         return zlib.crc32(read_attributes(docs, _ENTITY))
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
@@ -168,13 +168,13 @@ class Entities(Annotation):
     # -------------------------------------------------------------------------------------------------- in prediction
 
     def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
-        """Annotation that is there already and stays, by token, or None if there is none."""
+        """Annotation that Docs have already and that prediction keeps, by token: uint64[T]; None if there is none."""
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
     def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
-        """Warn once (CRFW423) if a component would find entities that overlap those of another one.
+        """Warn once (CRFW423) if a component would find entities that overlap the entities of another component.
 
-        scores: What the model gives for the Docs, whatever they bring.
+        scores: Scores of the Docs by the model, without their present annotation.
         """
         n_before, present = _LOOKED_AT.get(self, 0), _entities(preset)
         if n_before >= _MOST_DOCS or Warnings.CRFW423 in parts.told or not len(present.start):
@@ -186,7 +186,7 @@ class Entities(Annotation):
             return
         _LOOKED_AT[self] = n_before + len(docs)
         found = parts.decoding.segments(parts.decoding.best_tags(scores, None), scores.starts)
-        at = np.full(int(docs.bounds[-1]), -1)  # which entity each token is part of
+        at = np.full(int(docs.bounds[-1]), -1)  # number of the entity that contains each token
         at[ranges(present.start, present.end)] = np.repeat(np.arange(len(present.start)), present.end - present.start)
         for begin, end, label in zip(*(column.tolist() for column in found)):
             for n in np.unique(at[begin:end][at[begin:end] >= 0]).tolist():
@@ -202,10 +202,10 @@ class Entities(Annotation):
                     return
 
     def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
-        """Takes up the annotation that is present, in place."""
+        """Write the present annotation into `settled`, in place."""
         iob, types = preset.T
         label, settled.taken[:] = self.label_indices(types), _is_preset(iob)
-        # Entities of other labels and blocked tokens (BEGIN without a type) stay as they are: no entity of ours there.
+        # Entities with other labels and blocked tokens (BEGIN without a type) stay as they are: this component finds none there.
         iob = np.where(settled.taken, np.where(label >= 0, iob, OUTSIDE), MISSING)
         opening = starts[:-1][starts[:-1] < len(iob)]
         iob[opening] = np.where(iob[opening] == INSIDE, OUTSIDE, iob[opening])
@@ -214,13 +214,13 @@ class Entities(Annotation):
         settled.present[settled.taken] = types[settled.taken]
 
     def clamp(self, settled: "PresetAnnotation", starts: Starts) -> Clamp:
-        """The clamp of the labellings that have the spans which are settled, as annotation is read."""
+        """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
     def refused_beside(
         self, settled: "PresetAnnotation", starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
-        """Why no labelling has these tokens as a span beside what is settled, None if one has."""
+        """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"
         if self.scheme.name == "IO":
@@ -231,7 +231,7 @@ class Entities(Annotation):
         return None
 
     def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
-        """Writes what was predicted beside what is there. RETURNS (Segments): The spans that were there."""
+        """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
         annotation, present = self._annotation_of_tag[prediction.tags], NO_SEGMENTS
         if not self.scheme.tags_tell_iob:
             annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
@@ -261,7 +261,7 @@ def _first(doc: Doc, label: str) -> Span:
 
 
 def _is_preset(iob: NDArray) -> NDArray[np.bool_]:
-    """Which tokens are part of an entity, or blocked."""
+    """Which tokens are part of an entity, or blocked: bool[T]."""
     return (iob & _IS_PRESET).astype(bool)
 
 
@@ -275,7 +275,7 @@ def _entities(annotation: NDArray[np.uint64]) -> Segments:
 
 
 def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64]:
-    """Supervision ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
+    """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
     predicted, reference = example.predicted, example.reference
     if same_words(predicted, reference):
         annotation = reference.to_array(_ENTITY).reshape(len(reference), 2)
@@ -302,18 +302,18 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
 
 
 def _openings(iob: NDArray) -> NDArray[np.int64]:
-    """For each token the last one, up to it, that is not INSIDE; -1 for none."""
+    """For each token the last token up to it that is not INSIDE; -1 for none: int64[T]."""
     return np.maximum.accumulate(np.where(iob == INSIDE, -1, np.arange(len(iob)))) if len(iob) else np.zeros(0, int)
 
 
 def _without_entity_at(iob: NDArray, token: int) -> NDArray:
-    """Marks the entity around a token, which is INSIDE, as missing."""
+    """Mark the entity around a token, which is INSIDE, as missing."""
     opening = _openings(iob)
     return np.where(opening == opening[token], MISSING, iob)
 
 
 def _repaired(iob: NDArray) -> NDArray:
-    """An entity whose first tokens were taken out is no entity: its rest is OUTSIDE too."""
+    """Entities that lost their first tokens are no entities: their other tokens become OUTSIDE."""
     opening = _openings(iob)
     is_whole = (opening >= 0) & (iob[opening] == BEGIN) if len(iob) else np.zeros(0, bool)
     return np.where((iob == INSIDE) & ~is_whole, OUTSIDE, iob)

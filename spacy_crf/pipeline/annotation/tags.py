@@ -29,10 +29,10 @@ BUILT_IN = ("tag", "pos", "morph", "pos+morph")
 class TokenTags(Annotation):
     """One label for every token; the tags are the labels.
 
-    attribute (str): Where it is written: ``tag``, ``pos``, ``morph``, ``pos+morph`` for both together, with labels such as
-        "Number=Sing|POS=NOUN" (those of spaCy's morphologizer), or the name of a Token extension.
-    overwrite (bool): Whether values that are there already are replaced; otherwise the others are decoded around them.
-    neg_prefix (str): What gold values begin with that say which label is wrong, such as "!NN"; "" for none.
+    attribute (str): Attribute that holds the labels: ``tag``, ``pos``, ``morph``, ``pos+morph`` for both together, with labels
+        such as "Number=Sing|POS=NOUN" (as in spaCy's morphologizer), or the name of a Token extension.
+    overwrite (bool): Whether present values are replaced; otherwise they are kept, and the other tokens are decoded around them.
+    neg_prefix (str): Prefix of gold values that name a wrong label, such as "!NN"; "" for none.
     """
 
     found = "a label"
@@ -61,7 +61,7 @@ class TokenTags(Annotation):
                 vocab.morphology.add(pos_and_feats(label)[1] if self.attribute == POS_AND_MORPH else label)
 
     def _parts(self, label: str) -> tuple[int, int]:
-        """The part of speech and the morphology that a label names, as a Doc has them."""
+        """The part of speech and the morphology that a label names, as a Doc stores them."""
         pos, feats = pos_and_feats(label)
         return POS_IDS[pos], self.vocab.morphology.add(feats)
 
@@ -107,7 +107,7 @@ class TokenTags(Annotation):
         return {value for value in map(self._get, doc) if value and not self._negated(value)}
 
     def _negated(self, value: str) -> str:
-        """The label that a value says is wrong ("!NN": any but NN), "" if it says another thing."""
+        """The label that a value marks as wrong ("!NN" means any label but NN), "" for other values."""
         prefix = self.neg_prefix
         is_label = not prefix or not value.startswith(prefix) or value in self.labels
         return "" if is_label else value[len(prefix) :]
@@ -141,7 +141,7 @@ class TokenTags(Annotation):
         return self._mentions(doc, gold, source), self._mentions(doc, found, doc)
 
     def _mentions(self, doc: Doc, values: NDArray[np.uint64], source: Doc) -> list[Mention]:
-        """Of tokens by their values, but 0, which were read from a source."""
+        """Mentions for the tokens whose value is not 0; `source` is the Doc from which the values were read."""
         names = {value: self.spelled(value, [source]) for value in set(values.tolist())}
         return [
             Mention(token.idx, token.idx + len(token), names[value], probability_of(doc[token.i : token.i + 1]))
@@ -159,7 +159,7 @@ class TokenTags(Annotation):
 
     def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
         label = self.label_indices(preset)
-        settled.iob[label >= 0] = BEGIN  # what a value of another kind stands for is not known
+        settled.iob[label >= 0] = BEGIN  # the label for a value of another kind is unknown
         settled.label[:] = label
         settled.present[:] = preset
         settled.taken[:] = preset != 0
@@ -195,7 +195,7 @@ class TokenTags(Annotation):
         return present
 
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
-        """Write labels to an extension. Present values stay, which need not be text; tokens without a label get nothing."""
+        """Write labels to an extension. Present values, which need not be text, stay; tokens without a label get no value."""
         changed = values if kept is None else np.where(kept != 0, 0, values)
         for token, value in zip(doc, changed.tolist()):
             if value or self.overwrite:
@@ -210,7 +210,7 @@ class TokenTags(Annotation):
         return np.array([add(text) if text else 0 for text in texts], dtype=np.uint64)
 
     def _aligned_values(self, example: Example, report: GoldReport) -> NDArray[np.uint64]:
-        """Supervision values at the tokens of the predicted Doc: uint64[T], 0 where they are missing."""
+        """Gold values at the tokens of the predicted Doc: uint64[T], 0 where annotation is missing."""
         predicted, values = example.predicted, self._values([example.reference])
         if same_words(predicted, example.reference):
             return values
