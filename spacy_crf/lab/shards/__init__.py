@@ -1,2 +1,2 @@
-"""Training on shards of a corpus: `cut` writes the pieces, `shards` leads, `work` is done by each worker, and `mixing` puts their
-results together."""
+"""Training on shards of a corpus: `cut` writes the pieces, `shards` runs in the main process, `work` runs in each worker, and
+`mixing` combines the results of the workers."""

@@ -1,4 +1,4 @@
-"""A corpus as training reads it from disk: one file of small pieces, from which any run of texts can be read for itself."""
+"""A corpus on disk for training: one file of small pieces, from which any range of texts can be read on its own."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ from ...errors import Errors
 from ...pipeline.corpora import doc_bin
 from . import mapped
 
-_TOKENS, _DOCS = 4096, 64  # of a piece, at most but for its last text
+_TOKENS, _DOCS = 4096, 64  # largest size of a piece, except for its last text
 
 
 class Pieces:
@@ -29,7 +29,7 @@ class Pieces:
         self._index_path = path.with_name(f"{path.name}.index")
 
     def write(self, examples: Iterable[Example], known: Optional[dict[str, int]] = None) -> dict[str, int]:
-        """RETURNS (dict): The numbers of texts and tokens, and a checksum of all texts.
+        """Write the pieces. RETURNS (dict): The numbers of texts and tokens, and a checksum of all texts.
 
         known (dict): The expected result, if the file was written before.
         RAISES (ValueError): CRF475 if the disk has no room for the pieces, CRF472 if the texts differ from those written
@@ -54,7 +54,7 @@ class Pieces:
         return found
 
     def shard(self, number: int, n: int) -> range:
-        """The pieces of one of n shards, which have about as many tokens each and follow one another."""
+        """The pieces of one of n shards. Shards are contiguous and have about the same number of tokens."""
         tokens = np.append(0, np.cumsum(self._index[:, 4]))
         first, after = np.searchsorted(tokens, tokens[-1] * np.array([number, number + 1]) / n)
         return range(int(first) if number else 0, len(tokens) - 1 if number == n - 1 else int(after))
@@ -71,7 +71,7 @@ class Pieces:
 
     @property
     def _index(self) -> NDArray[np.int64]:
-        """Where each piece begins, how long its predicted and its reference Docs are, its texts and its tokens: int64[P, 5]."""
+        """For each piece: its place, the bytes of its predicted and of its reference Docs, its texts, its tokens: int64[P, 5]."""
         return mapped.read(self._index_path)
 
 

@@ -1,8 +1,8 @@
 """Files of arrays that are mapped into memory: processes that read the same file share its memory, and opening it takes no
 time.
 
-Behind a header with a checksum stand lists, texts, numbers and the places of the arrays, as JSON; then the arrays, as they are.
-Reading never runs code.
+A file has a header with a checksum; lists, texts, numbers and the places of the arrays, as JSON; and the bytes of the arrays.
+Reading a file never runs code from it.
 """
 
 import json
@@ -21,14 +21,14 @@ from ...errors import Errors
 
 _MAGIC = b"spacy_crf shard 1\n"
 _ALIGNED = 64  # bytes: where arrays begin
-_PLACE = "array"  # the only key of what stands for an array
+_PLACE = "array"  # the only key of an object that stands for an array
 
 
 def write(path: Path, value: Any) -> None:
-    """Writes a file that is whole or not there.
+    """Write a value to a file, atomically.
 
     value: Lists, dicts with texts as keys, texts, numbers, None and arrays.
-    RAISES (ValueError): CRF475 if there is no room for it.
+    RAISES (ValueError): CRF475 if the disk is full.
     """
     arrays: list[NDArray] = []
 
@@ -49,7 +49,7 @@ def write(path: Path, value: Any) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that is whole or not there. RAISES (ValueError): CRF475 if there is no room for it."""
+    """Open a file for atomic writing. RAISES (ValueError): CRF475 if the disk is full."""
     with whole_files.room_for(path), whole_files.whole(path) as file:
         yield file
 
@@ -60,15 +60,15 @@ def read(path: Path) -> Any:
 
 
 class File:
-    """A file that is mapped.
+    """A file that is mapped into memory.
 
-    value: What `write` was given, whose arrays stay in the file until they are changed.
+    value: The value that `write` wrote. Its arrays stay in the file until they are changed.
     RAISES (ValueError): CRF472 if the file is damaged.
     """
 
     def __init__(self, path: Path):
         try:
-            # Copy on write: to compiled functions, arrays that can not be changed are of another type
+            # Copy on write, since numba compiles functions again for read-only arrays
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             octets = np.frombuffer(self._map, dtype=np.uint8)
@@ -93,7 +93,7 @@ class File:
             raise ValueError(Errors.CRF472.format(path=path, reason=f"it is damaged: {error}")) from error
 
     def give_back(self) -> None:
-        """Release the memory of the arrays until they are read again. Changes of the arrays are lost."""
+        """Release the memory of the arrays until they are read again. Changes to the arrays are lost."""
         if hasattr(mmap, "MADV_DONTNEED"):  # as everywhere but on Windows
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -1,11 +1,11 @@
-"""How the results of shards are put together: sums of derivatives, whose last bit does not depend on the order in which workers
-finish, and iterative parameter mixing (McDonald, Hall & Mann 2010, figure 3) for optimizers that learn from one sequence after
-the other.
+"""Combines the results of shards: sums of derivatives, whose last bit does not depend on the order in which workers finish, and
+iterative parameter mixing (McDonald, Hall & Mann 2010, figure 3) for online optimizers, which learn from one sequence after the
+other.
 
-In each epoch of parameter mixing every shard is walked through from the same weights, by itself; then the weights that were found
-are averaged, and so are the numbers that the rule remembers about each weight. This is another algorithm than a walk through the
-whole corpus: what one shard has learned in an epoch reaches the others at its end. No result depends on which worker walks
-through which shard, nor on who is first.
+In each epoch of parameter mixing, every shard is trained separately from the same weights; then the new weights are averaged,
+and so are the numbers that the rule keeps for each weight. This algorithm differs from an epoch on the whole corpus: the updates
+of a shard reach the other shards only at the end of the epoch. No result depends on which worker trains on which shard, or on
+which worker finishes first.
 """
 
 from collections.abc import Callable
@@ -34,10 +34,10 @@ class LossTerms(NamedTuple):
 
 
 class SumTree:
-    """A sum over n shards by a tree that depends on n alone: neighbours first, then neighbouring pairs, and so on. Floating-point
-    numbers added up in this order are the same bit by bit, whichever shards are added up where, and when.
+    """A sum over n shards by a tree that depends on n alone: it adds neighbours first, then neighbouring pairs, and so on. So the
+    sum is the same bit by bit, whichever process adds which shards, and whenever.
 
-    Node (level, place) is the sum of the shards from ``place << level`` on, ``1 << level`` of them or as many as are left.
+    Node (level, place) is the sum of ``1 << level`` shards (or of the remaining ones) from number ``place << level`` on.
     """
 
     def __init__(self, n: int):
@@ -55,7 +55,7 @@ class SumTree:
                 gradient = np.add(other.gradient, terms.gradient, out=other.gradient)
                 terms = LossTerms(other.value + terms.value, other.n_impossible + terms.n_impossible, gradient)
             level, place = level + 1, place >> 1
-        if not terms.gradient.flags.writeable:  # as workers give arrays, which lie in the memory that they came in
+        if not terms.gradient.flags.writeable:  # arrays from workers lie in the read-only memory of the message
             terms = terms._replace(gradient=terms.gradient.copy())
         self.left[level, place] = terms
 
@@ -66,10 +66,10 @@ class SumTree:
 
 
 class Lesson(NamedTuple):
-    """An epoch of parameter mixing, as workers get it.
+    """Description of an epoch of parameter mixing for the workers.
 
-    run (OnlineRun): A run whose slots are the weights; it is not changed.
-    shares (list[float]): Weight of the result of each shard. n_sequences (int): Sequences of all shards.
+    run (OnlineRun): A run whose slots are the weights; it stays unchanged.
+    shares (list[float]): Weight of the result of each shard. n_sequences (int): Number of sequences in all shards.
     """
 
     optimizer: OnlineOptimizer
@@ -80,16 +80,16 @@ class Lesson(NamedTuple):
 
 
 def shares_of(n_sequences: list[int], mixing: str) -> list[float]:
-    """Weight of each shard: by its sequences, or the same for each shard that has any."""
+    """Weight of each shard: in proportion to its number of sequences, or the same for each shard with sequences."""
     sizes = np.array(n_sequences if mixing == "size" else np.sign(n_sequences), dtype=np.float64)
     return (sizes / max(1.0, sizes.sum())).tolist()
 
 
 class MixedEpochs(Weights):
-    """The main process's view of a corpus in shards: see `optimizers.objective.SequenceObjective`.
+    """A corpus in shards, as seen by the main process: see `optimizers.objective.SequenceObjective`.
 
-    ask (Callable): Has the workers do what a verb says, with a lesson: "begin" or "walk".
-    n_sequences (list[int]): Of each shard.
+    ask (Callable): Lets the workers execute a verb, "begin" or "walk", with a lesson.
+    n_sequences (list[int]): Number of sequences in each shard.
     """
 
     anchor = None
@@ -116,7 +116,7 @@ class MixedEpochs(Weights):
         return self
 
     def epoch(self, optimizer: OnlineOptimizer, run: OnlineRun, key: str) -> float:
-        """RETURNS (float): The loss that was met."""
+        """Run an epoch on all shards. RETURNS (float): The loss."""
         lesson = Lesson(optimizer.without_runs(), _told(run), key, self._shares, self.n_sequences)
         if not run.epoch:
             run.numbers = self._ask("begin", lesson)
@@ -135,26 +135,26 @@ def _told(run: OnlineRun) -> OnlineRun:
 
 
 def begin_part(lesson: Lesson, objective: SequenceObjective) -> dict[str, float]:
-    """RETURNS (dict[str, float]): The numbers that a run begins with, found by a part of its corpus."""
+    """Prepare a run on a part of its corpus. RETURNS (dict[str, float]): The initial numbers of the run."""
     optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
     optimizer.prepare(objective, optimizer.pass_through(objective), own, lesson.key)
     return own.numbers
 
 
 def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
-    """An epoch over one part of a corpus, from the weights that all parts share.
+    """Run an epoch on one part of a corpus, from the weights that all parts share.
 
     RETURNS (tuple[float, float64[k]]): The loss, and the result of this part, see `mixture`.
     """
     optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
-    # A single part is walked through as a whole is
+    # The first part gets the seed of an undivided corpus
     seed = (optimizer.seed, own.epoch, part) if part else (optimizer.seed, own.epoch)
     loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, lesson.key)
     return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
 
 
 def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
-    """All that a run knows about its weights, as numbers that may be averaged over runs (float64[k])."""
+    """The weights of a run and the rule's numbers for each weight, as one array that can be averaged over runs: float64[k]."""
     averaged = {name: optimizer.average(run) for name in optimizer.drifts}
     arrays = [averaged.get(name, run.arrays[name])[slots] for name in sorted(run.arrays)]
     numbers = [run.numbers[name] for name in sorted(run.numbers)]
@@ -162,7 +162,7 @@ def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
 
 
 def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
-    """Take an average of mixtures into a run whose slots are the weights."""
+    """Store an average of mixtures in a run whose slots are the weights."""
     names, size = sorted(run.arrays), len(run.slots)
     run.slots, *arrays, numbers = np.split(mixed, size * np.arange(1, len(names) + 2))
     *numbers, run.count = numbers.tolist()
@@ -174,7 +174,7 @@ def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> N
 
 
 def _in_slots(lesson: Lesson, objective: SequenceObjective) -> OnlineRun:
-    """A copy of the run, whose slots are the weights, for a part of its corpus."""
+    """Copy the lesson's run, whose slots are the weights, for a part of its corpus."""
     corpus, run = objective.corpus, lesson.run
     own = OnlineRun(run.layout, run.assigned, np.zeros(len(corpus.learned)), epoch=run.epoch)
     own.slots[corpus.slot_of_weight] = run.slots

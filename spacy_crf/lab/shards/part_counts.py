@@ -19,7 +19,7 @@ from ...models.table import Table, move_weights
 
 
 def counts_in_parts(model: Model) -> bool:
-    """Whether the initialization of a model only adds up counts of texts."""
+    """Whether a model's initialization is a sum of counts over texts, so that parts of a corpus can be counted separately."""
     kind = type(model.attrs["role"])
     return (
         issubclass(kind, Architecture)
@@ -31,13 +31,13 @@ def counts_in_parts(model: Model) -> bool:
 
 
 def counts_all(model: Model) -> None:
-    """Let the model keep every feature that it meets: other parts of the corpus may have it too."""
+    """Let the model keep every feature of its part, since other parts of the corpus may have the feature too."""
     for layer in model.layers:
         layer.attrs.update({name: 0 for name in ("min_count", "possible_states") if name in layer.attrs})
 
 
 def counted(model: Model) -> dict[str, Any]:
-    """Counts of a model that was initialized with a part of the corpus: arrays, lists, texts and numbers."""
+    """The counts of a model after its initialization with a part of the corpus: arrays, lists, texts and numbers."""
     features = [layer.attrs["role"].features(layer) for layer in model.layers]
     return {
         "tables": [{name: _part_of(table) for name, table in of_layer.tables.items()} for of_layer in features],
@@ -48,7 +48,7 @@ def counted(model: Model) -> dict[str, Any]:
 
 
 def _with_clusters(model: Model) -> list[Any]:
-    """Features of the layers that read clusters of words."""
+    """The features of the layers that read word clusters."""
     features = [layer.attrs["role"].features(layer) for layer in model.layers]
     return [of_layer for of_layer in features if of_layer.clusters]
 
@@ -72,14 +72,14 @@ def _narrow(numbers: NDArray[np.integer]) -> NDArray[np.integer]:
 def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[dict[str, Any]]]) -> None:
     """Initialize a model with the counts of the parts of a corpus, in their order.
 
-    parts (Callable): Reads the result of `counted` for each part, once for the counts and once for the names of kept features.
-    RAISES (ValueError): CRF114 if no feature was met often enough.
+    parts (Callable): Reads the result of `counted` for each part. It is called for the counts, and again for the feature names.
+    RAISES (ValueError): CRF114 if no feature occurs often enough.
     """
     node: Architecture = model.attrs["role"]
     sizes = Sizes(vocab, n_states, longest=node.longest(model))
     for layer in model.layers:
         layer.attrs["role"].resize(layer, node.columns(n_states))
-        if "rows" in layer.attrs:  # those of hashed features exist before any feature is counted
+        if "rows" in layer.attrs:  # rows of hashed features do not depend on counts
             tables = layer.attrs["role"].features(layer).tables
             tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
             layer.set_param("states", np.zeros(tables["states"].n_weights, dtype=np.float32))
@@ -120,24 +120,25 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
 
 
 class _Rows(HashTable):
-    slots_per_key = 2  # it is the largest thing there while features are put together
+    slots_per_key = 2  # this hash table is the largest object while parts are joined
 
 
 class TableSum:
-    """Builds the table of a corpus from those of its parts: `add` the counts of each, `choose`, `add_names`, and `freeze`.
+    """Builds the table of a corpus from the tables of its parts. Call `add` for each part, `choose`, `add_names` for each part,
+    and `freeze`.
 
     empty (Table): A table without features, which gives the number of columns.
     """
 
     def __init__(self, empty: Table):
         self._empty, self._n_columns = empty, empty.n_columns
-        self._is_hashed = not isinstance(empty.index, FeatureIndex)  # no names of features, and so no rows of their own
+        self._is_hashed = not isinstance(empty.index, FeatureIndex)  # hashed features have no names, and share rows
         self._rows = _Rows()
-        self._most = 0  # bound of the counts
-        self._counts = np.zeros(0, dtype=np.uint32)  # as narrow as they may be: there are more features than are kept
+        self._most = 0  # upper bound of the counts
+        self._counts = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
-        self._new: list[NDArray[np.bool_]] = []  # features of each part that no earlier part has
-        self._named = 0  # features
+        self._new: list[NDArray[np.bool_]] = []  # for each part, which features no earlier part has
+        self._named = 0  # number of features with names so far
         self._templates: dict[str, int] = {}
         self._strings: dict[str, int] = {}
         self._spelled: list[tuple[NDArray[np.integer], ...]] = []  # templates, numbers of parts and parts, of each part
@@ -155,14 +156,14 @@ class TableSum:
         self._most += int(part["counts"].max(initial=0))
         if self._most > np.iinfo(self._counts.dtype).max:
             self._counts = self._counts.astype(np.int64)
-        for array in (self._counts, self._seen):  # in place, since a copy of either would be the largest thing there
+        for array in (self._counts, self._seen):  # in place, since a copy would be the largest object in memory
             array.resize((len(self._rows), *array.shape[1:]), refcheck=False)
         self._counts[rows] += part["counts"].astype(self._counts.dtype)
         starts = np.append(0, np.cumsum(part["widths"], dtype=np.int64))
         mark_pairs(rows, np.arange(len(rows) + 1), part["columns"].astype(np.int32), starts, self._seen)
 
     def choose(self, min_count: int) -> int:
-        """Choose the features that were met often enough. RETURNS (int): Number of all features; 0 for hashed ones."""
+        """Choose the features that occur often enough. RETURNS (int): Number of all features; 0 for hashed ones."""
         if self._is_hashed:
             return 0
         self._kept = (self._counts >= min_count) & self._seen.any(axis=1)
@@ -184,7 +185,7 @@ class TableSum:
         n_parts = part["n_parts"]
         parts = part["parts"][np.repeat(new, n_parts)]
         templates, strings = json.loads(part["spelled"].tobytes())
-        is_used = np.zeros(len(strings), dtype=np.bool_)  # sorting parts would take the most memory of all that is done
+        is_used = np.zeros(len(strings), dtype=np.bool_)  # flags, since sorting the numbers would take too much memory
         is_used[parts] = True
         numbers = np.full(len(strings), -1, dtype=np.int32)
         for n in np.flatnonzero(is_used).tolist():
@@ -201,7 +202,7 @@ class TableSum:
         return FeatureNames([*self._templates], template_of, starts, parts, [*self._strings])
 
     def freeze(self, first: int | None) -> Table:
-        """Table of the chosen features, with the columns that each met, or with all columns from `first` on."""
+        """Make the table of the chosen features, each with the columns that it occurs with, or with all from `first` on."""
         if self._is_hashed:
             table = self._empty
             return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)

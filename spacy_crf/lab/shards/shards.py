@@ -1,4 +1,4 @@
-"""Training on shards: a corpus is cut in pieces, and workers compute what each piece adds to the objective.
+"""Training on shards: a corpus is cut into pieces, and workers compute the terms of the objective for each piece.
 
     [initialize.components.NAME.shards]
     @misc = "spacy_crf.shards.v1"
@@ -6,8 +6,8 @@
     workers = 8
     path = "shards"
 
-In the folder lie, one after the other, the texts (`cut`), the component with all features that were counted and no weights
-(`frozen`), and each shard as its worker maps it into memory. Then training begins, which leaves checkpoints there.
+The main process and the workers write to the folder, in this order: the texts (`cut`), the component with all counted features
+and no weights (`frozen`), each shard as a file that its worker maps into memory, and then the checkpoints of the training.
 """
 
 import json
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("processes", "ray")
 _CHECKPOINT = "checkpoint"
-_FROZEN = "features"  # are put together
+_FROZEN = "features"  # entry of the manifest once the counts of all parts are joined
 _SAVED = FileFormat("a checkpoint", b"spacy_crf checkpoint\n", 1)
 
 
 class Shards:
     """Settings of a training on shards (``spacy_crf.shards.v1``).
 
-    n (int): How many shards. The weights that are found depend on it in their last bits, and on nothing else here.
-    executor (str): "processes", those of this machine; or "ray", the workers of a Ray cluster.
-    workers (int): How many work on them; as many as there are shards, but no more than cores here, if None.
-    address (str): Of the Ray cluster; None for one that is started on this machine.
-    cores (int): Of each worker of a Ray cluster, which are its threads: with those of a whole machine, each sends one sum.
-    path (Path): The folder that keeps the shards and the checkpoints. Workers on other machines must find it under this name.
-    checkpoint_every (int): Iterations between two checkpoints, at least; they are written at the end of a step.
-    mixing (str): How optimizers that learn from one sequence after the other weigh shards whose weights they average: by their
-        "size", which is how many sequences they have, or "uniform".
+    n (int): Number of shards. The last bits of the weights depend on it, and on no other setting here.
+    executor (str): "processes" for processes on this machine, or "ray" for the workers of a Ray cluster.
+    workers (int): Number of workers; None for one per shard, but at most one per core of this machine.
+    address (str): Address of the Ray cluster; None starts a cluster on this machine.
+    cores (int): Number of cores, and threads, of each worker of a Ray cluster. With all cores of a machine, its worker sends one
+        sum for all of its shards.
+    path (Path): The folder for the shards and the checkpoints. Workers on other machines must find it under this name.
+    checkpoint_every (int): Least number of iterations between two checkpoints, which are written at the end of a step.
+    mixing (str): Weights of shards in the averages of online optimizers: "size" for the number of sequences, or "uniform".
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class Shards:
     def begin(
         self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
     ) -> "ShardedTraining":
-        """Begin to initialize and train a component.
+        """Begin the initialization and training of a component.
 
-        goes_on (bool): Whether it begins with what it has learned before.
-        RAISES (ValueError): CRF474 if it can't be trained on shards, CRF472 if the folder holds other shards, CRF736 if another
-            process works in it.
+        goes_on (bool): Whether the training continues from the component's present weights.
+        RAISES (ValueError): CRF474 if the component can't be trained on shards, CRF472 if the folder holds other shards, CRF736
+            if another process works in the folder.
         """
         reason = _refusal(pipe, nlp, optimizer, goes_on)
         if reason is not None:
@@ -112,7 +112,7 @@ class Shards:
 
 
 def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], goes_on: bool) -> Optional[str]:
-    """Why a component can't be trained on shards."""
+    """The reason why a component can't be trained on shards, or None."""
     role = pipe.model.attrs["role"]
     if nlp is None:
         return "what shards are made of is said by the config of the pipeline: give nlp, as nlp.initialize() does"
@@ -132,10 +132,10 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
 
 
 class ShardedTraining:
-    """The folder of a training, and its workers.
+    """The folder and the workers of a training.
 
-    kind (str): Which view of the corpus the optimizer asks for, see `pipeline.training_data.VIEWS`.
-    RAISES (ValueError): CRF472 if it holds shards of something else, CRF736 if another process works in it.
+    kind (str): The view of the corpus that the optimizer needs, see `pipeline.training_data.VIEWS`.
+    RAISES (ValueError): CRF472 if the folder holds shards of another training, CRF736 if another process works in it.
     """
 
     def __init__(self, shards: Shards, pipe: "CRFPipe", nlp: Language, kind: str):
@@ -148,14 +148,14 @@ class ShardedTraining:
         threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else shards.cores
         self._digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))
         self._work = partial(ShardWork, str(shards.path), shards.n, self._digest, _pickled(pipe), threads)
-        self._open = ExitStack()  # as long as there are workers
+        self._open = ExitStack()  # closes the workers
         self._staff: Any = None
         finalize(self, self._open.close)  # or they would wait for us when the interpreter ends
 
     # ------------------------------------------------------------------------------------------- what initializes
 
     def restore(self, pipe: "CRFPipe") -> bool:
-        """Load the component from the folder, if it was written there with all features. RETURNS (bool): Whether it was."""
+        """Load the component with all features, if the folder has it. RETURNS (bool): Whether the folder has it."""
         if _FROZEN not in self._manifest.done:
             return False
         pipe.from_disk(self.shards.path / FROZEN)
@@ -165,30 +165,30 @@ class ShardedTraining:
         return True
 
     def cut(self, examples: Iterable[Example]) -> Callable[[], Iterator[Example]]:
-        """Writes the texts. RETURNS (Callable): Reads them again."""
+        """Write the texts to the folder. RETURNS (Callable): A function that reads the texts again."""
         if "cut" not in self._manifest.done or not self._manifest.head["files"]:
             before = self._manifest.done.get("cut")
             found = self.pieces.write(examples, before if _FROZEN in self._manifest.done else None)
             for path in self._paths(COUNTED) if found != before else ():
-                path.unlink(missing_ok=True)  # those of other texts, by a command that failed
+                path.unlink(missing_ok=True)  # counts of other texts, left by a command that failed
             self._manifest.enter("cut", found, at_once=True)
             announcements.info("%s: %d texts with %d tokens", self._pipe.name, found["texts"], found["tokens"])
         return lambda: self.pieces.read(self._pipe.vocab, range(len(self.pieces)))
 
     def count(self, pipe: "CRFPipe", had_labels: bool) -> bool:
-        """Has features counted, each shard's by a worker, as far as the model is a sum of what its parts say. Shards that were
-        counted before a restart are not counted again."""
+        """Let workers count the features of each shard, if the model's initialization is a sum over parts of the corpus. Shards
+        that were counted before a restart are not counted again. RETURNS (bool): Whether the features were counted."""
         if not counts_in_parts(pipe.model):
             return False
         paths = self._paths(COUNTED)
-        known = set()  # shards with a whole file that a worker has left in this training
+        known = set()  # shards with a complete file of counts from this training
         for number, path in enumerate(paths):
             with suppress(OSError, ValueError):
                 known.update([number] if mapped.read(path)[0] == self._digest else [])
         if known:
             announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
         self._each("count", [number for number in range(self.shards.n) if number not in known], _pickled(pipe))
-        self.close()  # who counted has all features, and their names, in memory
+        self.close()  # these workers have all features, and their names, in memory
         found = [mapped.read(path)[1] for path in paths]
         if not had_labels and not any(of_shard["says_something"] for of_shard in found):
             raise ValueError(Errors.CRF431.format(name=pipe.name))
@@ -201,7 +201,7 @@ class ShardedTraining:
         return [self.shards.path / name.format(number) for number in range(self.shards.n)]
 
     def corpus(self, pipe: "CRFPipe") -> "ShardedCorpus":
-        """The corpus of every step, once all shards are prepared."""
+        """Prepare all shards, and return the corpus for training steps."""
         if _FROZEN not in self._manifest.done:
             frozen = self.shards.path / FROZEN
             with room_for(frozen):
@@ -221,13 +221,13 @@ class ShardedTraining:
         return "laid out" if self.kind == "sequences" else "prepared"
 
     def _lay_out(self, pipe: "CRFPipe") -> list[Any]:
-        """RETURNS (list): The signature of all shards, and how many sequences each has."""
+        """Prepare the shards for online optimizers. RETURNS (list): Their common signature, and their numbers of sequences."""
         n_sequences, signatures = zip(*self._each("lay_out"))
         check = checksum([np.array(signatures, dtype=np.uint64)])
         return [[*Weights(pipe.model).layout, self.shards.n, check], list(n_sequences)]
 
     def _prepare(self, model: Model) -> list[int]:
-        """Look all features up, and find which weights are tied. RETURNS (list[int]): The signature of all shards."""
+        """Look up all features, and find the tied weights. RETURNS (list[int]): The signature of all shards."""
         check = checksum([np.array(self._each("prepare"), dtype=np.uint64)])
         paths = self._paths(MARKS)
         files = [*map(mapped.File, paths)]
@@ -237,7 +237,7 @@ class ShardedTraining:
         variables = Variables(model, ties)
         mapped.write(self.shards.path / VARIABLES, [variables.stands, *variables.ties])
         self._each("thin")
-        self.close()  # who looked features up has their tables in memory
+        self.close()  # these workers have the tables of features in memory
         return [*Weights(model).layout, len(variables.copies), self.shards.n, check]
 
     # -------------------------------------------------------------------------------------------------- workers
@@ -249,11 +249,11 @@ class ShardedTraining:
         return [found[task] for task in tasks]
 
     def evaluate(self, weights: Floats) -> LossTerms:
-        """The terms of all shards together, at weights that stand for variables (float64[n])."""
+        """Compute the terms of all shards together, at the given weights of the variables (float64[n])."""
         return self._sum("evaluate", weights)
 
     def learn(self, verb: str, lesson: Lesson) -> Any:
-        """Have workers do a lesson of online rules, see `MixedEpochs`."""
+        """Let workers execute a lesson of an online optimizer, see `MixedEpochs`."""
         if verb == "walk":
             return self._sum(verb, lesson)
         [found] = self._each(verb, [int(np.argmax(np.array(lesson.shares) > 0.0))], lesson)
@@ -279,13 +279,13 @@ class ShardedTraining:
             raise
 
     def close(self) -> None:
-        """Sends the workers home; others come when they are needed."""
+        """End the workers. New workers start when they are needed."""
         self._staff = None
         self._open.close()
 
 
 class _SumOfFiles:
-    """The sum of one array from each of several files; only the part that is read is in memory."""
+    """The sum of arrays, one in each of several files. Only the slices that are read are in memory."""
 
     def __init__(self, files: list[mapped.File], number: int):
         self._files, self._arrays = files, [file.value[number] for file in files]
@@ -329,7 +329,7 @@ class ShardedCorpus(PreparedCorpus):
         self.objective = ShardedObjective(pipe.model, Ties(*ties), training.evaluate, tuple(found))
 
     def before_step(self, optimizer: Any) -> None:
-        """Goes on from the checkpoint, if the optimizer has not begun yet and there is one."""
+        """Continue from the checkpoint, if there is one and the optimizer has not started yet."""
         if self._saved_at is not None:
             return
         self._saved_at = 0
@@ -340,7 +340,7 @@ class ShardedCorpus(PreparedCorpus):
             announcements.info("%s: goes on at iteration %d of %s", self._pipe.name, self._saved_at, path.parent)
 
     def after_step(self, optimizer: Any) -> None:
-        """Write a checkpoint, if it is time for one. RAISES (ValueError): CRF475 if there is no room; the previous one stays."""
+        """Write a checkpoint if one is due. RAISES (ValueError): CRF475 if the disk is full; the previous checkpoint stays."""
         name = self._pipe.name
         at, is_over = optimizer.iterations(name), optimizer.stop_reason(name) is not None
         if at > self._saved_at and (is_over or at >= self._saved_at + self._training.shards.checkpoint_every):
@@ -355,7 +355,7 @@ class ShardedCorpus(PreparedCorpus):
 
 
 def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
-    """All that shards depend on, for the head of the manifest."""
+    """Everything that the shards depend on, for the head of the manifest."""
     config = nlp.config.interpolate()
     initialize = {**config["initialize"], "components": dict(config["initialize"].get("components", {}))}
     own = dict(initialize["components"].get(pipe.name, {}))
@@ -375,7 +375,7 @@ def _head(shards: Shards, pipe: "CRFPipe", nlp: Language) -> dict[str, Any]:
 
 
 def _paths(value: Any) -> set[str]:
-    """Texts that name files or folders."""
+    """The texts in a value that name files or folders."""
     if isinstance(value, dict):
         return {path for of_key in value.values() for path in _paths(of_key)}
     if isinstance(value, list):
@@ -385,14 +385,14 @@ def _paths(value: Any) -> set[str]:
 
 
 def _stamp(path: Path) -> list[Any]:
-    """Equal as long as the files are the same."""
+    """A stamp of the files below a path, which is equal as long as the files are the same."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
 def _pickled(pipe: "CRFPipe") -> bytes:
-    """The component as workers get it. RAISES (ValueError): CRF473 if it can't be pickled."""
+    """Pickle a component for the workers. RAISES (ValueError): CRF473 if it can't be pickled."""
     try:
         return pickle.dumps(pipe)
-    except Exception as error:  # whatever functions and extensions raise
+    except Exception as error:  # functions and extensions may raise anything
         raise ValueError(Errors.CRF473.format(name=pipe.name, reason=error)) from error

@@ -29,7 +29,7 @@ FROZEN, VARIABLES = "frozen", "variables"
 
 
 class ShardTask(NamedTuple):
-    """A method of `ShardWork`, and the shards that it is for."""
+    """A method of `ShardWork`, and the shards to which a worker applies it."""
 
     verb: str
     begin: int
@@ -37,11 +37,11 @@ class ShardTask(NamedTuple):
 
 
 class ShardWork:
-    """Does tasks, each by the method that the task names.
+    """Executes tasks: calls the method that a task names.
 
-    folder (str), n (int): The folder of a training, and its shards.
-    digest (int): Equal for the shards of one training. pipe (bytes): The component as its config makes it.
-    threads (int): Of this worker.
+    folder (str), n (int): The folder of the training, and its number of shards.
+    digest (int): Identifies the training. pipe (bytes): The component as its config makes it.
+    threads (int): Number of threads of this worker.
     """
 
     def __init__(self, folder: str, n: int, digest: int, pipe: bytes, threads: int):
@@ -50,7 +50,7 @@ class ShardWork:
         self._folder, self._n, self._digest, self._pipe = Path(folder), n, digest, pipe
         self._pieces = Pieces(self._folder / "corpus")
         self._shards: dict[int, CorpusObjective] = {}
-        self._files: dict[int, mapped.File] = {}  # in which these lie
+        self._files: dict[int, mapped.File] = {}  # the files of these shards
         self._sequences: dict[int, Optional[SequencesObjective]] = {}
 
     def __call__(self, task: ShardTask, told: Any = None) -> Any:
@@ -59,7 +59,7 @@ class ShardWork:
     # ------------------------------------------------------------------------------------------- what initializes
 
     def count(self, task: ShardTask, pipe: bytes) -> None:
-        """Count the features of a shard, into a file."""
+        """Count the features of a shard, and write the counts to a file."""
         pipe = _unpickled(pipe)
         counts_all(pipe.model)
         says_something = count(pipe, lambda: self._examples(pipe, task.begin), None, had_labels=True)
@@ -67,7 +67,7 @@ class ShardWork:
         mapped.write(self._path(COUNTED, task.begin), [self._digest, found, counted(pipe.model)])
 
     def prepare(self, task: ShardTask, told: Any) -> int:
-        """Look the features of a shard up, and write a file with the marks of its weights. RETURNS (int): Its signature."""
+        """Look up the features of a shard, and write a file with the marks of its weights. RETURNS (int): Its signature."""
         objective = self._looked_up(task.begin)
         stored = objective.stored()
         if stored is not None:
@@ -76,7 +76,7 @@ class ShardWork:
         return objective.signature[-1]
 
     def thin(self, task: ShardTask, told: Any) -> None:
-        """Rewrite the file of a shard with only the rows for which there are variables."""
+        """Rewrite the file of a shard with only the rows that have variables."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
             objective = self._objective([]).with_stored(self._file(path).value[1])
@@ -87,7 +87,7 @@ class ShardWork:
     # --------------------------------------------------------------------------------------------------- training
 
     def evaluate(self, task: ShardTask, weights: Any) -> list[tuple[tuple[int, int], LossTerms]]:
-        """LossTerms of the objective, summed up over these shards as far as the tree allows."""
+        """Compute the terms of the objective for these shards, and sum them as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
             if number not in self._shards:
@@ -102,16 +102,16 @@ class ShardWork:
     # -------------------------------------------------------------------------------- training by parameter mixing
 
     def lay_out(self, task: ShardTask, told: Any) -> tuple[int, int]:
-        """RETURNS (tuple[int, int]): How many sequences a shard has, and its signature."""
+        """Prepare a shard for online optimizers. RETURNS (tuple[int, int]): Its number of sequences, and its signature."""
         objective = self._laid_out(task.begin)
         return (0, 0) if objective is None else (objective.n_sequences, objective.signature[-1])
 
     def begin(self, task: ShardTask, lesson: Lesson) -> dict[str, float]:
-        """Prepare the first epoch, by a shard that has sequences."""
+        """Prepare the first epoch on a shard that has sequences."""
         return begin_part(lesson, self._laid_out(task.begin, lesson))
 
     def walk(self, task: ShardTask, lesson: Lesson) -> list[tuple[tuple[int, int], LossTerms]]:
-        """An epoch through each shard, and the weighted results, summed up as far as the tree allows."""
+        """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
         tree = SumTree(self._n)
         for number in range(task.begin, task.end):
             objective, value = self._laid_out(number, lesson), 0.0
@@ -124,7 +124,7 @@ class ShardWork:
         return [*tree.left.items()]
 
     def _laid_out(self, number: int, lesson: Optional[Lesson] = None) -> Optional[SequencesObjective]:
-        """A shard as online rules walk through it; None if it is empty."""
+        """The objective of a shard for online optimizers; None if the shard is empty."""
         if number not in self._sequences:
             data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
             objective = SequencesObjective(self._trained.model, self._trained.loss, data) if data else None
@@ -137,7 +137,7 @@ class ShardWork:
     # ------------------------------------------------------------------------------------------------------ parts
 
     def _load(self, number: int) -> CorpusObjective:
-        """A shard, from its file; what no file can hold is looked up again."""
+        """Load the objective of a shard from its file, or look up its features again if it has no file."""
         path = self._path(SHARD, number)
         if path.exists():
             self._files[number] = self._file(path)
@@ -164,7 +164,7 @@ class ShardWork:
 
     @cached_property
     def _trained(self) -> "CRFPipe":
-        """The component with all features, and no weights."""
+        """The component with all features and without weights."""
         pipe = _unpickled(self._pipe).from_disk(self._folder / FROZEN)
         pipe.training.continuation = pipe.training.new_features = None
         return pipe
@@ -180,7 +180,7 @@ class ShardWork:
         return self._folder / name.format(number)
 
     def _file(self, path: Path) -> mapped.File:
-        """Map the file of a shard. RAISES (ValueError): CRF472 if it belongs to another training."""
+        """Map the file of a shard into memory. RAISES (ValueError): CRF472 if it belongs to another training."""
         file = mapped.File(path)
         if file.value[0] != self._digest:
             raise ValueError(Errors.CRF472.format(path=path, reason="it is a shard of another training"))
@@ -188,9 +188,9 @@ class ShardWork:
 
 
 def _unpickled(pipe: bytes) -> "CRFPipe":
-    """RAISES (ValueError): CRF473 if what it is made of can't be imported here."""
+    """Unpickle a component. RAISES (ValueError): CRF473 if this process can't import a part of it."""
     try:
         return pickle.loads(pipe)
-    except Exception as error:  # whatever importing raises
+    except Exception as error:  # imports may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(Errors.CRF473.format(name="that is trained", reason=reason)) from error

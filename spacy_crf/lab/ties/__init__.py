@@ -1,6 +1,6 @@
-"""Ties between tokens of a Doc, wherever they stand, whose labels are weighed together.
+"""Ties between any tokens of a Doc: the labels of two tied tokens have a joint score.
 
-`template` to `layer` find the ties of Docs. `scores` and `structure` answer questions about chains with ties by one of the
-methods (`belief_propagation`, `junction_tree`, `mean_field`, `gibbs`), whose base is `method`. `factor_graph` is the model, and
-`decoding` is what a component adds.
+`templates`, `groups`, `spelling`, `features` and `layer` find the ties of Docs. `scores` and `structure` define chains with ties.
+Sums and maxima over them are computed by one of the methods `belief_propagation`, `junction_tree`, `mean_field` and `gibbs`,
+whose base is `method`. `factor_graph` is the model, and `decoding` connects it to a component.
 """

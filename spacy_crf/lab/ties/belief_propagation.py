@@ -1,22 +1,22 @@
 """Belief propagation by sweeps over chains (Sutton & McCallum 2004): exact inside each chain, messages along the ties.
 
-Repeated until the messages stay: forward–backward on the chains, whose tied tokens have the messages as further emissions; then
-messages along their ties, given what they say. After the first time only chains are asked that have been told something new,
-which soon are few (residual scheduling: Elidan, McGraw & Koller 2006). Where ties and chains have no cycle the answers are exact;
-elsewhere
+Two steps are repeated until the messages converge: forward–backward on the chains, with the messages added to the emissions of
+tied tokens; and new messages along the ties, from the resulting marginals. After the first round, only chains with changed
+messages, which soon are few, are computed again (residual scheduling: Elidan, McGraw & Koller 2006). Where ties and chains form
+no cycle, the results are exact; elsewhere
 
     log Z = sum over chains of log Z(with messages) + sum over ties of share · log z(tie)
 
 is Bethe's approximation, whose derivatives are the beliefs.
 
-Tree-reweighting (Wainwright, Jaakkola & Willsky 2005) makes the sum an upper bound. The scores are a mean of those of forests,
-each with all chains and some of the ties, and the log partition is convex: so it is at most the mean of theirs. The share of a
-tie is how often it is in such a forest. A tie that joins two tokens of a sentence is in none, as the sentence joins them
-already; it is replaced by scores of its two ends that are together nowhere below its own:
+Tree-reweighting (Wainwright, Jaakkola & Willsky 2005) makes the sum an upper bound. The scores are the mean of the scores of
+forests, each with all chains and some of the ties, and the log partition is convex, so it is at most the mean of the forests' log
+partitions. The share of a tie is the fraction of forests that contain it. No forest contains a tie inside a sentence, since the
+chain connects its ends already; scores of its two ends, whose sum is at least the score of the tie, replace it:
 
     table[i, j] <= (max_k table[i, k] + max_k table[k, j]) / 2
 
-Maxima of scores are convex in them, and the log partition rises with emissions: so it is convex in all scores still.
+Maxima of scores are convex, and the log partition increases with emissions, so the bound is still convex in all scores.
 """
 
 from collections.abc import Callable
@@ -38,35 +38,35 @@ from .blocks import best_improved, neighbours
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference, method
 from .scores import Problem, cut_chains, potentials
 
-_STUBBORN = 0.5  # how much messages keep of their old value that have not settled after half of the iterations
-_TOGETHER = 1000  # ties whose pairs of labels are in memory
-_SWEEPS = 10  # along the ties between two passes over chains, at most: they cost little
-_FORESTS = 50  # at least, for the shares of ties
-_LEAST = 0.1  # of an iteration that a pass counts, however few chains it is over
+_STUBBORN = 0.5  # damping of messages that have not converged after half of the iterations
+_TOGETHER = 1000  # number of ties whose pairs of labels are in memory at once
+_SWEEPS = 10  # largest number of sweeps along the ties between two passes over chains: they cost little
+_FORESTS = 50  # least number of forests for the shares of ties
+_LEAST = 0.1  # part of an iteration for which a pass counts at least, even if it visits few chains
 
 
 class _Messages:
-    """Messages along the ties of a problem. Subclasses set these attributes, and have two methods: `ask` for the beliefs of some
-    chains (bool[B]) about their places (int64[N]) given all messages, a row for each; and `moved`, whether messages have changed
-    from earlier ones (bool[E, 2]).
+    """Messages along the ties of a problem. Subclasses set these attributes and have two methods: `ask` computes the beliefs at
+    places (int64[N]) of some chains (bool[B]) given all messages, a row for each place; `moved` returns which messages have
+    changed from earlier ones (bool[E, 2]).
     """
 
-    sent: kernels.Sent  # by which they are made
+    sent: kernels.Sent  # the ties, from which messages are computed
     told: Floats  # [E, 2, ...] the message into each end of each tie
-    sweep: Callable  # sends messages along ties until they stay, see the kernels
+    sweep: Callable  # sends messages along ties until they converge, see the kernels
     _are_logarithms: bool
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self.tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)  # [V] the tied ones
+        self.tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)  # [V] tied tokens
         self.ends = ends.reshape(2, -1)  # [2, E] places of the ends of ties in `tokens`
-        self.sequences = np.searchsorted(problem.chains.starts, self.tokens, side="right") - 1  # [V] where they are
+        self.sequences = np.searchsorted(problem.chains.starts, self.tokens, side="right") - 1  # [V] of `tokens`
         self.receivers = np.ascontiguousarray(self.sequences[self.ends].T)  # [E, 2] sequences of the ends
-        # [T, S] of the chains, with the messages that `arrive` last took there
+        # [T, S] emissions of the chains, with the messages that `arrive` added last
         self._emissions = problem.chains.emissions.copy()
 
     def arrive(self, some: Optional[NDArray[np.int64]] = None) -> ChainScores:
-        """The chains with all messages into some places (int64[N]), or into all."""
+        """The chains, with all messages into some places (int64[N]), or into all places, added to their emissions."""
         tokens, chains = self.tokens, self.problem.chains
         some = np.arange(len(tokens)) if some is None else some
         scores = chains.emissions, self._emissions
@@ -74,7 +74,7 @@ class _Messages:
         return chains._replace(emissions=self._emissions)
 
     def _chains(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> tuple[ChainScores, NDArray[np.int64]]:
-        """Some of the chains (bool[B]) with all messages, and which of their tokens some places are (int64[N])."""
+        """Some of the chains (bool[B]) with all messages, and the numbers of some places among their tokens (int64[N])."""
         chains, tokens = self.arrive(there), self.tokens[there]
         if asked.all():
             return chains, tokens
@@ -83,9 +83,9 @@ class _Messages:
 
 
 class _Sums(_Messages):
-    """See `kernels.sweep`.
+    """Messages of sum-product, see `kernels.sweep`.
 
-    shares (float64[E]): How much of each tie counts.
+    shares (float64[E]): Share of each tie, see tree-reweighting.
     """
 
     sweep = staticmethod(kernels.sweep)
@@ -98,8 +98,8 @@ class _Sums(_Messages):
         else:
             kind_of, kind = problem.kind, np.arange(len(problem.kind))
             tables = problem.tables[problem.kind] / shares[:, np.newaxis, np.newaxis]
-        self.kind_of = kind_of  # [K'] of these tables, which of the problem's each is
-        self.shift = tables.max(axis=(1, 2), initial=-np.inf)  # [K'] their maxima
+        self.kind_of = kind_of  # [K'] table of the problem for each table here
+        self.shift = tables.max(axis=(1, 2), initial=-np.inf)  # [K'] maxima of the tables
         size = problem.n_labels
         padded = -(-size // LANES) * LANES
         both = np.zeros((2, len(tables), padded, padded))
@@ -124,7 +124,7 @@ class _Sums(_Messages):
 
 
 class _Maxima(_Messages):
-    """See `max_product.sweep`: logarithms, and tables of scores."""
+    """Messages of max-product, see `max_product.sweep`: messages are logarithms, and tables are scores."""
 
     sweep = staticmethod(max_product.sweep)
     _are_logarithms = True
@@ -135,7 +135,7 @@ class _Maxima(_Messages):
         self.told = np.zeros((len(problem.kind), 2, problem.n_labels))
 
     def ask(self, asked: NDArray[np.bool_], there: NDArray[np.int64]) -> Floats:
-        """The scores of the best labellings where places have each label: float64[N, L]."""
+        """For each place and label, the score of the best labelling with that label there: float64[N, L]."""
         chains, rows = self._chains(asked, there)
         scores = np.empty((len(rows), self.problem.n_labels))
         max_product.max_marginals(potentials(chains), self.problem.label_of, rows, scores)
@@ -149,7 +149,7 @@ OfMessages = TypeVar("OfMessages", bound=_Messages)
 
 
 def _between(whole: Problem) -> Problem:
-    """A problem that has ties between sentences only, and a log partition at least as large as the original one."""
+    """Make a problem with ties between sentences only, whose log partition is at least that of the original problem."""
     inside, emissions = whole.inside, whole.chains.emissions.copy()
     for tokens, axis in ((whole.source, 2), (whole.target, 1)):
         halves = whole.tables.max(axis=axis) / 2.0  # [K, L]
@@ -181,7 +181,7 @@ def _shares(problem: Problem) -> Floats:
         of_ties = ends[:, ties]
         while forests < _FORESTS or (uses == 0).any():
             order = random.permutation(n_ties)
-            if forests >= _FORESTS:  # first those that are in none so far
+            if forests >= _FORESTS:  # prefer ties that are in no forest yet
                 order = order[np.argsort(uses[order] > 0, kind="stable")]
             kernels.add_forest(*of_ties, order, np.arange(n_sequences), uses)
             forests += 1
@@ -191,16 +191,16 @@ def _shares(problem: Problem) -> Floats:
 
 @method
 class BeliefPropagation(Inference):
-    """See above.
+    """Inference by loopy belief propagation.
 
-    iterations (int): Passes over the chains, at most: over some of them is a part of one. 0 for the chains alone.
-    damping (float): From 0 to below 1: how much of its old value a message keeps. Half of it at least for messages that have not
-        settled after half of the iterations.
-    tolerance (float): Messages stay where none moves by more than this.
-    tree_reweighted (bool): Whether the log partition is to be an upper bound, which is convex: beliefs are less certain then.
-    max_product (bool): Whether predicted labellings are those that messages about maxima find, for the text as a whole: exact
-        where ties and sentences have no cycle. Otherwise each sentence has its best one, as the others expect it. Trainings that
-        ask for a best labelling (perceptron, max-margin) always get the former.
+    iterations (int): Maximum number of passes over the chains; a pass over some chains counts as a part of one. 0 ignores ties.
+    damping (float): Share of its old value that a message keeps, from 0 to below 1. For messages that have not converged after
+        half of the iterations it is at least 0.5.
+    tolerance (float): Messages have converged if no message changes by more than this.
+    tree_reweighted (bool): Whether the log partition is a convex upper bound; this makes beliefs less certain.
+    max_product (bool): Whether prediction uses max-product, which searches the best labelling of the whole text and is exact if
+        ties and sentences form no cycle. Otherwise each sentence gets its best labelling given the beliefs about the others.
+        Losses that need a best labelling (perceptron, max-margin) always use max-product.
     """
 
     iterations: int = setting(20, checks.count, least=0)
@@ -224,7 +224,7 @@ class BeliefPropagation(Inference):
         if weights.all():
             factors = weights[problem.component[messages.sequences]]
             marginals = expected.emissions[messages.tokens] / factors[:, np.newaxis]
-        else:  # of some chains they were not asked for
+        else:  # the beliefs of some chains are not known yet
             marginals = _marginals(chains, messages.tokens)
         of_ties, d_tables = np.empty(len(problem.kind)), np.zeros(sent.tables.shape[1:])
         of_component = problem.of_ties
@@ -244,7 +244,7 @@ class BeliefPropagation(Inference):
         return LinearChain().marginals(self.as_chains(problem))
 
     def best(self, problem: Problem) -> States:
-        """The best labelling by max-product, decided from the first sequence of a component on to those tied to it, and so on."""
+        """Find the best labelling by max-product: decide the first sequence of a component, then those tied to it, and so on."""
         apart = LinearChain().viterbi(problem.chains).states
         if not self.iterations:
             return apart
@@ -259,18 +259,18 @@ class BeliefPropagation(Inference):
         return self._settled(problem).arrive()
 
     def _settled(self, problem: Problem) -> _Sums:
-        """Messages once they stay."""
+        """Compute the messages until they converge."""
         if self.tree_reweighted:
             problem = _between(problem)
             return self._settle(_Sums(problem, _shares(problem)))
         return self._settle(_Sums(problem, np.ones(len(problem.kind))))
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
-        """The last message into each end of each tie.
+        """Compute the last message into each end of each tie.
 
         work (TiedWork): The scores.
-        RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and what they add to
-            the emissions.
+        RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and the messages as
+            scores to add to the emissions.
         """
         if work.tied is None:
             none = np.zeros(0, dtype=np.int64)
@@ -283,7 +283,7 @@ class BeliefPropagation(Inference):
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
 
     def information(self, problem: Problem) -> Floats:
-        """Mutual information of the labels at the two ends of each tie: float64[E].
+        """Compute the mutual information of the labels at the two ends of each tie: float64[E].
 
         I[e] = sum_ij b[e](i, j) log(b[e](i, j) / (b[u](i) b[v](j)))
         """
@@ -303,7 +303,7 @@ class BeliefPropagation(Inference):
         return found
 
     def _settle(self, messages: OfMessages) -> OfMessages:
-        """Update messages until they converge or the iterations are used up."""
+        """Update messages until they converge, or for the maximum number of iterations."""
         problem = messages.problem
         component, lengths, of_ties = problem.component, np.diff(problem.chains.starts), problem.of_ties
         n_tokens = problem.by_component(lengths)
@@ -330,15 +330,15 @@ class BeliefPropagation(Inference):
 
 
 def _outwards(messages: _Messages) -> NDArray[np.int64]:
-    """An order of the sequences in which each one, except the first of its component, comes after one that it is tied to:
-    int64[B]."""
+    """An order of the sequences (int64[B]) in which each sequence, except the first of its component, comes after a sequence tied
+    to it."""
     tied: list[list[int]] = [[] for _ in messages.problem.component]
     for a, b in np.unique(messages.receivers, axis=0).tolist():
         tied[a].append(b)
         tied[b].append(a)
     order, is_met = messages.problem.firsts.tolist(), np.zeros(len(tied), dtype=bool)
     is_met[order] = True
-    for b in order:  # which grows
+    for b in order:  # the loop appends to this list
         for other in tied[b]:
             if not is_met[other]:
                 is_met[other] = True
@@ -351,6 +351,6 @@ def _marginals(chains: ChainScores, rows: NDArray[np.int64]) -> Floats:
     work = LinearChain().prepare(chains)
     if not work.per_position:
         marginals, log_z = scaling.marginals(work, rows)
-        if not np.isnan(log_z).any():  # what the linear domain has no numbers for
+        if not np.isnan(log_z).any():  # NaN: underflow in the linear domain
             return marginals
     return LinearChain().marginals(chains)[rows]

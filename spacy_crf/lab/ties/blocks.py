@@ -1,4 +1,4 @@
-"""Labellings of tied sequences, sequence by sequence: as kernels see them, and what makes one better."""
+"""Improves labellings of tied sequences, sequence by sequence, and prepares ties for the kernels."""
 
 from typing import NamedTuple
 
@@ -11,15 +11,15 @@ from ..kernels import gibbs as kernels
 from .elimination import Elimination
 from .scores import Problem, potentials
 
-SENTENCES = Elimination()  # of single sequences, with the ties inside them
-_MORE = 1e-9  # by which a labelling has to be better than another one
+SENTENCES = Elimination()  # inference for single sequences with the ties inside them
+_MORE = 1e-9  # least difference of scores that counts as an improvement
 _told_wide: set[str] = set()
 
 
 def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]:
     """The other ends of the ties of each token, and the order (int64[2 E]) of the near ends among sources and then targets."""
     tokens, ends = np.append(problem.source, problem.target), np.append(problem.target, problem.source)
-    # To a target the source says table[source, target], to a source the target says table[target, source] of the turned ones
+    # The message to a target reads table[source, target]; the message to a source reads the transposed table
     kinds = np.append(problem.kind + len(problem.tables), problem.kind)
     order = np.argsort(tokens, kind="stable")
     bounds = np.searchsorted(tokens[order], np.arange(len(problem.chains.emissions) + 1))
@@ -62,13 +62,13 @@ def best_improved(problem: Problem, found: list[States]) -> States:
 class _Block(NamedTuple):
     """A sequence with ties inside it."""
 
-    part: Problem  # with these ties alone
+    part: Problem  # the sequence with these ties only
     tokens: slice
-    tied: NDArray[np.int64]  # [N] its tokens that are tied to others, from its first one on
+    tied: NDArray[np.int64]  # [N] its tokens that are tied to other sequences, relative to its first token
     ties: NDArray[np.int64]  # [N] places of these ties in `Neighbours`
 
     def given(self, neighbours: kernels.Neighbours, states: States) -> Problem:
-        """The sequence, with the scores that ties to the labels of other sequences add to its emissions."""
+        """Add the scores of ties to the labels of other sequences to the sequence's emissions."""
         _, ends, kinds, tables, label_of = neighbours
         chains = self.part.chains
         emissions = chains.emissions.copy()
@@ -79,9 +79,10 @@ class _Block(NamedTuple):
 def _blocks(
     problem: Problem, neighbours: kernels.Neighbours, lost: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], list[_Block]]:
-    """The sequences that have a labelling (but for bool[B]), by whether ties join their own tokens.
+    """Divide the sequences that have a labelling (not `lost`).
 
-    RETURNS (bool[B], list[_Block]): Those that chains are enough for, or which are too wide for a junction tree; and the others.
+    RETURNS (bool[B], list[_Block]): Sequences to treat as chains, since they have no ties inside or are too wide for a junction
+        tree; and blocks for the others.
     """
     inside, starts, blocks = problem.inside, problem.chains.starts, []
     is_joined = np.zeros(len(lost), dtype=bool)
@@ -103,9 +104,9 @@ def _blocks(
 
 
 def tell_wide(of_ties: NDArray[np.int64], fits: NDArray[np.bool_], what: str) -> None:
-    """Says once that some of the sequences of ties (int64[E]) are too wide, if not all of them fit (bool[B]).
+    """Announce once that some sequences of ties (int64[E]) are too wide for a junction tree, unless all of them fit (bool[B]).
 
-    what (str): The answer that is approximate for these sequences.
+    what (str): The result that is approximate for these sequences.
     """
     tied = np.unique(of_ties)
     n = int((~fits[tied]).sum())

@@ -1,4 +1,4 @@
-"""How components decode models with ties between tokens: labellings, probabilities, and which losses fit which inference."""
+"""Decoding of models with ties between tokens: labellings, probabilities, and the losses that fit each inference method."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 METHODS: tuple[type[Inference], ...] = (BeliefPropagation, Gibbs, JunctionTree, MeanField)
 _NOTHING = "nothing"
-_LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a graph
+_LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by the result that they need from the inference
     _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
     LOG_PARTITION: (LogLikelihood, SoftmaxMargin),
     MAXIMUM: (Perceptron, MaxMargin),
@@ -38,19 +38,19 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by what they ask of a 
 
 
 class TiedDecoding(Decoding):
-    """Decodes chains with ties.
+    """Decoding of chains with ties.
 
-    Labellings and marginals are those of the graph, and so are the n best and samples if the inference answers these questions.
-    Probabilities of spans are those of chains each of which knows what the ties say to it. Rules without a memory hold in the
-    graph. Under other rules a junction tree is exact where its tables have room for their automata; other answers are those of
-    these chains.
+    Labellings and marginals come from the whole graph, and so do n-best lists and samples if the inference supports them.
+    Probabilities of spans come from independent chains, which approximate the graph by adding the messages of ties to the
+    emissions. Rules without memory hold in the graph. Under other rules, a junction tree is exact if its tables have room for the
+    rules' automata; otherwise the independent chains are used.
     """
 
     structure: TiedChains
 
     def __init__(self, model: Any, annotation: Any):
         super().__init__(model, annotation)
-        self.chains = Decoding(model, annotation)  # what answers about chains that stand for ties
+        self.chains = Decoding(model, annotation)  # decoding of the independent chains
         self.chains.structure = self.chains.searched = self.chains.explained = self.explained = LinearChain()
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
 
@@ -63,7 +63,7 @@ class TiedDecoding(Decoding):
         return self.structure.inference
 
     def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
-        """Scores of chains each of which knows what the ties say to it."""
+        """Approximate scores with ties by scores of independent chains."""
         if isinstance(scores, ChainScores):
             return scores
         chains = self.structure.as_chains(scores, clamp=clamp)
@@ -71,7 +71,7 @@ class TiedDecoding(Decoding):
         return chains
 
     def are_exact_in(self, scores: Any) -> bool:
-        """Whether rules hold in a junction tree of these scores, see `under_rules`."""
+        """Whether `under_rules` uses a junction tree for these scores."""
         if not isinstance(self.inference, JunctionTree) or isinstance(scores, ChainScores):
             return False
         return len(scores.ties.source) > 0
@@ -84,8 +84,8 @@ class TiedDecoding(Decoding):
         return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
 
     def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
-        """The distribution over the labellings of a Doc that keep some rules, given by their places; None if tables have no room
-        for the automata of these."""
+        """The distribution over the labellings of a Doc that keep some rules, given by their places; None if the tables have no
+        room for the rules' automata."""
         from .rules import joined, under
 
         scores = rules.apply(document.scores, document.facts, kept)
@@ -99,7 +99,7 @@ class TiedDecoding(Decoding):
         return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
 
     def warn_unsettled(self) -> None:
-        """Warn once if the inference has not settled."""
+        """Warn once if the inference has not converged."""
         inference = self.inference
         if inference.n_unsettled and not inference.told:
             inference.told = True
@@ -118,7 +118,7 @@ class TiedDecoding(Decoding):
 
     def check_fit(self, pipe: Any) -> None:
         kinds, inference = type(pipe.loss).__mro__, self.in_training.inference
-        # What the loss asks of a graph; None for losses that look at something else
+        # The result that the loss needs from the inference; None for other losses
         asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
         answers = [_NOTHING, *sorted(inference.answers)]
         if asked not in answers:
@@ -201,7 +201,7 @@ class TiedDistribution(Distribution):
         return self.decoding.distribution(scores, clamp, None)._replace(kept=self.kept)
 
     def _require(self, question: str, what: str) -> None:
-        """RAISES (ValueError): CRF366 for a question that the inference does not answer."""
+        """Check that the inference supports a question. RAISES (ValueError): CRF366 if it does not."""
         if question not in self.structure.answers:
             inference, name = self.structure.inference, self.decoding.annotation.name
             fitting = ", ".join(that_answer(question)) or "nothing"
@@ -209,11 +209,11 @@ class TiedDistribution(Distribution):
 
 
 class RuledDistribution(TiedDistribution):
-    """The distribution under the automata of rules, whose states probabilities of spans know."""
+    """The distribution under the automata of rules. Its probabilities of spans are exact under the automata."""
 
     span_probabilities, likely_spans = Distribution.span_probabilities, Distribution.likely_spans
 
 
 def that_answer(question: Optional[str]) -> list[str]:
-    """The registered names of the methods that answer a question."""
+    """The registered names of the inference methods that support a question."""
     return sorted(each().name for each in METHODS if question in each.answers)

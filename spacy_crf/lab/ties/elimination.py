@@ -1,15 +1,15 @@
-"""Exact answers by eliminating one variable after the other (Lauritzen & Spiegelhalter 1988; Koller & Friedman 2009, chapter 9).
+"""Exact inference by variable elimination (Lauritzen & Spiegelhalter 1988; Koller & Friedman 2009, chapter 9).
 
 To eliminate a variable, the product of all factors on it and its neighbours is summed over its states, which leaves a factor on
-the neighbours alone. Which variable comes next is the one whose neighbours have to be joined by the fewest new edges (min-fill).
-The table of a variable has an axis for each neighbour that is left, so it grows with every one of them: hence `max_table`.
+the neighbours alone. The next variable is the one whose neighbours need the fewest new edges between them (min-fill). The table
+of a variable has an axis for each remaining neighbour, so its size is exponential in their number; `max_table` limits it.
 
     message[n1, n2, ...] = log sum_x exp(table[n1, n2, ..., x])
 
-The tables are the cliques of a junction tree: the one of x lies below that of the first of its neighbours to be eliminated, which
-all the others are neighbours of. So marginals come from the roots down, without a division, and so do samples and maxima.
-Tokens that ties alone connect, without a cycle, are trees already: see `trees`. For single sequences with few ties inside
-them there are quicker ways: see `sequences`.
+The tables are the cliques of a junction tree: the parent of x's table is the table of the neighbour that is eliminated next, to
+which all other neighbours are connected too. So marginals, samples and maxima are computed from the roots down, without division.
+Tokens that only ties connect, without a cycle, form trees already: see `trees`. Single sequences with few ties inside have faster
+methods: see `sequences`.
 """
 
 import heapq
@@ -34,9 +34,9 @@ from .trees import Trees
 
 @method
 class Elimination(Inference):
-    """See above: `JunctionTree` without an option to leave out ties.
+    """Exact inference: `JunctionTree` without the option to leave out ties.
 
-    max_table (int): Numbers of a table, at most. A sentence alone needs the square of the tags.
+    max_table (int): Largest size of a table, in numbers. A sentence without ties needs the square of the number of tags.
     """
 
     max_table: int = setting(1_000_000, checks.count, most=100_000_000)
@@ -48,7 +48,7 @@ class Elimination(Inference):
         return self.expectations(problem, None).log_z
 
     def expectations(self, problem: Problem, weights: Optional[Floats]) -> Expected:
-        """weights (float64[C]): None for the log partitions alone."""
+        """Compute log partitions and derivatives. weights (float64[C]): Weights of components; None for log partitions only."""
         trees = Trees.of(problem)
         if trees is None:
             log_z = np.full(len(problem.firsts), np.nan)
@@ -82,7 +82,7 @@ class Elimination(Inference):
         return states
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        """Markov chains whose pairs of neighbours have the probabilities that they have in the graph."""
+        """Make Markov chains in which pairs of neighbouring tokens have the same probabilities as in the graph."""
         chains, (n_tokens, size) = problem.chains, problem.chains.emissions.shape
         if not chains.transitions.any():
             marginals = self.expectations(problem, np.ones(len(problem.firsts))).chains.emissions
@@ -113,18 +113,18 @@ class Elimination(Inference):
         return states
 
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
-        """Draw labellings: an exact method needs no walk."""
+        """Draw independent labellings, since an exact method needs no walk."""
         return self.draw(problem, len(states), int(random.integers(1 << 31)))
 
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
-        """Best first: a labelling of the variables that were eliminated last is worth as much as the best way to go on, which the
-        tables contain."""
+        """Search best-first. The tables contain the exact score of the best completion for each labelling of the variables that
+        were eliminated last."""
         graph, tree, tables, messages, total = self._eliminate(self._fitting(problem), maximum=True)
         sizes = np.diff(graph.bounds)
         variables, place, starts, rest = tree.order
         last, ranked = len(variables) - 1, []
-        numbers = itertools.count()  # of equals, the one that was found first
-        # Cost, number, and states: of all variables but one, the last eliminated first, and of that one
+        numbers = itertools.count()  # of equal scores, the labelling found first
+        # Cost, number, states of all variables but the last one (latest eliminated first), and the state of the last one
         heap: list[tuple] = [(-total, next(numbers), (), ())] if total > -np.inf else []
         while heap and len(ranked) < n:
             cost, _, before, latest = heapq.heappop(heap)
@@ -149,8 +149,8 @@ class Elimination(Inference):
     ) -> tuple[kernels.Graph, kernels.Tree, Floats, Floats, float]:
         """Eliminate all tokens of a component.
 
-        maximum (bool): Whether the best labelling counts alone. kept (bool): Whether the tables are asked for.
-        RETURNS (tuple): The graph, the tree, its tables and messages, and the total of all labellings.
+        maximum (bool): Whether to take maxima in place of sums. kept (bool): Whether to keep the tables.
+        RETURNS (tuple): The graph, the tree, its tables and messages, and the log-sum or maximum over all labellings.
         RAISES (ValueError): CRF042 if a table would be too large.
         """
         graph = _graph(part)
@@ -163,21 +163,21 @@ class Elimination(Inference):
     def _components(
         self, problem: Problem, asked: NDArray[np.bool_]
     ) -> Iterator[tuple[int, Problem, NDArray[np.int64]]]:
-        """Some components (bool[C]), as they are eliminated, and their tokens."""
+        """Yield some components (bool[C]): number, the part to eliminate, and tokens."""
         for c in np.flatnonzero(asked).tolist():
             part, tokens = problem.only(c)
             yield c, self._fitting(part), tokens
 
     def _fitting(self, part: Problem) -> Problem:
-        """The part of a component that is eliminated: all of it, but for subclasses that leave out ties."""
+        """The part of a component to eliminate: the whole component, except in subclasses that leave out ties."""
         return part
 
     def sums_up(self, problem: Problem, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of some components (bool[C]) have log partitions within reach: bool[C]."""
+        """For which of some components (bool[C]) log partitions are feasible: bool[C]."""
         return self._within_reach(problem, asked, [c for c, *_ in chosen_of(problem, asked)])
 
     def decides(self, problem: Problem, asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of some components (bool[C]) have best labellings within reach: bool[C]."""
+        """For which of some components (bool[C]) best labellings are feasible: bool[C]."""
         return self._within_reach(problem, asked, [cutset.component for cutset in cutsets(problem, asked)])
 
     def _within_reach(self, problem: Problem, asked: NDArray[np.bool_], known: list[int]) -> NDArray[np.bool_]:
@@ -189,20 +189,20 @@ class Elimination(Inference):
         return found
 
     def fits(self, part: Problem) -> bool:
-        """Whether no table of a problem is too large."""
+        """Whether all tables of a problem are small enough."""
         return _order(_graph(part), self.max_table)[1] <= self.max_table
 
 
 def _order(graph: kernels.Graph, most: int) -> tuple[kernels.Order, float]:
-    """The order of elimination, and the size of the largest table, or of the first one that is too large."""
+    """Find the order of elimination, and the size of the largest table, or of the first table that is too large."""
     return kernels.order(graph.source, graph.target, np.diff(graph.bounds), most)
 
 
 def _graph(problem: Problem) -> kernels.Graph:
-    """The tokens of a component by the states that are possible, and what scores them together."""
+    """Make the graph of a component: the possible states of its tokens, and the scores of connected tokens."""
     chains, own = problem.chains, problem.own
     transitions = chains.transitions if chains.transitions.ndim == 3 else chains.transitions[np.newaxis]
-    # If all transitions score 0 there is no chain, and the uses of transitions are not counted
+    # If all transitions score 0, tokens are not connected as a chain, and the uses of transitions are not counted
     t = np.flatnonzero(~arrays.ends(chains.starts, len(own))[0] & chains.transitions.any())
     return kernels.Graph(
         own,
@@ -217,10 +217,10 @@ def _graph(problem: Problem) -> kernels.Graph:
 
 
 def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tree:
-    """Where tables and messages stand."""
+    """Plan the places of tables and messages."""
     variables, place, starts, rest = order
     n, sizes = len(variables), np.diff(graph.bounds)
-    of_rest = np.append(sizes[rest[: starts[n]]], 1)  # so that the last ones may have none
+    of_rest = np.append(sizes[rest[: starts[n]]], 1)  # the last variables may have no neighbours left
     rows = np.where(starts[1:] > starts[:-1], np.multiply.reduceat(of_rest, starts[:-1]), 1)
     tables, messages = (np.append(0, np.cumsum(numbers)) for numbers in (rows * sizes[variables], rows))
     if not kept:
@@ -233,7 +233,7 @@ def _plan(graph: kernels.Graph, order: kernels.Order, kept: bool) -> kernels.Tre
 def _derive(
     problem: Problem, graph: kernels.Graph, tree: kernels.Tree, tables: Floats, weight: float, d_tables: Floats
 ) -> ChainScores:
-    """Derivatives with respect to the scores of a component, of which those of tables are added."""
+    """Compute the derivatives with respect to the scores of a component, and add those with respect to tables to `d_tables`."""
     chains = problem.chains
     d_chains = arrays.zeros(chains)
     d_transitions = d_chains.transitions.reshape(graph.transitions.shape)

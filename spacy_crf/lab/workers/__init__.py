@@ -1,1 +1,1 @@
-"""Work that processes of one machine, or of a cluster, share and continue."""
+"""Long work that the processes of one machine, or of a cluster, share, and continue after a stop."""

@@ -1,8 +1,8 @@
 """Workers that share a long piece of work: processes of this machine, or the workers of a Ray cluster.
 
-An executor makes, once in each of its workers, a function that does a task, and gives the worker one task after the other. A
-worker that dies – killed, out of memory, its machine gone – is replaced, and its task done again. The error of a task is raised
-here.
+An executor makes, once in each worker, a function that does a task, and then sends the worker one task after the other. If a
+worker dies (killed, out of memory, its machine gone), the executor replaces it and repeats its task. The main process raises
+the error of a task.
 """
 
 import os
@@ -21,30 +21,30 @@ import spacy
 from ... import __version__
 from ...errors import Errors, shown
 
-# Makes the function that does a task, called with the task and, unless it is None, with what all tasks share. It is sent to
-# the workers by its name, so they have to be able to import it.
+# Makes the function that does a task. The arguments of that function are the task and, unless it is None, a value that all tasks
+# share. Workers get the maker by its name, so they must be able to import it.
 Maker = Callable[[], Callable[..., Any]]
-Outcome = tuple[Any, Optional[Exception]]  # of a task: its result, or the error that it raised
+Outcome = tuple[Any, Optional[Exception]]  # result of a task, or the error that it raised
 
-_MOST_DEATHS = 3  # of workers at the same task
+_MOST_DEATHS = 3  # largest number of workers that may die at the same task
 _READY = "ready"  # the first message of a process
-_SECONDS = 120.0  # until a cluster has a worker ready
-_SECONDS_TO_ANSWER = 10.0  # until somebody answers at an address; Ray itself would wait without an end
+_SECONDS = 120.0  # time until a cluster must have a ready worker
+_SECONDS_TO_ANSWER = 10.0  # time until an address must answer; Ray itself would wait forever
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # as gRPC begins
 
 
 class Executor:
-    """Hires workers.
+    """Base of the executors.
 
-    workers (int): How many.
+    workers (int): Number of workers.
     """
 
     workers: int
 
     def staff(self, make: Maker) -> AbstractContextManager[Any]:
-        """Workers that stay from one run to the next, with what they have made. Their method ``run(tasks, shared=None)`` gives
-        tasks with their results, as they get ready. If there are no more tasks than workers, the task at a place goes to the
-        same worker in each run.
+        """Start workers that keep their objects from one run to the next. The method ``run(tasks, shared=None)`` of the result
+        yields each task with its result as soon as it is done. If there are no more tasks than workers, the n-th task goes to
+        the same worker in each run.
 
         shared: Second argument of the function that does a task, unless it is None.
         RAISES (ValueError): CRF780 if a task seems to kill its workers, CRF738 if processes end before they are ready.
@@ -52,7 +52,7 @@ class Executor:
         raise NotImplementedError
 
     def run(self, make: Maker, tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """A single run of a staff."""
+        """Start workers, do the tasks, and end the workers. Yields tasks with their results."""
         with self.staff(make) as staff:
             yield from staff.run(tasks)
 
@@ -74,7 +74,7 @@ class _Worker:
         except Exception as error:
             try:
                 pickle.loads(pickle.dumps(error))
-            except Exception:  # it can't be sent to another process
+            except Exception:  # the error can't be sent to another process
                 return None, RuntimeError(f"{type(error).__name__}: {error}")
             return None, error
 
@@ -87,7 +87,7 @@ def _result(outcome: Outcome) -> Any:
 
 
 def _add_death(deaths: "Counter[Any]", task: Any) -> None:
-    """Count the death of a worker at a task. RAISES (ValueError): CRF780 if there were too many."""
+    """Count the death of a worker at a task. RAISES (ValueError): CRF780 if too many workers died at it."""
     deaths[task] += 1
     if deaths[task] >= _MOST_DEATHS:
         raise ValueError(Errors.CRF780.format(task=shown(task), deaths=_MOST_DEATHS))
@@ -113,7 +113,7 @@ class Processes(Executor):
 class _ProcessStaff:
     def __init__(self, make: Maker, workers: int):
         self._make, self._workers = make, workers
-        self.processes: dict[int, _Process] = {}  # by their place
+        self.processes: dict[int, _Process] = {}  # processes by their place
 
     def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
         left, deaths, idle = list(tasks)[::-1], Counter(), list(range(self._workers))
@@ -148,17 +148,17 @@ class _ProcessStaff:
                 while done:  # results may be large: the caller has the only reference
                     yield done[0][0], _result(done.pop(0)[1])
         finally:
-            for place, _ in busy.values():  # nobody would hear their answers
+            for place, _ in busy.values():  # nobody would receive their results
                 self.processes.pop(place).kill()
 
 
 class _Process:
-    """A worker, started anew rather than forked: a fork of a process with threads has their locks, which nobody would release."""
+    """A worker process. It is spawned, not forked: a fork would inherit locks of threads, which nobody would release."""
 
     def __init__(self, make: Maker):
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        # As a daemon, it is not waited for if our own process ends before its staff was sent home
+        # A daemon, so that the main process can end without waiting for it
         self._process = context.Process(target=_serve, args=(theirs, make), daemon=True)
         self._process.start()
         theirs.close()  # so that reading ends when the process does
@@ -169,7 +169,7 @@ class _Process:
             _send(self.connection, message)
 
     def receive(self) -> Any:
-        """RETURNS: `_READY`, an `Outcome`, or None if the process is gone. RAISES (ValueError): CRF738."""
+        """Receive a message. RETURNS: `_READY`, an `Outcome`, or None if the process has died. RAISES (ValueError): CRF738."""
         try:
             message = _received(self.connection)
         except (EOFError, OSError):
@@ -177,7 +177,7 @@ class _Process:
         self._is_ready |= message is not None
         if not self._is_ready:
             self._process.join()
-            if self._process.exitcode >= 0:  # nobody has killed it
+            if self._process.exitcode >= 0:  # the process was not killed
                 raise ValueError(Errors.CRF738.format(code=self._process.exitcode))
         return message
 
@@ -191,7 +191,7 @@ class _Process:
 
 
 def _serve(connection: Connection, make: Maker) -> None:
-    """Do tasks until the connection is closed, by our process or because that is gone. Ctrl-C is left to our process."""
+    """Do tasks until the connection closes, because the main process closed it or died. Only the main process handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = _Worker(make)
     with suppress(EOFError, OSError):
@@ -201,7 +201,7 @@ def _serve(connection: Connection, make: Maker) -> None:
 
 
 def _send(connection: Connection, message: Any) -> None:
-    """Send a message, and its arrays as they are: copies would be the largest objects there."""
+    """Send a message, and its arrays without copying them: copies would be the largest objects in memory."""
     arrays: list[pickle.PickleBuffer] = []
     connection.send((pickle.dumps(message, protocol=5, buffer_callback=arrays.append), len(arrays)))
     for array in arrays:
@@ -209,7 +209,7 @@ def _send(connection: Connection, message: Any) -> None:
 
 
 def _received(connection: Connection) -> Any:
-    """The message of `_send`, whose arrays can only be read."""
+    """Receive a message from `_send`. Its arrays are read-only."""
     message, n_arrays = connection.recv()
     return pickle.loads(message, buffers=[connection.recv_bytes() for _ in range(n_arrays)])
 
@@ -218,10 +218,10 @@ def _received(connection: Connection) -> Any:
 
 
 class Ray(Executor):
-    """The workers of a cluster. Without an address, a cluster is started on this machine.
+    """Executor with the workers of a Ray cluster. Without an address, it starts a cluster on this machine.
 
-    workers (int): How many. cores (int): Of each worker.
-    address (str): As `ray.init` takes it: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+    workers (int): Number of workers. cores (int): Number of cores of each worker.
+    address (str): Address for `ray.init`: `auto`, `HOST:PORT` or `ray://HOST:PORT`.
     RAISES (ImportError): CRF781 if Ray is not installed.
     """
 
@@ -236,7 +236,7 @@ class Ray(Executor):
 
     @contextmanager
     def staff(self, make: Maker) -> Iterator["_RayStaff"]:
-        """RAISES (ValueError): CRF782 if nobody answers at the address."""
+        """Start workers that stay for several runs. RAISES (ValueError): CRF782 if the address does not answer."""
         if self._ray.is_initialized():
             yield _RayStaff(self, make)
             return
@@ -249,7 +249,7 @@ class Ray(Executor):
                     connection.sendall(_HELLO)
                     connection.recv(1)
             self._ray.init(self.address, log_to_driver=False, logging_level="error", **local)
-        except Exception as error:  # whatever Ray raises
+        except Exception as error:  # Ray may raise anything
             raise ValueError(self.refusal(error)) from error
         try:
             yield _RayStaff(self, make)
@@ -266,17 +266,17 @@ class _RayStaff:
         self._executor, self._ray = executor, executor._ray
         hire = self._ray.remote(_Worker).options(num_cpus=executor.cores).remote
         self._hire = lambda: hire(make)
-        self._actors: list[Any] = []  # by their place
-        self._beginning: dict[Any, int] = {}  # by the call that shows when the worker is ready, its place
+        self._actors: list[Any] = []  # workers by their place
+        self._beginning: dict[Any, int] = {}  # place of each starting worker, by the call that returns when it is ready
 
     def run(self, tasks: Iterable[Any], shared: Any = None) -> Iterator[tuple[Any, Any]]:
-        """RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other versions than this process, CRF739 if
-        they can't import the function that does tasks."""
+        """Run tasks, see `Executor.staff`. RAISES (ValueError): CRF782 if no worker gets ready, CRF783 if workers have other
+        versions than this process, CRF739 if they can't import the function that does tasks."""
         ray, deaths, left = self._ray, Counter(), list(tasks)[::-1]
         shared = None if shared is None else ray.put(shared)  # once for each machine
         while len(self._actors) < min(self._executor.workers, len(left)):
             self._replace(len(self._actors))
-        # Some may never get ready, in a cluster with fewer cores: nobody waits for them
+        # In a cluster with fewer cores, some workers never get ready: don't wait for them
         idle = sorted({*range(len(self._actors))} - {*self._beginning.values()})
         running: dict[Any, tuple[int, Any]] = {}
 
@@ -320,7 +320,7 @@ def _versions() -> dict[str, str]:
 
 
 def check_versions(theirs: dict[str, str]) -> None:
-    """RAISES (ValueError): CRF783."""
+    """Compare the versions of a worker with those of this process. RAISES (ValueError): CRF783 if they differ."""
     for package, ours in _versions().items():
         if theirs.get(package) != ours:
             raise ValueError(Errors.CRF783.format(package=package, ours=ours, theirs=theirs.get(package)))

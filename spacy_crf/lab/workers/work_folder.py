@@ -1,7 +1,7 @@
-"""A folder that one command at a time fills with files, each of them whole or not there, and the manifest of what is done.
+"""A folder that one command at a time fills with files, each written atomically, and a manifest of the finished work.
 
-The manifest names what is made, of what and by what, so that the same command continues where it was stopped, and another one is
-refused. What was written, but not entered in the manifest before the end came, is written again.
+The manifest contains a description of the work, its input and its program. So the same command continues where it was stopped,
+and a different command is refused. A file that was written but not entered in the manifest is written again.
 """
 
 import json
@@ -22,21 +22,21 @@ from ...errors import Errors, Warnings, announcements
 from ...whole_files import is_unfinished, room_for, unfinished_name
 
 MANIFEST, LOCK = "manifest.jsonl", "lock"
-_SHARE = 0.01  # of the time, at most, that writing the manifest takes: the manifest grows with the work
-_SECONDS = 2.0  # between two times that the manifest is written, at least
-# The byte that is locked. Windows lets nobody else read it, so it is none of the bytes that name the process.
+_SHARE = 0.01  # largest share of the time for writing the manifest, which grows with the work
+_SECONDS = 2.0  # shortest time between two writes of the manifest
+# The byte that is locked. On Windows other processes can't read it, so it lies behind the bytes that name the process.
 _LOCKED_BYTE = 1 << 30
 
 
 class NoLocks(ValueError):
-    """The file system has no locks."""
+    """Raised if the file system has no locks."""
 
 
 class Lock:
-    """The locked file `lock` of a folder. The system releases it when its process ends, however that ends. The file stays in the
-    folder, and names the process that had it last.
+    """The locked file `lock` of a folder. The system releases the lock when its process ends, however it ends. The file stays in
+    the folder, and names the last process that held the lock.
 
-    RAISES (ValueError): CRF736 if another process has it, CRF475 if there is no room. (NoLocks): CRF737.
+    RAISES (ValueError): CRF736 if another process holds the lock, CRF475 if the disk is full. (NoLocks): CRF737.
     """
 
     def __init__(self, path: Path):
@@ -62,7 +62,7 @@ _locks_of_this_process: "WeakValueDictionary[Path, Lock]" = WeakValueDictionary(
 
 
 def shared_lock(folder: Path) -> Lock:
-    """Lock a folder for as long as somebody refers to the lock. Trainings that follow one another in a process share it.
+    """Lock a folder as long as an object refers to the lock. Successive trainings in a process share the lock.
 
     RAISES (ValueError): As `Lock`.
     """
@@ -74,7 +74,7 @@ def shared_lock(folder: Path) -> Lock:
 
 
 def _lock(file: Any) -> None:
-    """RAISES (OSError): BlockingIOError or PermissionError if another process has it."""
+    """Lock an open file. RAISES (OSError): BlockingIOError or PermissionError if another process holds the lock."""
     if os.name == "nt":
         import msvcrt
 
@@ -87,9 +87,9 @@ def _lock(file: Any) -> None:
 
 
 class WorkFolder:
-    """A folder, as fsspec takes it.
+    """A folder that fsspec can open.
 
-    error (str): The message if its work can't be continued, with a `path` and a `reason`.
+    error (str): Message for the case that the work in the folder can't be continued, with the fields `path` and `reason`.
     """
 
     def __init__(self, folder: str, error: str = Errors.CRF786):
@@ -104,12 +104,12 @@ class WorkFolder:
         return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; if it can't be written, nothing of it is left.
+        """Write a file atomically.
 
-        RAISES (ValueError): CRF475 if there is no room. (OSError): If it can't be done for another reason.
+        RAISES (ValueError): CRF475 if the disk is full. (OSError): If writing fails for another reason.
         """
         path = f"{self._root}/{name}"
-        # Two workers may write the same file, if one was taken for dead, perhaps on different machines
+        # Two workers, perhaps on different machines, may write the same file if one of them was presumed dead
         unfinished = f"{self._root}/{unfinished_name(name)}"
         try:
             with room_for(Path(path)):
@@ -117,20 +117,20 @@ class WorkFolder:
                     file.write(content)
                 self._system.mv(unfinished, path)
         finally:
-            with suppress(OSError):  # it has its name then
+            with suppress(OSError):  # the file is renamed already
                 self._system.rm_file(unfinished)
 
     def read(self, name: str) -> bytes:
         return self._system.cat_file(f"{self._root}/{name}")
 
     def sizes(self) -> dict[str, int]:
-        """The bytes of each file, by name."""
+        """Size of each file in bytes, by name."""
         self._system.invalidate_cache()
         entries = self._system.ls(self._root, detail=True)
         return {entry["name"].rsplit("/", 1)[-1]: entry["size"] for entry in entries}
 
     def make(self) -> None:
-        """Make the folder. RAISES (ValueError): The folder's error if there are files in it, but no manifest."""
+        """Make the folder. RAISES (ValueError): The folder's error if it contains files, but no manifest."""
         self._system.makedirs(self._root, exist_ok=True)
         names = {name for name in self.sizes() if name != LOCK and not is_unfinished(name)}
         if names and MANIFEST not in names:
@@ -138,9 +138,9 @@ class WorkFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder, and keep other processes out where file systems have locks, which buckets have not.
+        """Make the folder, and lock it against other processes if the file system has locks; buckets have none.
 
-        RAISES (ValueError): CRF736 if another process works there, or as `make`.
+        RAISES (ValueError): CRF736 if another process works in the folder; see also `make`.
         """
         self.make()
         held: Any = nullcontext()
@@ -153,27 +153,27 @@ class WorkFolder:
             yield
 
     def sweep(self) -> None:
-        """Remove what processes left that died while they wrote."""
+        """Remove unfinished files of processes that died."""
         for name in filter(is_unfinished, self.sizes()):
-            with suppress(FileNotFoundError):  # somebody who was taken for dead has just finished it
+            with suppress(FileNotFoundError):  # a process that was presumed dead has just finished the file
                 self._system.rm_file(f"{self._root}/{name}")
 
 
 class Manifest:
-    """What is done in a folder: lines of JSON. The first is the head, each of the others a key and what is known of its work.
+    """The finished work in a folder, as lines of JSON: first the head, then on each line a key and the entry of a result.
 
-    head (dict): What is made, of what and by what. Work continues only under the same head.
-    first (str): Key of the first result that is worth keeping: without it, work under another head is begun anew. By default all
-        results are.
-    done (dict): What is known, by key. A result that lies in a file has the name of that "file" and its number of "bytes": if
-        these don't agree with the folder, it is not done.
-    RAISES (ValueError): The folder's error if it holds the work of another head.
+    head (dict): Description of the work, its input and its program. Work continues only under the same head.
+    first (str): Key of the first result worth keeping: without this result, work under another head starts anew. By default all
+        results are worth keeping.
+    done (dict): Entries by key. If a result is a file, its entry has the name of the "file" and its number of "bytes"; an entry
+        that does not match the folder is dropped.
+    RAISES (ValueError): The folder's error if it holds work with another head.
     """
 
     def __init__(self, folder: WorkFolder, head: dict[str, Any], first: Optional[str] = None):
         self._folder, self.head = folder, head
         self.done: dict[Any, Any] = {}
-        self._next = 0.0  # time to write it
+        self._next = 0.0  # time of the next write
         folder.sweep()
         if MANIFEST in folder.sizes():
             self._read(first)
@@ -203,7 +203,7 @@ class Manifest:
             self.done = {}
 
     def enter(self, key: Any, known: Any, *, at_once: bool = False) -> None:
-        """Add a result, and write the manifest if it is time, or at once."""
+        """Add the entry of a result, and write the manifest if a write is due or `at_once` is set."""
         self.done[key] = known
         if at_once or time.monotonic() >= self._next:
             self.write()
@@ -216,13 +216,13 @@ class Manifest:
         self._next = end + max(_SECONDS, (end - start) / _SHARE)
 
     def end(self) -> None:
-        """Write what is done, and remove unfinished files first, which may make room."""
+        """Write the manifest, after removing unfinished files to make room."""
         self._folder.sweep()
         self.write()
 
 
 def _difference(before: Any, now: Any) -> str:
-    """Where two values differ."""
+    """Describe where two values differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
         return f"{key}: {_difference(before.get(key), now.get(key))}"
