@@ -31,7 +31,7 @@ def test_pages_are_made_of_what_is_there():
     assert all(name in made[page] for page, names in NAMES.items() for name in names)
     assert "- `--output`, `-o` (`-`): The file, - for the standard output.\n" in made["reference_cli"]
     assert "- `--component`, `-c`: The component of the pipeline. One of crf_ner, crf_tagger," in made["reference_cli"]
-    assert "- `doc` (`Doc`): The text.\n- `n` (`int`): How many at most.\n" in made["reference_api"]
+    assert "- `doc` (`Doc`): The text.\n- `n` (`int`): Most labellings.\n" in made["reference_api"]
     assert "- `longest_segment` (" in made["reference_settings"]
     assert len(messages()) > 100 and "CRF750" in messages() and "CRFW601" in messages()
 

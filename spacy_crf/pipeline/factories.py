@@ -54,28 +54,28 @@ possible_states = false
 # The end of the docstrings of all factories
 _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling; "beam", that of a beam search; "posterior", the valid one with the best
-        expected number of right tokens; or "spans", the set of {several} that are at least `min_prob` probable, and of which most
-        is right in the mean. With hidden states "viterbi" is the most probable path of these, and "labelling" the most probable
+    decode (str): "viterbi", the most probable labelling; "beam", the result of a beam search; "posterior", the valid labelling
+        with the largest expected number of right tokens; or "spans", the best set of {several} with probabilities of at least
+        `min_prob`. With hidden states "viterbi" finds the most probable path of states, and "labelling" the most probable
         labelling.
-    beam (int): How many states decode = "beam" keeps of those that the labellings up to a token may end with.
-    beam_margin (Optional[float]): How far these may be below the best one, in log-odds. None for any distance.
-    min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}.
-        0 leaves out none. Or a table with one for each label, "*" for those that it does not name.
-    constraints (Optional[Constraints]): Rules that hold in prediction, and in training if they say so:
+    beam (int): With decode = "beam", most states that the search keeps at each token.
+    beam_margin (Optional[float]): Largest distance of these states from the best one, in log-odds. None for any distance.
+    min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}. 0 keeps all. Or a table by label, with "*" for other
+        labels.
+    constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
-    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are possible: where nothing
-        is annotated they are all that is, elsewhere they are beside the annotation. None for none.
+    alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
+        missing, only these are possible; elsewhere they are possible beside the annotation. None for none.
     incorrect_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with spans that are wrong:
         {wrong}. None for none.
-    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which learns from what a first one says of the rest of
-        the Doc: `folds`, `features` {stages}, and `l1`,
-        `l2` and `iterations` of the first. None for one stage.
-    max_words (int): Different words of which the component keeps what it has read and their scores; then it starts anew. More is
-        faster with many different words, fewer take less memory: about 0.5 KB a word, with many labels up to 256 MB in all.
-    optimizer (Optional[Optimizer]): What the component learns by. `spacy_crf.Minibatch.v1`, the default, steps aside for an
-        optimizer of this package that is given as `sgd` or named in [training.optimizer]; any other one does not. None to learn
-        by what is given there, as spaCy's own components do.
+    second_stage (Optional[Dict[str, Any]]): Settings of a second stage, which reads the labels that a first stage gives to the
+        rest of the Doc: `folds`, `features` {stages}, and `l1`, `l2` and `iterations` of the first stage. None for one stage.
+    max_words (int): Different words whose features and scores the component caches; a full cache starts anew. A larger cache is
+        faster with many different words, a smaller one takes less memory: about 0.5 KB per word, with many labels up to 256 MB in
+        total.
+    optimizer (Optional[Optimizer]): The component's own optimizer. The default, `spacy_crf.Minibatch.v1`, gives way to an
+        optimizer of this package that is passed as `sgd` or named in [training.optimizer]; other optimizers do not. None to use
+        the optimizer given there, as spaCy's own components do.
     scorer (Optional[Callable]): The scoring method. Defaults to {scorer}.
 """
 _OF_ENTITIES = {

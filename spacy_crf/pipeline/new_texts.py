@@ -1,4 +1,4 @@
-"""Texts of later updates: their new labels and features, and how often a model that goes on has met known ones."""
+"""Texts of later updates: their new labels and features, and how often a model that continues training has met known features."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Optional
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def add_labels(pipe: LabelPipe, examples: Iterable[Example]) -> None:
-    """Adds the labels that the annotation has and the component has not, but for those it was told to leave out: all, or after
-    an error none.
+    """Add the labels of the annotation that the component does not have, except labels that it was told to leave out. After an
+    error no label is added.
 
-    RAISES (ValueError): CRF412 if it has read all of its corpus already; what `add_label` says of a label that is not possible.
+    RAISES (ValueError): CRF412 if the component has read its whole corpus already; or as `add_label`.
     """
     unknown = labels_of(pipe, examples).difference(pipe.labels, pipe.cfg["left_out"])
     if not unknown:
@@ -34,7 +34,7 @@ def add_labels(pipe: LabelPipe, examples: Iterable[Example]) -> None:
 
 
 def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
-    """Labels of the gold annotation, of its alternatives and of soft labels."""
+    """Labels in the gold annotation, its alternatives and the soft labels."""
     labels = set()
     keys = supervision.Keys.of(pipe)
     for example in examples:
@@ -46,9 +46,9 @@ def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
 
 
 def unmet(pipe: LabelPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
-    """Examples whose text was not met before with this annotation.
+    """Examples whose text, with this annotation, is new.
 
-    met (Set[int]): Fingerprints of the texts that were met; receives those of the examples.
+    met (Set[int]): Fingerprints of earlier texts; receives the fingerprints of the examples.
     """
     read = [IDS[name.upper()] for name in pipe.token_attributes]
     keys, new = supervision.Keys.of(pipe), []
@@ -61,33 +61,33 @@ def unmet(pipe: LabelPipe, examples: Iterable[Example], met: set[int]) -> list[E
 
 
 class Continuation:
-    """Earlier training, of which nothing is left but its weights.
+    """What a model knows about earlier training whose data is gone.
 
-    evidence (Evidence): How often it met what weights belong to.
+    evidence (Evidence): How often earlier training met the feature, token or sequence of each weight.
     """
 
     def __init__(self, evidence: Evidence):
         self.evidence = evidence
-        self.since: Optional[Evidence] = None  # the texts that came since, each once
+        self.since: Optional[Evidence] = None  # evidence of the texts since then, each counted once
         self._met: set[int] = set()  # fingerprints of these texts
-        self._start: Any = None  # which weights there were, and what they were
+        self._start: Any = None  # layout and values of the weights at the start
 
     def begin(self, pipe: LabelPipe) -> None:
-        """Called before anything changes."""
+        """Store the weights, before anything changes."""
         if self._start is None:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
     def meet(self, pipe: LabelPipe, examples: Iterable[Example]) -> None:
-        """Counts texts that come for the first time."""
+        """Count texts that are new."""
         new = [example.predicted for example in unmet(pipe, examples, self._met)]
         if new:
             found = pipe.training.frame().evidence_of(new)
             self.since = found if self.since is None else self.since.plus(found)
 
     def anchor(self, pipe: LabelPipe, batch: Optional[Evidence] = None) -> "Anchor":
-        """batch (Evidence): What the next step is about, None for all that came since."""
-        from ..optimizers.anchor import Anchor  # prediction does without
+        """The anchor for the next step. batch (Evidence): Evidence of the texts in the step, None for all texts since then."""
+        from ..optimizers.anchor import Anchor  # prediction does not need it
 
         self.begin(pipe)
         return Anchor.of(pipe.training.frame(), self._start, self.evidence, self.since or batch, batch)

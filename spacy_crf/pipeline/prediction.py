@@ -1,6 +1,6 @@
 """Components that label tokens: from Docs to their tags in batches, rules, probabilities, explanations.
 
-Without rules and probabilities prediction is one `viterbi` and nothing else; the rest is imported when it is needed.
+Without rules and probabilities, prediction only calls `viterbi`; other modules are imported when they are needed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .two_stage import FirstStage
 
 DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
-_SPANS = attrgetter("spans.data")  # the dict inside: one Python call less for each Doc
+_SPANS = attrgetter("spans.data")  # the dict inside: saves a Python call for each Doc
 
 
 class Prediction(NamedTuple):
@@ -45,14 +45,14 @@ class Prediction(NamedTuple):
     tags: States  # [T]
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     doc_starts: NDArray[np.int64]  # [D + 1]
-    preset: Optional[NDArray[np.uint64]]  # what `Annotation.preset` gave
-    probabilities: Optional[Floats] = None  # [N] of the spans, where they are asked for
+    preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
+    probabilities: Optional[Floats] = None  # [N] of the spans, if they are computed
 
 
 def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
-    """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already.
+    """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already.
 
-    scores: What the model says of the Docs; None to ask it.
+    scores: The model's scores of the Docs; None to compute them.
     """
     scores = parts.model.predict(docs) if scores is None else scores
     decoding, settings, rules = parts.decoding, parts.settings, parts.rules
@@ -61,7 +61,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     if preset is not None:
         parts.annotation.look_for_lost(parts, docs, scores, preset)
     if preset is not None or any(map(_SPANS, docs)):
-        from .preset_annotation import restrict  # most prediction does without
+        from .preset_annotation import restrict  # prediction rarely needs it
 
         question = restrict(parts, docs, scores, preset)
         if question is not None:
@@ -85,8 +85,8 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
 
 
 def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
-    """Tags and probabilities of the spans that are at least as probable as their label asks for: tokens of the others are
-    outside, or stay without a tag. Spans of known tokens (bool[T], None for none) stay."""
+    """Tags and probabilities of the spans that are at least as probable as their label requires. Tokens of other spans get the
+    tag outside, or no tag. Spans of known tokens (bool[T], None for none) stay."""
     begin, end, label = decoding.segments(tags, starts)
     unlikely = probabilities < least[label]
     if known is not None:
@@ -96,7 +96,7 @@ def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding
 
 
 def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
-    """Which tokens some spans cover."""
+    """Which tokens the spans cover: bool[T]."""
     edges = np.zeros(n_tokens + 1, dtype=np.int64)
     np.add.at(edges, begin, 1)
     np.add.at(edges, end, -1)
@@ -104,10 +104,10 @@ def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) ->
 
 
 def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:
-    """First token, the one behind the last, and label of spans that are to be one labelling of a Doc, in their order.
+    """First token, token behind the last, and label of each span of one labelling of a Doc, in order.
 
-    spans (Iterable[Span]): Of this Doc, or of another one with the same words.
-    RAISES (ValueError): If they overlap, or are no spans of it.
+    spans (Iterable[Span]): Spans of this Doc, or of another Doc with the same words.
+    RAISES (ValueError): If spans overlap or do not belong to the Doc.
     """
     found = []
     if not isinstance(spans, Iterable) or isinstance(spans, (Doc, Span)):
@@ -131,14 +131,13 @@ def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int
 
 
 def tell_probabilities(pipes: Iterable[Any]) -> None:
-    """From now on each span that they find has its ``crf_prob``."""
+    """From now on, set ``crf_prob`` of each span that these components find."""
     for pipe in pipes:
         pipe.cfg["confidence"] = True
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Sets ``span._.crf_prob`` of the spans found. Those that were present keep what they have, and are certain if that is
-    nothing."""
+    """Set ``span._.crf_prob`` of the spans that were found. Present spans keep their value; without one they are certain."""
     bounds = prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
     probabilities = prediction.probabilities
@@ -150,7 +149,7 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
 
 
 def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable) -> None:
-    """Do as span._.set does, without Spans and Tokens, which took longer than all inference.
+    """Set values as span._.set does, but without Spans and Tokens, which took longer than inference.
 
     put (Callable): Sets an item of a dict.
     """
@@ -167,12 +166,12 @@ def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: 
             put(user_data, ("._.", "crf_prob", start, stop), probability)
 
 
-OTHERS = "*"  # the labels that are not named
+OTHERS = "*"  # labels that a table does not name
 MinProb = Union[float, dict[str, float]]
 
 
 def check_min_prob(owner: str, value: Any) -> MinProb:
-    """RAISES (ValueError): CRF020 for what is no probability, nor a table of them."""
+    """RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities."""
     if not isinstance(value, Mapping):
         return checks.number(owner, "min_prob", value, most=1.0)
     table = checks.table(owner, "min_prob", value, "probabilities")
@@ -180,9 +179,9 @@ def check_min_prob(owner: str, value: Any) -> MinProb:
 
 
 def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optional[Floats]:
-    """The least probability of each label (float64[L]), None where nothing is too improbable.
+    """The least probability of each label (float64[L]); None if every probability is enough.
 
-    RAISES (ValueError): CRF020 for what is no probability, CRF846 for labels that the component does not have.
+    RAISES (ValueError): CRF020 for a value that is no probability, CRF846 for labels that the component does not have.
     """
     value = check_min_prob(f"Component '{name}'", value)
     if not isinstance(value, dict):
@@ -193,20 +192,20 @@ def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optiona
 
 
 class CRFPipe(LearningPipe):
-    """Base of the components that label tokens, which say where labels are written, what the model gives, and what the defaults
-    are.
+    """Base of the components that label tokens. Subclasses define the annotation, the decoding and the defaults.
 
     confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
-    decode (str): "viterbi", the most probable labelling; "beam", that of a beam search; "posterior", the valid one with the best
-        expected number of right tags; or "spans", the spans of at least `min_prob` of which most is right in the mean.
-        "labelling" is the most probable labelling also where hidden states make several paths one, of which "viterbi" finds
-        the best.
-    beam (int), beam_margin (float): How many states decode = "beam" keeps of those that the labellings up to a token may end
-        with, and how far these may be below the best one, in log-odds; None for any distance.
-    min_prob (Union[float, Dict[str, float]]): Spans with a lower probability are left out; one for all labels, or by label.
+    decode (str): "viterbi", the most probable labelling; "beam", the result of a beam search; "posterior", the valid labelling
+        with the largest expected number of right tags; or "spans", the best set of spans with probabilities of at least
+        `min_prob`. With hidden states, "labelling" is the most probable labelling, summed over its paths, and "viterbi" the
+        labelling of the best path.
+    beam (int), beam_margin (float): With decode = "beam", most states that the search keeps at a token, and their largest
+        distance from the best one in log-odds; None for any distance.
+    min_prob (Union[float, Dict[str, float]]): Spans with a lower probability are left out; one number for all labels, or a table
+        by label.
     constraints (Constraints): Rules that labellings keep.
-    second_stage (FirstStage): What labels a Doc first, for templates that read stage:NAME.
-    settings: Those of `LabelPipe`.
+    second_stage (FirstStage): Labels Docs first, for templates that read stage:NAME.
+    settings: Settings of `LabelPipe`.
     """
 
     _compiled: Optional[Rules] = None
@@ -241,7 +240,7 @@ class CRFPipe(LearningPipe):
         checks.expect(is_block, self.owner, "constraints", constraints, block)
         self.first_stage = second_stage
         self.constraints = constraints
-        self._own_rules = len(constraints.rules) if constraints is not None else 0  # from the config; others are added
+        self._own_rules = len(constraints.rules) if constraints is not None else 0  # rules of the config
         how = {"decode": decode, "beam": beam, "beam_margin": beam_margin, "min_prob": min_prob}
         super().__init__(vocab, model, name, confidence=confidence, **how, **settings)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
@@ -256,7 +255,7 @@ class CRFPipe(LearningPipe):
     def follow_settings(self) -> None:
         """Switch the search for the best labelling to the beam that the settings name.
 
-        RAISES (ValueError): If the settings are not possible, or the model knows no beam.
+        RAISES (ValueError): If the settings are not possible, or the model has no beam search.
         """
         beam, decode = None, self.cfg["decode"]
         if decode not in DECODERS:
@@ -281,11 +280,11 @@ class CRFPipe(LearningPipe):
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc]) -> Prediction:
-        """Best valid tags of a batch of Docs that keep the rules, around the annotation they have already.
+        """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already.
 
-        docs (Iterable[Doc]): The Docs, which stay as they are.
+        docs (Iterable[Doc]): The Docs, which are not changed.
         RETURNS (Prediction)
-        RAISES (ValueError): If the component has no labels, or was not initialized.
+        RAISES (ValueError): If the component has no labels, or is not initialized.
         """
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
@@ -303,10 +302,10 @@ class CRFPipe(LearningPipe):
         return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.told)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
-        """Write what was predicted, beside what is there.
+        """Write predicted annotation to Docs, beside their present annotation.
 
-        docs (Iterable[Doc]): The Docs that were predicted.
-        prediction (Prediction): What `predict` gave.
+        docs (Iterable[Doc]): The predicted Docs.
+        prediction (Prediction): Result of `predict`.
         """
         for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
             self.annotation.introduce(vocab)
@@ -317,10 +316,10 @@ class CRFPipe(LearningPipe):
     # ----------------------------------------------------------------------------------------------------- rules
 
     def add_rule(self, rule: dict[str, Any]) -> None:
-        """Add a rule. It is enforced from now on, after those that are there, and saved with the component.
+        """Add a rule behind the present rules. It applies from now on, and is saved with the component.
 
-        rule (Dict[str, Any]): Such as {"rule": "at_most", "label": "ZIP", "n": 1}.
-        RAISES (ValueError): With what is wrong about it; the rules stay as they were.
+        rule (Dict[str, Any]): The rule, such as {"rule": "at_most", "label": "ZIP", "n": 1}.
+        RAISES (ValueError): If the rule is not possible; the other rules are unchanged.
         """
         from ..constraints.settings import Constraints
 
@@ -339,7 +338,7 @@ class CRFPipe(LearningPipe):
     def rules(self) -> Optional[Rules]:
         """The rules, compiled against the labels; None without rules.
 
-        RAISES (ValueError): If they don't fit the labels, or contradict each other.
+        RAISES (ValueError): If rules do not fit the labels, or contradict each other.
         """
         if self.constraints is None:
             return None
@@ -355,7 +354,7 @@ class CRFPipe(LearningPipe):
 
     @property
     def rules_train(self) -> bool:
-        """Whether the rules hold in training too."""
+        """Whether the rules apply in training too."""
         return self.constraints is not None and self.constraints.in_training
 
     # --------------------------------------------------------------------------------------------- probabilities
@@ -363,23 +362,23 @@ class CRFPipe(LearningPipe):
     def marginals(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[Floats, list[str]]:
         """Probability of each tag at each token.
 
-        doc (Doc): The text. Nothing is written to it.
-        keep_annotation (bool): Whether annotation that the Doc has already counts as certain, as it does in the pipeline; by
-            default it is left out of account.
-        RETURNS (float64[T, tags], List[str]): Rows with sum 1, and the names of the tags.
+        doc (Doc): The text, which is not changed.
+        keep_annotation (bool): Whether annotation that the Doc has already counts as certain, as in the pipeline; by default it
+            is ignored.
+        RETURNS (float64[T, tags], List[str]): Probabilities, rows sum to 1; and the names of the tags.
         """
         return self.distribution(doc, keep_annotation=keep_annotation).marginals(), self.tags()
 
     def span_probabilities(
         self, doc: Doc, min_prob: float = 0.01, *, keep_annotation: bool = False
     ) -> list[tuple[Span, float]]:
-        """All spans of at least some probability: that of precisely this span with this label, summed over all labellings
-        that contain it.
+        """All spans with at least a certain probability: the probability of exactly this span with this label, summed over all
+        labellings that contain it.
 
         doc (Doc): The text.
         min_prob (float): From 0 to 1; with 0, every possible span.
         keep_annotation (bool): See `marginals`.
-        RETURNS (List[Tuple[Span, float]]): The most probable first; spans carry their label.
+        RETURNS (List[Tuple[Span, float]]): Spans with labels, and their probabilities; the most probable first.
         """
         checks.number(self.owner, "min_prob", min_prob, most=1.0)
         segments, probabilities = self.distribution(doc, keep_annotation=keep_annotation).likely_spans(min_prob)
@@ -391,7 +390,7 @@ class CRFPipe(LearningPipe):
         """The most probable labellings.
 
         doc (Doc): The text.
-        n (int): How many at most.
+        n (int): Most labellings.
         keep_annotation (bool): See `marginals`.
         RETURNS (List[Tuple[float, List[Span]]]): Probability and spans of each, best first.
         """
@@ -406,10 +405,10 @@ class CRFPipe(LearningPipe):
         """Log probability of one complete labelling.
 
         doc (Doc): The text.
-        spans (Iterable[Span]): All its spans with their labels; the tokens beside them are outside.
+        spans (Iterable[Span]): All spans of the labelling, with labels; other tokens are outside.
         keep_annotation (bool): See `marginals`.
-        RETURNS (float): -inf for a labelling that is not possible.
-        RAISES (ValueError): If spans overlap, or are those of another text.
+        RETURNS (float): -inf for an impossible labelling.
+        RAISES (ValueError): If spans overlap, or belong to another text.
         """
         check_doc(self.name, doc)
         found = labelling(self.name, doc, spans)
@@ -425,8 +424,8 @@ class CRFPipe(LearningPipe):
         """Labellings drawn from their distribution.
 
         doc (Doc): The text.
-        n (int): How many.
-        seed (int): One seed, one answer.
+        n (int): Number of labellings.
+        seed (int): Seed; the same seed gives the same labellings.
         keep_annotation (bool): See `marginals`.
         RETURNS (List[List[Span]])
         """
@@ -437,8 +436,8 @@ class CRFPipe(LearningPipe):
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
 
     def bounds(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
-        """Bounds of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), by which
-        probabilities are normalised. Both are the same where it is known exactly, as of chains.
+        """Bounds of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), which normalises
+        probabilities. The bounds are equal for structures with exact sums, such as chains.
 
         doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
@@ -447,7 +446,7 @@ class CRFPipe(LearningPipe):
         return self.distribution(doc, keep_annotation=keep_annotation).bounds()
 
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
-        """The distribution over the labellings of a Doc, which the other methods ask.
+        """The distribution over the labellings of a Doc, from which the other methods compute their results.
 
         doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
@@ -462,18 +461,18 @@ class CRFPipe(LearningPipe):
         return found._replace(kept=question.kept, starts=question.starts)
 
     def proven(self, doc: Doc, *, keep_annotation: bool = False) -> bool:
-        """Whether the labelling that decode = "beam" finds in a text is the most probable one: the exact search is asked too.
+        """Whether decode = "beam" finds the most probable labelling of a text, by comparison with an exact search.
 
         doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
-        RETURNS (bool): With decode = "viterbi" whether the search is exact, in the time that rules leave it.
+        RETURNS (bool): With decode = "viterbi": whether the search under rules proves its result within the time limit.
         """
         from .probabilities import proven
 
         return proven(*self._ask_about(doc, keep_annotation)[:4])
 
     def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Parts, Any, Any, Any, "Optional[Unsettled]"]:
-        """The Doc, its scores, what is still allowed, and what that leaves to be asked if anything is settled."""
+        """The Doc, its scores, the allowed labellings, and the unsettled part if present annotation settles some tokens."""
         from .preset_annotation import restrict
 
         check_doc(self.name, doc)
@@ -484,7 +483,7 @@ class CRFPipe(LearningPipe):
         return (parts, docs, scores, None, None) if question is None else (parts, *question[:3], question)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
-        """Spans of a Doc, with their labels."""
+        """Spans of a Doc, with labels."""
         labels = self.labels
         return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
 
@@ -493,30 +492,30 @@ class CRFPipe(LearningPipe):
     def explain(
         self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "contrast", **options: Any
     ) -> Any:
-        """Why a span is found, or is not: what each weight, each feature or each word has to do with it.
+        """Explain why a span is found or is not: the share of each weight, feature or word in the decision.
 
-        doc (Doc): The text. Nothing is written to it.
-        span (Span): With its label; without one the most probable is taken. None for the best labelling as a whole.
-        against (Union[str, Span, Iterable[Span]]): What it is compared with: another label of these tokens ("O" for none),
-            another span, or a complete labelling. By default everything else, or without a span the second best labelling.
-        kind (str): "contrast", the best labelling with the span and the best one without it: the difference of their scores.
-            "log_odds", how likely the span is, split up among all weights. "leave_out", what the log-odds lose without each
-            feature, one at a time. "words", the same for each word, and other words that would change the decision.
-            "texts", the contrast split up among the texts of training: shares that add up, which is not what would change
-            without a text. That, the `effect` on the log-odds, is told too where it is asked for.
-        **options: Of "words": `candidates`, how many words of each label are tried. Of "texts": `corpus`, the Examples of
-            training, `l2` and `l1`, by default those of the component's own optimizer, and `effect`, for how many of the texts
-            it is told what would change without them: True for all.
+        doc (Doc): The text, which is not changed.
+        span (Span): The span; without a label, its most probable label is explained. None for the best labelling as a whole.
+        against (Union[str, Span, Iterable[Span]]): The alternative: another label of these tokens ("O" for none), another span,
+            or a complete labelling. By default everything else, or without a span the second best labelling.
+        kind (str): "contrast": the difference between the scores of the best labelling with the span and of the best one without
+            it. "log_odds": the log-odds of the span, split up among all weights. "leave_out": the loss of log-odds without each
+            feature, one at a time. "words": the same for each word, and other words that would change the decision. "texts": the
+            contrast, split up among the training texts; these shares add up, but are not the change without a text. On request,
+            `effect` estimates that change of the log-odds.
+        **options: For "words": `candidates`, the number of words to try for each label. For "texts": `corpus`, the training
+            Examples, `l2` and `l1`, by default those of the component's own optimizer, and `effect`, the number of texts for
+            which to estimate the change without them, True for all.
         RETURNS (Explanation)
-        RAISES (ValueError): For a span that can't be asked about.
+        RAISES (ValueError): For a span that cannot be explained.
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, span, against, kind, **options)
 
     # -------------------------------------------------------------------------------------------------- scoring
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
-        """Scores of the component's scorer; with confidence also how far probabilities can be trusted; with decode = "beam" also
-        the share of texts whose most probable labelling it finds."""
+        """Scores of the component's scorer; with confidence also the calibration of probabilities; with decode = "beam" also the
+        share of texts for which the beam search finds the most probable labelling."""
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:
@@ -546,7 +545,7 @@ class CRFPipe(LearningPipe):
         if rules is not None and (rules["config"] or rules["added"]):
             from ..constraints.settings import Constraints
 
-            # The config has the last word about its rules, unless it names a file that did not come along.
+            # The rules of the config replace the saved ones, unless the config names a file that does not exist.
             mine, own = self.constraints or Constraints([]), rules["config"]
             if not mine.missing:
                 tables = mine.tables[: self._own_rules]

@@ -1,8 +1,8 @@
 """Annotation that Docs bring and that prediction keeps, in order of precedence: the annotation that is present, then
-``doc.spans["crf_blocked"]``, then ``doc.spans["crf_forced"]``. The rules come last, and yield to all of it.
+``doc.spans["crf_blocked"]``, then ``doc.spans["crf_forced"]``. The rules come last, and give way to all of these.
 
-It is taken up span by span. What contradicts something before it is left out, and said: so there is a labelling that has all of
-the rest, but for tokens that were left without any label, which take no part.
+The annotation is added span by span. A span that contradicts earlier ones is left out with a warning, so some labelling has all
+other spans. Tokens that no label is left for take no part in the labelling.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
 
 
 class PresetAnnotation(NamedTuple):
-    """Known labels of the T tokens of some Docs. The arrays are filled in place."""
+    """Known labels of the T tokens of some Docs. Functions fill in the arrays, in place."""
 
-    iob: NDArray[np.int64]  # [T] spaCy's codes of what is settled; MISSING where anything may be
-    label: NDArray[np.int64]  # [T] labels of the spans there
-    present: NDArray[np.uint64]  # [T] hash of the annotation that was there before, 0 for none
+    iob: NDArray[np.int64]  # [T] spaCy's codes of settled tokens, MISSING for the others
+    label: NDArray[np.int64]  # [T] labels of the settled spans
+    present: NDArray[np.uint64]  # [T] hash of the present annotation, 0 for none
     taken: NDArray[np.bool_]  # [T] tokens that nothing later can change
-    blocked: NDArray[np.bool_]  # [T, L] labels that a token does not get
+    blocked: NDArray[np.bool_]  # [T, L] labels that a token may not get
 
     @classmethod
     def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
@@ -42,25 +42,25 @@ class PresetAnnotation(NamedTuple):
 
 
 class Unsettled(NamedTuple):
-    """The part of some Docs that is left to be predicted."""
+    """The part of some Docs that prediction still has to label."""
 
     docs: DocBatch
     scores: Any
     clamp: Any
     settled: NDArray[np.bool_]  # [T] tokens whose label is known
-    kept: Optional[NDArray[np.int64]]  # the tokens it is about, None for all
-    starts: NDArray[np.int64]  # of the sequences, as they were before tokens were left out
+    kept: Optional[NDArray[np.int64]]  # tokens that take part, None for all
+    starts: NDArray[np.int64]  # where the sequences started before tokens were left out
 
     def tags(self, tags: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tags (int32[T]) of all tokens: -1 for those that were left out."""
+        """Tags of all tokens (int32[T]) from tags of the tokens that take part; -1 for the others."""
         return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
 def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Unsettled]:
-    """The part of Docs that is left to be predicted; None if they bring nothing that prediction keeps.
+    """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps.
 
-    scores: What the model says of them.
-    preset: Annotation that is present and counts, as `Annotation.preset` gives it, or None.
+    scores: The model's scores of the Docs.
+    preset: Present annotation that prediction keeps, from `Annotation.preset`, or None.
     """
     spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
     if preset is None and not spans:
@@ -84,7 +84,7 @@ def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray
 
 
 def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:
-    """The scores and the clamp of the labellings that have all that is settled."""
+    """The scores and the clamp of the labellings that contain all settled spans."""
     clamp, steps = decoding.spell(decoding.annotation.clamp(settled, scores.starts), scores.starts)
     label = decoding.label_of_states
     states_of(clamp)[:, label >= 0] &= ~settled.blocked[:, label[label >= 0]]
@@ -92,7 +92,7 @@ def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation)
 
 
 def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
-    """The spans that a Doc brings: first those that are blocked, then those that are forced."""
+    """The spans in doc.spans that restrict a Doc: first the blocked spans, then the forced ones."""
     for key in (BLOCKED, FORCED):
         if key in doc.spans:
             for span in doc.spans[key]:
@@ -100,9 +100,9 @@ def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
 
 
 def _block(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
-    """Takes up a span where nothing is found, or nothing of its label. RETURNS (str): Why it does not hold everywhere."""
+    """Add a span in which no label, or not its own label, may be found. RETURNS (str): Why it cannot apply everywhere."""
     if span.label and span.label_ not in parts.labels:
-        return None  # nothing of this label is found anyway
+        return None  # the component never finds this label
     tokens = slice(shift + span.start, shift + span.end)
     labels = [parts.labels.index(span.label_)] if span.label else slice(None)
     present = settled.present[tokens]
@@ -112,7 +112,7 @@ def _block(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
 
 
 def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
-    """Takes up a span that is one of those found. RETURNS (str): Why it can't be."""
+    """Add a span that must be found. RETURNS (str): Why that is impossible, or None."""
     annotation = parts.annotation
     begin, end = shift + span.start, shift + span.end
     if span.label_ not in parts.labels:
@@ -143,7 +143,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
 
 
 def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) -> None:
-    """Once for each Doc with tokens that have no label left."""
+    """Warn once for each Doc with tokens for which no label is left."""
     at = np.flatnonzero(empty)
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
     for d in np.unique(of_doc).tolist():
@@ -153,6 +153,6 @@ def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) 
 
 
 def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:
-    """The scores of the tokens that are kept. What is left out parts its sequence."""
+    """Scores of the tokens that take part. A token that is left out splits its sequence."""
     starts = np.union1d(scores.starts, np.flatnonzero(empty))
     return cut_linked(scores, kept, np.unique(np.searchsorted(kept, starts)))

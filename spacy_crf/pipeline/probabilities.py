@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 def predict(
     parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats]
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
-    """Tags of a batch of Docs under rules, or decoded otherwise than by `viterbi`, and the probabilities of the spans if the
-    component's settings ask for them.
+    """Tags of a batch of Docs under rules, or by another decoding than `viterbi`, and the probabilities of the spans if the
+    component's settings require them.
 
-    scores: What the model says.
-    clamp: What is still allowed, or None.
+    scores: The model's scores.
+    clamp: The allowed labellings, or None.
     least (float64[L]): The least probability of each label, or None.
     RETURNS (int32[T], float64[N] or None)
     """
@@ -48,8 +48,8 @@ def predict(
 
 
 def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
-    """The distribution over the labellings of a single Doc. It respects the scheme, the clamp, and those rules that the Doc
-    keeps and an automaton can represent."""
+    """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
+    Doc keeps and an automaton can represent."""
     if parts.rules is None and parts.decoding.ties is not None:
         found = parts.decoding.ties.of_doc(scores, clamp)
         if found is not None:
@@ -60,7 +60,7 @@ def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distr
 
 
 def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
-    """Whether the labelling of a single Doc that is found under some rules is the most probable one, for sure."""
+    """Whether the labelling found for a single Doc under some rules is proved to be the most probable one."""
     searched = parts.decoding.searched
     if parts.rules is None:
         return bool(searched.proven(scores, clamp=clamp).all())
@@ -68,8 +68,8 @@ def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
 
 
 class _Batch:
-    """The labellings of several Docs. Which rules a Doc keeps is found out with its most probable one, and holds for everything
-    else that is asked."""
+    """Labellings of several Docs. The most probable labelling of a Doc determines which rules the Doc keeps; all other results
+    use these rules."""
 
     def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any):
         self._parts, self._docs, self._clamp = parts, docs, clamp
@@ -80,16 +80,16 @@ class _Batch:
         self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
-        self._approximate: set[int] = set()  # Docs of which that has been said
+        self._approximate: set[int] = set()  # Docs with a warning about that already
 
     @cached_property
     def _scores(self) -> Any:
-        """Scores of chains: those that are given, or with ties of chains that stand for these."""
+        """Scores of chains: the given ones, or for ties, scores of chains that approximate them."""
         ties = self._decoding.ties
         return self._given if ties is None else ties.as_chains(self._given, self._clamp)
 
     def most_probable(self) -> Optional[NDArray[np.int32]]:
-        """Tags that keep the rules; None without rules, which `most_right` does not need."""
+        """Tags of the most probable labelling that keeps the rules; None without rules, which `most_right` does not need."""
         if self._rules is None:
             return None
         found = self._decode(self._given, None)
@@ -105,7 +105,7 @@ class _Batch:
         return found.tags
 
     def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """The valid labelling of which most is right in the mean; where that is not found in time, the most probable one."""
+        """The valid labelling with the most right tags in expectation; the most probable one if the time limit is reached."""
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
         if not self._is_tied or not filled:
             worth = self._untied().worth()
@@ -119,11 +119,11 @@ class _Batch:
         return self._or_instead(found.tags, found.unfinished, most_probable)
 
     def best_spans(self, most_probable: Optional[NDArray[np.int32]], least: Floats) -> tuple[NDArray[np.int32], Floats]:
-        """The set of spans that is worth most, see `inference.span_choice`, and their probabilities."""
+        """The most valuable set of spans, see `inference.span_choice`, and their probabilities."""
         prices, starts = prices_of(least), np.asarray(self._scores.starts)
         likely, decoding = self._likely_spans(float(prices.min(initial=1.0))), self._decoding
-        # A span may begin where another one of its label ends if each span is a segment, or a tag does not go on with itself.
-        # (Of tags, as hidden states of a tag say no more than the tag.)
+        # A span may begin where another one of its label ends if each span is a segment, or if a tag does not continue itself.
+        # (This uses tags, since hidden states say nothing more about it.)
         continues, first = decoding.tag_spans
         touch = continues is None or (np.diff(first) > 1).any() or not np.diag(continues)[first[0] :].any()
         scores = span_choice.worth(likely, prices, starts, may_touch=touch)
@@ -136,7 +136,7 @@ class _Batch:
         return tags, probabilities_of(decoding.segments(tags, starts), likely)
 
     def _decode_spans(self, scores: Any) -> tuple[NDArray[np.int32], list[int]]:
-        """The path of segments that keeps the rules, and the Docs for which there was no time."""
+        """The path of segments that keeps the rules, and the Docs for which the time limit was reached."""
         from ..constraints.decoding import Documents, decode
 
         rules = self._rules.of_segments_too
@@ -153,7 +153,7 @@ class _Batch:
         return KeptRules(self._kept(None, only_hard=True), instead)
 
     def _or_instead(self, tags: NDArray[np.int32], unfinished: list[int], most_probable: Any) -> NDArray[np.int32]:
-        """The tags, and of Docs for which there was no time those that are most probable."""
+        """The tags, with the most probable ones for Docs for which the time limit was reached."""
         for d in unfinished:
             tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
             tags[tokens] = most_probable[tokens]
@@ -161,8 +161,8 @@ class _Batch:
         return tags
 
     def best_labelling(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
-        """The most probable labelling, where several paths are one; under rules that no automaton holds that of the most probable
-        path."""
+        """The most probable labelling, summed over its paths; under rules without an automaton, the labelling of the most
+        probable path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
             names = [rule.name for rule, _ in self._rules.left_out] + [rule.name for rule in self._rules.global_]
             self._parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
@@ -177,15 +177,15 @@ class _Batch:
         return tags
 
     def proven(self) -> bool:
-        """Of a single Doc: the most probable labelling under the rules without a memory is that under all of them if it keeps
-        them; and if it does not, the search goes on from there."""
+        """For a single Doc: the most probable labelling under the masks is the most probable under all rules if it keeps them;
+        otherwise the search continues from there."""
         found = self._decode(self._given, None)
         scores = self._rules.decodable(self._scores, self._facts)
         is_proven = self._rules.structure.proven(scores, clamp=self._clamp).all() and self._decoding.structure.exact
         return bool(is_proven and not found.unfinished and not found.approximate)
 
     def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are given by their first token: float64[N]."""
+        """Probability of each of some spans, which are sorted by first token: float64[N]."""
         if not self._is_tied:
             return self._untied().span_probabilities(segments)
         probabilities = np.zeros(len(segments.start))
@@ -199,7 +199,7 @@ class _Batch:
         return probabilities
 
     def _likely_spans(self, min_prob: float) -> LikelySpans:
-        """All spans of at least some probability, by their first token."""
+        """All spans with at least a certain probability, sorted by first token."""
         if not self._is_tied:
             return LikelySpans(*self._untied().likely_spans(min_prob))
         parts = [LikelySpans(NO_SEGMENTS, np.zeros(0))]
@@ -226,7 +226,7 @@ class _Batch:
         return self._decoding.distribution(scores, clamp, graph)
 
     def _with_ties(self, d: int, tokens: slice) -> Optional[Distribution]:
-        """The distribution of one Doc whose tokens are tied; None if its rules are applied to chains."""
+        """The distribution of one Doc with ties; None if the rules of the Doc apply to chains."""
         from ..constraints.decoding import Documents
 
         ties = self._decoding.ties
@@ -244,14 +244,14 @@ class _Batch:
         return found
 
     def _warn_of_approximate(self, d: int) -> None:
-        """Once."""
+        """Warn once that the result for a Doc is approximate."""
         if d not in self._approximate:
             self._approximate.add(d)
             self._warn(Warnings.CRFW607, d, most=self._parts.decoding.structure.inference.max_table)
 
     @property
     def _is_tied(self) -> bool:
-        """Whether rules tie sequences together, or are not the same for all Docs."""
+        """Whether rules tie sequences together, or differ between Docs."""
         if self._rules is None:
             return False
         ties = self._decoding.ties
@@ -272,7 +272,7 @@ class _Batch:
         return self._decoding.decode(self._rules, documents, self._bounds, kept)
 
     def _kept(self, d: Optional[int], *, only_hard: bool = False) -> frozenset[int]:
-        """Places of the rules that hold for a Doc, or where all are kept."""
+        """Places of the rules that a Doc keeps, or of all rules if all Docs keep them."""
         relaxed = self._relaxed.get(d, [])
         rules = (rule for rule in self._rules.rules if rule not in relaxed and (rule.hard or not only_hard))
         return frozenset(rule.place for rule in rules)
@@ -282,10 +282,10 @@ class _Batch:
         self._parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _warn_of_ignored(self, asked: "RuleSet") -> None:
-        """Which rules probabilities don't know that may matter to the Docs, once."""
+        """Warn once about rules that probabilities ignore although they may matter to the Docs."""
         names = []
         if asked.left_out:
-            longest = 2 * int(np.diff(self._bounds).max(initial=0))  # with breaks
+            longest = 2 * int(np.diff(self._bounds).max(initial=0))  # including breaks
             binding = asked.binding(asked.places, longest) - asked.fitting
             places = {asked.automata[n].rule.place for n in binding}
             left_out = [(rule, labels) for rule, labels in asked.left_out if rule.place in places]

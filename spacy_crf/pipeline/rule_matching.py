@@ -18,9 +18,9 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch, DocPart
 from ..features.feature_index import HashTable
 
-_MOST_WORDS = 1 << 18  # kept with what patterns say of them, until the table starts anew
+_MOST_WORDS = 1 << 18  # words whose matches are cached, until the table starts anew
 
-# Keys of token patterns that look at nothing but the word
+# Keys of token patterns that depend on the word alone
 _LEXICAL_KEYS = """
 ORTH TEXT LOWER SHAPE LENGTH PREFIX SUFFIX IS_ALPHA IS_ASCII IS_DIGIT IS_LOWER IS_UPPER IS_TITLE IS_PUNCT IS_SPACE IS_STOP
 LIKE_NUM LIKE_URL LIKE_EMAIL IS_BRACKET IS_QUOTE IS_LEFT_PUNCT IS_RIGHT_PUNCT IS_CURRENCY
@@ -29,12 +29,12 @@ _LEXICAL = frozenset(_LEXICAL_KEYS.split())
 
 
 class RuleMatcher:
-    """Finds the facts that rules about tokens depend on.
+    """Finds the matches on which rules about tokens depend.
 
-    vocab (Vocab): The pipeline's.
+    vocab (Vocab): The pipeline's vocabulary.
     rules (list[Rule]): All rules of the component.
-    tag_of (int64[S]): The tag of each state, in order: functions speak of tags.
-    RAISES (ValueError): If the Matcher refuses a pattern, or no such function is registered.
+    tag_of (int64[S]): The tag of each state, in order, since functions return allowed tags.
+    RAISES (ValueError): If the Matcher refuses a pattern, or a function is not registered.
     """
 
     def __init__(self, vocab: Vocab, rules: list[Rule], tag_of: NDArray[np.int64]):
@@ -76,7 +76,7 @@ class RuleMatcher:
         for doc, shift in zip(docs, docs.bounds.tolist()):
             try:
                 found = self._matchers[place](doc)
-            except ValueError as error:  # such as patterns of what no component has annotated
+            except ValueError as error:  # such as patterns for attributes that no component has set
                 values = {"name": self._rules[place].name, "doc": doc.text[:40], "reason": error}
                 raise ValueError(Errors.CRF623.format(**values)) from error
             for _, begin, end in found:
@@ -97,9 +97,9 @@ class RuleMatcher:
 
 
 class _WordPatterns:
-    """Patterns of one token whose answer depends on the word alone: each word is asked for once.
+    """Patterns of one token that depend on the word alone: each word is matched once.
 
-    matchers (Dict[int, Matcher]): By the place of their rule.
+    matchers (Dict[int, Matcher]): Matchers by place of the rule.
     """
 
     def __init__(self, vocab: Vocab, matchers: dict[int, Matcher]):
@@ -110,7 +110,7 @@ class _WordPatterns:
         self._forget()
 
     def _forget(self) -> None:
-        # All at once: other threads may be reading
+        # Replaced as a whole: other threads may be reading
         self._known = HashTable(), np.zeros(0, dtype=np.int32), np.zeros((0, len(self._matchers)), dtype=bool)
 
     def __call__(self, docs: DocBatch) -> Optional[WordKinds]:
@@ -135,7 +135,7 @@ class _WordPatterns:
         return WordKinds(kind_of[rows], matched, self._places)
 
     def _ask(self, words: list[int], docs: DocBatch) -> list[list[bool]]:
-        """Which patterns match each word. The words are asked for together, which takes little longer than for one."""
+        """Which patterns match each word. One call for all words takes little longer than a call for one word."""
         strings = [vocab.strings for vocab in dict.fromkeys(doc.vocab for doc in docs)]
         doc = Doc(self._vocab, words=[next(known[word] for known in strings if word in known) for word in words])
         matched = np.zeros((len(words), len(self._matchers)), dtype=bool)

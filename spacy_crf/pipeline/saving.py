@@ -21,23 +21,23 @@ from ..models.sparse import prune
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
 from .labels import LabelPipe
 
-_WHOLE = "model"  # what a component is saved as
+_WHOLE = "model"  # what `exclude` calls the component's file
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
 
 
 def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:
-    """Checks the whole of the data before any of it is used.
+    """Unpack saved data, after checking all of it.
 
-    source (str): Where the data comes from, for the messages.
-    RETURNS (tuple): The settings, what `thinc.Model.from_dict` takes, and a first stage, packed, or None.
+    source (str): Origin of the data, for messages.
+    RETURNS (tuple): The settings, the argument of `thinc.Model.from_dict`, and a packed first stage or None.
     RAISES (ValueError): CRF501 to CRF504, CRF508.
     """
     content = unseal(FORMAT, data, source)
     try:
         content = unpacked(content)
         settings, model, found = dict(content["settings"]), unpacked(content["model"]), content["component"]
-    except Exception as error:  # whatever msgpack raises
+    except Exception as error:  # msgpack may raise any error
         raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
     if not isinstance(found, str) or found != component:
         raise ValueError(Errors.CRF504.format(source=source, saved=found, component=component))
@@ -45,15 +45,16 @@ def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], di
 
 
 def reason_of(error: Exception) -> str:
-    """Without a full stop, as messages go on behind it."""
+    """Text of an error without its full stop, for use within a message."""
     return (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}").rstrip(".")
 
 
 def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
-    """Fills the model and checks what it holds then. After an error the model is to be restored, see `unchanged_by_errors`.
+    """Load saved data into a model, and check the model. After an error callers must restore the model, see
+    `unchanged_by_errors`.
 
-    n_states (int): How many states the component has.
-    RAISES (ValueError): CRF510 for a setting that the saved model contradicts; anything at all for what no model saves.
+    n_states (int): Number of states of the component.
+    RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
     """
     nodes, n_parts = list(model.walk()), 1 + len(model.layers)
     n_states_of = {node.id: n for node, n in _with_states(model, n_states)}
@@ -61,7 +62,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     if names != ours:
         raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
     for node, info, attrs, params in zip(nodes, saved["nodes"], saved["attrs"], saved["params"]):
-        info["refs"] = {}  # the config says them
+        info["refs"] = {}  # the config determines them
         if {*params} != {*node.param_names} or {*info["dims"]} != {*node.dim_names}:
             raise ValueError(Errors.CRF510.format(setting=node.name, saved=[*params], ours=[*node.param_names]))
         if "role" in node.attrs:
@@ -70,12 +71,12 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
                 found, ours = unpacked(attrs[setting]), node.attrs[setting]
                 if found != ours:
                     raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
-            for name in set(attrs) - set(ours_of.learned):  # what was not learned
+            for name in set(attrs) - set(ours_of.learned):  # attributes that were not learned
                 del attrs[name]
             ours_of.expect(node, n_states_of[node.id])
         for attr, value in attrs.items():
             if not isinstance(node.attrs.get(attr), ListedFeatures):
-                unpacked(value)  # if there is room: thinc unpacks it without asking
+                unpacked(value)  # checks the size, since thinc unpacks it without a limit
     with shared_lists():
         model.from_dict(saved)
     for node in nodes:
@@ -84,7 +85,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
 
 
 def _with_states(model: Model, n_states: int) -> Iterator[tuple[Model, int]]:
-    """The nodes of a model, and how many states each has."""
+    """The nodes of a model, and the number of states of each."""
     yield model, n_states
     of_layers = model.attrs["role"].columns(n_states) if "role" in model.attrs else n_states
     for layer in model.layers:
@@ -93,7 +94,7 @@ def _with_states(model: Model, n_states: int) -> Iterator[tuple[Model, int]]:
 
 @contextmanager
 def unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
-    """After an error a component is what it was before: its settings, its model, what waits for a step, and its first stage."""
+    """Restore a component after an error: its settings, model, pending gradients, and first stage."""
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
     attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
     nodes = []
@@ -130,17 +131,17 @@ def parameters(model: Model) -> list[tuple[Model, str]]:
 
 
 def forget_gradients(model: Model) -> None:
-    """Set the gradients that wait for a step to 0."""
+    """Set pending gradients to 0."""
     for node in model.walk():
         for name in node.grad_names:
             node.set_grad(name, node.ops.alloc(node.get_param(name).shape))
 
 
 class SavingPipe(LabelPipe):
-    """A component that is saved, loaded, copied, and sent to other processes."""
+    """A component that can be saved, loaded, copied, and sent to other processes."""
 
     def __reduce__(self):
-        """For copies and other processes: what is kept from one call to the next is made anew there."""
+        """State for copies and other processes, where caches are made anew."""
         state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
         state = {**state, **self.__dict__}
         schedules = getattr(self.optimizer, "schedules", {}).values()
@@ -154,9 +155,9 @@ class SavingPipe(LabelPipe):
         self._connect_stages()
 
     def to_bytes(self, *, exclude: Iterable[str] = ()) -> bytes:
-        """RETURNS (bytes): Labels, settings and model, which are one whole; nothing where "model" is excluded.
+        """RETURNS (bytes): Labels, settings and model together; empty if "model" is excluded.
 
-        RAISES (ValueError): CRF413 if weights are not finite numbers.
+        RAISES (ValueError): CRF413 if a weight is not finite.
         """
         file = io.BytesIO()
         if _WHOLE not in exclude:
@@ -181,29 +182,29 @@ class SavingPipe(LabelPipe):
         seal_into(file, FORMAT, chain(parts, packed_bytes([*packed(nodes)])))
 
     def _settings(self) -> dict[str, Any]:
-        """Settings that are saved beside the model."""
+        """Settings that are saved with the model."""
         return self.cfg
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "SavingPipe":
-        """Load what `to_bytes` gave, unless "model" is excluded. After an error the component is as it was before.
+        """Load the result of `to_bytes`, unless "model" is excluded. After an error the component is unchanged.
 
-        RAISES (ValueError): With what is wrong about the data.
+        RAISES (ValueError): If the data is damaged or does not fit.
         """
         if _WHOLE not in exclude:
             self._load(bytes_data, "the bytes given to from_bytes")
         return self
 
     def to_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> None:
-        """Save to a folder, unless "model" is excluded. A model that is there already stays until the new one is complete."""
+        """Save to a folder, unless "model" is excluded. An earlier model stays until the new one is complete."""
         if _WHOLE in exclude:
             return
         with whole(Path(path) / FILE_NAME) as file:
             self._save(file)
 
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "SavingPipe":
-        """Load what `to_disk` wrote, unless "model" is excluded. After an error the component is as it was before.
+        """Load a folder that `to_disk` wrote, unless "model" is excluded. After an error the component is unchanged.
 
-        RAISES (ValueError): With the file and what is wrong about it.
+        RAISES (ValueError): If the file is missing, damaged or does not fit.
         """
         if _WHOLE in exclude:
             return self
@@ -223,23 +224,23 @@ class SavingPipe(LabelPipe):
                     self._take_settings(settings)
                     self._labels_changed()
                     load_model(self.model, model, self.decoding.n_states)
-                    forget_gradients(self.model)  # they were of other weights
+                    forget_gradients(self.model)  # they belong to the earlier weights
                     stages = [None if stage is None else "a block" for stage in (first, self.first_stage)]
                     if stages[0] != stages[1]:
                         raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
                     if first is not None:
                         self.first_stage.load(first)
                     self.expect_kernels(needed.PREDICTION)
-            except Exception as error:  # it may be anything, for anything may be in a file
+            except Exception as error:  # a file may contain anything, so any error may occur
                 reason = reason_of(error)
                 raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()
         self.training.go_on()
 
     def _take_settings(self, saved: dict[str, Any]) -> None:
-        """Takes over what a saved component has learned; its other settings are those of the config.
+        """Take over the learned state of a saved component; the other settings come from the config.
 
-        RAISES (ValueError): CRF510 for settings that would give the weights another meaning.
+        RAISES (ValueError): CRF510 for settings that would change the meaning of the weights.
         """
         for name in self.meaning:
             if saved[name] != self.cfg[name]:
@@ -251,5 +252,5 @@ class SavingPipe(LabelPipe):
 
 
 def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
-    """Stands for an optimizer that could not come along."""
+    """Stands for an optimizer that could not be copied."""
     raise ValueError(Errors.CRF507.format(name=name))

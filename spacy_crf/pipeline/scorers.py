@@ -1,4 +1,4 @@
-"""Scorers for components whose annotation spaCy's own scorers do not know, and how far probabilities can be trusted."""
+"""Scorers for annotation that spaCy's own scorers do not know, and the calibration of probabilities."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,15 +18,15 @@ POS_AND_MORPH = "pos+morph"
 
 
 def make_tagger_scorer() -> Callable:
-    """Accuracy of the attribute a ``crf_tagger`` writes (``spacy_crf.tagger_scorer.v1``)."""
+    """Scorer for the accuracy of the attribute that a ``crf_tagger`` writes (``spacy_crf.tagger_scorer.v1``)."""
     return score_tags
 
 
 def score_tags(examples: Iterable[Example], *, attribute: str = "tag", **kwargs: Any) -> dict[str, Any]:
-    """Share of tokens with the right value, under the attribute's own name (``tag_acc``) and, so that one name serves
-    every attribute, as ``crf_tag_acc``.
+    """Share of tokens with the right value, under the attribute's own name (such as ``tag_acc``), and as ``crf_tag_acc`` for
+    every attribute.
 
-    attribute (str): ``tag``, ``pos``, ``morph``, ``pos+morph`` (of which each is scored by itself too), or a Token extension.
+    attribute (str): ``tag``, ``pos``, ``morph``, ``pos+morph`` (both are also scored separately), or a Token extension.
     """
     if attribute == POS_AND_MORPH:
         examples = list(examples)
@@ -44,7 +44,7 @@ def score_tags(examples: Iterable[Example], *, attribute: str = "tag", **kwargs:
 
 
 def attribute_getter(attribute: str) -> Callable[[Token], str]:
-    """How to read an attribute of a token as text; the empty string where it is not set."""
+    """A function that returns an attribute of a token as text; the empty string if it is not set."""
     if attribute == "morph":
         return _morph
     if attribute == POS_AND_MORPH:
@@ -59,14 +59,14 @@ def _morph(token: Token) -> str:
 
 
 def _pos_and_morph(token: Token) -> str:
-    """In the form of spaCy's morphologizer: "Number=Sing|POS=NOUN"."""
+    """The morphology and part of speech in the form of spaCy's morphologizer: "Number=Sing|POS=NOUN"."""
     pos, feats = token.pos_, _morph(token)
     fields = [f"POS={pos}"] * bool(pos) + feats.split("|") * bool(feats)
     return "|".join(sorted(fields, key=lambda field: field.partition("=")[0]))
 
 
 def pos_and_feats(label: str) -> tuple[str, str]:
-    """Takes such a label apart."""
+    """Split a label in the form of spaCy's morphologizer."""
     fields = label.split("|")
     pos = next((field[4:] for field in fields if field.startswith("POS=")), "")
     return pos, "|".join(field for field in fields if not field.startswith("POS="))
@@ -81,12 +81,12 @@ N_BINS = 10
 
 
 def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) -> dict[str, Any]:
-    """Calibration of probabilities against what came true.
+    """Calibration of probabilities against the truth.
 
     probabilities (float64[N]), right (bool[N])
     RETURNS (Dict[str, Any]): "calibration", ten bins with their bounds, the number of spans, their mean probability and the share
-        that is right (None where there are no spans); "calibration_error", the mean distance of the two, weighted by the spans
-        (Naeini et al. 2015); "brier", the mean squared distance of probability and truth. The last two are None without any span.
+        of right spans (None without spans); "calibration_error", the mean distance of the two, weighted by the number of spans
+        (Naeini et al. 2015); "brier", the mean squared distance of probability and truth. Both are None without spans.
     """
     bins, error = [], 0.0
     number = np.minimum((probabilities * N_BINS).astype(np.int64), N_BINS - 1)
@@ -109,7 +109,7 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
 def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> dict[str, Any]:
     """Calibration of the spans found, by their ``crf_prob``, under the names ``ents_…`` (``tags_…`` for taggers).
 
-    Spans whose gold annotation is missing say nothing.
+    Spans whose gold annotation is missing do not count.
     """
     probabilities, right = [], []
     for example in examples:

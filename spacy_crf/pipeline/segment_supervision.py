@@ -1,8 +1,8 @@
-"""Alternatives and spans known to be wrong, as `supervision` has them for tags.
+"""Alternatives and spans known to be wrong, for segments; `supervision` does the same for tags.
 
-Of segments both can be said precisely: what a clamp does not tell apart is listed, segment by segment, as excluded. With
-"New York" (GPE), "New" (O) and "York" (PER) as alternatives, the clamp lets through "New York" (PER) too if New has PER among its
-alternatives, and the list takes it out again.
+For segments both can be expressed exactly: segments that a clamp allows by mistake are listed as excluded. With "New York" (GPE),
+"New" (O) and "York" (PER) as alternatives, the clamp also allows "New York" (PER) if New has PER among its alternatives, and the
+list excludes it again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,19 +25,19 @@ _Segment = tuple[int, int, int]  # first token, token behind, state
 
 
 class Texts(NamedTuple):
-    """Some examples, and what segments are in them."""
+    """Some examples, and the limits of segments in them."""
 
     examples: list[Example]
-    starts: NDArray[np.int64]  # [B + 1] of their sequences
+    starts: NDArray[np.int64]  # [B + 1] where their sequences start
     labels: tuple[str, ...]
-    longest: NDArray[np.int32]  # [S] tokens of the longest segment of each state: longer spans are cut up
+    longest: NDArray[np.int32]  # [S] tokens of the longest segment of each state; longer spans are split
     report: GoldReport
 
 
 def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], keys: Keys) -> None:
-    """Tell a model how long its segments may be, before features are counted. A trained model keeps the lengths that it knows.
+    """Set the longest segments of a model, before features are counted. A trained model keeps its lengths.
 
-    labels (Sequence[str]): Of the component. examples (Iterable[Example]): Read once. keys (Keys): Where further spans are.
+    labels (Sequence[str]): Of the component. examples (Iterable[Example]): Read once. keys (Keys): Further spans.
     """
     lengths: dict[str, list[int]] = {label: [] for label in labels}
     for example in examples:
@@ -54,12 +54,12 @@ def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], ke
 
 
 def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[SegmentClamp, Segments, Segments]:
-    """Where the annotation is missing the spans in ``reference.spans[key]`` are all that is allowed, elsewhere they are allowed
-    beside it. Tokens are labelled by alternatives, and annotated segments, one after the other.
+    """Allow the spans in ``reference.spans[key]``: where annotation is missing, only these spans are allowed; elsewhere they are
+    allowed beside the annotation. A labelling is a sequence of alternatives and annotated segments.
 
-    gold (Supervision): What the annotation says.
-    RETURNS (SegmentClamp, Segments, Segments): What is allowed, segments that the clamp allows and the annotation does not, and
-        the alternatives that have a label.
+    gold (Supervision): Supervision by the annotation.
+    RETURNS (SegmentClamp, Segments, Segments): The clamp, segments that the clamp allows but the annotation does not, and the
+        alternatives with a label.
     """
     clamp, missing = gold.clamp, gold.unset.copy()
     n_tokens = len(missing)
@@ -81,7 +81,7 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
         inside[begin:end] = True
         crossed[begin + 1 : end] = True
         edges[[begin, end]] = True
-    told = (inside | np.append(False, inside[:-1]))[:-1]  # where they say whether a segment begins
+    told = (inside | np.append(False, inside[:-1]))[:-1]  # tokens where alternatives determine whether a segment begins
     may_begin = np.where(told, edges[:-1], clamp.may_begin)
     must_begin = np.where(told, ~crossed[:-1], clamp.must_begin)
     clamp = SegmentClamp(states, may_begin, must_begin)
@@ -90,7 +90,7 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
 
 
 def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
-    """Wrong segments by the spans in ``reference.spans[key]``, where the annotation leaves it open: precisely these tokens with
+    """Wrong segments from the spans in ``reference.spans[key]``, unless the annotation decides already: exactly these tokens with
     this label."""
     annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, texts.starts))))
     found, labels, report = set(), texts.labels, texts.report
@@ -110,7 +110,7 @@ def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
 
 
 def _forbid_outside(states: NDArray[np.bool_], first: int, span: Span, key: str, report: GoldReport) -> None:
-    """Tokens of a span are not outside, where the annotation leaves something else."""
+    """Forbid O for the tokens of a span, where the annotation leaves another state."""
     tokens = np.arange(first + span.start, first + span.end)
     known = states[tokens].sum(axis=1) == 1
     states[tokens[~known], 0] = False
@@ -142,9 +142,9 @@ def _named(texts: Texts, key: str) -> Iterator[_Segment]:
 
 
 def _segments_at(tokens: Iterable[int], clamp: SegmentClamp, texts: Texts) -> Iterator[_Segment]:
-    """The segments that begin with some of the tokens, as far as the clamp allows."""
+    """The segments that begin with some of the tokens and that the clamp allows."""
     n_tokens = len(clamp.states)
-    closes = np.append(clamp.must_begin, True)  # every segment ends in front of this token
+    closes = np.append(clamp.must_begin, True)  # whether every segment must end before this token
     closes[texts.starts] = True
     may_close = closes | np.append(clamp.may_begin, True)
     for begin in map(int, tokens):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..constraints.settings import Constraints
 
 
-_LITTLE = 1e-6  # of a token
+_LITTLE = 1e-6  # share of a token
 
 
 class SegmentDecoding(Decoding):
@@ -42,8 +42,8 @@ class SegmentDecoding(Decoding):
         return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))
 
     def worth(self, expected: SegmentScores) -> dict[str, Floats]:
-        """As for chains. That leaves open where one segment ends and another one of its label begins: there what is likelier
-        tells the labellings apart, and not the last digit of a sum."""
+        """Expected number of right tags, as for chains. That sum is equal for one segment and for two neighbours of one label; a
+        tiny bonus for the likelier begin decides between them instead of rounding errors."""
         tokens, begins = np.clip(expected.tokens, 0.0, 1.0), np.clip(expected.begins, 0.0, 1.0)
         goes_on = tokens - begins
         return {"tokens": tokens + _LITTLE * goes_on, "begins": _LITTLE * (begins - goes_on)}
@@ -90,7 +90,7 @@ class SegmentDecoding(Decoding):
         return Supervision(clamp, gold.unset, wrong, alternatives=named)
 
     def spell_spans(self, spans: Segments) -> Spelt:
-        """Spans that are too long are cut into the fewest segments that are allowed."""
+        """How segments spell spans; spans that are too long are split into the fewest allowed segments."""
         length, step = spans.end - spans.start, self.longest[1 + spans.label]
         n_pieces = -(-length // step)
         starts = np.append(0, np.cumsum(n_pieces))
@@ -99,9 +99,9 @@ class SegmentDecoding(Decoding):
         return Spelt(np.repeat(1 + spans.label, n_pieces), lengths, starts)
 
     def _split(self, clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:
-        """Cuts segments that are too long into the fewest that are allowed: every token keeps its label.
+        """Split segments that are too long into the fewest allowed segments, so that every token keeps its label.
 
-        RETURNS (Segments): Those that were too long, with states in place of labels.
+        RETURNS (Segments): The segments that were too long, with states in place of labels.
         """
         found = certain_segments(clamp, starts)
         longest = self.longest[found.label]

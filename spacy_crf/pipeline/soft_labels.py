@@ -1,9 +1,9 @@
-"""Soft labels: what a teacher says of texts, read from ``doc.spans`` as `losses.soft` wants it.
+"""Soft labels: a teacher's probabilities for texts, read from ``doc.spans`` into the form of `losses.soft`.
 
-A group of spans with ``attrs["scores"]``, as spaCy's `spancat` writes it, says of each span how probable it is that precisely
-these tokens are an entity of this label (of taggers: that each of them has it); what is left for a token is the probability that
-it is none. Of all distributions over labellings with these probabilities the one of largest entropy is meant: given that one span
-ends where another begins, which ones these are does not depend on each other.
+A group of spans with ``attrs["scores"]``, as spaCy's `spancat` writes it, has for each span the probability that exactly these
+tokens are an entity of this label (for taggers: that each token has the label); the rest is the probability that a token is in no
+entity. Among all distributions over labellings with these probabilities the one with the largest entropy is used: given that one
+span ends where another begins, their labels and other ends are independent.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,11 +23,11 @@ from .annotation.annotation import GoldReport, Supervision, same_words
 from .parts import Parts
 from .supervision import Spelt, soft_scores
 
-_ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of the scores as they were written
+_ROUNDING, _TOLERANCE = 1e-9, 1e-4  # of sums of weights, and of scores as they were written
 
 
 class SoftSpans(NamedTuple):
-    """Spans that exclude each other where they overlap."""
+    """Spans that exclude each other if they overlap."""
 
     begin: NDArray[np.int64]  # [N]
     end: NDArray[np.int64]  # [N]
@@ -41,7 +41,7 @@ class SoftSpans(NamedTuple):
         return SoftSpans(*(np.concatenate(both) for both in zip(self, others)))
 
     def covers(self, n_tokens: int) -> Floats:
-        """How probable it is that a span is at each token: float64[T]."""
+        """Probability that a span covers each token: float64[T]."""
         steps = np.bincount(self.begin, self.weight, n_tokens + 1) - np.bincount(self.end, self.weight, n_tokens + 1)
         return np.cumsum(steps)[:n_tokens]
 
@@ -49,7 +49,7 @@ class SoftSpans(NamedTuple):
 def supervise(
     parts: Parts, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> Supervision:
-    """Add the soft labels of a batch, if it has any. The clamp leaves the labels that they hold to be possible."""
+    """Add the soft labels of a batch, if it has any. The clamp allows the labels with a positive probability."""
     key = parts.loss.spans_key
     if not any(key in example.reference.spans for example in examples):
         return known
@@ -78,9 +78,9 @@ def supervise(
 def _read(
     parts: Parts, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> tuple[SoftSpans, NDArray[np.bool_]]:
-    """The spans, and of which tokens they, or their absence, say something (bool[T]).
+    """The spans, and the tokens that have soft labels, including tokens that the spans leave out (bool[T]).
 
-    RAISES (ValueError): CRF825 to CRF846 for spans that can't be soft labels of the component.
+    RAISES (ValueError): CRF825 to CRF846 for spans that cannot be soft labels of the component.
     """
     key, rows = parts.loss.spans_key, []
     is_soft = np.zeros(int(starts[-1]), dtype=bool)
@@ -110,7 +110,7 @@ def _read(
 
 
 def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional[Span]]]:
-    """The spans of a reference Doc with their scores, and as spans of the predicted Doc, None for those that do not align."""
+    """The spans of a reference Doc with their scores, and as spans of the predicted Doc, None for spans that do not align."""
     group = example.reference.spans[key]
     same = same_words(example.predicted, example.reference)
     for span, score in zip(group, soft_scores(group, key)):
@@ -121,7 +121,7 @@ def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional
 
 
 def _touched(example: Example, span: Span) -> list[int]:
-    """Tokens of the predicted Doc of which a span of the reference has a part."""
+    """Tokens of the predicted Doc that overlap a span of the reference."""
     text = range(span.start_char, span.end_char)
     return [t.i for t in example.predicted if t.idx < text.stop and t.idx + len(t) > text.start]
 
@@ -129,8 +129,7 @@ def _touched(example: Example, span: Span) -> list[int]:
 def _fit(
     parts: Parts, spans: SoftSpans, is_soft: NDArray[np.bool_], add: Callable[[list[int], str], None]
 ) -> tuple[SoftSpans, NDArray[np.bool_]]:
-    """The spans that there may be, with those of single tokens outside of all, in the order of their first tokens; and the
-    tokens that they tell of.
+    """The possible spans, and single tokens outside of all spans, sorted by first token; and the tokens with soft labels.
 
     add (Callable): Reports a problem with some tokens.
     """
@@ -146,7 +145,7 @@ def _fit(
         add(spans.begin[~fits].tolist(), what)
     spans = spans.only(fits)
     covered = spans.covers(n_tokens)
-    if tokens_alone:  # every token has a label
+    if tokens_alone:  # taggers label every token
         is_soft = is_soft & (covered > _ROUNDING)
         weight = spans.weight / np.where(covered > _ROUNDING, covered, 1.0)[spans.begin]
         return spans._replace(weight=weight).only(np.argsort(spans.begin, kind="stable")), is_soft
@@ -167,7 +166,7 @@ def _fit(
 def _label(
     spans: SoftSpans, tags: Spelt, is_soft: NDArray[np.bool_], starts: NDArray[np.int64], parts: Parts
 ) -> tuple[SoftLabelling, NDArray[np.bool_]]:
-    """The probabilities of states that spans imply, and which states these are at each token: bool[T, S]."""
+    """The probabilities of states and transitions that spans imply, and the possible states at each token: bool[T, S]."""
     n_tokens, n_pieces = len(is_soft), np.diff(tags.starts)
     weight = np.repeat(spans.weight, n_pieces)
     ends_at = np.cumsum(tags.lengths) - np.repeat(np.append(0, np.cumsum(spans.end - spans.begin))[:-1], n_pieces)
@@ -192,10 +191,9 @@ def _label(
 
 
 def _pairs(spans: SoftSpans, meets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
-    """The spans that may follow each other at some tokens, and how probable it is that they do. (Spans are in the order of their
-    first tokens.)
+    """Pairs of spans that may follow each other at some tokens, and their probabilities. (Spans are sorted by first token.)
 
-        q(left, right) = q(left) · q(right) / q(some span begins here)
+    q(left, right) = q(left) · q(right) / q(some span begins here)
     """
     n_tokens = len(meets)
     by_end = np.argsort(spans.end, kind="stable")
@@ -214,7 +212,7 @@ def _pairs(spans: SoftSpans, meets: NDArray[np.bool_]) -> tuple[NDArray[np.int64
 def _runs(
     spans: SoftSpans, states: tuple[NDArray, NDArray], is_soft: NDArray[np.bool_], starts: NDArray[np.int64]
 ) -> Runs:
-    """Tokens without soft labels. states: The first and the last one of each span."""
+    """Runs of tokens without soft labels. states: The first and the last state of each span."""
     n_tokens, (opens, closes) = len(is_soft), ends(starts, len(is_soft))
     before, after = np.append(True, is_soft[:-1])[:n_tokens], np.append(is_soft[1:], True)[:n_tokens]
     [begin] = np.nonzero(~is_soft & (opens | before))
@@ -233,7 +231,7 @@ def _runs(
 
 
 def _by_token(tokens: NDArray[np.int64], states: NDArray[np.int64], weights: Floats) -> dict[int, dict[int, float]]:
-    """How probable each state is at the ends of spans."""
+    """Probability of each state at the ends of spans, by token."""
     found: dict[int, dict[int, float]] = {}
     for token, state, weight in zip(tokens.tolist(), states.tolist(), weights.tolist()):
         of_token = found.setdefault(token, {})

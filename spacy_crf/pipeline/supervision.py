@@ -1,4 +1,4 @@
-"""Supervision beside the annotation itself: alternatives, spans known to be wrong, and how much a Doc counts."""
+"""Supervision beyond the annotation itself: alternatives, spans known to be wrong, and the weight of a Doc."""
 
 import math
 import zlib
@@ -20,12 +20,12 @@ from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .annotation.annotation import Annotation, GoldReport, Supervision, place_of, same_words
 
-WEIGHT = "crf_weight"  # the Doc extension
+WEIGHT = "crf_weight"  # name of the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
 
 
 class Keys(NamedTuple):
-    """Settings that name groups of spans, None for none."""
+    """Settings that name groups of spans; None for no group."""
 
     alternatives: Optional[str]
     incorrect: Optional[str]
@@ -37,7 +37,7 @@ class Keys(NamedTuple):
 
 
 class Spelt(NamedTuple):
-    """How spans are spelt: the states of the pieces that each is made of."""
+    """How spans are spelt: the states of the pieces that make up each span."""
 
     states: NDArray[np.int64]  # [M]
     lengths: NDArray[np.int64]  # [M] tokens of the pieces
@@ -47,8 +47,8 @@ class Spelt(NamedTuple):
 def allow_alternatives(
     gold: Supervision, annotation: Annotation, examples: list[Example], key: str, report: GoldReport
 ) -> None:
-    """Allows the tags of the spans in ``reference.spans[key]``: where the annotation is missing they are all that is allowed,
-    elsewhere they are allowed beside it."""
+    """Allow the tags of the spans in ``reference.spans[key]``: where annotation is missing, only these are allowed; elsewhere
+    they are allowed beside the annotation."""
     for begin, span in aligned_spans(examples, key):
         tags = annotation.span_tags(span.label_, len(span))
         if tags is None:
@@ -62,7 +62,7 @@ def allow_alternatives(
 
 
 def refuse_contradictions(examples: list[Example], key: str, annotation: Annotation) -> None:
-    """RAISES (ValueError): CRF441 for a span that is annotated and in ``reference.spans[key]`` too, as in spaCy's `ner`."""
+    """RAISES (ValueError): CRF441 for a span that is both annotated and in ``reference.spans[key]``, as in spaCy's `ner`."""
     for example in examples:
         for span in example.reference.spans.get(key, ()):
             if annotation.is_gold(span):
@@ -78,11 +78,11 @@ def forbid_incorrect(
     report: GoldReport,
     starts: NDArray[np.int64],
 ) -> Segments:
-    """Forbid the spans in ``reference.spans[key]``, where the annotation leaves it open: precisely these tokens with
-    this label, as in spaCy's `ner`; with "O", that the tokens are outside. Takes from the clamp the tags that say so by
-    themselves: of single tokens with BILUO, of taggers, and "O".
+    """Forbid the spans in ``reference.spans[key]``, unless the annotation decides already: exactly these tokens with this label,
+    as in spaCy's `ner`; the label "O" forbids that the tokens are outside. The function removes from the clamp the tags that
+    alone determine such a span: single tokens with BILUO, tags of taggers, and "O".
 
-    RETURNS (Segments): The other spans, which no clamp can leave out.
+    RETURNS (Segments): The other spans, which no clamp can exclude.
     """
     found, allowed = set(), gold.clamp
     opening = set(starts.tolist())
@@ -98,7 +98,7 @@ def forbid_incorrect(
             is_annotated = (known & allowed[tokens, tags]).any()
             allowed[tokens[~known], tags[~known]] = False
         elif not opening.isdisjoint(tokens[1:].tolist()) or not allowed[tokens, tags].all():
-            continue  # no labelling has it anyway
+            continue  # no labelling has the span anyway
         else:
             after = int(tokens[-1]) + 1
             goes_on = after not in opening and allowed[after, annotation.continuing_tags(int(tags[-1]))].any()
@@ -112,7 +112,7 @@ def forbid_incorrect(
 
 
 def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
-    """Scores of the labellings that do not take certain steps.
+    """Scores that forbid certain steps.
 
     decoding (Decoding): Of a chain. steps (int64[N, 3]): See `Scheme.spell`.
     RETURNS (ChainScores)
@@ -126,15 +126,15 @@ def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) 
 
 
 def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
-    """Take states from a clamp, in place, until no labelling takes one of some steps. That loses some labellings which the
-    annotation allows, and serves losses and optimizers that can't look at steps. No labelling is left only where there was none.
+    """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
+    labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one.
 
     decoding (Decoding): Of a chain. steps (int64[N, 3]): See `Scheme.spell`.
     """
     allowed, label, continues = clamp.copy(), decoding.label_of_states, decoding.spans.continues
     for token, to_label, goes_on in steps.tolist():
         of_label = label == to_label
-        # What goes on has its label in front; what begins has another one there
+        # A step that continues a span has its label before and here; a step that begins one has another tag before
         before, here = (of_label, of_label & continues[of_label].any(axis=0)) if goes_on else (~of_label, of_label)
         ways = [(token - 1, before), (token, here)]
         for at, states in ways if goes_on else ways[::-1]:
@@ -150,7 +150,7 @@ def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDA
         left, possible = (LinearChain().log_partition(scores, clamp=clamp[tokens]) for scores in (without, free))
         if left[0] > -np.inf and np.isclose(left[0], possible[0], rtol=0.0, atol=1e-9):
             continue
-        # What was taken for one step was wanted for another
+        # A state removed because of one step may be needed because of another
         path, best = LinearChain().viterbi(without, clamp=allowed[tokens])
         of_path = decoding.tags(path)[:, np.newaxis] == np.arange(len(decoding.annotation.tags()))
         clamp[tokens] = of_path[:, decoding.tag_of] & (best[0] > -np.inf)
@@ -175,12 +175,12 @@ def _weights(examples: list[Example]) -> list[float]:
     if not Doc.has_extension(WEIGHT):
         return [1.0] * len(examples)
     default, method, getter, _ = Doc.get_extension(WEIGHT)
-    is_kept = method is None and getter is None  # in the user_data, of which most Docs have none
+    is_kept = method is None and getter is None  # stored in user_data, which most Docs lack
     weights = []
     for example in examples:
         doc = example.reference
         weight = default if is_kept and not doc.user_data else doc._.get(WEIGHT)
-        is_number = isinstance(weight, (float, Real))  # Real alone is asked slowly
+        is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
         if not (is_number and math.isfinite(weight) and weight >= 0):
             owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
             checks.expect(False, owner, "doc._.crf_weight", weight, must)
@@ -189,9 +189,9 @@ def _weights(examples: list[Example]) -> list[float]:
 
 
 def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
-    """Changes with all that training is told of examples, but for what functions say.
+    """A number that changes with everything that training reads of examples, except results of functions.
 
-    attributes (list[int]): What is read of the predicted Docs.
+    attributes (list[int]): Attributes that are read from the predicted Docs.
     """
     check = annotation.fingerprint([example.reference for example in examples])
     for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
@@ -208,7 +208,7 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
 
 
 def soft_scores(group: SpanGroup, key: str) -> list[float]:
-    """The scores of a group of soft labels. RAISES (ValueError): CRF825 if they are no probabilities."""
+    """The scores of a group of soft labels. RAISES (ValueError): CRF825 if they are not probabilities."""
     text = group.doc.text[:40]
     scores = group.attrs.get("scores")
     if scores is None or np.ndim(scores) != 1 or len(scores) != len(group):
@@ -222,7 +222,7 @@ def soft_scores(group: SpanGroup, key: str) -> list[float]:
 
 
 def likely_spans(doc: Doc, key: str) -> list[Span]:
-    """Soft labels that are more probable than not."""
+    """Soft labels with a probability above one half."""
     if key not in doc.spans:
         return []
     group = doc.spans[key]
@@ -230,7 +230,7 @@ def likely_spans(doc: Doc, key: str) -> list[Span]:
 
 
 def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span]]:
-    """Spans at the tokens of the predicted Docs, each with the first token of its Doc in the batch."""
+    """Spans as spans of the predicted Docs, each with the first token of its Doc in the batch."""
     begin = 0
     for example in examples:
         predicted, reference = example.predicted, example.reference

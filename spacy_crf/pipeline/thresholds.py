@@ -1,4 +1,4 @@
-"""Which `min_prob` does best where ``decode = "spans"``: by annotated texts, or by what the model itself expects."""
+"""Finds the best `min_prob` for ``decode = "spans"``, by annotated texts or by the model's own expectations."""
 
 import math
 from collections import Counter
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from .prediction import CRFPipe
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
-_BALANCED = 0.5  # makes the fewest mistakes where nothing is known of the texts
+_BALANCED = 0.5  # minimises the expected number of mistakes, without any knowledge of the texts
 ENOUGH_ENTITIES = 100
-_CHANCE = 0.001  # a difference of F that says nothing
+_CHANCE = 0.001  # differences of F up to this size are chance
 
 Judged = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, and their counts by label
 
 
 class Point(NamedTuple):
-    """Spans that are found with one threshold, and how many of them are right."""
+    """The spans found with one threshold, and how many of them are right."""
 
     min_prob: MinProb
-    found: int  # spans
-    expected_right: float  # sum of their probabilities
-    expected_gold: float  # of all spans
-    by_label: dict[str, Counter[str]]  # where texts are annotated: how many spans are "judged", "right" and "gold"
+    found: int  # number of spans
+    expected_right: float  # sum of the spans' probabilities
+    expected_gold: float  # sum of the probabilities of all spans
+    by_label: dict[str, Counter[str]]  # for annotated texts: numbers of spans "judged", "right" and "gold"
 
     @property
     def all(self) -> Counter[str]:
         return sum(self.by_label.values(), Counter())
 
     def f(self, beta: float = 1.0) -> float:
-        """F, of which recall is worth beta times as much as precision."""
+        """The F score in which recall counts beta times as much as precision."""
         return _f(self.all, beta)
 
     def expected_f(self, beta: float = 1.0) -> float:
-        """F as the model expects it."""
+        """The F score that the model expects."""
         return _share((1 + beta**2) * self.expected_right, self.found + beta**2 * self.expected_gold)
 
     @property
@@ -65,10 +65,10 @@ class Point(NamedTuple):
 def measure(
     pipe: "CRFPipe", examples: Iterable[Example], min_probs: Sequence[MinProb] = THRESHOLDS, *, judge: bool = True
 ) -> list[Point]:
-    """Find spans in texts with each of some thresholds. The model looks at each text once.
+    """Find spans in texts with each of several thresholds. The model scores each text once.
 
-    examples (Iterable[Example]): With what the components before have annotated. They stay as they are.
-    judge (bool): Whether to compare with the annotation of the texts, as far as there is any.
+    examples (Iterable[Example]): Examples annotated by earlier components; they are not changed.
+    judge (bool): Whether to compare with the annotation of the texts, where they have any.
     RETURNS (List[Point]): One for each threshold.
     """
     examples, done = list(examples), 0
@@ -101,9 +101,9 @@ def measure(
 
 
 def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> Point:
-    """The threshold with the best F; among those that differ by chance the one nearest to one half.
+    """The threshold with the best F; of thresholds whose F differs by chance, the one nearest to one half.
 
-    expected (bool): By what the model expects, not by annotation.
+    expected (bool): Whether to use the model's expectations instead of annotation.
     """
     f = [point.expected_f(beta) if expected else point.f(beta) for point in points]
     good = [point for point, value in zip(points, f) if value >= max(f) - (0.0 if expected else _CHANCE)]
@@ -111,8 +111,8 @@ def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> P
 
 
 def shrunk(points: list[Point], beta: float = 1.0) -> float:
-    """The threshold with the best F, moved towards the one that the model expects to be best (on the scale of log odds) where
-    fewer than `ENOUGH_ENTITIES` are annotated: a few entities choose by chance."""
+    """The threshold with the best F, moved (on the log-odds scale) towards the threshold that the model expects to be best if
+    fewer than `ENOUGH_ENTITIES` are annotated, since the best F of few entities is chance."""
     weight = min(1.0, points[0].all["gold"] / ENOUGH_ENTITIES)
     by_annotation, by_model = (
         math.log(point.min_prob / (1 - point.min_prob))
@@ -122,10 +122,10 @@ def shrunk(points: list[Point], beta: float = 1.0) -> float:
 
 
 def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
-    """A threshold for each label, from what each point does to it: labels leave that of `best` one after the other, as long as F
-    gains by more than chance. Spans of different labels that overlap are left out of account.
+    """A threshold for each label. All labels start with that of `best`, and change one after the other as long as F gains more
+    than chance. Overlaps between spans of different labels are ignored.
 
-    RETURNS (Dict[str, float]): Of the labels that are annotated, and that of the others.
+    RETURNS (Dict[str, float]): Thresholds of the annotated labels, and one for the others.
     """
     start = best(points, beta)
     chosen = dict.fromkeys((label for label, counts in start.by_label.items() if counts["gold"]), start)
@@ -143,14 +143,14 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
 
 
 def use(nlp: Language, pipe: "CRFPipe", min_prob: MinProb) -> None:
-    """Let a component decode spans with these probability thresholds, and write this to its config."""
+    """Let a component decode spans with these thresholds, and write them to its config."""
     settings = {"decode": "spans", "min_prob": min_prob}
     pipe.cfg.update(settings)
     nlp.get_pipe_config(pipe.name).update(settings)
 
 
 def annotated_before(nlp: Language, name: str, examples: Iterable[Example]) -> list[Example]:
-    """The examples as they come to a component: what the others before it write is in the predicted Docs."""
+    """Examples as input of a component: the components before it annotate the predicted Docs."""
     examples = list(examples)
     names = nlp.pipe_names
     docs: Iterable[Doc] = [example.predicted.copy() for example in examples]
@@ -165,10 +165,10 @@ def fit_min_prob(
     annotated texts (``spacy_crf.fit_min_prob.v1``).
 
     path (Path): The texts, a .spacy file or a folder of them, such as ${paths.dev}.
-    component (str): By default all of this package that decode by spans.
-    beta (float): How many times as much recall is worth as precision.
-    per_label (bool): A threshold for each label.
-    limit (int): Texts that are looked at whenever the pipeline is saved, evenly from all of them; 0 for all.
+    component (str): Name of the component; by default all components of this package with decode = "spans".
+    beta (float): Weight of recall relative to precision.
+    per_label (bool): Whether each label gets its own threshold.
+    limit (int): Number of texts to use whenever the pipeline is saved, spread evenly over all texts; 0 for all.
     """
     owner = "spacy_crf.fit_min_prob.v1"
     beta, per_label = checks.positive(owner, "beta", beta), checks.flag(owner, "per_label", per_label)
@@ -197,8 +197,8 @@ def fit_min_prob(
 def _judge(
     pipe: "CRFPipe", docs: list[Doc], references: list[Doc], prediction: Prediction, known: list[Judged]
 ) -> list[Judged]:
-    """Compare a prediction with the annotation. Most Docs have the same tags as with the threshold before (`known`), and keep
-    their counts."""
+    """Compare a prediction with the annotation. Docs with the same tags as with the threshold before (`known`), which are most,
+    keep their counts."""
     judged = list(known)
     tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(prediction.doc_starts)]
     new = [n for n, (before, _) in enumerate(known) if tags[n] != before]

@@ -1,4 +1,4 @@
-"""How a component learns: what spaCy calls, and what is kept from one step to the next."""
+"""How a component learns: the methods that spaCy calls, and the state between steps."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -30,38 +30,38 @@ from .new_texts import Continuation, add_labels, unmet
 from .saving import SavingPipe, forget_gradients, parameters, unchanged_by_errors
 from .training_data import PreparedBatch, PreparedCorpus, TrainingData, takes_objective, view_for
 
-# Microseconds that it takes to evaluate the model, for a Doc and for each of its tokens, and the objective, by two threads, for a
-# token and for each tag it may have. Nothing is timed, so that the same data gives the same model.
+# Estimated microseconds for evaluating the model, for each Doc and each token, and for evaluating the objective with two threads,
+# for each token and possible tag. These are constants, not timings, so that the same data gives the same model.
 _PER_DOC, _PER_TOKEN = 100.0, 3.0
 _PASS_PER_TOKEN, _PASS_PER_TAG = 0.2, 0.02
 
 
 class TrainingBatch(NamedTuple):
-    examples: list[Example]  # none where the clock says no more than that it is time for a step
+    examples: list[Example]  # empty if the clock only signals another step
     losses: dict[str, float]
     drop: float
     has_gradient: bool
 
 
 class Training(TrainingData):
-    """The state of a component's training, from one step to the next."""
+    """The state of a component's training, kept from step to step."""
 
     def __init__(self, pipe: LabelPipe):
         super().__init__(pipe)
         optimizer = pipe.optimizer
         self.corpus: Optional[PreparedCorpus] = None
-        # None where the weights come from this training
+        # None unless the model continues from earlier training
         self.continuation: Optional[Continuation] = None
-        # Fingerprints of texts whose features were added; None where `initialize` counted all there are
+        # Fingerprints of texts whose features were added; None if `initialize` counted all features
         self.new_features: Optional[set[int]] = None
-        self.prunes = False  # whether zero weights are left out when the model is saved
-        self._batch: list[TrainingBatch] = []  # since the last step, for optimizers that ask for the objective
-        self._last_docs: list[Doc] = []  # of the batch whose gradient came last
+        self.prunes = False  # whether saving the model drops zero weights
+        self._batch: list[TrainingBatch] = []  # batches since the last step, for optimizers that use the objective
+        self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
         self._has_predicted = False
-        self._n_gradients = 0  # of sequences, that wait for their step
-        self.evaluation = 0.0  # microseconds that the last one took, as estimated
-        self._tick: Optional[Tick] = None  # by which the clock hears of the next step
-        # Whether the optimizer asks for the objective; None until the first step tells
+        self._n_gradients = 0  # sequences in the pending gradient
+        self.evaluation = 0.0  # estimated microseconds of the last evaluation
+        self._tick: Optional[Tick] = None  # tells the clock whether another step can help
+        # Whether the optimizer uses the objective; None until the first step
         is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False) and not self.finds_optimum
         self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
         if optimizer is not None:
@@ -74,22 +74,21 @@ class Training(TrainingData):
                 optimizer.assigns_averages = True
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies begin without what waits for a step."""
+        """State for copies, without pending gradients."""
         return {**self.__dict__, "corpus": None, "_batch": [], "_last_docs": [], "_n_gradients": 0, "_tick": None}
 
     def begin(self) -> None:
-        """The model has been initialized."""
+        """Reset the state after initialization."""
         self.corpus = self.new_features = None
         self._batch = []
         wake(self._pipe.model, holds_out=True)
 
-    # ------------------------------------------------------------------------------------------------- by what
+    # ------------------------------------------------------------------------------------------------------- optimizers
 
     def optimizer_for(self, given: Optional[Optimizer]) -> Optional[Optimizer]:
-        """The optimizer that the component uses if the pipeline is given one: its own optimizer if it has one, with two
-        exceptions. An own optimizer that steps aside (`Minibatch`) leaves the work to the given one if that asks for the
-        objective, or if the model has an encoder. A pool's own optimizer that asks for the objective has finished by then, so
-        the pool uses the given one."""
+        """The optimizer that the component uses when the pipeline passes the given one: its own optimizer if it has one, with two
+        exceptions. `Minibatch` gives way to an optimizer that uses the objective, and to any optimizer if the model has an
+        encoder. A pool's own optimizer that uses the objective has finished by then, so the pool uses the given one."""
         own = self._pipe.optimizer
         if own is None or self.finds_optimum:
             return given
@@ -99,13 +98,13 @@ class Training(TrainingData):
 
     @property
     def finds_optimum(self) -> bool:
-        """Whether the component's own optimizer is for the features of a pool, see `Initialization.find_optimum`."""
+        """Whether the component's own optimizer trains the features of a pool, see `Initialization.find_optimum`."""
         return self._pipe.is_pool and takes_objective(self._pipe.optimizer)
 
     def foresee(self, nlp: Optional[Language]) -> Optional[Optimizer]:
-        """The optimizer, as far as it is known before the first step.
+        """The optimizer if it is known before the first step, or None.
 
-        RAISES (ValueError): CRF210 if the one that the config names can't train the component: before features are counted.
+        RAISES (ValueError): CRF210 if the config's optimizer cannot train the component, before features are counted.
         """
         if nlp is None or self._wants_objective is not None:
             return self._pipe.optimizer
@@ -115,15 +114,15 @@ class Training(TrainingData):
             optimizer = registry.resolve({"optimizer": config}, validate=False)["optimizer"]
         optimizer = self.optimizer_for(optimizer)
         self.check_fit(optimizer)
-        # One that wants the objective needs no gradients: those of a whole corpus at once take much memory
+        # Optimizers that use the objective need no gradients, which for a whole corpus at once take much memory
         self._wants_objective = True if takes_objective(optimizer) else None
         return optimizer
 
     def check_fit(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF210 if the optimizer can't train this loss, CRF347 if it can't respect the settings."""
+        """RAISES (ValueError): CRF210 if the optimizer cannot train this loss, CRF347 if it cannot handle the settings."""
         if not hasattr(optimizer, "fits"):
-            return  # thinc's optimizers take every gradient
-        from ..optimizers.objective import check_fit  # prediction does without
+            return  # thinc's optimizers take any gradient
+        from ..optimizers.objective import check_fit  # prediction does not need it
 
         check_fit(optimizer, self._pipe.loss, self._pipe.name)
         if self._pipe.model.attrs["role"].has_hidden(self._pipe.model):
@@ -140,10 +139,10 @@ class Training(TrainingData):
             reason = "it ignores rules, which in_training = true puts into training"
             raise cant_train(optimizer, f"the rules of '{self._pipe.name}'", reason, fitting)
 
-    # ------------------------------------------------------------------------------------------------ from what
+    # ---------------------------------------------------------------------------------------------------- training data
 
     def meet(self, examples: list[Example]) -> None:
-        """Add the labels of a batch that the component does not know yet, and new features if `initialize` did not count all."""
+        """Add the new labels of a batch, and new features unless `initialize` counted all features."""
         if self.continuation is not None:
             self.continuation.begin(self._pipe)
         add_labels(self._pipe, examples)
@@ -156,15 +155,15 @@ class Training(TrainingData):
 
     @property
     def has_read_corpus(self) -> bool:
-        """Whether every step is about the corpus that `initialize` read."""
+        """Whether every step uses the corpus that `initialize` read."""
         return self.corpus is not None and self.corpus.is_initial
 
     # ---------------------------------------------------------------------------------------------------- steps
 
     def update(self, batch: TrainingBatch, sgd: Optional[Optimizer]) -> None:
-        """Takes up a batch, and a step if there is an optimizer.
+        """Add a batch, and take a step if an optimizer is given.
 
-        RAISES (ValueError): CRF930 if the clock has no more to say, but the component learns from batches.
+        RAISES (ValueError): CRF930 if the clock only signals another step, but the component learns from batches.
         """
         tick = next(filter(None, map(Tick.of, batch.examples)), None)
         if tick is not None:
@@ -182,13 +181,13 @@ class Training(TrainingData):
         batch = batch._replace(has_gradient=wants_objective is not True)
         if batch.has_gradient:
             self._add_gradient(batch)
-        if wants_objective is not False:  # after what may fail, so that the next step does without this batch
+        if wants_objective is not False:  # last, since earlier lines may fail: the next step then ignores this batch
             self._batch.append(batch)
         if sgd is not None:
             self._pipe.finish_update(sgd)
 
     def finish(self, sgd: Optional[Optimizer]) -> None:
-        """Takes a step."""
+        """Take a step."""
         pipe, optimizer = self._pipe, self.optimizer_for(sgd)
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
@@ -208,8 +207,8 @@ class Training(TrainingData):
             what, reason = f"the neural encoder of '{pipe.name}'", "it trains sums of weights alone"
             raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
         elif batch:
-            forget_gradients(pipe.model)  # the first step does not know yet that nobody wants them
-            pipe.forget_scores()  # of an evaluation, which take memory
+            forget_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
+            pipe.forget_scores()  # scores cached by an evaluation, which take memory
             examples = [eg for part in batch for eg in part.examples]
             batch[-1].losses[pipe.name] = self._step(optimizer, examples)
             self._last_docs = [example.predicted for example in examples]
@@ -219,18 +218,18 @@ class Training(TrainingData):
         self._last_docs = []
 
     def _predict_shortest(self) -> None:
-        """Predicts a copy of the shortest Doc of a step, so that kernels of prediction are there, compiled or loaded, before an
-        evaluation counts seconds."""
+        """Predict a copy of the shortest Doc of a step, so that the kernels of prediction are compiled or loaded before an
+        evaluation is timed."""
         pipe = self._pipe
         doc = with_vectors(pipe.model, min(filter(len, self._last_docs), key=len).copy())
         if doc is not None:
-            # Rules may look for what earlier components set and Docs of a corpus lack: no reason to end a training
+            # Rules may need attributes of earlier components that Docs of a corpus lack: training continues without them
             with suppress(ValueError):
                 pipe.set_annotations([doc], pipe.predict([doc]))
-            pipe.forget_scores()  # they take memory, and an evaluation need not follow
+            pipe.forget_scores()  # they take memory, and an evaluation may not follow
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
-        """For optimizers that take a gradient."""
+        """Add the gradient of a batch, for optimizers that use gradients."""
         pipe = self._pipe
         self.meet(batch.examples)
         set_dropout_rate(pipe.model, batch.drop)
@@ -248,7 +247,7 @@ class Training(TrainingData):
         batch.losses[pipe.name] += loss
 
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
-        """Loss of a batch and its derivative."""
+        """Loss of a batch, and its derivative."""
         pipe, batch = self._pipe, self.data(examples)
         structure = batch.structure or pipe.model.attrs["role"].in_training
         loss = partial(pooled_loss, pipe.loss) if isinstance(scores, Pooled) else pipe.loss
@@ -259,10 +258,10 @@ class Training(TrainingData):
         return float(losses.sum()), d_scores
 
     def _step(self, optimizer: Optimizer, examples: list[Example]) -> float:
-        """One of an optimizer that asks for the objective, whose value it gives.
+        """Take a step of an optimizer that uses the objective. RETURNS (float): The value of the objective.
 
-        examples (list[Example]): What it is about; none where that is what the last one was about.
-        RAISES (ValueError): CRF411 if the component has got other labels, features or rules since.
+        examples (list[Example]): Texts of the step; empty for the texts of the last step.
+        RAISES (ValueError): CRF411 if labels, features or rules of the component have changed since.
         """
         pipe, kind = self._pipe, view_for(optimizer)
         if self.has_read_corpus:
@@ -301,23 +300,23 @@ class Training(TrainingData):
         self.prunes = getattr(optimizer, "l1", 0.0) > 0.0
         return value
 
-    # ------------------------------------------------------------------------------------------------- going on
+    # ------------------------------------------------------------------------------------------------------- continuing
 
     def frame(self) -> Weights:
-        """Which weights the model has, as one vector."""
+        """Layout of the model's weights as one vector."""
         return Weights(self._pipe.model)
 
     def expect_new_features(self) -> None:
-        """The component has got a label: features of later texts are still to be added."""
+        """Expect new features in later texts, after the component got a label."""
         if self.new_features is None:
             self.new_features = set()
 
     def go_on(self) -> None:
-        """From here on the weights stand for what training has met."""
+        """From now on, treat the weights as the result of earlier training."""
         if not self.has_read_corpus:
             self.corpus = None
         self.new_features = set()
-        wake(self._pipe.model, holds_out=False)  # a correction is to be learned, whatever its words
+        wake(self._pipe.model, holds_out=False)  # the model has to learn corrections of any text
         self._pipe.told.discard(_GOES_ON)
         counts = self._pipe.is_initialized and self._pipe.is_linear
         self.continuation = Continuation(self.frame().evidence()) if counts else None
@@ -339,17 +338,17 @@ _GOES_ON = (
 
 
 def _are_numbers(scores: Any) -> bool:
-    """Whether no score is NaN or infinite, but for -inf, which forbids."""
+    """Whether all scores are finite, or -inf for forbidden ones."""
     if isinstance(scores, Pooled):
         return all(map(_are_numbers, scores.members))
     return all((array < np.inf).all() for array in named(scores).values())
 
 
 def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, docs: list[Doc]) -> None:
-    """Takes the step.
+    """Take a step by the pending gradient.
 
-    n_sequences (int), docs (list[Doc]): What the gradient is of, and the last texts of it for the message.
-    RAISES (ValueError): CRF206 if weights would not be finite; they stay as they were.
+    n_sequences (int), docs (list[Doc]): Number of sequences in the gradient, and its last texts for the message.
+    RAISES (ValueError): CRF206 if weights would not be finite; the weights are then unchanged.
     """
     params = parameters(pipe.model)
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
@@ -369,7 +368,7 @@ def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, do
 
 
 def _finish_update(model: Model, optimizer: Optimizer) -> None:
-    """Do as `thinc.Model.finish_update` does, with the learning rate of each node."""
+    """Like `thinc.Model.finish_update`, with a learning rate for each node."""
     for node in model.walk():
         for shim in node.shims:
             shim.finish_update(optimizer)
@@ -380,18 +379,18 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
 
 
 def _drawing_back(pipe: LabelPipe, optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
-    """Function that draws the weights of a model that goes on back after a step; `before` are the weights before it."""
+    """A function that draws weights back to those of earlier training after a step; `before` are the weights before it."""
     params, start = parameters(pipe.model), pipe.training.frame().weights()
     gradients = [node.get_grad(name) for node, name in params if node.has_grad(name)]
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
     averages = {}
     if optimizer.averages is not None:
-        # Those of the first step begin at zero, as thinc's do
+        # Averages start from zero, as in thinc
         averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
 
     def draw_back(n_sequences: int) -> None:
         anchor = pipe.training.continuation.anchor(pipe)
-        # A single rate, as optimizers with many do not tell them
+        # A single rate, since optimizers with several do not expose them
         rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
         moves = pipe.training.frame().parameters(anchor.drawn(anchor.now, rate, n_sequences) - anchor.now)
         for node, name in params:
@@ -407,7 +406,7 @@ def _drawing_back(pipe: LabelPipe, optimizer: Optimizer, before: dict[Any, Any])
 
 
 def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
-    """thinc's optimizers start anew with parameters that were laid out anew, as they do in spaCy's resizable layers."""
+    """Reset thinc's optimizers for parameters with a new layout, as spaCy's resizable layers do."""
     for node, name in params:
         key, size = (node.id, name), node.get_param(name).size
         states = [state for state in (optimizer.mom1, optimizer.mom2, optimizer.averages) if state and key in state]
@@ -426,7 +425,7 @@ class LearningPipe(SavingPipe):
         super().__init__(*args, **settings)
         self.training = Training(self)
 
-    # -------------------------------------------------------------------------------------------------- training
+    # --------------------------------------------------------------------------------------------------------- training
 
     def initialize(
         self,
@@ -442,32 +441,34 @@ class LearningPipe(SavingPipe):
         corpus: Optional[Callable[[Language], Iterable[Example]]] = None,
         shards: Any = None,  # Optional[Sharding], which spaCy could not check
     ) -> None:
-        """Find the labels, count the features, and set the weights to zero. A trained component begins anew: its labels,
-        gazetteers, clusters and vectors stay, its features and weights do not. To go on from what it has learned, load and
-        `update` it, or name it as ``start_from``.
+        """Find the labels, count the features, and set the weights to zero. A trained component starts from scratch: it keeps its
+        labels, gazetteers, clusters and vectors, but not its features and weights. To continue its training, load and `update`
+        it, or name it as ``start_from``.
 
         get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         nlp (Language): The pipeline, for its tokenizer.
         labels (List[str]): The labels; found in the data if None.
         gazetteers (dict[str, Path]): Files of the gazetteers that templates name, each a path or a table with `path` and `attr`,
-            the attribute by which words are compared: LOWER, ORTH or SHAPE. Those of a loaded model stay where none is given.
-        clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" for some made
-            of those of the pipeline; or a table with this as `path`, `most_words` and, for vectors, `n`. Those of a loaded model
-            stay where none are given.
-        vectors (Path): Pipeline whose vectors of words templates read, in place of those of this one ([initialize] vectors); or
-            a table with this as `path`, `dims`, how many numbers each is reduced to, and `length`, that they have in the mean.
-            Those of a loaded model stay where there are none.
-        words (dict[str, Any]): These three in one table: `tables` (clusters by the name that templates give them, as in
-            ``cluster6:own[0]``, or those of one table without a name), `vectors` and `gazetteers`.
+            the attribute by which words are compared: LOWER, ORTH or SHAPE. A loaded model keeps its gazetteers where none is
+            given.
+        clusters (Path): File of the clusters of words that templates read, or "spacy-lookups-data", or "vectors" to make clusters
+            of the pipeline's vectors; or a table with this as `path`, `most_words` and, for vectors, `n`. A loaded model keeps
+            its clusters if none are given.
+        vectors (Path): Pipeline whose word vectors templates read, in place of this pipeline's vectors ([initialize] vectors); or
+            a table with this as `path`, `dims`, the numbers to which each vector is reduced, and `length`, the mean length. A
+            loaded model keeps its vectors if there are none.
+        words (dict[str, Any]): The last three in one table: `tables` (clusters by the name that templates use, as in
+            ``cluster6:own[0]``, or a single table without a name), `vectors` and `gazetteers`.
         start_from (Path): A saved pipeline with a component of this name, or a saved component: its labels, features and
             weights are kept, and new ones are added.
-        corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, as which spaCy gives the first hundred
-            where the corpus is streamed (max_epochs = -1). It is read block by block, never held in memory. In that case an
-            optimizer that looks at the whole corpus in each step (such as L-BFGS) is told of this one: what training needs to
-            know of it is kept, and each update is a step about all of it, whatever its batch.
-        shards (Sharding): How it is cut into shards, whose part of each step workers do (docs/training_on_shards.md).
-        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component
-            is as it was before.
+        corpus (Callable[[Language], Iterable[Example]]): Read instead of get_examples, which for a streamed corpus (max_epochs =
+            -1) yields its first hundred examples only. It is read block by block, and never held in memory. With an optimizer
+            that uses the whole corpus in each step (such as L-BFGS), the component stores the data that training needs, and each
+            update is a step on the whole corpus, whatever its batch.
+        shards (Sharding): Settings for cutting the corpus into shards, for which workers compute parts of each step
+            (docs/training_on_shards.md).
+        RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component is
+            unchanged.
         """
         with unchanged_by_errors(self), only_young_searched():
             lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
@@ -482,12 +483,12 @@ class LearningPipe(SavingPipe):
         sgd: Optional[Optimizer] = None,
         losses: Optional[dict[str, float]] = None,
     ) -> dict[str, float]:
-        """Learn from a batch of examples. With an optimizer that asks for the objective, the work is done in
-        `finish_update`, and the loss – the objective after the step – is added to ``losses`` there. Where the corpus was read by
-        `initialize`, the step is about that, and the batch only says that it is time.
+        """Learn from a batch of examples. With an optimizer that uses the objective, `finish_update` does the work, and adds the
+        loss – the objective after the step – to ``losses``. If `initialize` has read the corpus, the step uses that corpus, and
+        the batch only triggers it.
 
         examples (Iterable[Example]): The batch.
-        drop (float): The dropout rate, for emissions that have dropout.
+        drop (float): Dropout rate, for emissions with dropout.
         sgd (Optimizer): Takes the step at once, if given.
         losses (dict[str, float]): Record of the losses, by component.
         RETURNS (dict[str, float]): The record.
@@ -504,7 +505,7 @@ class LearningPipe(SavingPipe):
         """Loss of a batch and its derivative.
 
         examples (Iterable[Example]): The batch.
-        scores (ChainScores): What the model says of its predicted Docs.
+        scores (ChainScores): The model's scores of the predicted Docs.
         RETURNS (tuple[float, ChainScores])
         """
         examples = list(examples)
@@ -514,7 +515,7 @@ class LearningPipe(SavingPipe):
     def finish_update(self, sgd: Optimizer) -> None:
         """Take a step.
 
-        sgd (Optimizer): Ignored where the component has an optimizer of its own, unless that one steps aside.
+        sgd (Optimizer): Ignored if the component has its own optimizer, see `Training.optimizer_for`.
         """
         self.training.finish(sgd)
 
@@ -524,24 +525,24 @@ class LearningPipe(SavingPipe):
 
     @_rehearsal_model.setter
     def _rehearsal_model(self, model: Any) -> None:
-        """`nlp.resume_training` sets it, where a component has it: it is how a component learns of that."""
+        """`nlp.resume_training` sets this attribute if a component has it: that is how the component learns of it."""
         self.training.go_on()
 
-    # -------------------------------------------------------------------------------------- what it has learned
+    # -------------------------------------------------------------------------------------------------- learned weights
 
     def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
-        """The weights that the model has learned for a label: those of its features, transitions and lengths that are not 0.
+        """The learned weights of a label that are not 0: of features, transitions and lengths.
 
-        label (str): A label, or one of its tags; all of them if None.
-        top (int): How many at most.
-        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`. It is
-            printed, and shown in a notebook, as a table of the first 20.
+        label (str): A label, or one of its tags; None for all labels.
+        top (int): Most weights.
+        RETURNS (List[WeightRow]): The largest first: `feature`, `template`, `offset`, `tags`, `weight` and `count`. The list
+            prints, and displays in notebooks, as a table of the first 20.
         RAISES (ValueError): For an unknown label.
         """
         return registry.get("misc", "spacy_crf.weights.v1")(self, label, top)
 
     def dump(self) -> str:
-        """RETURNS (str): All weights that are not 0, one a line, the largest first: tags, feature and weight between tabs."""
+        """RETURNS (str): All weights that are not 0, one per line, the largest first: tags, feature and weight between tabs."""
         return registry.get("misc", "spacy_crf.dump.v1")(self)
 
     # -------------------------------------------------------------------------------------------------- scoring

@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from ..optimizers.objective import CRFOptimizer
 
 
-# Tokens of a block where the model does not say how many fit into memory
+# Tokens in a block if the model does not determine how many fit into memory
 _BLOCK_TOKENS = 1 << 16
-# How optimizers ask for a corpus: to evaluate all of it, or to learn from one sequence after the other
+# Views of a corpus for optimizers: one evaluates the whole corpus, the other learns from one sequence after the other
 VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
 
 
 def takes_objective(optimizer: Optional[Optimizer]) -> bool:
     if not hasattr(optimizer, "fits"):
-        return False  # one of thinc's: no need to import ours, without which prediction starts sooner
-    from ..optimizers.objective import CRFOptimizer  # prediction does without
+        return False  # a thinc optimizer: importing ours would slow down the start of prediction
+    from ..optimizers.objective import CRFOptimizer  # prediction does not need it
 
     return isinstance(optimizer, CRFOptimizer)
 
 
 def view_for(optimizer: Optimizer) -> str:
-    """Which of the model's views of a corpus an optimizer asks for."""
+    """The view of a corpus that an optimizer needs."""
     return "sequences" if optimizer.wants_sequences else "objective"
 
 
 class TrainingData:
-    """Reads the texts that a component learns from, in blocks, with their annotation.
+    """Reads training texts in blocks, with their annotation.
 
     pipe (LabelPipe): The component.
     """
@@ -58,7 +58,7 @@ class TrainingData:
         self._pipe = pipe
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
-        """Batches of about as many tokens as fit into memory together; in a terminal one sees how many were read."""
+        """Batches of about as many tokens as fit into memory together; a terminal shows how many texts were read."""
         n_texts = 0
         with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
             for block in self._blocks(examples):
@@ -80,14 +80,14 @@ class TrainingData:
             yield block
 
     def _to_learn(self, docs: list[Doc]) -> list[Doc]:
-        """Docs, with what a first stage says of them that has not learned from them."""
+        """Docs with a first-stage labelling by a model that was not trained on them."""
         stage = self._pipe.first_stage
         return docs if stage is None else stage.to_learn(docs)
 
     def count(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Add the features of texts to the model, and weights of them.
+        """Add the features of texts to the model, and weights for them.
 
-        read (Callable): Gives the texts, annotated as training has them.
+        read (Callable): Yields the texts, annotated as in training.
         """
 
         def corpus() -> Iterator[AnnotatedDocs]:
@@ -98,14 +98,14 @@ class TrainingData:
         self._pipe.model.initialize(X=corpus, Y=(self._pipe.vocab, self._pipe.decoding.n_states))
 
     def measure(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Tell the model what it has to know of the annotation before features are counted: how long segments are."""
+        """Tell the model the facts about the annotation that it needs before counting features: the lengths of segments."""
         if self._pipe.decoding.labelled == "segments":
             from .segment_supervision import measure
 
             measure(self._pipe.model, self._pipe.labels, read(), Keys.of(self._pipe))
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
-        """Texts, annotated by earlier components, as the model counts their features."""
+        """Texts annotated by earlier components, in the form in which the model counts their features."""
         docs = self._to_learn(docs)
         starts = self._pipe.decoding.starts(docs)
         known = self.supervise(examples, starts, report)
@@ -113,9 +113,9 @@ class TrainingData:
         return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
-        """Texts as optimizers learn from them.
+        """Texts in the form in which optimizers learn from them.
 
-        kind (str): Which of the model's views of a corpus it is for, see `PreparedCorpus`.
+        kind (str): View of the corpus that will use them, see `PreparedCorpus`.
         """
         docs = self._to_learn([example.predicted for example in examples])
         if self._pipe.has_encoder and self._pipe.is_linear:
@@ -129,22 +129,22 @@ class TrainingData:
         )
 
     def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
-        """The objective that an optimizer minimises, of a corpus that is read block by block.
+        """The objective for an optimizer, from a corpus that is read block by block.
 
-        RAISES (ValueError): CRF210, CRF347 if it does not fit.
+        RAISES (ValueError): CRF210, CRF347 if the optimizer does not fit.
         """
         self.check_fit(optimizer)
         return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
-        """Knowledge from the gold annotation, the alternatives, the incorrect spans and the soft labels."""
+        """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
         parts, keys = self._pipe.parts(), Keys.of(self._pipe)
         gold = parts.annotation.gold(examples, starts, report)
         if keys.incorrect:
             supervision.refuse_contradictions(examples, keys.incorrect, parts.annotation)
         known = parts.decoding.supervise(gold, examples, starts, keys, report)
         if keys.soft is not None:
-            from . import soft_labels  # other losses do without
+            from . import soft_labels  # other losses do not need it
 
             known = soft_labels.supervise(parts, known, examples, starts, report)
         elif any(SOFT_LABELS in example.reference.spans for example in examples):
@@ -152,13 +152,13 @@ class TrainingData:
         return known
 
     def _usable(self, known: Supervision, starts: NDArray[np.int64], kind: str) -> Supervision:
-        """Leave out knowledge that the loss or the optimizer can't use, and warn once about it."""
+        """Drop supervision that the loss or the optimizer cannot use, and warn once about it."""
         pipe = self._pipe
         loss = pipe.loss.of_annotation if known.soft is None else pipe.loss
         who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.labelled in loss.excludes
         if kind != "objective":
             who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
-        # With ties single spans can't be left out: that takes states of its own
+        # With ties, single spans cannot be excluded, since that takes additional states
         if usable and pipe.decoding.ties is None:
             return known
         if len(known.wrong.start):
@@ -170,8 +170,7 @@ class TrainingData:
         return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
     def _structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
-        """The sums and maxima under the rules, if they hold in training, and without what is known to be wrong; None for those
-        of the model's structure."""
+        """Structure with the rules, if they apply in training, and without wrong spans; None to use the model's own structure."""
         pipe = self._pipe
         rules = pipe.rules() if pipe.rules_train else None
         if rules is None and not len(known.wrong.start) and not len(known.steps):
@@ -197,7 +196,7 @@ class TrainingData:
         return structure
 
     def _warn_of_broken(self, broken: list, docs: list[Doc]) -> None:
-        """Once, if there are any."""
+        """Warn once about rules that documents break, if there are any."""
         if broken and "broken" not in self._pipe.told:
             self._pipe.told.add("broken")
             report = GoldReport()
@@ -213,25 +212,25 @@ class TrainingData:
 class PreparedCorpus:
     """The objective of a corpus, kept from step to step. If `initialize` has read it, every batch stands for all of it.
 
-    examples (Iterable[Example]): Read once, block by block, and not kept.
-    kind (str): Which of the model's views of a corpus: "objective" or "sequences".
+    examples (Iterable[Example]): Texts, read once, block by block, and not kept.
+    kind (str): View of the corpus: "objective" or "sequences".
     """
 
-    is_initial = True  # whether `initialize` has read it
+    is_initial = True  # whether `initialize` has read the corpus
 
     def __init__(self, pipe: LabelPipe, examples: Iterable[Example], kind: str):
         self._pipe = pipe
         self.kind = kind
-        self.evidence: Optional[Evidence] = None  # of the corpus, where a model goes on from what it has learned
+        self.evidence: Optional[Evidence] = None  # of the corpus, if the model continues from earlier training
         self.n_tokens = 0
         self._knows = self._of_pipe()
         corpus = (self._counted(pipe.training.data(block, kind)) for block in pipe.training.blocks(examples))
         view = VIEWS[kind]
         if view is CorpusObjective and pipe.training.continuation is None:
-            view = TiedObjective  # where a model goes on, each weight does from where it is
+            view = TiedObjective  # when training continues, each weight starts from its own value
         self.objective = view(pipe.model, pipe.loss, corpus)
         if pipe.training.continuation is not None:
-            from ..optimizers.anchor import Anchored  # prediction does without
+            from ..optimizers.anchor import Anchored  # prediction does not need it
 
             anchor = pipe.training.continuation.anchor(pipe, self.evidence)
             if kind == "objective":
@@ -247,32 +246,32 @@ class PreparedCorpus:
         return batch
 
     def _of_pipe(self) -> tuple:
-        """The features and the rules of the component that the objective depends on."""
+        """Features and rules of the component on which the objective depends."""
         return self._pipe.sparse_features, self._pipe.rules() if self._pipe.rules_train else None
 
     @property
     def fits_pipe(self) -> bool:
-        """Whether the component still has the features, the tags and the rules that it had then."""
+        """Whether the component still has the features, tags and rules for which this objective was made."""
         return all(before is now for before, now in zip(self._knows, self._of_pipe()))
 
     def holds(self, examples: list[Example]) -> bool:
-        """Whether a step with these examples is about this corpus.
+        """Whether a step with these examples uses this corpus.
 
-        RAISES (ValueError): CRF411 if the component has got other labels, features or rules since.
+        RAISES (ValueError): CRF411 if labels, features or rules of the component have changed since.
         """
         if not self.fits_pipe:
             raise ValueError(Errors.CRF411.format(name=self._pipe.name))
         return True
 
     def before_step(self, optimizer: "CRFOptimizer") -> None:
-        """Called before each step."""
+        """Prepare a step of an optimizer."""
 
     def after_step(self, optimizer: "CRFOptimizer") -> None:
-        """Called after each step."""
+        """Finish a step of an optimizer."""
 
 
 class PreparedBatch(PreparedCorpus):
-    """A batch, as long as it is made of the same examples with the same annotation.
+    """The objective of one batch, valid for the same examples with the same annotation.
 
     `spacy train` shuffles the examples and copies the predicted Docs, but the reference Docs stay the same objects.
     """
@@ -282,7 +281,7 @@ class PreparedBatch(PreparedCorpus):
     def __init__(self, pipe: LabelPipe, examples: list[Example], kind: str):
         super().__init__(pipe, examples, kind)
         self._place = {id(example.reference): n for n, example in enumerate(examples)}
-        self._references = [example.reference for example in examples]  # alive, so that the ids stay theirs
+        self._references = [example.reference for example in examples]  # alive, so that their ids stay unique
         self._check = self._fingerprint(examples)
         if kind == "sequences":
             doc_starts = pipe.decoding.bounds([example.predicted for example in examples])
@@ -295,7 +294,7 @@ class PreparedBatch(PreparedCorpus):
             self.objective.describe_token = describe
 
     def holds(self, examples: list[Example]) -> bool:
-        """Whether the examples are those of this batch, in any order."""
+        """Whether the examples are the examples of this batch, in any order."""
         places = {self._place.get(id(example.reference), -1) for example in examples}
         if len(examples) != len(self._references) or places != set(range(len(self._references))):
             return False

@@ -1,9 +1,9 @@
-"""Two stages (Krishnan & Manning 2006): a first component labels each Doc, and what it says of the rest of the Doc is read by the
-templates of a second one.
+"""Two stages (Krishnan & Manning 2006): a first component labels each Doc, and the templates of a second one read the first
+labels of the rest of the Doc.
 
-The first one learns when the second is initialized, and stays as it is from then on. The second shall learn how far it can be
-trusted with a text that it has not seen: of each text of the training data it is told what a first stage says that has learned
-from the others (from those of other folds). What predicts has learned from all of them.
+The first stage is trained when the second is initialized, and does not change afterwards. The second stage has to learn how
+reliable the first is on unseen texts: so the first labels of each training text come from a first stage that was trained on the
+other folds. The first stage for prediction is trained on all texts.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ DocSpans = NDArray[np.int64]  # [3, N] starts, ends and labels of the spans of a
 class SecondStage(NamedTuple):
     """Settings of ``[components.NAME.second_stage]``.
 
-    folds (int): In how many parts the training data is cut. The first stage is trained once without each, and once on all.
-    per (str): What the texts are whose labels should be consistent: "doc".
-    features (List[str]): What the second stage reads of the first: some of `MAJORITIES`.
-    l1, l2 (float): As of `spacy_crf.LBFGS.v1`, by which the first stage learns.
-    iterations (int): Most iterations of each of its trainings.
+    folds (int): Number of parts of the training data. The first stage is trained once without each part, and once on all.
+    per (str): Unit within which labels should be consistent: "doc".
+    features (List[str]): Attributes of the first labels that the second stage reads: some of `MAJORITIES`.
+    l1, l2 (float): As in `spacy_crf.LBFGS.v1`, which trains the first stage.
+    iterations (int): Most iterations of each training.
     """
 
     folds: int = 5
@@ -52,9 +52,9 @@ class SecondStage(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Any, features: tuple[str, ...]) -> "SecondStage":
-        """Settings of a config, and defaults for the others.
+        """Settings from a config, with defaults for missing ones.
 
-        features (tuple[str]): What there is to read, all of it by default.
+        features (tuple[str]): Possible attributes, all of which are read by default.
         RAISES (ValueError): CRF020.
         """
         given = checks.table(owner, "second_stage", given, "settings")
@@ -74,14 +74,14 @@ class SecondStage(NamedTuple):
         )
 
     def optimizer(self) -> Optimizer:
-        """A new one for each training."""
-        from ..optimizers.lbfgs import LBFGS  # prediction does without
+        """A new optimizer for each training."""
+        from ..optimizers.lbfgs import LBFGS  # prediction does not need it
 
         most = {"max_iterations": self.iterations, "iterations_per_step": self.iterations}
         return LBFGS(l1=self.l1, l2=self.l2, delta=5e-4, **most)
 
     def templates(self) -> list[str]:
-        """Templates that the second stage has beside those of the config."""
+        """Templates that the second stage has besides those of the config."""
         return [f"stage:{name}[0]" for name in self.features]
 
 
@@ -90,10 +90,10 @@ def first_stage(
 ) -> "FirstStage":
     """The first stage of a component.
 
-    settings (dict): Those of the component, but that it predicts without rules and probabilities.
+    settings (dict): Settings of the component, except that the first stage predicts without rules and probabilities.
     second_stage: The block of the config.
-    RAISES (ValueError): CRF020 for a model of another kind, CRF811 for one that has an encoder, CRF210 for a loss that L-BFGS
-        can't train.
+    RAISES (ValueError): CRF020 for a model of another kind, CRF811 for a model with an encoder, CRF210 for a loss that L-BFGS
+        cannot train.
     """
     name, model = settings["name"], settings["model"]
     must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v2"
@@ -112,28 +112,28 @@ def first_stage(
 class FirstStage:
     """Labels Docs for the templates of a second stage.
 
-    component (LabelPipe): By which it does. Nobody else has it.
-    settings (SecondStage): Those of the config.
+    component (LabelPipe): The component that labels; no other object uses it.
+    settings (SecondStage): Settings from the config.
     """
 
     def __init__(self, component: LabelPipe, settings: SecondStage):
         self.component = component
         self.settings = settings
-        self._held_out: dict[bytes, DocSpans] = {}  # of training texts, by a model that has not learned from them
+        self._held_out: dict[bytes, DocSpans] = {}  # labels of training texts by a model that was not trained on them
 
     def __call__(self, docs: list[Doc]) -> Labelling:
-        """Label a batch without rules, and by the words alone: annotation that Docs bring is left out of account."""
+        """Label a batch, without rules and by the words alone: annotation that Docs have already is ignored."""
         component = self.component
         hashes = np.array([component.vocab.strings[label] for label in component.labels], dtype=np.uint64)
-        if not component.is_initialized:  # for there are no labels
+        if not component.is_initialized:  # without labels
             return Labelling(_joined([]), hashes)
         scores = component.model.predict(docs)
         tags = component.decoding.best_tags(scores, None)
         return Labelling(component.decoding.segments(tags, scores.starts), hashes)
 
     def to_learn(self, docs: list[Doc]) -> DocBatch:
-        """Docs from which the second stage learns, with what is said of them by a model that has not: that of their fold, or,
-        where they were not among the texts of `learn`, the first stage itself."""
+        """Docs for training the second stage, with first labels by a model that was not trained on them: the model of their fold,
+        or, for texts that `learn` did not read, the first stage itself."""
         batch = DocBatch(docs)
         if not self._held_out:
             return batch
@@ -147,11 +147,11 @@ class FirstStage:
         return batch
 
     def learn(self, pipe: LabelPipe, read: Read) -> None:
-        """Learns from the training data.
+        """Train the first stage.
 
-        pipe (LabelPipe): The second stage, whose labels and lists it takes over.
-        read (Callable): Gives the training data; texts with the same words are in the same fold.
-        RAISES (ValueError): CRF811 if there are no two different texts.
+        pipe (LabelPipe): The second stage, whose labels and lists the first stage takes over.
+        read (Callable): Yields the training data; texts with the same words are in the same fold.
+        RAISES (ValueError): CRF811 if there are fewer than two different texts.
         """
         component, places = self.component, {}
         for example in read():
@@ -185,7 +185,7 @@ class FirstStage:
         self._held_out = held_out
 
     def _train(self, read: Read, part: str) -> None:
-        """Begins anew, with some of the training data."""
+        """Train from scratch, on a part of the training data."""
         component = self.component
         forget(component.model)
         component.training.begin()
@@ -197,13 +197,13 @@ class FirstStage:
         component.forget_scores()
 
     def load(self, data: bytes) -> None:
-        """Takes over what was saved. RAISES (ValueError): With what is wrong about it."""
+        """Load saved data. RAISES (ValueError): If the data is damaged or does not fit."""
         self.component.from_bytes(data)
         self._held_out = {}
 
     @contextmanager
     def unchanged_by_errors(self) -> Iterator[None]:
-        """After an error it is what it was before."""
+        """Restore the first stage after an error."""
         held_out = self._held_out
         try:
             with unchanged_by_errors(self.component):
@@ -214,20 +214,20 @@ class FirstStage:
 
 
 def _keys(docs: list[Doc]) -> list[bytes]:
-    """Of each, the same for texts with the same words."""
+    """A key for each Doc, equal for texts with the same words."""
     batch = DocBatch.of(docs)
     words, bounds = batch.words, batch.bounds.tolist()
     return [hashlib.blake2b(words[a:b].tobytes(), digest_size=16).digest() for a, b in pairwise(bounds)]
 
 
 def _by_doc(spans: Segments, bounds: NDArray[np.int64]) -> list[DocSpans]:
-    """The spans of each Doc of a batch, which are in their order."""
+    """The spans of each Doc of a batch, in order."""
     first, columns = np.searchsorted(spans.start, bounds).tolist(), np.array(spans)
     return [columns[:, a:b] - _shift(begin) for a, b, begin in zip(first, first[1:], bounds.tolist())]
 
 
 def _shift(begin: int) -> DocSpans:
-    """From spans of a Doc to those of a batch in which it begins there."""
+    """Offset that turns the spans of a Doc, which begins there in a batch, into spans of the batch."""
     return np.array([[begin], [begin], [0]])
 
 
