@@ -1,2 +1,2 @@
-"""Why a component decided as it did, and what its model has learned. Components offer it as methods, which find it in spaCy's
-registry."""
+"""Explanations of a component's decisions, and the learned weights of its model. Components offer both as methods, which look
+them up in spaCy's registry."""

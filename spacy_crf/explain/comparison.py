@@ -1,4 +1,4 @@
-"""Two kinds of labellings of a Doc, how much more probable one kind is than the other, and the rules that both can keep."""
+"""Compares two sets of labellings of a Doc: how much more probable one set is than the other, and which rules both can keep."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 
 class NothingToCompare(ValueError):
-    """No possible labelling has, or none lacks, what is to be explained."""
+    """Raised if no possible labelling has, or none lacks, the explained span or labelling."""
 
 
 def nothing(pipe: "CRFPipe", *, has: bool) -> NothingToCompare:
-    """The error CRF838 where no possible labelling has, or none lacks, what is to be explained."""
+    """Make the error CRF838: no possible labelling has, or none lacks, the explained span or labelling."""
     advice = "Look at the rules, at doc.spans['crf_blocked'] and doc.spans['crf_forced'], and at the longest segment"
     reason = f"no possible labelling {'has' if has else 'lacks'} it. {advice}"
     return NothingToCompare(Errors.CRF838.format(name=pipe.name, what="it", reason=reason))
 
 
 class Sides(NamedTuple):
-    """Clamps that exclude each other: of the labellings that a decision is for, and of those that it is against."""
+    """Clamps that exclude each other: for the labellings with the explained span, and for those without it."""
 
     having: list[Any]
     lacking: list[Any]
-    tokens: slice  # that they restrict; other tokens allow anything
+    tokens: slice  # tokens that the clamps restrict; other tokens allow anything
 
 
 class Likelihoods(NamedTuple):
-    """How probable the labellings of both sides are."""
+    """The probabilities of the labellings of both sides."""
 
     work: Any
-    log_z: Floats  # [N] of each clamp
+    log_z: Floats  # [N] log partition of each clamp
     n_having: int
 
     @property
@@ -53,19 +53,19 @@ class Likelihoods(NamedTuple):
         return float(np.logaddexp.reduce(having) - np.logaddexp.reduce(lacking))
 
     def shares(self, *, of_having: float = 1.0, of_lacking: float = -1.0) -> Floats:
-        """The share of each clamp in its side, times a factor for each side: float64[N]."""
+        """The share of each clamp in its side, times the factor of that side: float64[N]."""
         sides = (self.log_z[: self.n_having], of_having), (self.log_z[self.n_having :], of_lacking)
         return np.concatenate([factor * np.exp(log_z - np.logaddexp.reduce(log_z)) for log_z, factor in sides])
 
 
 class Comparison:
-    """Compares two sides by the scores of a Doc, under the scheme, the preset annotation, and the rules that both sides can keep.
+    """Compares two sides by the scores of a Doc, under the tag scheme, the preset annotation, and the rules that both can keep.
 
     pipe (CRFPipe): The component.
     reading (Reading): The Doc and its scores.
     sides (Sides): The two sides.
     span (Tuple[int, int, str]): The explained span; None for the whole labelling.
-    against (str): The second side in words; None if it is everything else.
+    against (str): The second side in words; None for all other labellings.
     RAISES (NothingToCompare): CRF838 if one side has no labelling.
     """
 
@@ -92,7 +92,7 @@ class Comparison:
             self.ruled.leave_out(sides.lacking, "asks for the span")
             fixed, graph = self.ruled.apply(), self.ruled.graph()
             self._joins, self._structure = graph is not None, graph or self._structure
-        # The sequences of these tokens are compared. Rules may tie all sequences together
+        # Compare the sequences of these tokens, or all sequences, since rules may connect them
         starts = np.asarray(reading.scores.starts)
         first = np.searchsorted(starts, sides.tokens.start, side="right") - 1
         last = np.searchsorted(starts, sides.tokens.stop, side="left")
@@ -108,15 +108,15 @@ class Comparison:
         self._clamp = type(clamps[0])(*map(np.concatenate, zip(*clamps))) if is_tuple else np.concatenate(clamps)
 
     def about(self, docs: DocBatch) -> "Comparison":
-        """The comparison of the same sides for a Doc with other words in the same places."""
+        """Make the comparison of the same sides for a Doc that has other words in the same places."""
         return type(self)(self.pipe, Reading(self.pipe, docs), self.sides, self.span, self.against)
 
     def cut(self, scores: Any) -> Any:
-        """The scores of the compared tokens, from those of the Doc."""
+        """Cut the scores of the compared tokens out of the scores of the Doc."""
         return arrays.cut_document(scores, None, self.tokens)[0]
 
     def measure(self, scores: Optional[Any] = None) -> Likelihoods:
-        """Measure how probable both sides are.
+        """Compute the probabilities of both sides.
 
         scores: Scores of the compared tokens; by default those of the Doc.
         """
@@ -134,7 +134,7 @@ class Comparison:
         return Likelihoods(work, log_z, n_having)
 
     def uses(self, measured: Likelihoods, shares: Floats) -> Any:
-        """How often each score of the compared tokens is expected to be used.
+        """Compute the expected uses of each score of the compared tokens.
 
         shares (float64[N]): The factor of each clamp.
         """
@@ -146,7 +146,7 @@ class Comparison:
         return _folded(expected, self.n_clamps, self.scores)
 
     def of_doc(self, uses: Any) -> Any:
-        """Uses of the scores of the whole Doc, from those of the compared tokens."""
+        """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
         scores, steps = self.reading.scores, uses.transitions
         if arrays.axes(uses, "transitions")[0] == "token":
             scores = scores._replace(transitions=np.broadcast_to(0.0, (len(scores[0]), *steps.shape[1:])))
@@ -155,7 +155,7 @@ class Comparison:
         return total
 
     def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
-        """The best labelling of each side, for the compared tokens, and the difference of their scores."""
+        """Find the best labelling of each side, for the compared tokens, and the difference of their scores."""
         if self.ruled is not None:
             ours, theirs = self.ruled.best(self.sides.having), self.ruled.best(self.sides.lacking)
             if ours is None or theirs is None:
@@ -168,7 +168,7 @@ class Comparison:
         return paths[ours], paths[theirs], float(scores[ours] - scores[theirs])
 
     def probability(self, odds: float) -> dict[str, float]:
-        """Log-odds, the probability, and its complement, which subtraction would lose near 1."""
+        """Log-odds, the probability, and its complement, computed without the cancellation of 1 - p near 1."""
         if self.against is not None:
             return {"log-odds": odds}
         found = {"log-odds": odds, "probability": float(np.exp(-np.logaddexp(0.0, -odds)))}
@@ -185,9 +185,9 @@ class Comparison:
 
 
 def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
-    """The scores and the clamp of the labellings that keep the annotation of the Doc, as for all probabilities.
+    """The scores and the clamp of the labellings that keep the Doc's preset annotation, as for all probabilities.
 
-    RAISES (NothingToCompare): CRF838 if that leaves tokens without any label.
+    RAISES (NothingToCompare): CRF838 if the annotation leaves tokens without any label.
     """
     restricted = restrict(pipe.parts(), docs, scores, None)
     if restricted is None:
@@ -199,7 +199,7 @@ def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
 
 
 def _repeated(scores: Any, n: int) -> Any:
-    """All sequences n times, one copy behind the other."""
+    """Repeat all sequences n times, one copy after the other."""
     starts = np.array([0, len(scores[0])]) if scores.starts is None else np.asarray(scores.starts)
     listed, more = getattr(scores, "listed", None), {"starts": _chained(starts, n)}
     if listed is not None:
@@ -214,7 +214,7 @@ def _chained(starts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _folded(derivative: Any, n: int, scores: Any) -> Any:
-    """The derivative with respect to `_repeated` scores as that with respect to the original ones."""
+    """Turn a derivative with respect to `_repeated` scores into one with respect to the original scores."""
     sums = {
         name: array.reshape(n, len(array) // n, *array.shape[1:]).sum(axis=0)
         for name, array in _rows_of_copies(derivative).items()
@@ -223,13 +223,13 @@ def _folded(derivative: Any, n: int, scores: Any) -> Any:
 
 
 def _rows_of_copies(scores: Any) -> dict[str, Any]:
-    """The arrays that each copy has rows of its own in."""
+    """The arrays in which each copy has its own rows."""
     own = (*arrays.OF_SEQUENCES, "text")
     return {name: array for name, array in arrays.named(scores).items() if arrays.axes(scores, name)[0] in own}
 
 
 def _difference(scores: Any, others: Any) -> Any:
-    """What to add to the others to get the scores: -inf where the scores are -inf."""
+    """The difference `scores - others`, -inf where the scores are -inf."""
     pairs = {name: (array, getattr(others, name)) for name, array in arrays.named(scores).items()}
     return scores._replace(
         **{
@@ -242,14 +242,14 @@ def _difference(scores: Any, others: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
-# The rules that a labelling has to break, its cost (the negative score by the model and soft rules), and its path
+# The rules that a labelling must break, its cost (the negative score by the model and soft rules), and its path
 BestLabelling = tuple["list[Rule]", float, NDArray[np.int32]]
 
 
 class Ruled:
-    """The rules that both sides can keep. Rules that one side can't keep are left out, and named.
+    """The rules that both sides can keep. Rules that one side can't keep are left out, and listed.
 
-    scores: Of a single Doc, under its preset annotation. clamp: What is still allowed, or None.
+    scores: Scores of a single Doc, under its preset annotation. clamp: Labellings still allowed, or None.
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any):
@@ -261,7 +261,7 @@ class Ruled:
         self.left_out: list[RuleEffect] = []
 
     def leave_out(self, clamps: list[Any], effect: str) -> None:
-        """Leave out the rules that no labelling under these clamps keeps.
+        """Leave out the rules that every labelling under these clamps breaks.
 
         effect (str): The effect of such a rule, in words.
         """
@@ -271,7 +271,7 @@ class Ruled:
             self.left_out.append(RuleEffect(rule.name, rule.kind, None, effect))
 
     def best(self, clamps: list[Any]) -> Optional[BestLabelling]:
-        """The best labelling that one of the clamps allows; None if there is none."""
+        """Find the best labelling that one of the clamps allows; None if there is none."""
         from ..constraints.decoding import Documents, KeptRules, decode
 
         kept = None if self._places == self._rules.places else KeptRules(self._places, {})
@@ -288,7 +288,7 @@ class Ruled:
         return min(found, key=lambda best: (len(best[0]), best[1]), default=None)
 
     def costs(self, path: NDArray[np.int32]) -> dict[int, float]:
-        """What each rule that holds subtracts from the score of a labelling, by the rule's place."""
+        """The cost that each active rule subtracts from the score of a labelling, by the rule's place."""
         totals, costs = self._rules.totals(path, self._scores.starts, self._docs.bounds)[0], {}
         no_scores = arrays.zeros(self._scores)
         for place in self._places:
@@ -307,11 +307,11 @@ class Ruled:
         return rows
 
     def apply(self) -> Any:
-        """The scores with the rules that need no automaton."""
+        """Apply the rules that need no automaton to the scores."""
         return self._rules.apply(self._scores, self._facts, self._places)
 
     def graph(self) -> Any:
-        """The structure that answers under the other rules, as far as probabilities respect them; None without such rules."""
+        """The structure for inference under the other rules, as far as probabilities respect them; None without such rules."""
         automata = self._rules.fitting.intersection(self._rules.automata_of(self._places))
         return self._rules.graph(automata) if automata else None
 
@@ -328,8 +328,8 @@ class Ruled:
 def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, list[Span], float]]]":
     """Find the best labelling without rules, then add the rules in their order.
 
-    RETURNS (List[Span], List[Tuple[Rule, List[Span], float]]): The spans without rules. Each rule that changes them, the spans
-        with it and the rules before it, and its price: by how much the model finds these spans less probable, in log-odds.
+    RETURNS (List[Span], List[Tuple[Rule, List[Span], float]]): The spans without rules; and for each rule that changes the spans,
+        the rule, the spans under it and the rules before it, and its price: the log-odds that the labelling loses by the model.
     """
     from ..constraints.decoding import Documents
 

@@ -1,19 +1,19 @@
-"""Three ways to split a decision up among weights: by the contrast of two labellings, by log-odds, by leaving features out.
+"""Three ways to attribute a decision to weights: by the contrast of two labellings, by log-odds, and by leaving features out.
 
-*Contrast*: the best labelling of one side has another score than that of the other side, the difference of two sums of weights.
+*Contrast*: the difference between the scores of the best labellings of both sides is a difference of two sums of weights.
 
-*Log-odds* L are split up by integrated gradients (Sundararajan, Taly & Yan 2017). With α times the weights their derivative is
+*Log-odds* L are attributed by integrated gradients (Sundararajan, Taly & Yan 2017). If all weights are multiplied by α, the
+derivative of L is
 
     dL/dα = sum_f w_f · (E_α[f | span] - E_α[f | no span])
 
-so that its integral from 0 to 1, plus L where all valid labellings are equally likely, is L.
+Its integral from 0 to 1, plus the L of α = 0, where all valid labellings are equally likely, is L.
 
-*Leave-out*: a feature with the weights v(y) is at one token, so that without it each labelling scores v less by its state y
-there:
+*Leave-out*: without a feature at one token whose weights are v(y), each labelling loses the score v(y) of its state y there:
 
     Z' = Z · sum_y P(y) exp(-v(y))
 
-holds for all labellings with the span, and for all without. Two passes are enough for all features. Each loss is exact, but
+This holds for the labellings with the span, and for those without. Two passes suffice for all features. Each loss is exact, but
 losses do not add up.
 """
 
@@ -35,7 +35,7 @@ from .reading import NOTHING, Reading, Step
 
 
 def contrast(comparison: Comparison) -> Explanation:
-    """The rows are the weights that one of the two labellings uses and the other does not. They add up exactly."""
+    """Explain by contrast: the rows are the weights that only one of the two labellings uses. They add up exactly."""
     pipe = comparison.pipe
     ours, theirs, target = comparison.best()
 
@@ -50,7 +50,7 @@ def contrast(comparison: Comparison) -> Explanation:
 
 
 def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> list[Row]:
-    """The contribution of each weight to the difference of the scores of two labellings."""
+    """Compute the contribution of each weight to the difference between the scores of two labellings."""
     opening, _ = arrays.ends(comparison.scores.starts, len(ours))
     found = [_transitions(path, opening) for path in (ours, theirs)]
     steps: list[Step] = [
@@ -63,7 +63,7 @@ def rows_between(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArra
 
 
 def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> Any:
-    """How much more often one labelling uses each score than the other."""
+    """Uses of each score by one labelling, minus its uses by the other."""
     structure = comparison.pipe.decoding.explained
     uses, others = (structure.path_expectations(comparison.scores, path) for path in (ours, theirs))
     arrays.subtract(uses, others)
@@ -71,7 +71,7 @@ def difference(comparison: Comparison, ours: NDArray[np.int32], theirs: NDArray[
 
 
 def _transitions(path: NDArray[np.int32], opening: NDArray[np.bool_]) -> set[tuple[int, int, int]]:
-    """Token, state before and state of each transition."""
+    """Token, previous state and state of each transition."""
     begins = path != GOES_ON
     state = path[np.maximum.accumulate(np.where(begins, np.arange(len(path)), 0))]
     at = np.flatnonzero(begins & ~opening)
@@ -86,7 +86,7 @@ _MOST_HALVINGS = 12
 
 
 def log_odds(comparison: Comparison) -> Explanation:
-    """The rows add up to the log-odds."""
+    """Explain by log-odds: the rows add up to the log-odds."""
     base, target = _scaled(comparison, 0.0).odds, comparison.measure().odds
     uses = integrate(comparison, (0.0, 1.0), (base, target), _RELATIVE * max(abs(target), _SMALLEST))
     rows = comparison.reading.rows(comparison.of_doc(uses))
@@ -97,8 +97,8 @@ def log_odds(comparison: Comparison) -> Explanation:
 def integrate(
     comparison: Comparison, interval: tuple[float, float], odds: tuple[float, float], most_left: float, depth: int = 0
 ) -> Any:
-    """The integral of the expected uses of the compared scores over an interval of α. It is known what the uses explain, the
-    difference of the log-odds: where 16 nodes are not enough, each half is integrated by itself.
+    """Integrate the expected uses of the compared scores over an interval of α. The uses must explain the difference of the
+    log-odds, which is known: if 16 nodes are too inexact, each half is integrated separately.
 
     odds (Tuple[float, float]): The log-odds at the ends of the interval.
     most_left (float): Largest error of the integral.
@@ -117,7 +117,7 @@ def integrate(
 
 
 def dot(scores: Any, uses: Any) -> float:
-    """The sum of scores, each as often as it is used. Forbidden scores are never used."""
+    """The sum of scores times their uses. Forbidden scores are never used."""
     pairs = ((array, getattr(uses, name)) for name, array in arrays.named(scores).items())
     return float(sum((np.where(array > -np.inf, array, 0.0) * used).sum() for array, used in pairs))
 
@@ -135,8 +135,8 @@ def _scaled(comparison: Comparison, alpha: float) -> Likelihoods:
 
 
 def leave_out(comparison: Comparison) -> Explanation:
-    """Each row says how much the log-odds lose without it: without a feature at one token, the transition to a token, the score
-    of a first or last tag. Its weight is the difference of its mean weights with the span and without."""
+    """Explain by leaving out: each row has the decrease of the log-odds without a feature at one token, without the transition to
+    a token, or without the score of a first or last tag. Its weight is its mean weight with the span minus that without."""
     scores = comparison.scores
     if not comparison.is_of_texts and scores.transitions.ndim == 2:
         by_token = np.array(np.broadcast_to(scores.transitions, (len(scores[0]), *scores.transitions.shape)))
@@ -154,10 +154,10 @@ def leave_out(comparison: Comparison) -> Explanation:
 def _losses(
     group: NDArray[np.int64], cell: NDArray[np.int64], weight: Floats, probabilities: tuple[Floats, Floats]
 ) -> Floats:
-    """How much the log-odds lose without each group of weights: float64[G].
+    """Compute the decrease of the log-odds without each group of weights: float64[G].
 
     group (int64[N]), cell (int64[N]), weight (float64[N]): Group, state (or pair of states) and weight times value.
-    probabilities (Tuple[float64[G, cells], float64[G, cells]]): Of the cells with the span, and without.
+    probabilities (Tuple[float64[G, cells], float64[G, cells]]): Probabilities of the cells with the span, and without it.
     """
     size = probabilities[0].shape
     weights = np.bincount(group * size[1] + cell, weight, minlength=size[0] * size[1]).reshape(size)
@@ -166,7 +166,7 @@ def _losses(
 
 
 def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
-    """log sum_y P(y) exp(-v(y)); what probabilities miss of 1 belongs to no state: float64[G]."""
+    """log sum_y P(y) exp(-v(y)), where the rest of the probability up to 1 has no weights: float64[G]."""
     probabilities = np.maximum(probabilities, 0.0)
     rest = np.maximum(1.0 - probabilities.sum(axis=1), 0.0)
     rest[rest < 1e-13] = 0.0  # rounding
@@ -177,7 +177,7 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
 
 
 def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
-    """A row for each feature at each place."""
+    """Make a row for each feature at each place."""
     for (terms, having), (_, lacking) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
         if not len(terms.place):
             continue
@@ -196,7 +196,7 @@ def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
 
 
 def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
-    """Rows of transitions, first and last tags, at each token where they are used."""
+    """Make the rows of transitions, first and last tags, at each token that uses them."""
     opens, closes = arrays.ends(comparison.reading.scores.starts, len(uses[0][0]))
     inside = np.zeros(len(opens), dtype=bool)
     inside[comparison.tokens] = True
@@ -204,7 +204,7 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
         at = np.flatnonzero(tokens)
         if not len(at):
             continue  # a text of one token has no transitions
-        # The scores of single tokens are used by first and last tags where these have no array of their own
+        # If first and last tags have no array of their own, they use the scores of single tokens
         by_token = (getattr(side, {"first": "begins", "last": "ends"}.get(name, name), side[0]) for side in uses)
         probabilities = tuple(of_side[at].reshape(len(at), -1) for of_side in by_token)
         flat = comparison.reading.shared[name].ravel()
@@ -220,8 +220,8 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
 
 
 def contrast_of_labels(comparison: Comparison) -> Explanation:
-    """The rows are weights, each as often as the label uses it more than the most probable other label. Where the hidden states
-    below a label are not known, uses are expected ones; the entropies of the states are then the base:
+    """Explain the label of a text: the rows are weights times the uses by the label minus the uses by the most probable other
+    label. If labels have hidden states, uses are expected ones, and the entropies of the states are the base:
 
         score(y) = E[score(y, h) | y] + H(h | y)
     """
@@ -237,10 +237,10 @@ def contrast_of_labels(comparison: Comparison) -> Explanation:
 
 
 def _label_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
-    """The row of the scores that labels have in every text."""
+    """Make the row of the scores that labels have in every text."""
     name = "labels" if "labels" in comparison.reading.shared else "first"
     weights = comparison.reading.shared[name]
-    probabilities = uses[0][0], uses[1][0]  # of the labels of the text: float64[1, Y]
+    probabilities = uses[0][0], uses[1][0]  # probabilities of the labels of the text: float64[1, Y]
     loss = float(_losses(np.zeros(len(weights), dtype=np.int64), np.arange(len(weights)), weights, probabilities)[0])
     weight = float(((probabilities[0] - probabilities[1]) @ weights)[0])
     yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)

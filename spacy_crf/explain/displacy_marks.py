@@ -1,4 +1,4 @@
-"""Texts with what was found in them marked, as displaCy does, each mark as strong as it is probable."""
+"""HTML of texts with marked predictions, in the style of displaCy; the colour of a mark shows its probability."""
 
 from collections.abc import Iterable
 from html import escape
@@ -10,7 +10,7 @@ from spacy.tokens import Doc, Span
 
 from .. import pipeline  # noqa: F401  sets crf_prob, which is read
 
-# White over displaCy's colour, the less probable the more: that goes with colours and gradients alike.
+# White over displaCy's colour, more of it for lower probabilities: this works for colours and for gradients.
 _MARK = """
 <mark class="entity" style="background: linear-gradient(rgba(255, 255, 255, {faint}), rgba(255, 255, 255, {faint})), {bg}; \
 color: #000; border: 1px solid rgba(128, 128, 128, 0.5); padding: 0.45em 0.6em; margin: 0 0.25em; line-height: 1; \
@@ -20,7 +20,7 @@ border-radius: 0.35em" title="{told}">
 margin-inline-start: 0.5rem">{label}{kb_link}{percent}</span>
 </mark>
 """
-# What displaCy's page does not say; it sets no colours of its own, so those of dark mode are the browser's.
+# Missing from displaCy's page, which sets no colours: the browser chooses the colours of dark mode.
 _HEAD = """\
         <meta charset="utf-8">
         <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -35,13 +35,13 @@ def render(
     jupyter: Optional[bool] = None,
     options: Optional[dict[str, Any]] = None,
 ) -> Optional[str]:
-    """HTML of texts with their entities marked, or with their tags where they have no entities. A mark is as strong as its
-    ``crf_prob``, where a component with ``confidence = true`` gave it one.
+    """Render texts as HTML with marked entities, or with tags if they have no entities. The colour of a mark is paler the lower
+    its ``crf_prob`` is, if a component with ``confidence = true`` set it.
 
-    docs (Doc, Iterable[Doc]): What pipelines made.
-    page (bool): Whether to make a whole page of it, which needs nothing from elsewhere.
-    jupyter (bool): Whether to show it in a notebook, where nothing is returned; by default if this is one.
-    options (dict): displaCy's: colors, ents, kb_url_template.
+    docs (Doc, Iterable[Doc]): Docs that a pipeline has annotated.
+    page (bool): Whether to make a complete page without external resources.
+    jupyter (bool): Whether to show the HTML in the notebook and return None; by default in notebooks.
+    options (dict): Options of displaCy: colors, ents, kb_url_template.
     RETURNS (str)
     """
     options = options or {}
@@ -57,7 +57,7 @@ def render(
 
 
 def _parsed(doc: Doc, options: dict[str, Any], colors: dict[str, str], wanted: Optional[set[str]]) -> dict[str, Any]:
-    """A Doc as displaCy's renderer takes it, which escapes texts, but neither labels nor titles."""
+    """Convert a Doc for displaCy's renderer, which escapes texts, but neither labels nor titles."""
     title = doc.user_data.get("title")
     return {
         "text": doc.text,
@@ -86,7 +86,7 @@ def _mark(span: Span, options: dict[str, Any], colors: dict[str, str]) -> dict[s
         faint = round(_FAINTEST * (1.0 - probability), 3)
     link = options.get("kb_url_template")
     params = {"told": told, "percent": percent, "faint": faint, "text": escape(span.text)}
-    if span.label_.upper() in colors:  # by the label, not by how it is escaped
+    if span.label_.upper() in colors:  # look up the label before it is escaped
         params["bg"] = colors[span.label_.upper()]
     return {
         "start": span.start_char,

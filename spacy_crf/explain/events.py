@@ -1,8 +1,8 @@
-"""The labellings that have a span, and those that lack it, as clamps that exclude each other.
+"""Clamps, excluding each other, for the labellings that have a span and for the labellings that lack it.
 
-Both probabilities are then sums of positive numbers, so that the complement of a nearly certain span is as exact as the span. A
-labelling of a chain lacks a span that does not begin at its first token, or breaks off at a later one, or goes on behind its
-last:
+Both probabilities are then sums of positive numbers, so the complement of a nearly certain span is as exact as the span's
+probability. A labelling of a chain lacks a span if no span begins at the span's first token, or that span breaks off at a later
+token, or it continues behind the last token:
 
     Ann Lee as B-PER I-PER, not in front of I-PER:    ¬B-PER *      B-PER ¬I-PER      B-PER I-PER I-PER
 """
@@ -22,7 +22,7 @@ Allowed = dict[int, NDArray[np.bool_]]  # bool[S] states of some tokens
 
 
 class SpanPlace:
-    """A span in a sequence of T tokens: tokens begin up to, not including, end; and the number of its label, -1 for ``O``."""
+    """A span in a sequence of T tokens: its tokens are ``begin:end``; its label is a number, -1 for ``O``."""
 
     def __init__(self, begin: int, end: int, label: int, starts: NDArray[np.int64]):
         self.begin, self.end, self.label = begin, end, label
@@ -32,12 +32,12 @@ class SpanPlace:
 
 
 def events_of(decoding: "Decoding") -> "Union[ChainEvents, SegmentEvents]":
-    """The clamps of the labellings that have a span, and of those that lack it."""
+    """Make the object that computes the clamps for a decoding."""
     return SegmentEvents(decoding) if decoding.labelled == "segments" else ChainEvents(decoding)
 
 
 class ChainEvents:
-    """Clamps are bool[T, S]."""
+    """Clamps of chains: bool[T, S]."""
 
     def __init__(self, decoding: "Decoding"):
         self._label_of, continues = decoding.label_of_states, decoding.spans.continues
@@ -45,7 +45,7 @@ class ChainEvents:
         self._continues, self._continued = continues.any(axis=0), continues.any(axis=1)
 
     def having(self, place: SpanPlace) -> list[NDArray[np.bool_]]:
-        """Clamps of the labellings with the span; for ``O``, of those in which all its tokens are outside."""
+        """Clamps of the labellings with the span; for ``O``, of the labellings in which all its tokens are outside."""
         if place.label < 0:
             return self._clamps(place, [dict.fromkeys(place.tokens, self._of_label(place))])
         whole = self._upto(place, place.end)
@@ -71,10 +71,10 @@ class ChainEvents:
         return self._label_of == place.label
 
     def _upto(self, place: SpanPlace, token: int) -> list[Allowed]:
-        """The span begins at its first token and goes on up to, not including, this token."""
+        """Events in which the span begins at its first token and continues up to, not including, this token."""
         of_label, begin = self._of_label(place), place.begin
         starts: list[Allowed] = [{begin: of_label}]
-        if not place.opens:  # a tag that can go on with a span begins one only behind a tag that can't be continued
+        if not place.opens:  # a continuing tag begins a span only behind a tag that can't be continued
             goes_on, continued = of_label & self._continues, of_label & self._continued
             starts = [{begin: of_label & ~goes_on}, {begin - 1: ~continued, begin: goes_on}]
         for at in range(begin + 1, token):
@@ -82,12 +82,12 @@ class ChainEvents:
         return starts
 
     def _joined(self, so_far: Allowed, token: int, of_label: NDArray[np.bool_]) -> list[Allowed]:
-        """Also let the token go on with the one before."""
+        """Events in which, in addition, the token continues the span of the previous token."""
         before = so_far[token - 1] & self._continued
         return [so_far | {token - 1: before, token: of_label & self._continues}]
 
     def _broken(self, place: SpanPlace, token: int, so_far: Allowed) -> list[Allowed]:
-        """Also let the token not go on with the one before."""
+        """Events in which, in addition, the token does not continue the span of the previous token."""
         if token == place.end and place.closes:
             return [so_far]
         before, goes_on = so_far[token - 1], self._of_label(place) & self._continues
@@ -95,7 +95,7 @@ class ChainEvents:
         return [cut, so_far | {token - 1: before & self._continued, token: ~goes_on}]
 
     def _clamps(self, place: SpanPlace, events: list[Allowed]) -> list[NDArray[np.bool_]]:
-        """Clamps of the events that the scheme may allow."""
+        """Clamps of the events that are possible in the tag scheme."""
         clamps = []
         for event in filter(self._is_possible, events):
             clamp = np.ones((place.size, len(self._label_of)), dtype=bool)
@@ -111,7 +111,7 @@ class ChainEvents:
 
 
 class SegmentEvents:
-    """Clamps are `SegmentClamp`."""
+    """Clamps of segments: `SegmentClamp`."""
 
     def __init__(self, decoding: "Decoding"):
         self._n_states, self._longest = len(decoding.label_of_states), decoding.longest
@@ -141,7 +141,7 @@ class SegmentEvents:
     def _upto(
         self, place: SpanPlace, end: int, begins: set[int], state: Optional[int] = None, upto: Optional[int] = None
     ) -> SegmentClamp:
-        """A segment from the first token up to, not including, another token; or tokens of a state."""
+        """Clamp with a segment from the first token up to, not including, `end`; or with tokens of a state."""
         clamp, upto = self._free(place), end if upto is None else upto
         clamp.states[place.begin : upto] = np.arange(self._n_states) == (1 + place.label if state is None else state)
         clamp.may_begin[place.begin + 1 : end] = False
@@ -150,7 +150,7 @@ class SegmentEvents:
         return clamp
 
     def _other(self, place: SpanPlace, token: int, state: int, *, begins: bool = False) -> SegmentClamp:
-        """Another state at a token, behind tokens with the state."""
+        """Clamp with another state at a token, after tokens with the given state."""
         clamp = self._free(place)
         clamp.states[place.begin : token] = np.arange(self._n_states) == state
         clamp.states[token, state] = False

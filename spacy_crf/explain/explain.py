@@ -1,4 +1,4 @@
-"""``component.explain``: from a user's question about a span or a label to its explanation."""
+"""``component.explain``: turns a user's question about a span or a label into a comparison, and explains it."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -46,7 +46,7 @@ def explain(
     kind: str = "contrast",
     **options: Any,
 ) -> Explanation:
-    """See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""
+    """Explain a decision. See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""
     check_doc(pipe.name, doc)
     checks.one_of(pipe.owner, "kind", kind, KINDS)
     pipe.require_ready([doc])
@@ -69,7 +69,7 @@ def _cant(pipe: Any, what: str, reason: str) -> str:
 
 
 def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Comparison:
-    """Translate the arguments of `CRFPipe.explain`.
+    """Make a comparison from the arguments of `CRFPipe.explain`.
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
     """
@@ -109,7 +109,7 @@ class _SpanReader:
         self.events = events_of(pipe.decoding)
 
     def span(self, span: Any) -> SpanOf:
-        """A span with its label; the most probable label if it has none."""
+        """Read a span and its label; a span without a label gets the most probable one."""
         [(begin, end, label)] = labelling(self._pipe.name, self._doc, [span])
         if label or not self._pipe.labels:
             return begin, end, label
@@ -134,7 +134,7 @@ class _SpanReader:
             raise ValueError(_cant(self._pipe, what, reason))
 
     def labellings(self, against: Against) -> tuple[Sides, str]:
-        """The best labelling against the second best or a given one, and that in words."""
+        """The sides for the best labelling against the second best or a given one, and the latter in words."""
         if isinstance(against, (str, Span)):
             reason = f"without a span it compares the labelling with another one, a list of Spans, not with {against!r}"
             raise ValueError(_cant(self._pipe, "the labelling", reason))
@@ -161,7 +161,7 @@ class _SpanReader:
 
 
 class LabelComparison(Comparison):
-    """Compares the labels of a text, of which it has one: each label has a clamp of its own."""
+    """Compares the labels of a text, which has exactly one: each label has its own clamp."""
 
     is_of_texts = True
 
@@ -181,9 +181,9 @@ class LabelComparison(Comparison):
 
 
 def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> LabelComparison:
-    """Translate the arguments of `CRFTextClassifier.explain`.
+    """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
-    RAISES (ValueError): CRF846 for an unknown label, CRF838 for one against itself or for a Doc without tokens.
+    RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label against itself or for a Doc without tokens.
     """
     if not len(doc):
         raise ValueError(_cant(pipe, "the text", "it has no tokens"))

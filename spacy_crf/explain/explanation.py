@@ -1,4 +1,4 @@
-"""Explanations: rows that add up to a decision, shown as text, in a terminal and as HTML that needs nothing from elsewhere."""
+"""Explanations: rows that add up to a decision, rendered as text, for a terminal, and as HTML without external resources."""
 
 import json
 from collections.abc import Iterable
@@ -17,19 +17,18 @@ SpanOf = tuple[int, int, str]  # first token, the one behind the last, label
 class Row(NamedTuple):
     """The contribution of one weight, one word, one rule or one text to a decision.
 
-    feature (str): With its values filled in: ``lower[-1]=in``; "transition", "first", "last", "length"; "tok2vec" for an
-        encoder's output; a word, a rule or a text.
-    template (str): Of the feature.
-    offset (Optional[int]): Where the template reads, relative to the token; None if it reads in several places or in none.
-    token (Optional[int]): The token with the feature; None for a row that is not about a single token.
-    end (Optional[int]): The token behind the last one: features of segments have several tokens.
-    tags (Tuple[str, ...]): What the weight is for: a tag, or the two tags of a transition.
+    feature (str): The feature with its values, such as ``lower[-1]=in``; "transition", "first", "last", "length"; "tok2vec" for
+        an encoder's output; a word, a rule or a text.
+    template (str): Template of the feature.
+    offset (Optional[int]): Offset that the template reads, relative to the token; None if it reads several offsets or none.
+    token (Optional[int]): The token with the feature; None for a row without a single token.
+    end (Optional[int]): The token behind the last one, since features of segments have several tokens.
+    tags (Tuple[str, ...]): The tag that the weight belongs to, or the two tags of a transition.
     value (float): Value of the feature, 1 for a feature without a number.
     weight (float): The learned weight.
-    use (float): How much more often the weight is used with the span than without: 1 and -1 between two labellings, else
-        expected.
-    contribution (float): What the row adds to the target.
-    effect (Optional[float]): Change of the log-odds if training had been without the text; None if nobody asked for it.
+    use (float): Uses of the weight with the span minus uses without it: 1 or -1 between two labellings, else expected uses.
+    contribution (float): Part of the target that the row contributes.
+    effect (Optional[float]): Change of the log-odds if the text were not in the training data; None if it was not requested.
     """
 
     feature: str
@@ -49,10 +48,10 @@ class Row(NamedTuple):
 class RuleEffect:
     """The effect of a rule of the component.
 
-    name (str), rule (str): Its name and its kind. weight (Optional[float]): None for a rule that always holds.
+    name (str), rule (str): Name and kind of the rule. weight (Optional[float]): None for a hard rule.
     effect (str): "changes the labelling", "forbids the span" or "asks for the span".
-    price (Optional[float]): The log-odds that the model's best labelling loses by the rule; None where nothing was compared.
-    spans (List[Tuple[int, int, str]]): Spans that are found under the rule and the rules before it.
+    price (Optional[float]): The log-odds that the best labelling loses by the rule; None if no labellings were compared.
+    spans (List[Tuple[int, int, str]]): Predicted spans under the rule and the rules before it.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Flip:
     """A change of words that reverses the decision.
 
     words (List[Tuple[int, str, str]]): Token, word, and the word in its place.
-    log_odds (float): Log-odds of the decision in the changed text. spans (List[Tuple[int, int, str]]): Spans found there.
+    log_odds (float): Log-odds of the decision in the changed text. spans (List[Tuple[int, int, str]]): Predicted spans there.
     """
 
     words: list[tuple[int, str, str]]
@@ -77,7 +76,7 @@ class Flip:
 
     @property
     def characters(self) -> int:
-        """How many characters of the words change."""
+        """Number of characters that change."""
         return sum(
             max(len(word), len(other)) - sum(a.lower() == b.lower() for a, b in zip(word, other))
             for _, word, other in self.words
@@ -86,16 +85,16 @@ class Flip:
 
 @dataclass
 class Explanation:
-    """Why a component decides as it does about a span.
+    """Explanation of a component's decision about a span.
 
     kind (str): Kind of the explanation, see `CRFPipe.explain`. component (str): Name of the component.
     words (List[str]): Words of the Doc.
     span (Optional[Tuple[int, int, str]]): The explained span; None for the whole labelling.
-    against (str): What it is compared with, in words.
-    target (float): The number that is split up: for "contrast" and "texts" a difference of scores, otherwise log-odds.
-    base (float): The part of the target that no weight has.
-    rows (List[Row]): Largest contributions first; before them texts with an effect, largest effects first.
-    totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which is more exact near 1.
+    against (str): The alternatives that the span is compared with, in words.
+    target (float): The explained number: for "contrast" and "texts" a difference of scores, otherwise log-odds.
+    base (float): The part of the target that no row explains.
+    rows (List[Row]): Rows with the largest contributions first; before them texts with an effect, largest effects first.
+    totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which is exact even if it is tiny.
     labelling, rival (List[Tuple[int, int, str]]): The spans of the two labellings that a contrast compares.
     rules (List[RuleEffect]): Effects of rules.
     flips (List[Flip]): For "words", changes that reverse the decision, the smallest first.
@@ -122,14 +121,14 @@ class Explanation:
 
     @property
     def check(self) -> Optional[float]:
-        """The sum of the base and of all rows, minus the target; None where rows do not add up."""
+        """The sum of the base and all rows, minus the target; None if rows are not additive."""
         return self.base + sum(row.contribution for row in self.rows) - self.target if self.additive else None
 
     def by(self, *names: str) -> dict[tuple, float]:
-        """Contributions added up, the largest first.
+        """Sum the contributions of rows by some attributes.
 
         *names (str): Attributes of rows, such as "feature", "template" or "token".
-        RETURNS (Dict[tuple, float]): By the values of these attributes.
+        RETURNS (Dict[tuple, float]): Sums by the values of these attributes, the largest first.
         """
         sums: dict[tuple, float] = {}
         for row in self.rows:
@@ -148,7 +147,7 @@ class Explanation:
         return f"{self.component}: '{self._text(start, end)}' as {label}, {self.against}"
 
     def told(self) -> list[str]:
-        """Everything but the rows, as lines of text."""
+        """All parts of the explanation except the rows, as lines of text."""
         lines = [", ".join(f"{name} {_number(value)}" for name, value in self.totals.items())]
         if self.kind == "texts":
             known = any(row.effect is not None for row in self.rows)
@@ -165,8 +164,8 @@ class Explanation:
         return lines
 
     def table(self, top: int = 20) -> list[tuple[str, str, str, str]]:
-        """Contribution, feature, words and weights by tag of the features with the largest contributions; the last row sums up
-        all other features."""
+        """Table of the features with the largest contributions: contribution, feature, words, and weights by tag. The last row
+        sums up all other features."""
         top = checks.count("An explanation", "top", top, least=0, most=checks.ANY)
         found: dict[tuple, list[Row]] = {}
         for row in self.rows:
@@ -193,7 +192,7 @@ class Explanation:
     def to_text(self, top: int = 20) -> str:
         """The explanation as plain text.
 
-        top (int): How many features are listed.
+        top (int): Number of listed features.
         RETURNS (str)
         """
         rows = self.table(top)
@@ -207,9 +206,9 @@ class Explanation:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_html(self, top: int = 20) -> str:
-        """The explanation as a part of a page, with its style and without scripts.
+        """The explanation as an HTML fragment, with its style and without scripts.
 
-        top (int): How many features are listed.
+        top (int): Number of listed features.
         RETURNS (str)
         """
         return f"<style>{_STYLE}</style>{_figure(self, top)}"
@@ -217,7 +216,7 @@ class Explanation:
     def to_rich(self, top: int = 20) -> "Group":
         """The explanation for a terminal.
 
-        top (int): How many features are listed.
+        top (int): Number of listed features.
         RETURNS (rich.console.Group)
         """
         from rich.console import Group
@@ -236,7 +235,7 @@ class Explanation:
 
 
 def aligned(rows: list[tuple[str, ...]]) -> str:
-    """Rows as lines with aligned columns."""
+    """Format rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
@@ -290,7 +289,7 @@ def weights_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def page(explanations: Iterable[Explanation], top: int = 20) -> str:
-    """A whole page with explanations, light or dark as its reader prefers."""
+    """Make a complete HTML page of explanations, light or dark by the reader's preference."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Why</title>'
@@ -317,7 +316,7 @@ def _figure(explanation: Explanation, top: int) -> str:
 
 
 def _marked(explanation: Explanation) -> str:
-    """The words, coloured by their contributions for and against the decision; the explained span is underlined."""
+    """HTML of the words, coloured by their contributions for and against the decision. The explained span is underlined."""
     sums = {token: value for (token,), value in explanation.by("token").items() if token is not None}
     most = max(map(abs, sums.values()), default=0.0) or 1.0
     start, end, _ = explanation.span or (0, 0, "")

@@ -28,13 +28,13 @@ ENCODER = "tok2vec"
 NOTHING = 1e-13  # smaller contributions, relative to the largest one, have no row
 _SEGMENT = re.compile(r"seg\.([a-z]+)")
 
-Step = tuple[int, int, int, float]  # token that a transition leads to, state before, state after, how often it is used
-Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # the first token of each place, and the one behind the last
+Step = tuple[int, int, int, float]  # a transition: its target token, previous state, next state, and number of uses
+Ends = tuple[NDArray[np.int64], NDArray[np.int64]]  # the first token of each place, and the token behind its last
 
 
 def read_by(template: str) -> tuple[list[int], list[int], bool]:
-    """The tokens that a template reads: offsets from the first token of a place, offsets from the last, and whether it reads all
-    tokens between."""
+    """The tokens that a template reads: offsets from the first token of a place, offsets from its last token, and whether it
+    reads all tokens in between."""
     begin, end, inside = [], [], False
     for part in template.split("|"):
         match, offset = _SEGMENT.match(part), offset_of(part)
@@ -50,16 +50,16 @@ def read_by(template: str) -> tuple[list[int], list[int], bool]:
 
 
 class Terms(NamedTuple):
-    """The N weights whose sums are one of the output arrays of a layer. A feature is found at a place (a token, or a listed
-    span); its weight times its value is added to a column (a state, or a pair of states) of the row of that place."""
+    """N weights whose sums are one output array of a layer. A feature occurs at a place (a token, or a listed span); its weight
+    times its value is added to a column (a state, or a pair of states) of the row of that place."""
 
-    of: str  # the array
+    of: str  # name of the array
     place: NDArray[np.int64]  # [N]
     row: NDArray[np.int64]  # [N] the place, or the row that several tokens share, such as a text
     column: NDArray[np.int64]  # [N]
     value: Floats  # [N]
     weight: Floats  # [N]
-    feature: NDArray[np.int64]  # [N] its number, for `name`
+    feature: NDArray[np.int64]  # [N] number of the feature, for `name`
     name: Callable[[int], Feature]
     tokens: Ends
     shape: tuple[int, ...]  # of the array
@@ -70,9 +70,9 @@ class Terms(NamedTuple):
         return np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size).reshape(self.shape)
 
     def uses(self, derivative: Floats) -> Floats:
-        """How often each weight is used: float64[N].
+        """Compute the uses of each weight: float64[N].
 
-        derivative: With respect to the array.
+        derivative: Derivative with respect to the array.
         """
         return derivative.reshape(self.shape[0], -1)[self.row, self.column]
 
@@ -101,7 +101,7 @@ class LayerTerms(NamedTuple):
 
     output: Any
     terms: list[Terms]
-    summed: Optional[Callable[[dict[str, Floats]], Any]]  # makes an output of other sums; None for an encoder
+    summed: Optional[Callable[[dict[str, Floats]], Any]]  # makes an output from other sums; None for an encoder
 
     def erased(self, token: int) -> Any:
         """The output without the features that read a token."""
@@ -113,7 +113,7 @@ class LayerTerms(NamedTuple):
 
 
 def read_sparse(layer: Model, docs: DocBatch) -> LayerTerms:
-    """The terms of sparse features. Their sums are exact, while prediction sums in single precision."""
+    """Read the terms of sparse features. Their sums are in double precision, while prediction sums in single precision."""
     features: SparseFeatures = layer.attrs["role"].features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
     features = features if units is None else features.of_unit(TOKEN)  # so each feature has a token
@@ -148,9 +148,9 @@ def _tokens_of(listed: Optional[SpanList], size: int) -> Ends:
 
 
 def _expand(table: Any, weights: NDArray, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
-    """Place, feature, column, value and weight of all weights of the features that were found.
+    """List place, feature, column, value and weight for all weights of the found features.
 
-    own (FeatureIndex): The index that numbers the features, if it is not that of the table.
+    own (FeatureIndex): The index that numbers the features, if it is not the table's index.
     """
     rows = found.rows.astype(np.int64)
     weight_rows = rows if own is None else table.index.rows(own.keys).astype(np.int64)[rows]
@@ -163,7 +163,7 @@ def _expand(table: Any, weights: NDArray, found: TokenFeatures, own: Optional[Fe
 
 
 def _of_vectors(terms: Terms, index: VectorIndex) -> Terms:
-    """Terms with one feature for each vector, whose weight is the product of the vector and the weights of its numbers."""
+    """Make terms with one feature for each vector; its weight is the product of the vector and the weights of its dimensions."""
     n_offsets, size = len(index.offsets), int(np.prod(terms.shape[1:]))
     cells = (terms.place * n_offsets + terms.feature // index.width) * size + terms.column
     used, first, where = np.unique(cells, return_index=True, return_inverse=True)
@@ -195,7 +195,7 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
 
 
 def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
-    """The output of an encoder, each number a term: explanations do not look into encoders."""
+    """Read the output of an encoder, with one term for each number: explanations stop at the output of an encoder."""
     output = layer.predict(docs)
     if isinstance(output, Emissions):
         return LayerTerms(output, [_whole("scores", output.scores, None)], None)
@@ -241,7 +241,7 @@ def _read_layers(model: Model, docs: DocBatch) -> list[LayerTerms]:
 
 
 class Reading:
-    """The scores of one Doc, and the weights that they are sums of.
+    """The scores of one Doc, and the weights whose sums they are.
 
     pipe (CRFPipe): The component, whose model may be a pool of several members.
     docs (DocBatch): A single Doc.
@@ -260,15 +260,15 @@ class Reading:
         self.scores = self._join(self._outputs)
 
     def _join(self, outputs: list[tuple[Any, ...]]) -> Any:
-        """The scores for some outputs of the layers of each member."""
+        """Combine outputs of the layers of each member into scores."""
         join, potentials = self._architecture.join, self._architecture.potentials
         found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
         return found[0] if len(found) == 1 else self._architecture.weighted_sum(found, np.array(self._shares))
 
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
-        """The scores without a word: without the features that read it.
+        """Compute the scores without a word: without the features that read it.
 
-        docs (DocBatch): The Doc with an unknown word in its place, for an encoder.
+        docs (DocBatch): For an encoder, the Doc with an unknown word in place of the word.
         """
         return self._join(
             [
@@ -281,9 +281,9 @@ class Reading:
         )
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
-        """The terms of all layers, and the derivative with respect to the array of each.
+        """Yield the terms of all layers, each with the derivative with respect to its array.
 
-        derivative: With respect to the scores.
+        derivative: Derivative with respect to the scores.
         """
         for share, layers, outputs in zip(self._shares, self._layers, self._outputs):
             for layer, part in zip(layers, self._architecture.part(derivative, outputs)):
@@ -294,10 +294,10 @@ class Reading:
                     yield terms._replace(weight=share * terms.weight), getattr(own, terms.of)
 
     def rows(self, derivative: Any, steps: Optional[list[Step]] = None) -> list[Row]:
-        """The contribution of each weight to a sum of scores.
+        """Compute the contribution of each weight to a sum of scores.
 
-        derivative: How often each score is used.
-        steps (List[Step]): Transitions, where each is to have a row of its own.
+        derivative: Uses of each score in the sum.
+        steps (List[Step]): Transitions that get a row each.
         """
         rows: list[Row] = []
         for terms, of_array in self.parts(derivative):

@@ -1,22 +1,22 @@
-"""The training texts behind a decision: the shares of the texts in it, and the effects of leaving one of them out.
+"""The training texts behind a decision: the share of each text in it, and the effect of leaving a text out of training.
 
-*Shares.* Where the objective with l2 has its optimum, its derivative is 0, and so every weight is a sum over the texts (Yeh et
-al. 2018, "Representer Point Selection for Explaining Deep Neural Networks"):
+*Shares.* At the optimum of the objective with l2 the derivative is 0, so every weight is a sum over the texts (Yeh et al. 2018,
+"Representer Point Selection for Explaining Deep Neural Networks"):
 
     2 · l2 · w_f = sum_i (observed_f,i - expected_f,i) - l1 · sign(w_f)
 
-A contrast is a sum of weights, each so many times, D_f. So text i has the share sum_f D_f (observed - expected)_f,i / (2 · l2):
+A contrast is a sum of weights, each times its uses D_f. So text i has the share sum_f D_f (observed - expected)_f,i / (2 · l2):
 the scores that the weights D give the text, times the derivative of its loss with respect to its scores.
 
-*Effects.* The decision without a text is not the decision without its share. One step of Newton's method for the objective
-without the text, from the weights w that were learned with it, takes the place of training anew:
+*Effects.* Training without a text changes a decision by more than the text's share. To avoid a new training, one step of Newton's
+method approximates it, for the objective without the text, from the weights w that were learned with it:
 
     (H - H_i + 2 l2) x = g_i        weights without text i: w + x
 
-g_i is the derivative of the loss of the text, H_i the second one, H that of all texts. To subtract H_i matters: most features of
-a text are in few others, so that by H alone (Koh & Liang 2017) effects come out three to nine times too small. Conjugate
-gradients (Hestenes & Stiefel 1952) solve the equations, which needs products H v only: differences of gradients. With l1, weights
-that are 0 stay 0, and those that would change their sign become 0.
+g_i is the first derivative of the text's loss, H_i its second derivative, and H the second derivative for all texts. Subtracting
+H_i matters: few other texts have most features of a text, so with H alone (Koh & Liang 2017) effects come out three to nine times
+too small. Conjugate gradients (Hestenes & Stiefel 1952) solve the equations; they need only products H v, which are differences
+of gradients. With l1, weights that are 0 stay 0, and weights that would change their sign become 0.
 """
 
 import itertools
@@ -54,12 +54,12 @@ def texts(
     l1: Optional[float] = None,
     effect: Union[bool, int] = False,
 ) -> Explanation:
-    """The rows are training texts. They add up to the contrast as far as training has converged.
+    """Explain by training texts: the rows are texts. They add up to the contrast as far as training has converged.
 
     corpus (Iterable[Example]): All texts of the training.
     l2 (float), l1 (float): Regularization of the training; by default that of the component's own optimizer.
-    effect (Union[bool, int]): How many texts get an effect, the change of the log-odds without the text, those with the largest
-        ones; True for all.
+    effect (Union[bool, int]): Number of texts for which to compute the effect, the change of the log-odds without the text: those
+        with the largest effects; True for all texts.
     RAISES (ValueError): CRF840 if the model has no shares of texts, CRF834 if it has no effects.
     """
     pipe = comparison.pipe
@@ -111,7 +111,7 @@ def texts(
 
 
 def effects_of_texts(comparison: Comparison, left_out: "LeftOut", n: int) -> tuple[float, dict[int, float]]:
-    """The log-odds, and how they would change without each of the n texts with the largest effects."""
+    """Compute the log-odds, and their change without each of the n texts with the largest effects."""
     docs = comparison.reading.docs
     measured, effects = comparison.measure(), {}
     uses = comparison.of_doc(comparison.uses(measured, measured.shares()))
@@ -125,7 +125,7 @@ def effects_of_texts(comparison: Comparison, left_out: "LeftOut", n: int) -> tup
 
 
 class LeftOut:
-    """The weights without single texts.
+    """Computes the weights after training without single texts.
 
     examples (List[Example]): All texts of the training.
     l2 (float), l1 (float): Regularization of the training.
@@ -144,7 +144,7 @@ class LeftOut:
         self._objective = self._of(pipe.training.blocks(examples))
         self._weights = self._objective.weights()
         self._gradient = self._objective.evaluate(self._weights)[1]
-        self._changes: dict[int, Direction] = {}  # by the number of the text
+        self._changes: dict[int, Direction] = {}  # changes of the weights by the number of the text
         self._free = np.ones(len(self._weights)) if not l1 else (self._weights != 0.0).astype(np.float64)
 
     def _of(self, blocks: Iterable[list[Example]]) -> CorpusObjective:
@@ -152,7 +152,7 @@ class LeftOut:
         return CorpusObjective(pipe.model, pipe.loss, (pipe.training.data(block) for block in blocks))
 
     def influential(self, uses: "Direction", n: int) -> list[int]:
-        """The texts that change a score most, by H alone: one solution and one pass for all of them.
+        """Find the texts that change a score most, with H alone: one solution and one pass serve all texts.
 
         uses (Direction): The derivative of the score.
         """
@@ -165,7 +165,7 @@ class LeftOut:
         return np.argsort(slopes)[::-1][:n].tolist()
 
     def change(self, number: int) -> "Direction":
-        """The change of the weights without a text."""
+        """Compute the change of the weights without a text."""
         if number not in self._changes:
             self._changes[number] = self._direction(self._step(number))
         return self._changes[number]
@@ -191,7 +191,7 @@ class LeftOut:
         return step
 
     def _curve(self, v: Floats, free: Floats, gradient: Callable[[Floats], Floats], here: Floats) -> Floats:
-        """The second derivatives of the objective, times a vector."""
+        """Multiply the second derivatives of the objective by a vector."""
         size = np.abs(v).max()
         if not size:
             return v
@@ -212,7 +212,7 @@ def _solve(product: Callable[[Floats], Floats], right: Floats) -> Floats:
         image = product(along)
         curvature = along @ image
         if curvature <= 0.0:
-            break  # where annotation is partial the loss may bend downwards
+            break  # with partial annotation the loss may be concave
         step = size / curvature
         x += step * along
         left -= step * image
@@ -225,7 +225,7 @@ def _solve(product: Callable[[Floats], Floats], right: Floats) -> Floats:
 
 
 class Direction:
-    """A direction among the weights of a model whose scores are sums of them.
+    """A direction in the space of a model's weights, for models whose scores are sums of weights.
 
     of_layers (Dict[str, float64[W]]): Changes of the weights of features, by table.
     shared (Dict[str, Floats]): Changes of the weights that all tokens share.
@@ -237,9 +237,9 @@ class Direction:
 
     @classmethod
     def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: Any) -> "Direction":
-        """How often a sum of scores of texts uses each weight.
+        """Compute the uses of each weight in a sum of scores of texts.
 
-        derivative: How often it uses each score.
+        derivative: Uses of each score in the sum.
         """
         model, of_layers = pipe.model, {}
         architecture = model.attrs["role"]
@@ -253,32 +253,32 @@ class Direction:
         return cls(pipe, of_layers, architecture.derivatives(derivative))
 
     def of_known(self) -> "Direction":
-        """The direction without the weights that are 0."""
+        """Remove the weights that are 0 from the direction."""
         of_layers, shared = _learned(self._pipe.model)
         pairs = (self.of_layers, of_layers), (self.shared, shared)
         return Direction(self._pipe, *({name: np.where(w[name] != 0.0, u[name], 0.0) for name in w} for u, w in pairs))
 
     def signs(self) -> float:
-        """The sum of the signs of the learned weights, each times its change."""
+        """The sum over all weights of the learned weight's sign times its change."""
         of_layers, shared = _learned(self._pipe.model)
         pairs = (self.of_layers, of_layers), (self.shared, shared)
         return float(sum((u[name] * np.sign(w[name])).sum() for u, w in pairs for name in w))
 
     def scores(self, docs: DocBatch) -> Any:
-        """The changes of the scores of texts."""
+        """Compute the changes of the scores of texts along the direction."""
         return self._scores(_look_up(self._pipe.model, docs))
 
     def _scores(self, found: list[FoundFeatures]) -> Any:
         return self._architecture.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
 
     def slopes(self, examples: list[Example]) -> Iterator[tuple[Example, float]]:
-        """Each text with the derivative of its loss along the direction."""
+        """Yield each text with the derivative of its loss along the direction."""
         training = self._pipe.training
         for block in training.blocks(examples):
             data = training.data(block)
             if data.structure is None and data.soft is None:
                 yield from zip(block, self._slopes_of_batch(data))
-            else:  # these belong to a batch as a whole: each text becomes a batch
+            else:  # the terms belong to a batch as a whole: each text becomes a batch
                 for example in block:
                     yield example, self._slope(training.data([example]))
 
@@ -316,17 +316,17 @@ def _features(layer: Model) -> SparseFeatures:
 
 
 def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """The weights of all layers, and those that all tokens share."""
+    """The learned weights of all layers, and the weights that all tokens share."""
     of_layers = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
     return of_layers, {name: model.get_param(name) for name in model.attrs["role"].params}
 
 
 def _look_up(model: Model, docs: DocBatch) -> list[FoundFeatures]:
-    """The features of texts for each layer."""
+    """Look up the features of texts for each layer."""
     return [_features(layer).look_up(docs) for layer in model.layers]
 
 
 def _outputs(model: Model, found: list[FoundFeatures], weights: dict[str, Floats]) -> tuple[Any, ...]:
-    """The output of each layer with the given weights."""
+    """Compute the output of each layer with the given weights."""
     stores = [_features(layer) for layer in model.layers]
     return tuple(features.score(one, features.slots(weights)) for features, one in zip(stores, found))

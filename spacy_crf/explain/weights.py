@@ -41,7 +41,7 @@ class Feature(NamedTuple):
 
     @classmethod
     def shared(cls, parameter: str, row: int = 0) -> "Feature":
-        """A parameter that all tokens share: "transition", "first", "last", or "length=N" for its row N - 1."""
+        """Name of a parameter that all tokens share: "transition", "first", "last", or "length=N" for its row N - 1."""
         name = f"length={row + 1}" if parameter == "lengths" else parameter.removesuffix("s")
         return cls(name, parameter, None)
 
@@ -56,13 +56,13 @@ def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDAr
 
 
 def offset_of(template: str) -> Optional[int]:
-    """The offset of a template whose parts all read at the same one."""
+    """The offset of a template if all of its parts read the same offset, else None."""
     offsets = set(_OFFSET.findall(template))
     return int(offsets.pop()) if len(offsets) == 1 else None
 
 
 def members_of(model: Model) -> list[tuple[Model, float]]:
-    """The models of a structure that a component's model consists of, each with its share."""
+    """The members of a component's model if it is a pool, else the model itself, each with its share."""
     if not isinstance(model.attrs["role"], PoolNode):
         return [(model, 1.0)]
     tell_members(model)
@@ -72,12 +72,12 @@ def members_of(model: Model) -> list[tuple[Model, float]]:
 class WeightRow(NamedTuple):
     """A weight.
 
-    feature (str): With its values filled in; "transition", "first", "last" and "length=N" for what all tokens share.
-    template (str), offset (Optional[int]): Of the feature, see `explanation.Row`.
-    tags (Tuple[str, ...]): What the weight is for: a tag, the two tags of a transition, or those of an n-gram; for hidden states
-        below a label also the label.
+    feature (str): The feature with its values; "transition", "first", "last" or "length=N" for parameters that all tokens share.
+    template (str), offset (Optional[int]): Template and offset of the feature, see `explanation.Row`.
+    tags (Tuple[str, ...]): The tag that the weight belongs to, the two tags of a transition, or the tags of an n-gram; for hidden
+        states below a label also the label.
     weight (float): The learned weight.
-    count (Optional[int]): How often training saw the feature; None where the model does not know.
+    count (Optional[int]): Number of times that training saw the feature; None if the model did not store it.
     """
 
     feature: str
@@ -89,14 +89,14 @@ class WeightRow(NamedTuple):
 
 
 class WeightRows(list[WeightRow]):
-    """Weights, the largest first: a list that prints as a table."""
+    """A list of weights, the largest first, that prints as a table."""
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
         return WeightRows(found) if isinstance(index, slice) else found
 
     def _cells(self) -> list[tuple[str, ...]]:
-        """The printed rows; the last one counts the others."""
+        """The cells of the printed rows; the last row counts the weights that are not shown."""
         cells = [
             (f"{row.weight:+.4f}", " → ".join(row.tags), row.feature, "" if row.count is None else f"{row.count:,}")
             for row in self[:_SHOWN]
@@ -115,11 +115,13 @@ class Block(NamedTuple):
 
     name: str
     weights: NDArray[np.float32]  # [W]
-    states: tuple[NDArray[np.int64], ...]  # one or two of each weight: int64[W]
-    rows: NDArray[np.int64]  # [W] features
+    states: tuple[NDArray[np.int64], ...]  # one or two states of each weight: int64[W]
+    rows: NDArray[np.int64]  # [W] row of each weight's feature
     feature: Callable[[int], Feature]
     counts: Optional[NDArray[np.int64]] = None  # [F]
-    templates: Optional[tuple[list[str], NDArray[np.int64]]] = None  # names, and which one each weight has (int64[W])
+    templates: Optional[tuple[list[str], NDArray[np.int64]]] = (
+        None  # names, and the number of each weight's template (int64[W])
+    )
     label_of: Optional[NDArray[np.int64]] = (
         None  # [S] the label of each state, where weights are for labels, not for states
     )
@@ -132,14 +134,14 @@ class Block(NamedTuple):
         return WeightRow(*self.feature(row), tuple(tags[number] for number in numbers), float(self.weights[n]), count)
 
     def about(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which weights are for wanted states (bool[S]) or their labels: bool[W]."""
+        """Which weights belong to wanted states (bool[S]) or their labels: bool[W]."""
         if self.label_of is not None:
             wanted = np.bincount(self.label_of, wanted[: len(self.label_of)]) > 0
         return np.logical_or.reduce([wanted[states] for states in self.states])
 
 
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
-    """All weights that have names, which those of an encoder don't. Weights of a pool's member are multiplied by its share."""
+    """Yield all weights that have names (an encoder's have none). Weights of a pool's member are multiplied by its share."""
     for model, share in members_of(pipe.model):
         architecture = model.attrs["role"]
         for layer in model.layers:
@@ -164,16 +166,16 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
 
 
 def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
-    """See `CRFPipe.weights`."""
+    """List the largest weights. See `CRFPipe.weights`."""
     return WeightRows(largest(pipe, label, top, lambda block: block.weights != 0.0))
 
 
 def largest(
     pipe: "CRFPipe", label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
 ) -> list[WeightRow]:
-    """The largest of the chosen weights of a label.
+    """List the largest of the chosen weights of a label.
 
-    chosen (Callable): Which weights of a block to look at (bool[W]).
+    chosen (Callable): Returns which weights of a block to consider (bool[W]).
     """
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
@@ -210,7 +212,7 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
 
 
 def dump(pipe: "CRFPipe") -> str:
-    """See `CRFPipe.dump`."""
+    """Write all weights as text. See `CRFPipe.dump`."""
     lines = [
         "\t".join((" → ".join(row.tags), row.feature.translate(_ESCAPES), f"{row.weight:.9g}")) for row in weights(pipe)
     ]
@@ -221,11 +223,11 @@ def dump(pipe: "CRFPipe") -> str:
 
 
 def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dict[str, Any]:
-    """A trained component as plain values: labels, templates, largest weights, transitions, lists and rules.
+    """Describe a trained component by plain values: labels, templates, largest weights, transitions, lists and rules.
 
     pipe (CRFPipe): The component.
-    label (str): List the weights of this label or tag only; those of each label if None.
-    top (int): How many weights for and against each label to list.
+    label (str): List the weights of this label or tag only; the weights of each label if None.
+    top (int): Number of weights to list for and against each label.
     RETURNS (Dict[str, Any])
     RAISES (ValueError): CRF846 for an unknown label; if the component was not trained.
     """
@@ -256,7 +258,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
 
 
 def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, Any]]]:
-    """The largest weights of features for a label, and against it."""
+    """List the largest weights of features for a label, and against it."""
 
     def of_features(sign: float, block: Block) -> Any:
         return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
@@ -269,7 +271,7 @@ def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, An
 
 
 def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
-    """For each template the number of its features and weights, and the sum of their absolute values; the largest sum first."""
+    """For each template, the numbers of its features and weights, and the sum of absolute weights; the largest sum first."""
     found = []
     for block in blocks(pipe):
         names, of_weight = block.templates or ([block.name], np.zeros(len(block.weights), dtype=np.int64))
@@ -282,8 +284,8 @@ def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
 
 
 def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
-    """Weights of the transition from each tag (row) to each tag, and of the first and the last tag of a sequence; None for those
-    that never occur."""
+    """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
+    for transitions that never occur."""
     members = members_of(pipe.model)
     if isinstance(members[0][0].attrs["role"], OfTexts):
         return {}  # hidden states belong to labels: their weights are among the others

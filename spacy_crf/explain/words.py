@@ -1,4 +1,4 @@
-"""How a decision depends on each word: what it loses without the word, and which other words would change it."""
+"""The influence of each word on a decision: the change of the log-odds without the word, and words that would reverse it."""
 
 from collections.abc import Iterator
 
@@ -14,17 +14,17 @@ from .weights import Block, largest
 
 UNKNOWN = "\u2047"  # a word that no training text has
 _WORDS = ("orth[0]", "lower[0]", "norm[0]", "lemma[0]")  # templates whose features are words
-_NEAR = 50  # words on each side of a span to leave out
-_MOST_PLACES = 5  # words to replace one by one
-_MOST_CHANGES = 3  # words to replace together
+_NEAR = 50  # number of words on each side of a span that are left out one by one
+_MOST_PLACES = 5  # largest number of words that are replaced one by one
+_MOST_CHANGES = 3  # largest number of words that are replaced together
 _KEPT = [TAG, POS, MORPH, LEMMA, ENT_IOB, ENT_TYPE, ENT_KB_ID, ENT_ID]
 
 
 def words(comparison: Comparison, candidates: int = 5) -> Explanation:
-    """Each row says how much the log-odds lose without a word: without the features that read it, and with an unknown word for an
-    encoder. The words that matter most are then replaced by other words, one by one and together.
+    """Explain by words: each row has the decrease of the log-odds without a word, that is, without the features that read it, and
+    with an unknown word for an encoder. Then other words replace the most influential words, one by one and together.
 
-    candidates (int): How many words of each label to try: those with the largest weights.
+    candidates (int): Number of words to try for each label, those with the largest weights.
     """
     candidates = checks.count(comparison.pipe.owner, "candidates", candidates, least=0, most=1000)
     odds, first, last = comparison.measure().odds, comparison.tokens.start, comparison.tokens.stop
@@ -42,7 +42,7 @@ def words(comparison: Comparison, candidates: int = 5) -> Explanation:
 
 
 def _odds_without(comparison: Comparison, token: int) -> float:
-    """The log-odds without a word."""
+    """Compute the log-odds without a word."""
     docs = None
     if comparison.pipe.has_encoder:
         docs = DocBatch([changed(comparison.doc, {token: UNKNOWN})])
@@ -75,7 +75,7 @@ def changed(doc: Doc, words: dict[int, str]) -> Doc:
 
 
 def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
-    """Changes of one word that reverse the decision; changes of several words if there are none."""
+    """Find changes of one word that reverse the decision; changes of several words if there are none."""
     doc, flips = comparison.doc, []
     decision = comparison.best()[2] > 0
 
@@ -113,7 +113,7 @@ def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
 
 
 def _learned(comparison: Comparison, n: int) -> list[str]:
-    """The words with the largest weights for each label."""
+    """List the words with the largest weights for each label."""
     pipe, decoding = comparison.pipe, comparison.pipe.decoding
     labels = [*decoding.annotation.tags()[: decoding.tag_spans.offset], *pipe.labels]
     rows = (row for label in labels for row in largest(pipe, label, n, _of_words)) if n else ()
@@ -129,13 +129,13 @@ def _of_words(block: Block) -> np.ndarray:
 
 
 def _others(word: str, learned: list[str]) -> Iterator[str]:
-    """Words that might replace a word: the word in another case, an unknown word, and learned words."""
+    """Yield words that might replace a word: the word in another case, an unknown word, and learned words."""
     words = [word.lower(), word.title(), word.upper(), UNKNOWN, *(_in_case_of(word, text) for text in learned)]
     yield from (other for other in dict.fromkeys(words) if other != word and other.strip())
 
 
 def _in_case_of(word: str, text: str) -> str:
-    """A text in the case of a word, unless the text has a case of its own."""
+    """Change a text to the case of a word, unless the text contains capitals itself."""
     if text != text.lower() or word == word.lower():
         return text
     return text.upper() if word == word.upper() and len(word) > 1 else text.title()

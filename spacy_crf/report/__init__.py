@@ -1,1 +1,1 @@
-"""What a trained pipeline does well and badly, on texts whose annotation is known."""
+"""Reports on the predictions of a trained pipeline for annotated texts."""

@@ -1,4 +1,4 @@
-"""Compare annotation with what a component found: right mentions, mistakes by kind, and the features and rules behind them."""
+"""Compares annotation with a component's predictions: right mentions, mistakes by kind, features and rules behind mistakes."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -23,11 +23,11 @@ KINDS = {
     "missed": "missed",
     "spurious": "spurious",
 }
-LEAST = 1e-3  # lowest probability that is shown for missed mentions
+LEAST = 1e-3  # lowest probability of missed mentions that is shown
 
 
 class Case(NamedTuple):
-    """A mention in the annotation, a mention that a component found, or a pair of them."""
+    """An annotated mention, a mention that a component found, or a pair of both."""
 
     doc: int  # number of the text
     kind: str  # one of KINDS
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
     @property
     def places(self) -> tuple[int, int]:
-        """First and last character of both mentions."""
+        """First character of both mentions together, and the character behind their last."""
         both = [mention for mention in (self.gold, self.found) if mention is not None]
         return min(mention.start for mention in both), max(mention.end for mention in both)
 
@@ -47,10 +47,12 @@ class Judged(NamedTuple):
     pipe: CRFPipe
     examples: list[Example]  # predicted by the pipeline
     cases: list[Case]  # in the order of the texts
-    texts: list[str]  # kept, since spaCy joins the tokens in each call
-    held_out: bool = False  # whether other models predicted, each trained without the texts that it predicted
+    texts: list[str]  # stored, since spaCy joins the tokens in each call of `doc.text`
+    held_out: bool = (
+        False  # whether the predictions come from other models, each trained without the texts that it predicted
+    )
     training: Sequence[Example] = ()  # the texts that the component was trained on
-    suspects: "Optional[Sequence[Suspect]]" = None  # among the training texts; None if nobody looked for them
+    suspects: "Optional[Sequence[Suspect]]" = None  # suspects in the training texts; None if they were not searched
 
     @property
     def errors(self) -> list[Case]:
@@ -60,12 +62,12 @@ class Judged(NamedTuple):
 def judge(
     nlp: Language, pipes: Sequence[CRFPipe], examples: Iterable[Example], *, held_out: bool = False
 ) -> list[Judged]:
-    """Run a pipeline, and compare what its components find with the annotation. Tokens without annotation are not compared.
+    """Run a pipeline, and compare the predictions of its components with the annotation. Skips tokens without annotation.
 
-    nlp (Language): The pipeline. From now on, its components set the probabilities of entities.
+    nlp (Language): The pipeline. This call switches on the probabilities of entities in its components.
     pipes (Sequence[CRFPipe]): Components of the pipeline.
     examples (Iterable[Example]): Annotated texts.
-    held_out (bool): Take the predictions of the examples as they are, from models that have not seen the texts.
+    held_out (bool): Use the predictions in the examples, which come from models that have not seen the texts.
     RETURNS (list[Judged]): One for each component.
     """
     examples = list(examples)
@@ -78,7 +80,7 @@ def judge(
 
 
 def certainty(case: Case) -> float:
-    """The model's certainty of a mistake: the probability of what it found, or of not having what it missed."""
+    """The model's certainty of a mistake: the probability of the found mention, or of the absence of the missed mention."""
     if case.found is not None:
         return case.found.probability or 0.0
     return 1.0 - (case.gold.probability or 0.0)
@@ -89,7 +91,7 @@ def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]
     for number, example in enumerate(examples):
         of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
         if not held_out and any(case.gold and case.kind != "right" for case in of_text):
-            # Computed without the entities that the pipeline set
+            # Ignore the entities that the pipeline set
             likely = pipe.span_probabilities(example.predicted, LEAST)
             known = {(span.start_char, span.end_char, span.label_): probability for span, probability in likely}
             of_text = [
@@ -127,17 +129,17 @@ def _likeness(gold: Mention, found: Mention) -> tuple[bool, bool, int, int]:
 
 # ------------------------------------------------------------------------------------------------------------- reasons
 
-MOST_EXPLAINED = 200  # mistakes: the most certain ones are explained
-TOP = 6  # features of each
+MOST_EXPLAINED = 200  # number of explained mistakes, the most certain ones
+TOP = 6  # number of features in each explanation
 
-Reason = tuple[str, str, float]  # feature, its words, what it adds
+Reason = tuple[str, str, float]  # feature, its words, its contribution
 
 
 def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason]]:
-    """Explain the most certain mistakes: features for the found mention against the annotated one, or against all others if
-    nothing is annotated; for a missed mention, features for and against it.
+    """Explain the most certain mistakes: by features for the found mention against the annotated one, or against all alternatives
+    if there is no annotated one; for a missed mention, by features for and against it.
 
-    RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake; none for held-out texts, as other models predicted.
+    RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake; none for held-out texts, labelled by other models.
     """
     if judged.held_out:
         return {}
@@ -162,12 +164,12 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
     return [(feature, words, float(contribution)) for contribution, feature, words, _ in rows]
 
 
-MOST_TEXTS = 1000  # texts for the effects of rules
+MOST_TEXTS = 1000  # number of texts on which the effects of rules are computed
 
 
 def rule_effects(judged: Judged) -> list[dict[str, Any]]:
-    """Effects of each rule on the first `MOST_TEXTS` texts: in how many it changes the labelling under the rules before it, and
-    how many annotated mentions it mends (adds) and breaks (removes)."""
+    """Compute the effects of each rule on the first `MOST_TEXTS` texts: the number of texts in which it changes the labelling
+    under the rules before it, and the numbers of annotated mentions that it mends (adds) and breaks (removes)."""
     pipe = judged.pipe
     if pipe.rules() is None:
         return []

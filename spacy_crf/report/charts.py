@@ -1,7 +1,7 @@
-"""Charts as SVG, so that a page with charts needs no program and no network, and can be printed.
+"""Charts as SVG: a page with them needs no scripts and no network, and can be printed.
 
-Colours are classes of the page's style sheet, which has a light and a dark mode. Each chart has a title in words, and a table of
-its numbers beside it.
+Colours are classes of the page's style sheet, which has a light and a dark mode. Each chart has a title, and the page shows its
+numbers in a table beside it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from ..explain.explanation import shorter
 from .figures import Share
 
 BARS, ROW = 410, 24  # page.css has the margins for names and numbers
-# SIZE is as wide as a phone, MARGIN has the numbers, TOP leaves room for points at the upper edge
+# SIZE fits a phone, MARGIN holds the numbers, TOP leaves room for points at the upper edge
 SIZE, MARGIN, TOP = 260, 60, 8
-# Of a chart in a file of its own, on white
+# Style of a chart in its own file, on white
 _STYLE = """
 svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .grid { stroke: #ccc; fill: none }
 .diagonal { stroke: #555; stroke-dasharray: 4 4; fill: none } .line { stroke: #06c; stroke-width: 2; fill: none }
@@ -25,8 +25,8 @@ svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .gr
 
 
 def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
-    """A bar from 0 to 1 for each row, with its interval. Places are shares of the width: a narrow screen shortens the bars and
-    keeps the size of words."""
+    """Draw a bar from 0 to 1 for each row, with its interval. Positions are shares of the width, so a narrow screen shortens the
+    bars and keeps the size of the text."""
     parts, height = [], ROW * len(rows) + 22
     for n in range(5):
         parts.append(f'<line class="grid" x1="{25 * n}%" y1="0" x2="{25 * n}%" y2="{height - 20}"/>')
@@ -45,7 +45,7 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
 
 
 def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Markup:
-    """A reliability diagram. points (Iterable): Mean probability, share that is right, and number (the area of the point)."""
+    """Draw a reliability diagram. points (Iterable): Mean probability, share of right ones, and number (the point's area)."""
     points = list(points)
     most = max((n for *_, n in points), default=1)
     places = [
@@ -56,7 +56,7 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
 
 
 def learning_curve(points: Sequence[tuple[float, float]]) -> Markup:
-    """Scores by number of training texts. The x axis begins at 0, the y axis at the lowest score."""
+    """Draw scores by number of training texts. The x axis begins at 0, the y axis at the lowest score."""
     xs, ys = zip(*points)
     least, most = min(ys), max(ys)
     span = most - least or 1.0
@@ -66,13 +66,13 @@ def learning_curve(points: Sequence[tuple[float, float]]) -> Markup:
 
 
 def alone(chart: Markup) -> bytes:
-    """A chart as an SVG file."""
+    """Make an SVG file of a chart."""
     text = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return text.replace("</title>", f"</title><style>{_STYLE}</style>", 1).encode("utf8")
 
 
 def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
-    """Grid and numbers of a chart of SIZE by SIZE. rows, columns (list[str]): Numbers; by default percentages."""
+    """Draw the grid and numbers of a chart of SIZE by SIZE. rows, columns (list[str]): Numbers; by default percentages."""
     percent = [f"{25 * n} %" for n in range(5)]
     parts = []
     for n, (row, column) in enumerate(zip(rows or percent, columns or percent)):
@@ -86,7 +86,7 @@ def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = Non
 
 
 def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Markup:
-    """A chart with a line through points. places (list): Of the points, and their radii."""
+    """Draw a chart with a line through points. places (list): Coordinates and radius of each point."""
     if places:
         line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
         parts.append(f'<path class="line" d="M{line}"/>')

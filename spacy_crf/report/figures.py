@@ -1,4 +1,4 @@
-"""Figures of a report: scores with intervals, confusions of labels, and shares of groups that were found."""
+"""Figures of a report: scores with intervals, confusions of labels, and recall by groups of mentions."""
 
 import bisect
 from collections import Counter
@@ -13,9 +13,9 @@ from .cases import Case, Judged
 
 DRAWS = 1000
 LEVEL = 0.95
-_Z = 1.959964  # standard deviations that have `LEVEL` of a normal distribution between them
+_Z = 1.959964  # a normal distribution has `LEVEL` of its mass within so many standard deviations of the mean
 ALL = "all"
-LENGTHS = (1, 2, 3, 5)  # the longest of each group, in tokens
+LENGTHS = (1, 2, 3, 5)  # largest length in each group, in tokens
 FREQUENCIES = (0, 1, 4, 19)
 
 
@@ -42,17 +42,17 @@ class Group(NamedTuple):
 
     name: str
     n: int
-    found: Share  # share that was found
+    found: Share  # share of the mentions that the component found
 
 
 def scores(judged: Judged) -> list[Score]:
-    """Precision, recall and F1 of all labels together and of each label, with bootstrap intervals over texts (Efron & Tibshirani
-    1993, chapter 13: percentiles).
+    """Compute precision, recall and F1 of all labels together and of each label, with bootstrap intervals over texts (Efron &
+    Tibshirani 1993, chapter 13: percentiles).
 
     RETURNS (list[Score]): All labels together first.
     """
     labels = labels_of(judged.cases)
-    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))  # of annotated, found and right mentions
+    counts = np.zeros((len(judged.examples), 3, len(labels) + 1))  # numbers of annotated, found and right mentions
     for case in judged.cases:
         for what, mention in enumerate((case.gold, case.found, case.gold if case.kind == "right" else None)):
             if mention is not None:
@@ -78,15 +78,15 @@ def _precision_recall_f(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def labels_of(cases: Iterable[Case]) -> list[str]:
-    """The labels of cases, the most frequent in the annotation first."""
+    """The labels in cases, the most frequent in the annotation first."""
     gold = Counter(case.gold.label for case in cases if case.gold)
     found = Counter(case.found.label for case in cases if case.found)
     return sorted({*gold, *found}, key=lambda label: (-gold[label], label))
 
 
 def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]:
-    """Counts of annotated labels (rows) by found label (columns). The last row counts spurious mentions, the last column missed
-    ones. A label counts as right even if the boundary is wrong.
+    """Count annotated labels (rows) by found labels (columns). The last row counts spurious mentions, the last column missed
+    mentions. A label counts as right even if the boundary is wrong.
 
     RETURNS (int64[L + 1, L + 1])
     """
@@ -109,7 +109,7 @@ def by_length(judged: Judged) -> list[Group]:
 
 
 def by_frequency(judged: Judged) -> list[Group]:
-    """Groups of annotated mentions by how often the training texts have the same words with the same label."""
+    """Groups of annotated mentions by the number of training mentions with the same words and label."""
     known = Counter()
     for example in judged.training:
         text = example.reference.text.lower()
@@ -123,7 +123,7 @@ def by_frequency(judged: Judged) -> list[Group]:
 
 
 def by_words(judged: Judged) -> list[Group]:
-    """Groups of annotated mentions with and without words that are not in the training texts."""
+    """Two groups of annotated mentions: with and without words that are missing from the training texts."""
     known = {token.lower for example in judged.training for token in example.reference}
 
     def group(case: Case) -> int:
@@ -147,7 +147,7 @@ def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:
 
 
 def _grouped(cases: Iterable[Case], names: list[str], group: Callable[[Case], int]) -> list[Group]:
-    """Groups that have mentions. group (Callable): The number of the group of an annotated mention."""
+    """The groups that have mentions. group (Callable): Returns the number of an annotated mention's group."""
     found: list[list[bool]] = [[] for _ in names]
     for case in cases:
         if case.gold:
@@ -166,7 +166,7 @@ def wilson(right: int, n: int) -> Share:
 
 
 def judged_probabilities(cases: Iterable[Case]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Probabilities of found mentions, and whether they are right. RETURNS (float64[N], bool[N])"""
+    """The probabilities of found mentions, and whether each mention is right. RETURNS (float64[N], bool[N])"""
     found = [case for case in cases if case.found and case.found.probability is not None]
     probability = np.array([case.found.probability for case in found], dtype=np.float64)
     return probability, np.array([case.kind == "right" for case in found], dtype=bool)

@@ -1,4 +1,4 @@
-"""A report as one file of HTML, which needs no network: it contains styles, charts, data and the script that filters mistakes."""
+"""A report as one HTML file that needs no network: it contains styles, charts, data, and a script that filters mistakes."""
 
 import base64
 import hashlib
@@ -35,16 +35,16 @@ from .suspects import Suspect, judged_by, ranked
 AROUND = 90  # characters of the text on each side of a mistake
 MOST_ERRORS = 5000
 MOST_SUSPECTS = 50
-MOST_LABELS = 30  # in charts and in the table of confusions
+MOST_LABELS = 30  # largest number of labels in charts and in the table of confusions
 _SUSPECT = "Annotation that looks wrong"
 
 
 def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[float, float]] = ()) -> str:
-    """Make the page.
+    """Make the HTML page of a report.
 
     title (str): Heading.
-    subjects (Sequence[Judged]): The components.
-    curve (Sequence[tuple[float, float]]): Numbers of training texts, and the scores reached with them.
+    subjects (Sequence[Judged]): The components, with their predictions.
+    curve (Sequence[tuple[float, float]]): Learning curve: numbers of training texts, and the scores reached with them.
     RETURNS (str): HTML.
     """
     style, script = Markup(_source("page.css")), Markup(_source("page.js"))
@@ -103,8 +103,8 @@ def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
 
 
 def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Rows of numbers, each number with the name of its shade: the share of the row's mistakes. Labels that are not shown count
-    as missed or spurious."""
+    """Rows of the table of confusions. Each number has the name of a shade, which shows its share of the row's mistakes. Labels
+    that are not shown count as missed or spurious."""
     hidden = {label for label in labels_of(judged.cases) if label not in labels}
     cases = [case._replace(gold=_unless(case.gold, hidden), found=_unless(case.found, hidden)) for case in judged.cases]
     table, rows = confusion(cases, labels), []
@@ -139,7 +139,7 @@ def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, A
 
 
 def parts(text: str, case: Case) -> list[tuple[str, str]]:
-    """The text around a mistake in pieces, each with its class: annotated ("gold"), "found", "both", or neither ("")."""
+    """Split the text around a mistake into pieces, each with a class: annotated ("gold"), "found", "both", or neither ("")."""
     first, last = case.places
     begin, end = max(0, first - AROUND), min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
@@ -197,11 +197,11 @@ def _source(name: str) -> str:
 
 
 def _as_json(data: Any) -> Markup:
-    """JSON without characters that could end an HTML element."""
+    """Encode data as JSON without characters that could end an HTML element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
 def _hash(source: str) -> str:
-    """The hash of a source, as a content security policy needs it."""
+    """Compute the hash of a script or style for a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode("utf8")).digest()).decode("ascii")

@@ -1,6 +1,6 @@
-"""Annotation that looks wrong: texts in which the model finds another labelling much more probable than the annotation.
+"""Finds annotation that looks wrong: texts in which the model finds another labelling much more probable than the annotation.
 
-A model believes the annotation that it has learned, so a model that was trained without a text has to judge it.
+A model reproduces the annotation that it has learned, so each text is judged by a model that was trained without it.
 """
 
 import copy
@@ -33,9 +33,9 @@ class Suspect(NamedTuple):
 
 
 def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
-    """Suspects among texts that the model has not learned from.
+    """Find suspects among texts that the model has not learned from.
 
-    Texts with tokens without annotation, and texts that the model labels as they are annotated, are left out.
+    Skips texts with unannotated tokens, and texts for which the model predicts the annotation.
     """
     for example in examples:
         gold = pipe.annotation.mentions_in(example.reference)
@@ -60,9 +60,9 @@ def cross_validated(
     *,
     on_fold: Callable[[], None] = lambda: None,
 ) -> list[Suspect]:
-    """Suspects among training texts: for each fold, a copy of the component is trained without it and judges it.
+    """Find suspects among training texts: for each fold, train a copy of the component without it, and judge the fold by it.
 
-    pipe (CRFPipe): The component, which does not change. The copies keep its gazetteers and clusters.
+    pipe (CRFPipe): The component, which stays unchanged. The copies keep its gazetteers and clusters.
     on_fold (Callable): Called after each training.
     RETURNS (list[Suspect]): The least probable annotation first.
     RAISES (ValueError): CRF890 if there are fewer texts than folds, or the component can't be trained by L-BFGS.
@@ -97,7 +97,7 @@ def _is_complete(pipe: CRFPipe, example: Example) -> bool:
 
 
 def to_jsonl(suspects: Iterable[Suspect]) -> str:
-    """Suspects as lines of JSON, which `of_jsonl` reads."""
+    """Write suspects as lines of JSON for `of_jsonl`."""
     lines = []
     for suspect in suspects:
         mentions = {name: [mention.place for mention in getattr(suspect, name)] for name in ("gold", "best")}
@@ -107,7 +107,7 @@ def to_jsonl(suspects: Iterable[Suspect]) -> str:
 
 
 def of_jsonl(text: str) -> list[Suspect]:
-    """RAISES (ValueError, KeyError, TypeError): If `to_jsonl` did not write the text."""
+    """Read suspects. RAISES (ValueError, KeyError, TypeError): If `to_jsonl` did not write the text."""
     suspects = []
     for row in map(json.loads, text.splitlines()):
         ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
