@@ -19,7 +19,7 @@ __all__ = [
 ]
 __version__ = "0.15.0"
 
-# Loaded when they are asked for: every ``spacy.blank()`` imports this package
+# Imported at first use, since every ``spacy.blank()`` imports this package
 _MODULES = {
     "LBFGS": "optimizers.lbfgs",
     "CRFEntityRecognizer": "pipeline.components",
@@ -29,7 +29,7 @@ _MODULES = {
     "render": "explain.displacy_marks",
 }
 
-if "spacy" in sys.modules:  # which otherwise has them from its first `blank` or `load` on
+if "spacy" in sys.modules:  # otherwise spaCy sets the extensions at its first `blank` or `load`
     from . import pipeline  # noqa: F401
 
 

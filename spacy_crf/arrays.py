@@ -54,7 +54,7 @@ class LatestResults:
         """What `make` returns for these arrays, computed anew if they differ from the latest."""
         asked = tuple([array.tobytes() for array in given])
         for known, made in self._latest:
-            if known == asked:  # numpy took as long for it as decoding a sentence takes
+            if known == asked:  # comparison by numpy took as long as decoding a sentence
                 return made
         made = make(*[array.copy() for array in given])
         self._latest = ((asked, made), *self._latest[:3])
@@ -198,15 +198,15 @@ def part_of(total: Scores, tokens: slice) -> Scores:
 
 
 def add_shared(total: Scores, part: Scores) -> None:
-    """Add the shared arrays of a part made by `part_of`."""
+    """Add the shared arrays of a part that `part_of` made."""
     for name, array in named(total).items():
         if not _is_cut(total, name):
             array += getattr(part, name)
 
 
 def add(total: Scores, part: Scores, tokens: Tokens) -> None:
-    """Add the derivative of the sequences with these tokens to that of all. Arrays by token are summed where the total has only a
-    sum."""
+    """Add the derivative of the sequences with these tokens to the derivative of all. Arrays by token are summed if the total has
+    only their sum."""
     rows = _rows(total, tokens)
     for name, array in named(total).items():
         of_part = getattr(part, name)
@@ -217,7 +217,7 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
 
 
 def add_repeated(total: Scores, part: Scores, tokens: Ints) -> None:
-    """The same where a token may be there several times, but for what sequences begin and end with."""
+    """`add` for tokens that may occur several times; it does not add the scores of the beginnings and ends of sequences."""
     rows = _rows(total, tokens)
     for name, array in named(total).items():
         if _is_cut(total, name):
@@ -236,7 +236,7 @@ def subtract(scores: Scores, others: Scores) -> None:
 
 
 def ends(starts: Optional[Ints], n_tokens: int) -> tuple[Bools, Bools]:
-    """Which tokens open and which close a sequence: bool[T] each. Without starts there is one."""
+    """Which tokens open and which close a sequence: bool[T] each. Without starts there is one sequence."""
     starts = np.array([0, n_tokens]) if starts is None else starts
     filled = starts[:-1] < starts[1:]
     opens, closes = np.zeros((2, n_tokens), dtype=bool)
@@ -246,7 +246,7 @@ def ends(starts: Optional[Ints], n_tokens: int) -> tuple[Bools, Bools]:
 
 
 def grown(array: NDArray, used: int, size: int) -> NDArray:
-    """A new array with room for more rows: other threads may be reading the old one."""
+    """A new array with room for more rows; other threads may still be reading the old one."""
     larger = np.zeros((max(size, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)
     larger[:used] = array[:used]
     return larger
@@ -285,7 +285,7 @@ def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
 
 
 class Joined(NamedTuple):
-    """The sequences of each document as a single one, with a break between two of them: a token with a state of its own."""
+    """The sequences of each document joined to one sequence, with a break between two of them: a token with its own state."""
 
     scores: Any  # of S + 1 states
     clamp: Any
@@ -311,8 +311,8 @@ def join_sequences(scores: Scores, clamp: Any = None, doc_starts: Optional[Ints]
     joined: dict[str, Any] = {}
     for number, (name, array) in enumerate(named(scores).items()):
         kinds = axes(scores, name)
-        # Forbid to begin or end with a break, to follow one by a transition, to be as long as one or to have its state. Other
-        # scores of a break are 0
+        # -inf forbids breaks to begin or end a document, to follow each other or to be longer than one token, and other tokens to
+        # have their state. Other scores of a break are 0
         is_zero = kinds[0] == "span" or (kinds == ("token", "state") and number > 0)
         shape = [length if kind == "token" else n + kind.endswith("state") for kind, n in zip(kinds, array.shape)]
         joined[name] = np.full(shape, 0.0 if is_zero else -np.inf)

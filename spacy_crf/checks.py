@@ -11,12 +11,12 @@ from .errors import Errors, known_names, shown
 
 # Squares and products of larger numbers overflow
 LEAST, MOST = 1e-100, 1e100
-# Numbers of repetitions or of kept things: more would never end, or take all memory. Seeds and the like may be anything.
+# Bounds of numbers of repetitions or of cached things: larger ones would never end or take all memory. Seeds may be anything.
 MANY, ANY = 1_000_000, 2**63 - 1
 
 
 def expect(is_possible: Any, owner: str, name: str, value: Any, must: str) -> None:
-    """RAISES (ValueError): CRF020 if the value is not possible, with what it must be."""
+    """RAISES (ValueError): CRF020 if the value is not possible; `must` says what it must be."""
     if not is_possible:
         raise ValueError(Errors.CRF020.format(owner=owner, name=name, value=shown(value), must=must))
 
@@ -69,7 +69,7 @@ def labels(owner: str, asked: Iterable[str], known: Iterable[str]) -> None:
 def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:
     """A list; an empty one for None.
 
-    of (str): Its items, for the message.
+    of (str): Name of its items, for the message.
     """
     expect(value is None or isinstance(value, (list, tuple)), owner, name, value, f"a list of {of}")
     return list(value or [])
@@ -78,7 +78,7 @@ def listed(owner: str, name: str, value: Any, of: str) -> list[Any]:
 def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Callable] = None) -> dict[str, Any]:
     """A table by names; an empty one for None.
 
-    of (str): Its values, for the message. is_possible (Callable): Whether a value is possible.
+    of (str): Name of its values, for the message. is_possible (Callable): Whether a value is possible.
     """
     is_table = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     possible = value is None or (is_table and (is_possible is None or all(map(is_possible, value.values()))))
@@ -99,7 +99,7 @@ def path_and_settings(
 ) -> dict[str, Any]:
     """A file that a user names: a path, or a table with the path and settings.
 
-    possible (Dict[str, Callable]): By the name of a setting, "path" among them, whether a value can be used.
+    possible (Dict[str, Callable]): For each setting, including "path", a function that returns whether a value is possible.
     RETURNS (Dict[str, Any]): The table.
     RAISES (ValueError): CRF020.
     """
@@ -113,7 +113,7 @@ def is_written(saved: Any, read: Any) -> bool:
     """Whether a config with one value reads as another value.
 
     spaCy writes each ``$`` in a config twice, and keeps both when it loads a pipeline; after another save there are four. The
-    value that a component has saved itself tells how many there were.
+    value that the component itself has saved shows the original number.
     """
     ours, found = (json.dumps(value, sort_keys=True) for value in (saved, read))
     while "$" in ours and len(ours) < len(found):

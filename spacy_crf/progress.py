@@ -54,7 +54,7 @@ class Bar:
             self._progress = None
 
     def _start(self) -> None:
-        from rich.console import Console  # most things are done sooner
+        from rich.console import Console  # most tasks end before a bar is needed
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         what, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")

@@ -96,8 +96,8 @@ class Scheme:
             # B only separates adjacent spans of one label
             allowed = ~opens[None, :] | (same & ~outside[:, None])
             return TransitionMask(allowed, ~opens, np.ones(size, dtype=bool))
-        # A span goes on exactly where the next tag says so: I-x and L-x need B-x or I-x before them, and in BILUO
-        # B-x and I-x need them behind.
+        # A span continues exactly where the next tag says so: I-x and L-x need B-x or I-x before them, and in BILUO B-x and I-x
+        # need them behind.
         goes_on = ~outside & ~closes
         continues = same & goes_on[:, None] & inside[None, :]
         if self.closes:
@@ -230,7 +230,7 @@ class Scheme:
         return np.where(tags > 0, (tags - 1) // width, -1), np.where(tags > 0, (tags - 1) % width, -1)
 
     def _has(self, prefix, letters):
-        return np.array([*(own in letters for own in self.prefixes), False])[prefix]  # the last is that of prefix -1
+        return np.array([*(own in letters for own in self.prefixes), False])[prefix]  # the last entry is for prefix -1
 
 
 class SegmentScheme(Scheme):

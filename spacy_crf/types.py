@@ -19,7 +19,7 @@ TemplateRows = NDArray[np.int32]  # [M, T] feature row of each template at each 
 Clamp = Bools  # [T, S] states still allowed at each token
 Seed = Union[int, Sequence[int]]  # of numpy's random numbers; [seed, 0] is the same as the seed alone
 SOFT_LABELS = "crf_soft"  # key of doc.spans with the labels of a teacher, see `losses.soft`
-GOES_ON = -2  # entry of a path of segments at tokens where no segment begins
+GOES_ON = -2  # entry of a path of segments at the tokens of a segment after its first
 
 
 class TokenFeatures(NamedTuple):

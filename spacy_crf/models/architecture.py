@@ -40,7 +40,7 @@ class StructureModel(Model):
     """
 
     def initialize(self, X: Any = None, Y: Any = None) -> "StructureModel":
-        with data_validation(False):  # X is a corpus, Y are sizes
+        with data_validation(False):  # X is a corpus, Y are sizes, neither of which thinc can check
             return super().initialize(X, Y)
 
     def has_dim(self, name: str) -> Optional[bool]:
@@ -61,16 +61,16 @@ class Architecture(Node):
 
     labelled = "tokens"
     params: tuple[str, ...] = ("transitions", "first", "last")
-    of_sequences: tuple[str, ...] = ("first", "last")  # parameters of which a sequence uses one score
+    of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
     learned = ("observed", "met")
-    structure: Structure  # of the scores
+    structure: Structure  # structure for the scores
 
     def __init__(self) -> None:
-        self._latest: Optional[tuple] = None  # see `latest_potentials`; replaced as a whole: threads may be reading
+        self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it
 
     @property
     def in_training(self) -> Structure:
-        """The structure that losses ask."""
+        """The structure that losses use."""
         return self.structure
 
     # ----------------------------------------------------------------------------------------------- for subclasses
@@ -96,7 +96,7 @@ class Architecture(Node):
         return places
 
     def limits(self, model: Model) -> Any:
-        """The object that determines which scores are possible; another object if this changes."""
+        """The object that determines which scores are possible; a different object after a change."""
         return model.attrs["allowed"]
 
     def possible(self, model: Model) -> SharedScores:
@@ -123,7 +123,7 @@ class Architecture(Node):
         return False
 
     def learn(self, model: Model, d_scores: Iterable[Any]) -> None:
-        """Learn from derivatives of batches what is no gradient."""
+        """Learn from derivatives of batches the attributes that gradients do not change."""
 
     def alike(self, scores: Any, other: Any) -> Any:
         """`scores` in the layout of other scores of the same texts, with all of their entries."""
@@ -210,7 +210,7 @@ class Architecture(Node):
             self.enlarge(model, before, n_states)
 
     def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        """Set what is known of the states behind the first `before` ones."""
+        """Set the attributes of the states behind the first `before` ones."""
         observed = self._possible_steps(model, n_states) if before else np.zeros((n_states + 2, n_states), bool)
         if before:
             observed[:before, :before] = model.attrs["observed"][:-2]
@@ -323,7 +323,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 def _mark(observed: NDArray[np.bool_], clamp: Any, starts: NDArray[np.int64]) -> None:
     """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
     allowed = states_of(clamp)
-    n_states, steps = allowed.shape[1], getattr(clamp, "must_begin", None)  # tokens with a transition; None for all
+    n_states, steps = allowed.shape[1], getattr(clamp, "must_begin", None)  # [T] tokens with a transition; None for all
     state = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
     begin, end = starts[:-1][starts[:-1] < starts[1:]], starts[1:][starts[:-1] < starts[1:]]
     for row, tokens in ((-2, begin), (-1, end - 1)):

@@ -81,7 +81,7 @@ class SparseCorpus:
         self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
         has_vectors = VECTORS in tables and features.unit is None
         self.vectors = CorpusVectors(tables[VECTORS], features.reader.reach) if has_vectors else None
-        # By batch: the only scores that are read, and those from before the latest renewal until the new ones are known
+        # By batch: the only scores that are needed; between a renewal and the next choice, the scores needed before
         self.chosen: dict[int, Any] = {}
         self._before: dict[int, Any] = {}
 
@@ -114,7 +114,7 @@ class SparseCorpus:
             self.vectors.finish()
 
     def choose(self, number: int, places: Any) -> None:
-        """Restrict the scores of a batch to those that are read, or to all of them (None): other scores may be left 0."""
+        """Restrict the scores of a batch to those at `places`; other scores may stay 0. None for all scores."""
         if number in self.chosen:
             self._before[number] = self.chosen.pop(number)
         if places is not None and "states" in self.tokens:
@@ -185,7 +185,7 @@ class SparseCorpus:
         self.move(self.features.with_tables(tables))
 
     def move(self, features: SparseFeatures) -> None:
-        """Replace the weights by those of other tables with the same features."""
+        """Replace the weights by the weights of other tables with the same features."""
         kinds = features.kinds.items()
         before, self.features = self.features.tables, features
         places = {
@@ -246,7 +246,7 @@ class SparsePass:
             for number, d_scores in batches:
                 collector(number, d_scores, part)
 
-        # Adding up a part goes through all tokens: threads are busy elsewhere first
+        # Each part passes over all tokens, so threads first work on different collectors
         parts = parts_for(math.ceil(self._threads / len(collectors)))
         run_chunks(collect, [*product(collectors, parts)], self._threads)
 

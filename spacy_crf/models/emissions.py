@@ -35,7 +35,7 @@ class Emissions(NamedTuple):
 
 
 def total(parts: Sequence[Emissions]) -> Emissions:
-    """Sum of emissions of the same Docs, of which only the first may have transitions."""
+    """Sum of emissions of the same Docs; only the first may have transitions. RETURNS (Emissions)"""
     first, *others = parts
     for other in others:
         first = first._replace(scores=first.scores + other.scores)
@@ -43,7 +43,7 @@ def total(parts: Sequence[Emissions]) -> Emissions:
 
 
 class CompiledFeatures(NamedTuple):
-    """Templates of states, and of pairs of states if there are any, against one reader."""
+    """Templates of states, and of pairs of states if there are any, compiled for one reader."""
 
     reader: ColumnReader
     templates: dict[str, CompiledTemplates]
@@ -131,8 +131,8 @@ def SparseEmissions(
     """Sums of the weights of each token's features.
 
     features (FeatureSet): The templates.
-    min_count (int): Features met less often in training are left out.
-    possible_states (bool): Give every feature a weight for every tag, not only for those it was seen with.
+    min_count (int): Features with fewer occurrences in training are left out.
+    possible_states (bool): Whether every feature gets a weight for every tag, not only for tags that it occurs with.
     """
     _check_features("SparseEmissions", features)
     settings = sparse.counting_settings("SparseEmissions", min_count, possible_states)
@@ -142,7 +142,7 @@ def SparseEmissions(
 
 def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc], Emissions]:
     """Sums of the weights of each token's features, in a fixed number of rows that the features share by their hashes: for
-    corpora that are streamed (``max_epochs = -1``), whose features nobody has counted. Every row has a weight for each tag.
+    streamed corpora (``max_epochs = -1``), whose features are not counted. Every row has a weight for each tag.
 
     features (FeatureSet): The templates, none of transitions.
     rows (int): A power of two, about as large as the number of features or larger.
@@ -207,7 +207,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
 
 
 def tags_allowed(allowed: Clamp, unset: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Tags that the annotation of each token allows, none for tokens without annotation that leave several.
+    """Tags that the annotation of each token allows; none for tokens without annotation that allow several tags.
 
     allowed (bool[T, S]), unset (bool[T]): Allowed tags, and tokens without annotation.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
@@ -223,7 +223,7 @@ def pairs_allowed(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """The pair of tags ``i * S + j`` at each token whose annotation leaves one pair.
 
-    allowed (bool[T, S]), starts (int64[B + 1]), steps (bool[T]): Tokens to look at; all if None.
+    allowed (bool[T, S]), starts (int64[B + 1]), steps (bool[T]): Tokens to consider; all if None.
     RETURNS (int32[N], int64[T + 1]): Compressed rows.
     """
     tags = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
@@ -248,7 +248,7 @@ def pairs_of_tags(
     if tag_of is None or len(tag_of) == 1 + tag_of.max(initial=-1):
         return pairs_allowed(allowed, starts)
     size, first = len(tag_of), np.searchsorted(tag_of, tag_of)
-    pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # of the first states
+    pairs, bounds = pairs_allowed(allowed & (first == np.arange(size)), starts)  # pairs of the first states
     counts = np.bincount(first, minlength=size)
     before, after = pairs // size, pairs % size
     n = counts[before] * counts[after]
@@ -259,6 +259,6 @@ def pairs_of_tags(
 
 
 def check_emissions(owner: str, emissions: Any) -> None:
-    """Check a setting. RAISES (ValueError): CRF020 for models that give no emissions."""
+    """Check a setting. RAISES (ValueError): CRF020 for a model whose output is not Emissions."""
     possible = gives(emissions) is Emissions
     checks.expect(possible, owner, "emissions", emissions, "emissions, such as spacy_crf.SparseEmissions.v1")

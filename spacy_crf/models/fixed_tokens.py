@@ -17,12 +17,12 @@ from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats, TokenFeatures
 from .table import GradientPart, Sight, Table
 
-# Windows that occur less often than this times the number of tags have no table of their scores, a row of which is as long as
-# all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and with many tags it saves much memory.
+# Windows that occur fewer times than this times the number of tags have no table of their scores, since a row of the table is as
+# long as all their features together: as fast on CoNLL-2000 (22 tags) and german_ler (39), and saves memory with many tags.
 _OFTEN = 0.1
-# Templates that have weights at fewer tokens than this are listed token by token
+# Templates that have weights at a smaller share of the tokens are listed token by token
 _SPARSE = 0.5
-# Items lie beside the templates where no more than this times their number has to be kept for it
+# Items become rows beside the templates if that takes no more than this many times their number
 _PADDED = 2
 
 
@@ -37,7 +37,7 @@ class WindowTable(NamedTuple):
     def seen(self, windows: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.integer]:
         """First slots of the features of each token, -1 for none: int[M, T]."""
         lengths = np.diff(starts)
-        # A token's own position among those of all sequences, which have more around them
+        # Position of each token among the positions of all sequences, which include those around sequences
         own = np.arange(starts[-1]) + np.repeat((2 * np.arange(len(lengths)) + 1) * self.reach, lengths)
         found = []
         for place, first_slots in self.first_slots.items():
@@ -56,7 +56,7 @@ class FixedTokens:
     def __init__(self, compiled: CompiledTemplates, table: Table):
         self.table = table
         self.windows: list[WindowTable] = []
-        self.blocks: list[CorpusTokens] = []  # with first slots in place of the rows of features
+        self.blocks: list[CorpusTokens] = []  # with first slots in place of feature rows
         self._builder = KindBuilder(compiled, table.index)
         self._reach, self._has_items = compiled.reader.reach, bool(compiled.item_templates)
 
@@ -119,7 +119,7 @@ class TokensPass:
     """One pass over a corpus.
 
     tokens (FixedTokens): The features of the corpus.
-    slots (float64[N]): Their weights.
+    slots (float64[N]): Weights of the features, by slot.
     is_read (bool): Whether any scores of windows are needed.
     """
 
@@ -153,21 +153,21 @@ class TokensPass:
         scatter_kind_rows(*where, d_scores, *part, self._d_scores[table])
 
     def scatter(self, number: int, d_scores: Floats, d_slots: Floats, gradient: Floats, *, part: GradientPart) -> None:
-        """Add the gradients of slots that no windows read, and of weights of features with values."""
+        """Add the gradients of slots that no window uses, and of weights of features with values."""
         block = self._blocks[number]
         self._table.scatter_references(block.rest, d_scores, d_slots, part=part)
         self._table.scatter_placed(block.items, d_scores, d_slots, gradient, part=part)
 
     def finish(self, d_slots: Floats, part: GradientPart) -> None:
-        """Add the gradients of the slots that windows read, after the last batch."""
+        """Add the gradients of the slots that windows use, after the last batch."""
         for windows, d_scores in zip(self._windows, self._d_scores):
             for place, first_slots in windows.first_slots.items():
                 self._table.scatter_references(first_slots, d_scores, d_slots, place=place, part=part)
 
 
 def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
-    """Items without values (as most functions give them) beside the templates: items that a function gives in the same order at
-    each token are read faster, in nearly half of the time on features of sklearn-crfsuite's tutorial.
+    """Move items without values (as most functions give them) into rows beside the templates: if a function gives items in the
+    same order at each token, reading them takes nearly half of the time (features of sklearn-crfsuite's tutorial).
     """
     rows, values, starts = block.items
     there = np.ones(len(rows), dtype=bool) if values is None else values != 0
@@ -183,7 +183,7 @@ def items_side_by_side(block: CorpusTokens) -> CorpusTokens:
 
 
 def _shorter(block: CorpusTokens) -> CorpusTokens:
-    """The block with templates that have few weights as items, if that makes a pass shorter."""
+    """The block with templates that have few weights moved to the items, if that makes a pass shorter."""
     rest, items = block.rest, block.items
     if items.values is not None:
         return block._replace(rest=rest[(rest >= 0).any(axis=1)])

@@ -41,16 +41,15 @@ def LinearChain(
     possible_transitions: bool = False,
     joint: Optional[dict[str, Any]] = None,
 ) -> Model[list[Doc], ChainScores]:
-    """A first-order linear chain (Lafferty, McCallum & Pereira 2001) on the sum of the scores that its parts give to tags at
-    tokens.
+    """A first-order linear chain (Lafferty, McCallum & Pereira 2001) whose emissions are the sum of the scores of its parts.
 
     emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
     tok2vec (Model): An encoder, or a listener to one before the component.
-    hidden_width (int): Of a hidden layer between the encoder and the scores, 0 for none.
-    dropout (float): Beside an encoder, the share of the features that training leaves out, so that these don't take away all
-        there is to learn. The encoder's own dropout is that of [training].
-    possible_transitions (bool): Give every pair of tags that the scheme allows a weight, not only those seen in training.
-        The others stay possible, with a weight of zero.
+    hidden_width (int): Width of a hidden layer between the encoder and the scores, 0 for none.
+    dropout (float): Beside an encoder, the share of the features that training leaves out, so that the encoder learns too. The
+        encoder's own dropout is set in [training].
+    possible_transitions (bool): Whether every pair of tags that the scheme allows gets a weight, not only pairs seen in training.
+        Other pairs stay possible, with a weight of zero.
     joint (dict): How both parts learn together, see `neural.Joint`.
     """
     owner = "LinearChain"

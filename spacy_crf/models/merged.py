@@ -1,11 +1,11 @@
-"""Equal weights as one variable, and equal states as one state: training in as few numbers as a corpus has.
+"""Equal weights as one variable, and equal states as one state: training with as few variables as a corpus can distinguish.
 
-**Weights.** Most features of a corpus stand at one token only: its word, its affixes, the pairs and triples of words around it.
-Such features contribute equally to the scores of each tag, whatever their weights, and so do all features that stand at the same
-tokens: training cannot tell their weights apart, and a regularizer makes them equal. Here k equal weights are one variable, √k
-times as large as each of them: loss, gradients, distances and angles are those of the k weights, so optimizers take the same way,
-step by step. Only Σ|w| differs, and `copies` weighs it. On wnut17 the preset has 554 thousand weights and 158 thousand variables,
-on mit_restaurant 291 and 139, on cora_refs 134 and 46.
+**Weights.** Most features of a corpus occur at one token only: its word, its affixes, the pairs and triples of words around it.
+Features that occur at the same tokens contribute in the same way to the scores of each tag: training cannot distinguish their
+weights, and a regularizer makes them equal. Here k equal weights are one variable, √k
+times as large as each of them: loss, gradients, distances and angles are those of the k weights, so optimizers take the same
+steps. Only Σ|w| differs, and `copies` weighs it. On wnut17 the preset has 554 thousand weights and 158 thousand variables, on
+mit_restaurant 291 and 139, on cora_refs 134 and 46.
 
 **States.** A scheme has tags that a corpus never shows: of 29 labels of addresses 12 are never a single token, and
 have a tag U-x. No feature has a weight for such tags. As long as the weights of their transitions are equal too, so are the
@@ -37,31 +37,31 @@ from .architecture import SharedScores
 from .sparse import VECTORS
 from .weights import Weights
 
-# Two sums of random numbers say that weights belong to the same scores: by chance both are equal once in 2**60 or more
+# Equal sums of random numbers indicate weights of the same scores: by chance both sums are equal once in 2**60 or more
 SEEDS = (0, 1)
 _CHUNK = 1 << 19
-_PARTS = 16  # of the keys, that are compared one part after the other
+_PARTS = 16  # parts of the keys, compared one after the other
 
 
 class Ties(NamedTuple):
     """Groups of equal weights among n weights."""
 
-    group: NDArray[np.int64]  # [n] number of the variable that each is part of
-    place: NDArray[np.int64]  # [m] the weight that stands for each variable
-    copies: Floats  # [m] how many weights a variable has
+    group: NDArray[np.int64]  # [n] number of each weight's variable
+    place: NDArray[np.int64]  # [m] the weight that represents each variable
+    copies: Floats  # [m] number of weights of each variable
 
     @classmethod
     def of(cls, keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> "Ties":
         """Find the ties of n weights.
 
-        keys (uint64[n]): Equal for equal weights.
+        keys (uint64[n]): Keys, equal for equal weights.
         single (bool[n]): Weights that equal no others, whatever their keys.
         RETURNS (Ties)
         """
-        first, stands = np.arange(len(keys)), single.copy()  # the equal weight before each, and whether that is itself
+        first, stands = np.arange(len(keys)), single.copy()  # the previous equal weight, and whether there is none
         part = keys.astype(np.uint8) % _PARTS
         part[single] = _PARTS
-        for number in range(_PARTS):  # a table of all keys would be the largest thing there
+        for number in range(_PARTS):  # a table of all keys would take the most memory
             some = np.flatnonzero(part == number)
             table = CountingTable()
             new = some[table.add(keys[some])]
@@ -99,7 +99,7 @@ class Variables:
 
     @property
     def frequencies(self) -> Floats:
-        """How often training met what each variable belongs to: float64[m]."""
+        """How often training met the feature, token or sequence of each variable: float64[m]."""
         return self._every.met(self._every.evidence())[self.ties.place]
 
     def weights(self) -> Floats:
@@ -111,7 +111,7 @@ class Variables:
         self._every.assign((weights / self._roots)[self.ties.group])
 
     def spread(self, variables: Floats) -> Floats:
-        """Arguments of the function of the weights that stand for the variables (float64[m])."""
+        """The weights that represent variables (float64[m]), from the variables."""
         return self._roots * variables
 
     def gathered(self, gradient: Floats) -> Floats:
@@ -121,7 +121,7 @@ class Variables:
 
 
 def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Keys that say which weights of a model are equal, as `Ties.of` takes them.
+    """Keys for `Ties.of`, equal for equal weights of a model.
 
     marks (Sequence[float64[n]]): Sums of random numbers, equal for weights that belong to the same scores.
     RETURNS (uint64[n], bool[n])
@@ -137,7 +137,7 @@ def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], NDA
             inside = slice(begin, here.stop - start)
             columns = block.table.pair_columns[inside] if is_table else np.zeros(here.stop - here.start)
             parts = columns + np.float64(number << 32), *(of_seed[here] for of_seed in marks), weights[inside]
-            rows = np.stack(parts, axis=1) + 0.0  # of zeros only one
+            rows = np.stack(parts, axis=1) + 0.0  # turns -0.0 into 0.0
             keys[here] = hash_rows(rows.view(np.uint64))
     return keys, single
 
@@ -164,7 +164,7 @@ class MergedStates:
         counts = np.bincount(self._part_of, minlength=n_groups**2).reshape(n_groups, n_groups)
         self._counts = np.maximum(counts, 1)
         self._successors = np.maximum(counts / self._sizes[:, np.newaxis], 1.0)
-        first = np.zeros(n_groups**2, dtype=np.int64)  # any if none is possible
+        first = np.zeros(n_groups**2, dtype=np.int64)  # 0 for transitions that are impossible
         first[self._part_of[::-1]] = self._steps[::-1]
         impossible = np.flatnonzero(~allowed)
         self._first = np.where(counts.ravel() > 0, first, impossible[0] if len(impossible) else 0)

@@ -22,7 +22,7 @@ from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, gi
 from .sparse import SparseNode
 
 _MODES = ("adam", "frozen", "pool")
-_PIECES = 3  # of the hidden layer, as in spaCy's encoders
+_PIECES = 3  # pieces of the maxout layer, as in spaCy's encoders
 
 
 class EncoderNode(Node):
@@ -104,7 +104,7 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 def encoder_emissions(
     owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
-    """A layer that computes scores from the vectors of an encoder; `role` turns these scores into the model's output.
+    """Make a layer that computes scores from the vectors of an encoder; `role` turns the scores into the model's output.
 
     owner (str): The architecture, for messages. tok2vec (Model): The encoder.
     hidden_width (int): Width of a hidden layer between encoder and scores, 0 for none.
@@ -161,7 +161,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     encoder, *dense = model.layers
     batches = iter(X())
     sample = next(batches).docs[:10]
-    deque(batches, maxlen=0)  # as the reader counts the batches
+    deque(batches, maxlen=0)  # the reader counts the batches
     encoder.initialize(X=sample)
     # Transformers know their width from here on, but not all listeners to them do
     known = encoder.has_dim("nO")
@@ -212,11 +212,11 @@ def scored_tokens(
 class Joint(NamedTuple):
     """How the parts of a model whose scores are a sum learn together.
 
-    mode (str): "adam", all of them from the beginning, by gradients; "frozen", all but the encoder, which stays as it is; or
-        "pool", features and encoder each as though alone, and what either is worth by texts that teach them nothing.
-    chain_rate (float): How much faster than the encoder what all tokens share learns, such as transitions: from 0.0001 to 10,000.
-    sparse_rate (float): How much faster the weights of sparse features do.
-    held_out (float): The share of such texts.
+    mode (str): "adam", all parts from the beginning, by gradients; "frozen", all parts but the encoder, which does not change; or
+        "pool", features and encoder each as though alone, with shares by held-out texts.
+    chain_rate (float): Learning rate of scores that all tokens share, relative to the encoder's: 0.0001 to 10,000.
+    sparse_rate (float): Learning rate of sparse features, relative to the encoder's.
+    held_out (float): Share of the texts that are held out.
     """
 
     mode: str = "adam"

@@ -1,4 +1,4 @@
-"""Base of the nodes of models: what components, optimizers and saving ask a thinc model for beside its output."""
+"""Base of the nodes of models: methods of thinc models that components, optimizers and saving need beside the output."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
@@ -23,9 +23,9 @@ class AnnotatedDocs(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     unset: NDArray[np.bool_]  # [T] tokens without annotation
     weights: Optional[Floats] = None  # [B] factor of each sequence
-    structure: Any = None  # used in place of the model's own if rules hold in training
+    structure: Any = None  # replaces the model's own structure if rules apply in training
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows in addition
-    # Segments that the structure excludes but no clamp does, for optimizers without a structure
+    # Segments that the structure excludes but no clamp can, for optimizers without a structure
     excluded: Segments = NO_SEGMENTS
     soft: Any = None  # soft labels, see `losses.soft`
 
@@ -34,15 +34,15 @@ Batches = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as
 
 
 class Evidence(NamedTuple):
-    """How often training met the features, tokens and sequences that weights belong to."""
+    """How often training met the feature, token or sequence of each weight."""
 
-    counts: dict[str, NDArray[np.int64]]  # [F] of the features, by table
+    counts: dict[str, NDArray[np.int64]]  # [F] counts of the features, by table
     tokens: int
     sequences: int
 
     @classmethod
     def known(cls, counts: dict[str, NDArray[np.int64]], met: list[int]) -> "Evidence":
-        """met (list[int]): Tokens and sequences; zeros where a model was saved by a version that did not count."""
+        """met (list[int]): Numbers of tokens and sequences; zeros if an earlier version, which did not count, saved the model."""
         tokens = max([met[0], *(int(of_table.max(initial=0)) for name, of_table in counts.items() if name == "states")])
         return cls(counts, tokens, met[1] or tokens // 15)
 
@@ -72,10 +72,10 @@ class Node:
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
-    meaning: tuple[str, ...] = ()  # settings on which the meaning of the weights depends; the others are about training
-    labelled: Optional[str] = None  # what has labels by its scores: "tokens", "segments" or "texts"; None for layers
-    decoding: Optional[type] = None  # a `Decoding` in place of the usual one for what is labelled
-    no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the texts of training
+    meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
+    labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
+    decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
+    no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
 
     def __repr__(self) -> str:  # for `spacy debug model`
         return f"{type(self).__name__}()"
@@ -88,7 +88,7 @@ class Node:
         """Add random numbers to the node's own weights of some states.
 
         states (bool[S]): Which.
-        draw (Callable): Gives random numbers of a shape.
+        draw (Callable): Returns random numbers of a shape.
         """
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class Node:
         """Check the model's settings against the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
 
     def columns(self, n_states: int) -> int:
-        """Number of states in the layers."""
+        """Number of states for which the layers have scores."""
         return n_states
 
     def starts(self, docs: DocBatch) -> NDArray[np.int64]:
@@ -151,7 +151,7 @@ def gives(model: Any) -> Optional[type]:
 
 
 def no_backprop(d_output: Any) -> list[Doc]:
-    """Backpropagation of predictions."""
+    """Backpropagation for predictions, which have none."""
     return []
 
 

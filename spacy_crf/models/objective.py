@@ -19,11 +19,11 @@ from .merged import SEEDS, MergedStates, Ties, Variables, keys_of
 from .node import AnnotatedDocs
 from .weights import Weights, checksum
 
-# Batches whose scores are in memory together; their derivatives are summed after all of them
+# Batches whose scores are in memory at the same time; their derivatives are summed when all are done
 _GROUP = 8
 # Nodes whose states have only scores of features, transitions, first and last
 _MERGED = (ChainNode,)
-# Losses that are sums over labellings, with equal costs of states that no annotation distinguishes
+# Losses that are sums over labellings, and whose costs are equal for states that no annotation distinguishes
 _SUMS = (LogLikelihood, SoftmaxMargin)
 
 
@@ -38,8 +38,8 @@ class CorpusObjective(Weights):
     """Loss of a corpus as a function of its weights.
 
     model (Model): See `Weights`.
-    loss (ClampedLoss): What is minimised.
-    corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
+    loss (ClampedLoss): The loss to minimise.
+    corpus (Iterable[AnnotatedDocs]): Batches of annotated Docs, read once.
     """
 
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
@@ -63,7 +63,7 @@ class CorpusObjective(Weights):
         self._n_evaluations = 0  # since the latest `renew`
 
     def renew(self) -> bool:
-        """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective is one function.
+        """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective does not change.
 
         RETURNS (bool): Whether any labellings are pruned.
         """
@@ -76,7 +76,7 @@ class CorpusObjective(Weights):
         return bool(self._kept)
 
     def _choose(self) -> None:
-        """Tell the layers which of their scores are read, batch by batch."""
+        """Inform the layers which of their scores each batch needs."""
 
         def choose(number: int) -> None:
             places = self.architecture.places(self._kept[number].places)
@@ -127,8 +127,8 @@ class CorpusObjective(Weights):
         self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
 
     def merge_states(self) -> None:
-        """Make passes shorter: states that training cannot distinguish are one as long as their weights are equal. Values and
-        gradients stay the same.
+        """Shorten passes: states that training cannot distinguish are merged as long as their weights are equal. Values and
+        gradients do not change.
         """
         [layer, *others], architecture = self._layers, self.architecture
         plain = type(self._loss) in _SUMS and not self._loss.cost and not self._loss.label_weights
@@ -153,7 +153,7 @@ class CorpusObjective(Weights):
 
     @property
     def frequencies(self) -> Floats:
-        """How often the data has what each weight belongs to (float64[n])."""
+        """How often the data has the feature, token or sequence of each weight: float64[n]."""
         return self.met(self.evidence())
 
     def _sign(self) -> Hashable:
@@ -173,7 +173,7 @@ class CorpusObjective(Weights):
         of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
-        if self._merged is not None and not self._merged[0].holds(shared):  # weights that were equal are so no more
+        if self._merged is not None and not self._merged[0].holds(shared):  # these weights are not equal any more
             (merged, features), self._merged = self._merged, None
             self._move_states(features, merged.of)
         merged = None if self._merged is None else self._merged[0]

@@ -1,8 +1,8 @@
-"""Logarithmic opinion pools (Smith, Cohn & Osborne 2005): a weighted sum of the scores of models of one structure, each of which
-is trained as though alone.
+"""Logarithmic opinion pools (Smith, Cohn & Osborne 2005): a weighted sum of the scores of several models, each of which is
+trained as though alone.
 
-In a sum that is trained as a whole each part learns what the others have not explained yet. Here each member explains all it can,
-and texts that no member is trained on determine the shares.
+If a sum of models is trained as a whole, each model learns what the others do not explain yet. In a pool each member explains all
+it can, and held-out texts, on which no member is trained, determine the shares.
 
     score(y) = sum_m shares[m] · score_m(y)
 """
@@ -31,7 +31,7 @@ class Pooled(NamedTuple):
 
     members: tuple[Any, ...]  # scores of the members in training
     pool: Any  # their weighted sum
-    held_out: NDArray[np.bool_]  # [B] sequences that determine the shares, and train no member
+    held_out: NDArray[np.bool_]  # [B] sequences that determine the shares, and on which no member is trained
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -48,7 +48,7 @@ class PoolNode(Node):
 
     def __init__(self, of: Architecture):
         self.holds_out = True  # whether some texts train no member
-        self.at_rest = 0  # number of members that are not trained now: the first ones
+        self.at_rest = 0  # number of members, from the first, that are not trained now
         self.of = of
         self.gives, self.structure, self.in_training = of.gives, of.structure, of.in_training
         self.meaning, self.labelled = of.meaning, of.labelled
@@ -100,7 +100,7 @@ def put_together(
 
 
 def tell_members(model: Model) -> None:
-    """Pass the attributes of the pool that the component sets to its members."""
+    """Pass the attributes that the component sets from the pool to its members."""
     for member in model.layers:
         member.attrs.update({name: model.attrs[name] for name in _SHARED if name in model.attrs})
 

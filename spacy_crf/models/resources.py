@@ -19,13 +19,13 @@ from ..features.word_vectors import WordVectors
 from ..whole_files import packed, unpacked
 from .node import check_equal
 
-# Lists met so far in the model that is being saved or loaded; None outside of `shared_lists`
+# Lists found so far in the model that is being saved or loaded; None outside of `shared_lists`
 _met: ContextVar[Optional[list[Any]]] = ContextVar("met", default=None)
 
 
 @contextmanager
 def shared_lists() -> Iterator[None]:
-    """Context in which one model is saved or loaded, its nodes in the same order both times."""
+    """Context for saving or loading one model; the order of nodes must be the same both times."""
     token = _met.set([])
     try:
         yield
@@ -34,7 +34,7 @@ def shared_lists() -> Iterator[None]:
 
 
 def write(each: Any) -> Any:
-    """Data of a list for `read`, or its number if an earlier node has the list. RETURNS (dict or int)"""
+    """Data of a list for `read`; the list's number if an earlier node has the same list. RETURNS (dict or int)"""
     met = _met.get()
     if met is None:
         return each.to_dict()

@@ -52,7 +52,7 @@ class SegmentFeatures(SparseFeatures):
     # "repeats" subtracts features of tokens that a span has more than once
     kinds: ClassVar = {place: ScoreKind(place, place) for place in PLACES} | {"repeats": ScoreKind("tokens", "spans")}
     has_spans = True
-    first_state = 1  # features of tokens are enough for O
+    first_state = 1  # token features suffice for O
     longest = 1
 
     @property
@@ -130,8 +130,8 @@ def SparseSegments(
     """Sums of the weights of the features of segments.
 
     features (SegmentFeatureSet): The templates; those of the preset if None.
-    min_count (int): Features of fewer annotated segments are left out.
-    possible_states (bool): Give every feature a weight for every label, not only for those it was seen with.
+    min_count (int): Features with fewer annotated segments are left out.
+    possible_states (bool): Whether every feature gets a weight for every label, not only for labels that it occurs with.
     """
     features = segment_features() if features is None else features
     owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v2"
@@ -153,7 +153,7 @@ def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments
     state = np.where(single, clamp.states.argmax(axis=1), 0)
     joined = ~clamp.may_begin & ~opens & single
     [begin] = np.nonzero(opens & (state > 0))
-    # A segment ends before the first token that may not continue it
+    # A segment ends before the first token that cannot continue it
     stops = np.append(np.flatnonzero(~joined), n_tokens)
     end = stops[np.searchsorted(stops, begin, side="right")]
     closed = np.append(opens, True)[end]
@@ -163,12 +163,12 @@ def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments
 # ---------------------------------------------------------------------------------------- scores of a neural encoder
 
 
-_MOST_TOKENS = 24  # a list of all spans takes memory for each of them
+_MOST_TOKENS = 24  # in a list of all spans, which takes memory for each
 
 
 class EncodedSegments(NamedTuple):
     emissions: Emissions
-    spans: SpanScores  # whose scores of tokens are 0
+    spans: SpanScores  # scores of tokens are 0
 
 
 class SegmentEncoderNode(EncoderNode):
@@ -216,16 +216,16 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
     shares = d_spans / listed.lengths[:, np.newaxis]
     changes, begin = np.zeros((len(listed.starts), d_spans.shape[1])), begins_of(listed)
     for length in range(1, 1 + int(listed.lengths.max(initial=0))):
-        some = np.flatnonzero(listed.lengths == length)  # each begins at a token of its own
+        some = np.flatnonzero(listed.lengths == length)  # no two of these spans begin at the same token
         changes[begin[some]] += shares[some]
         changes[begin[some] + length] -= shares[some]
     return changes[:-1].cumsum(axis=0)
 
 
 def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
-    """Sum of the scores of several layers for the same segments, each of which lists some.
+    """Sum of the scores of several layers for the same segments, each of which lists some spans.
 
-    tokens (float64[T, S]): Gives the shape if there are no parts.
+    tokens (float64[T, S]): Determines the shape if there are no parts.
     RETURNS (SpanScores)
     """
     if not parts:

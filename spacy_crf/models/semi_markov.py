@@ -61,7 +61,7 @@ class SegmentsNode(Architecture):
         return tuple(map(part, outputs))
 
     def alike(self, scores: SegmentScores, other: SegmentScores) -> SegmentScores:
-        """The scores with all spans that the others list."""
+        """The scores with all spans that `other` lists."""
         if other.listed is None:
             return scores
         begin = begins_of(other.listed)
@@ -79,7 +79,7 @@ class SegmentsNode(Architecture):
         return {**dict.fromkeys(Architecture.params, np.True_), "lengths": lengths}
 
     def weighed(self, model: Model) -> SharedScores:
-        """Possible lengths of segments other than ``O`` have a weight if a template asks for lengths."""
+        """Possible scores that have a weight; lengths of segments other than ``O`` have one if a template reads lengths."""
         lengths = self.possible(model)["lengths"].copy()
         if model.has_ref("segments"):
             lengths &= model.get_ref("segments").attrs["segment_features"].feature_set.has_length
@@ -90,7 +90,7 @@ class SegmentsNode(Architecture):
         return int(model.attrs["longest"].max())
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Segments of a new label may be as long as the longest others."""
+        """Add states; segments of new labels may be as long as the longest of other labels."""
         longest = model.attrs["longest"]
         added = np.full(max(0, n_states - len(longest)), longest.max(), dtype=np.int32)
         if len(added):
@@ -123,18 +123,18 @@ def SemiMarkov(
     possible_transitions: bool = False,
     joint: Optional[dict[str, Any]] = None,
 ) -> Model[list[Doc], SegmentScores]:
-    """A first-order semi-Markov chain (Sarawagi & Cohen 2004) on the sum of the scores that its parts give to segments.
+    """A first-order semi-Markov chain (Sarawagi & Cohen 2004) whose segment scores are the sum of the scores of its parts.
 
     emissions (Model): Sums of weights of features of tokens, from SparseEmissions or HashedEmissions.
     segments (Model): Sums of weights of features of segments, from SparseSegments.
     tok2vec (Model): An encoder, or a listener to one before the component: scores of the tokens of a segment, of its first and
         its last, and the mean of all.
     hidden_width (int), dropout (float), joint (dict): See `LinearChain`.
-    longest_segment (Union[int, float, dict]): Tokens of the longest segment: one number for all labels, or one for each;
-        a fraction is a quantile of the lengths in the training data, and None their largest.
-    possible_transitions (bool): Give every pair of labels a weight, not only those seen in training. The others stay
+    longest_segment (Union[int, float, dict]): Tokens of the longest segment: one number for all labels, or one for each label; a
+        fraction is a quantile of the lengths in the training data, None is their maximum.
+    possible_transitions (bool): Whether every pair of labels gets a weight, not only pairs seen in training. Other pairs stay
         possible, with a weight of zero.
-    RAISES (ValueError): CRF020 for a longest segment that can't be.
+    RAISES (ValueError): CRF020 for an impossible longest segment.
     """
     owner = "SemiMarkov"
     layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
@@ -168,9 +168,9 @@ def _check_longest(value: LongestSegment) -> LongestSegment:
 def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, list[int]]) -> NDArray[np.int32]:
     """Tokens of the longest segment of each state.
 
-    setting: What the config says, lengths (dict): of the annotated segments of each label.
-    RETURNS (int32[S]): 1 for ``O``; labels without a setting and without annotation may be as long as the longest of the others.
-    RAISES (ValueError): CRF846 for a setting of a label that is not there.
+    setting: The setting of the config, lengths (dict): Lengths of the annotated segments of each label.
+    RETURNS (int32[S]): 1 for ``O``; labels without setting and annotation get the maximum of the others.
+    RAISES (ValueError): CRF846 for a setting of an unknown label.
     """
     if isinstance(setting, int):
         return np.array([1] + [setting] * len(labels), dtype=np.int32)

@@ -31,15 +31,15 @@ class _Batch(NamedTuple):
     clamp: Any
     uses: dict[str, SlotUses]  # by kind of features
     listed: Optional[SpanList]
-    excluded: Optional[NDArray[np.bool_]]  # [N, S] listed spans that are known to be wrong
+    excluded: Optional[NDArray[np.bool_]]  # [N, S] listed spans that are known to be wrong with a state
 
 
 class SequencesObjective(Weights):
     """Objective for online optimizers: the corpus with its features looked up, and the layout of the weights.
 
-    model (Model): Of a structure, on SparseEmissions.
-    loss (ClampedLoss): What is minimised.
-    corpus (Iterable[AnnotatedDocs]): Its Docs in batches, read once.
+    model (Model): Model of a structure on SparseEmissions.
+    loss (ClampedLoss): The loss to minimise.
+    corpus (Iterable[AnnotatedDocs]): Batches of annotated Docs, read once.
     """
 
     # Set if the model continues from earlier training, see `optimizers.anchor.Anchor`
@@ -51,7 +51,7 @@ class SequencesObjective(Weights):
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self.loss = loss
-        # The slots of each table follow one another, then those of what tokens share
+        # The slots of each table follow one another; the slots of shared scores come last
         self._layouts = {block.name: block.table.layout for block in self._tables}
         sizes = [len(layout.columns) for layout in self._layouts.values()]
         self._first_slot = dict(zip(self._layouts, np.append(0, np.cumsum(sizes)).tolist()))
@@ -75,7 +75,7 @@ class SequencesObjective(Weights):
             found.update((kind, (kinds[kind].table, some)) for kind, some in of_layer.features.items())
             listed = of_layer.listed
         if listed is not None:
-            # Excluded spans are listed too, most of them without a feature
+            # Excluded spans are listed too, though most of them have no feature
             wrong = batch.excluded
             listed, own, numbers = add_spans(listed, wrong.start, wrong.end, int(batch.starts[-1]))
             excluded = np.zeros((len(listed.lengths), self.n_states), dtype=bool)
@@ -217,7 +217,7 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
     """Uses of the slots of two tables by the same tokens; features of the second table have values. RETURNS (SlotUses)"""
     values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
     bounds = one.bounds + other.bounds
-    # A token's rows of both, then its single slots of both
+    # For each token, rows of both tables, then single slots of both
     sizes = np.column_stack([np.diff(one.bounds), np.diff(other.bounds)]).ravel()
     from_other = np.repeat(np.arange(len(sizes)) % 2 == 1, sizes)
     slots = np.empty(len(from_other), dtype=np.promote_types(one.slots.dtype, other.slots.dtype))

@@ -24,14 +24,14 @@ from .table_scorer import TableScorer, most_lexemes
 from .word_vectors import VectorCounter, VectorWeights, token_vectors
 
 Counter = Union[PairCounter, VectorCounter]
-VECTORS = "vectors"  # the table of their weights
+VECTORS = "vectors"  # name of the table of weights of vectors
 
 
 class ScoreKind(NamedTuple):
     """Use of the features of one kind."""
 
-    table: str  # with their weights
-    scores: str  # the scores to which these are added
+    table: str  # table with the weights of the features
+    scores: str  # array of scores that receives their sums
 
 
 class ClusteredWords(NamedTuple):
@@ -45,7 +45,7 @@ class ClusteredWords(NamedTuple):
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, n_tables), dtype=np.bool_))
 
     def plus(self, words: NDArray[np.uint64], are_in_one: NDArray[np.bool_]) -> "ClusteredWords":
-        """Together with the words of another part of the corpus."""
+        """These words, together with the words of another part of the corpus."""
         every, first = np.unique(np.concatenate([self.words, words]), return_index=True)
         return ClusteredWords(every, np.concatenate([self.are_in_one, are_in_one])[first])
 
@@ -59,16 +59,16 @@ class FoundFeatures(NamedTuple):
 
 
 class SparseFeatures(ListedFeatures):
-    """Templates, the gazetteers, clusters and vectors that they read, and which pairs of feature and state have a weight.
+    """Templates, the gazetteers, clusters and vectors that they read, and the pairs of feature and state that have a weight.
 
-    All of this but the templates (which are in the config) is saved with the model; caches of prediction are rebuilt.
+    The model saves all of this except the templates (which are in the config) and the caches of prediction.
     """
 
     kinds: ClassVar[dict[str, ScoreKind]]
-    first_state = 0  # with weights of features
+    first_state = 0  # first state with weights of features
     has_spans = False  # whether spans have features, which need the attributes of all words
-    unit: Optional[str] = None  # what has scores if texts have a label; None if tokens have one
-    clustered: Optional[ClusteredWords] = None  # if templates read clusters, once the features are counted
+    unit: Optional[str] = None  # unit with scores if texts have a label; None if tokens have labels
+    clustered: Optional[ClusteredWords] = None  # set when the features are counted, if templates read clusters
     have_vectors = (0, 0)  # number of words of the corpus with a vector, and of all words
 
     def __init__(self, feature_set: Any, *, n_states: int = 1, **lists: Any):
@@ -139,14 +139,14 @@ class SparseFeatures(ListedFeatures):
     # ------------------------------------------------------------------------------------------ common to all
 
     def compile(self) -> Any:
-        """Templates against a new reader: an object with ``reader``, and ``templates`` (CompiledTemplates) by kind."""
+        """Templates compiled for a new reader: an object with ``reader``, and ``templates`` (CompiledTemplates) by kind."""
         compiled = self._compile()
         compiled.reader.first_stage, compiled.reader.max_words = self.first_stage, self.max_words
         return compiled
 
     @property
     def compiled(self) -> Any:
-        """See `compile`; the same object until `recompile`."""
+        """Result of `compile`, cached until `recompile`."""
         with self._lock:
             if self._compiled is None:
                 self._compiled = self.compile()
@@ -163,7 +163,7 @@ class SparseFeatures(ListedFeatures):
 
     @property
     def check(self) -> int:
-        """A checksum, equal for features whose weights mean the same."""
+        """A checksum, equal for features whose weights have the same meaning."""
         if self._check is None:
             self._check = 0
             for table in self.tables.values():
@@ -181,7 +181,7 @@ class SparseFeatures(ListedFeatures):
         return features
 
     def columns_among(self, n_states: int) -> dict[str, NDArray[np.int64]]:
-        """Numbers of the columns of each table among those for another number of states."""
+        """Numbers of the columns of each table in a table for another number of states."""
         states = np.arange(self.n_states)
         pairs = (states[:, np.newaxis] * n_states + states).ravel()
         return {name: pairs if self.is_of_pairs(name) else states for name in self.tables}
@@ -208,7 +208,7 @@ class SparseFeatures(ListedFeatures):
         return FoundFeatures(rows.texts, {kind: rows.gather(features) for kind, features in self.find(columns).items()})
 
     def of_unit(self, unit: str) -> "SparseFeatures":
-        """A copy in which another unit has scores."""
+        """A copy for which another unit has scores."""
         features = self.with_tables(self.tables, unit=unit)
         features._forget()
         return features
@@ -251,14 +251,14 @@ class SparseFeatures(ListedFeatures):
             check_equal("numbers of vectors", index.width, self.vectors.width)
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
-        """The scorer for weights by table, kept until ``forget_scores`` or until the arrays are replaced."""
+        """The scorer for weights by table, cached until ``forget_scores`` or until other arrays replace the weights."""
         scorer = self._scorer
         if scorer is None or any(scorer.weights[name] is not given for name, given in weights.items()):
             scorer = self._scorer = Scorer(self, weights)
         return scorer
 
     def forget_scores(self) -> None:
-        """Forget the scorer, after weights were changed in place as by thinc's optimizers."""
+        """Forget the scorer, after weights were changed in place (as thinc's optimizers do)."""
         self._scorer = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class SparseFeatures(ListedFeatures):
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SparseFeatures":
-        """A copy with the same first stage: this is a component, too large to copy whenever a model is saved."""
+        """A copy with the same first stage, which is a component, too large to be copied whenever a model is saved."""
         copied = copy.copy(self)
         rest = {name: value for name, value in copied.__dict__.items() if name not in ("first_stage", "_lock")}
         copied.__dict__.update(copy.deepcopy(rest, memo))
@@ -288,7 +288,7 @@ class SparseFeatures(ListedFeatures):
     def from_dict(self, data: dict[str, Any]) -> "SparseFeatures":
         """A copy with saved data.
 
-        RAISES (ValueError): CRF301 if the templates are not those the model was trained with.
+        RAISES (ValueError): CRF301 if the model was trained with other templates.
         """
         if data["templates"] != self.feature_set.spelled():
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
@@ -321,7 +321,7 @@ class Scorer:
             )
             for kind, templates in compiled.templates.items()
         }
-        # What scores of tokens are added to, and their shape
+        # Name and shape of the array that receives the scores of tokens
         self._places = {kind: (features.kinds[kind].scores, features.shape(kind)) for kind in self._of_tokens}
         self._slots = {kind: scorer.slots for kind, scorer in self._of_tokens.items()}
         for name in features.tables.keys() - self._slots.keys():
@@ -364,7 +364,7 @@ def make_layer(
     meaning: tuple[str, ...] = (),
     **attrs: Any,
 ) -> Model[list[Doc], Any]:
-    """A model of the sums of the weights of features.
+    """Make a model whose output is sums of the weights of features.
 
     attr (str): The attribute with the features. output (type): Type of the output. meaning (tuple): See `Node`.
     attrs: Other attributes, which are settings.
@@ -375,7 +375,7 @@ def make_layer(
 
 
 def counting_settings(owner: str, min_count: int, possible_states: bool) -> dict[str, Any]:
-    """Settings of layers whose features are counted, checked. RAISES (ValueError): CRF020."""
+    """Check the settings of layers whose features are counted. RAISES (ValueError): CRF020."""
     return {
         "min_count": checks.count(owner, "min_count", min_count, most=checks.ANY),
         "possible_states": checks.flag(owner, "possible_states", possible_states),
@@ -398,12 +398,12 @@ class SparseNode(Node):
         return model.attrs[self.attr]
 
     def resize(self, model: Model, n_states: int) -> None:
-        """Features get weights for new states when training meets both, or at once if they have weights for all states."""
+        """Add states. Features get weights for new states when training meets both, or at once if they have all weights."""
         old = self.features(model)
         if old.n_states == n_states:
             return
         columns, tables = old.columns_among(n_states), {}
-        every = model.attrs.get("possible_states", True)  # as hashed features have
+        every = model.attrs.get("possible_states", True)  # True for hashed features
         for name, width in old.widths(n_states).items():
             added = np.setdiff1d(np.arange(width), columns[name]) if every or name == VECTORS else ()
             tables[name] = old.tables[name].resized(width, columns[name], added)
@@ -438,7 +438,7 @@ class SparseNode(Node):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    """Output of the features of some Docs, and the function that takes its derivative."""
+    """Output of a model for some Docs, and the function that takes its derivative."""
     features: SparseFeatures = model.attrs[model.attrs["role"].attr]
     weights = {name: model.get_param(name) for name in features.tables}
     if not is_train:
@@ -458,7 +458,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
 
 
 def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
-    """Dropout: without a share of the features, the others counting more (Srivastava et al. 2014)."""
+    """Dropout: leave out a share of the features, and scale up the others (Srivastava et al. 2014)."""
     rate = model.attrs.get("dropout", 0.0)
     if not rate:
         return found
@@ -475,7 +475,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     """Count features and pairs in one pass over the corpus. Present features and weights stay.
 
     X (Batches), Y (Sizes): None to change nothing.
-    RAISES (ValueError): CRF114 if no feature of a token was met often enough.
+    RAISES (ValueError): CRF114 if no feature of a token occurs often enough.
     """
     if X is None or Y is None:
         return
@@ -503,10 +503,10 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 
 
 def prune(model: Model) -> tuple[Model, int, int]:
-    """A copy of a model without the zeros among the weights of its sparse features.
+    """A copy of a model without the zero weights of its sparse features.
 
     model (Model): Of a structure.
-    RETURNS (Model, int, int): The copy, and how many weights and features it lacks.
+    RETURNS (Model, int, int): The copy, and the numbers of removed weights and features.
     """
     pruned = model.copy()
     n_weights = n_features = 0

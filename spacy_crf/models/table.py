@@ -38,7 +38,7 @@ from .node import check_equal, set_moved
 
 
 class Sight(NamedTuple):
-    """Run of tokens that see a position: the token at -o reads the template at offset o. For offsets in between without a
+    """Run of tokens that read a position: the token at -o has the template with offset o. At offsets in between without a
     template the scores are 0.
     """
 
@@ -53,7 +53,7 @@ class Sight(NamedTuple):
         return cls(-int(offsets.max()), int(offsets.max() - offsets.min()) + 1)
 
     def place(self, offset: int) -> int:
-        """Place in the run of the token that reads at an offset."""
+        """Place in the run of the token that reads at this offset."""
         return -int(offset) - self.first
 
 
@@ -62,7 +62,7 @@ _CHUNK = 4096  # tokens
 
 
 class GradientPart(NamedTuple):
-    """Share of a gradient to which one of several threads adds: the rows whose masked number is that of the part."""
+    """Part of a gradient for one of several threads: the rows whose masked number is the number of the part."""
 
     number: int
     mask: int
@@ -112,15 +112,15 @@ class Table:
         self.pair_columns = pair_columns
         self.n_columns = n_columns
         self.counts = np.zeros(len(index), dtype=np.int64) if counts is None else counts
-        self._packed: Optional[tuple[NDArray[np.int64], bytes]] = None  # counts, and their saved form
+        self._packed: Optional[tuple[NDArray[np.int64], bytes]] = None  # counts, and their compressed form
 
     @cached_property
     def _slots(self) -> SlotLayout:
-        """Found when scores are needed: counting features and joining counts needs none."""
-        # Rows with a third of all columns are quicker to add whole
+        """Computed when scores are needed: counting features and joining counts does not need it."""
+        # Rows with a third of all columns are faster to add as a whole
         threshold = max(1, self.n_columns // 3)
         starts, columns, of_pair = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
-        # Row -1, no feature, is the last
+        # The last row is for row -1, no feature
         narrow = len(columns) <= np.iinfo(np.int32).max
         first = np.append(np.where(np.diff(starts) > 0, starts[:-1], -1), -1)
         return SlotLayout(starts, columns, of_pair, first.astype(np.int32 if narrow else np.int64))
@@ -158,16 +158,16 @@ class Table:
         return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
 
     def thinned(self, kept: NDArray[np.bool_]) -> "Table":
-        """Some of the weights (bool[W]), and all features."""
+        """A table with some of the weights (bool[W]), and all features."""
         starts = _starts(np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index)))
         return Table(self.index, starts, self.pair_columns[kept], self.n_columns, self.counts)
 
     def pruned(self, kept: NDArray[np.bool_]) -> "Table":
-        """Some of the weights (bool[W]), and the features that have any."""
+        """A table with some of the weights (bool[W]), and the features that keep any."""
         thinned = self.thinned(kept)
         widths = np.diff(thinned.pair_starts)
         index = self.index.keep(widths > 0)
-        if len(index) == len(self.index):  # hashed rows stay
+        if len(index) == len(self.index):  # the rows of hashed features never change
             return Table(index, thinned.pair_starts, thinned.pair_columns, self.n_columns, self.counts)
         counts = self.counts[widths > 0]
         return Table(index, _starts(widths[widths > 0]), thinned.pair_columns, self.n_columns, counts)
@@ -175,7 +175,7 @@ class Table:
     def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "Table":
         """A table with more columns for the same features.
 
-        columns (int64[C]): Number of each column among the new ones; they keep their order.
+        columns (int64[C]): New number of each column, in the same order.
         added (Iterable[int]): New columns for which every feature gets a weight.
         """
         added, n_rows = np.asarray(list(added), dtype=np.int64), len(self.index)
@@ -195,11 +195,11 @@ class Table:
         return len(self.pair_columns)
 
     def places(self, before: "Table", columns: Optional[NDArray[np.int64]] = None) -> NDArray[np.int64]:
-        """Places of the weights of an earlier table, all of which are in this one: int64[W before].
+        """Places in this table of the weights of an earlier table, all of which this table contains: int64[W before].
 
         columns (int64[C before]): Number of each of its columns here; the same if None.
         """
-        if not before.n_weights:  # no need to look anything up
+        if not before.n_weights:  # nothing to look up
             return np.zeros(0, dtype=np.int64)
         row = self.index.rows_of(before.index)[before.rows_of_pairs()]
         column = before.pair_columns if columns is None else columns[before.pair_columns]
@@ -253,12 +253,12 @@ class Table:
         add_rows(*uses, self._slots.starts, self._slots.columns, slots, scores)
 
     def first_slots(self, rows: TemplateRows) -> NDArray[np.integer]:
-        """First slot of each feature (int[M, N]), -1 for none, as ``add_references`` takes them."""
+        """First slot of each feature (int[M, N]), -1 for none, for ``add_references``."""
         return self._slots.first[rows]
 
     def slots_after(self, before: "Table") -> NDArray[np.integer]:
-        """First slot of each feature, by its first slot in another table of the same features, and -1 behind all slots of that
-        table, so that -1 stays -1.
+        """First slot of each feature, indexed by its first slot in another table of the same features, with -1 behind all slots
+        of that table, so that -1 stays -1.
         """
         places = np.full(len(before._slots.columns) + 1, -1, dtype=self._slots.first.dtype)
         has_weights = before._slots.first >= 0
@@ -266,7 +266,7 @@ class Table:
         return places
 
     def with_weights(self, features: TokenFeatures) -> TokenFeatures:
-        """The features that have weights."""
+        """The features without those that have no weights."""
         rows, values, starts = features
         [kept] = np.nonzero(self.pair_starts[rows + 1] > self.pair_starts[rows])
         values = None if values is None else values[kept]
@@ -346,7 +346,7 @@ class Table:
     # --------------------------------------------------------------------------------------------------------- saving
 
     def fingerprint(self) -> list[NDArray]:
-        """Arrays that are equal for tables whose weights mean the same."""
+        """Arrays that are equal for tables whose weights have the same meaning."""
         return [self.index.keys, self.pair_starts, self.pair_columns]
 
     def to_dict(self) -> dict[str, Any]:
@@ -376,7 +376,7 @@ class Table:
         index = index_from_dict(data["index"])
         check_equal("the number of features", len(widths), len(index))
         check_equal("the number of weights", len(columns), int(pair_starts[-1]))
-        # Each feature's columns rise, and there are no others
+        # The columns of each feature rise, and are possible columns
         rises = np.append(columns[1:] > columns[:-1], True)
         rises[pair_starts[1:][widths > 0] - 1] = True
         inside = 0 <= columns.min(initial=0) <= columns.max(initial=0) < n_columns
@@ -398,13 +398,13 @@ def _column_type(n_columns: int) -> str:
 class PairCounter:
     """Counts features, and marks the pairs of feature and column that occur.
 
-    builder (IndexBuilder or SpanIndexBuilder): Numbers the features and knows their names. known (Table): The present pairs.
+    builder (IndexBuilder or SpanIndexBuilder): Numbers and names the features. known (Table): The present pairs.
     """
 
     def __init__(self, builder: Union[IndexBuilder, SpanIndexBuilder], known: Table):
         self.builder = builder
         self._known = known
-        self._counts: Optional[NDArray[np.int64]] = None  # of the features of chosen tokens
+        self._counts: Optional[NDArray[np.int64]] = None  # counts of the features of chosen tokens
         self._seen = np.zeros((max(1024, len(known.index)), (known.n_columns + 63) // 64), dtype=np.uint64)
         every = np.arange(len(known.index) + 1)
         mark_pairs(every[:-1].astype(np.int32), every, known.pair_columns, known.pair_starts, self._seen)
@@ -414,7 +414,7 @@ class PairCounter:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether any token was annotated."""
+        """Whether any token is annotated."""
         return bool(self._seen.any())
 
     def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: NDArray[np.int64]) -> None:
@@ -434,10 +434,10 @@ class PairCounter:
         self._counts = counts
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
-        """A table of the features that occurred often enough, and of the known ones.
+        """A table of the features that occur often enough, and of the known features.
 
-        min_count (int): 0 for every feature, even those without a column: they may have one in other parts of a corpus.
-        first (int): If given, each feature gets a weight for every column from this one on, not only for those that it met.
+        min_count (int): 0 keeps all, even features without a column, which may have one in other parts of a corpus.
+        first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs with.
         RETURNS (Table)
         """
         counts, n_known = self.builder.counts if self._counts is None else self._counts, len(self._known.index)

@@ -1,4 +1,4 @@
-"""Scores of tokens with fixed weights, as prediction needs them. Scores of single lexemes are computed once for each lexeme."""
+"""Scores of tokens with fixed weights, for prediction. Scores of single lexemes are computed once per lexeme."""
 
 import math
 import threading
@@ -18,7 +18,7 @@ from ..types import Floats
 from .table import Sight, Table
 from .word_vectors import VectorWeights
 
-# Memory for the scores of lexemes that prediction keeps
+# Memory for the cached scores of lexemes in prediction
 _LEXEME_SCORES_BYTES = 256 << 20
 
 
@@ -26,13 +26,12 @@ class TableScorer:
     """Scores of tokens by one table of weights.
 
     Templates that read attributes of one lexeme, and its vector, give the same scores wherever the word stands. They are summed
-    once, for each token that sees the lexeme, when the lexeme is met first; so a window of -2..2 costs the addition of one run of
-    five rows per word, whatever the number of templates. Features of other templates are looked up. Safe to use from several
-    threads.
+    when the lexeme is first met, once for each token that reads it; so a window of -2..2 takes the addition of one run of five
+    rows per word, whatever the number of templates. Features of other templates are looked up. Safe to use from several threads.
 
     compiled (CompiledTemplates): The templates.
     table (Table), weights (float32[W]): Pairs with weights, and the weights.
-    by_lexeme (bool): Whether there is memory for sums.
+    by_lexeme (bool): Whether to cache these sums.
     vectors (VectorWeights): Weights of the vectors of lexemes, if there are any.
     """
 
@@ -45,7 +44,7 @@ class TableScorer:
         by_lexeme: bool,
         vectors: Optional[VectorWeights] = None,
     ):
-        self.slots = table.slots(weights).astype(np.float32)  # as exact, in half of the memory
+        self.slots = table.slots(weights).astype(np.float32)  # just as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
         self._rest = compiled.only(~single)
@@ -53,7 +52,7 @@ class TableScorer:
         of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
         self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
         self._matrix = None if vectors is None else vectors.seen_by(self._sight)
-        # By offset, so that the templates of each place are a slice
+        # Sorted by offset, so that the templates of each place form a slice
         chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
         self._of_lexemes = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
         found, counts = np.unique(offsets[chosen], return_counts=True)
@@ -62,7 +61,7 @@ class TableScorer:
         self._reach = compiled.reader.reach
         self._lock = threading.Lock()
         self._shape = (self._sight.width, table.n_columns)
-        # For each table that is in use: scores, and of how many of its words. (A thread may still use an older table.)
+        # For each table in use: scores, and the number of words that have them. (A thread may still use an older table.)
         self._known: WeakKeyDictionary[LexemeTable, tuple[NDArray[np.float32], int]] = WeakKeyDictionary()
 
     @property
@@ -77,13 +76,13 @@ class TableScorer:
         return {part.attribute for template in templates for part in template.parts}
 
     def read_by(self, reader: ColumnReader) -> None:
-        """Take columns of another reader, which keeps the attributes that are looked up."""
+        """Read the columns of another reader, which keeps the attributes that are looked up."""
         self._rest = CompiledTemplates([*self._rest.templates, *self._rest.item_templates], reader)
 
     def add(self, columns: TokenColumns, scores: Floats) -> float:
         """Add the scores of each token to ``scores`` (float64[T, C]).
 
-        RETURNS (float): How many words of the columns' table need nothing any more but what is looked up; inf for all.
+        RETURNS (float): Number of words of the columns' table whose other attributes are not needed any more; inf for all.
         """
         n_known = self._add_lexemes(columns, scores)
         rest, index = self._rest, self._table.index
@@ -98,7 +97,7 @@ class TableScorer:
     def _add_lexemes(self, columns: TokenColumns, scores: Floats) -> float:
         """Add the scores of the lexemes around each token to ``scores`` (float64[T, C]).
 
-        RETURNS (float): Of how many words of the table there are scores; inf where none are needed.
+        RETURNS (float): Number of words of the table with scores; inf if no scores are needed.
         """
         if not self._sight.width:
             return math.inf
@@ -121,11 +120,11 @@ class TableScorer:
         for place, templates in self._places:
             self._table.add_references(first_slots[templates], self.slots, scores, place=place)
         if self._matrix is not None:
-            # In float64, or a word would have slightly other scores among others
+            # In float64; otherwise the scores of a word would depend slightly on the other words
             scores += np.tensordot(vectors.astype(np.float64), self._matrix, axes=1)
         return scores
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
-    """Number of lexemes for which scorers keep scores: as many as are wanted, or as there is memory for. RETURNS (int)"""
+    """Number of lexemes whose scores are cached: the wanted number, or fewer if memory is short. RETURNS (int)"""
     return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))

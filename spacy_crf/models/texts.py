@@ -31,9 +31,9 @@ class Reasons(NamedTuple):
     left_out: Floats  # [U, Y] of the labels without the features of the unit
 
     def evidence(self, labels: NDArray[np.int64]) -> Floats:
-        """Part of the log-odds of its text's label that each unit contributes: float64[U].
+        """Contribution of each unit to the log-odds of its text's label: float64[U].
 
-        labels (int64[D]): One for each text.
+        labels (int64[D]): The label of each text.
         """
         text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
         return _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])
@@ -54,14 +54,14 @@ class OfTexts:
 
     labelled = "texts"
     unit: str
-    counts_alone = False  # whether `initialize` finds all weights
+    counts_alone = False  # whether `initialize` computes all weights
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        """Scores by which explanations weigh the units of texts."""
+        """Scores from which explanations compute the evidence of units."""
         raise NotImplementedError
 
     def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Optional[Floats]:
-        """Probability of each hidden state at each unit, below the given labels (int64[D]): float64[U, H]; None without any."""
+        """Probability of each hidden state at each unit under the given labels (int64[D]): float64[U, H]; None without any."""
         return None
 
     def rows(self, docs: DocBatch) -> UnitRows:
@@ -72,7 +72,7 @@ class OfTexts:
         return self.rows(docs).texts
 
     def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Columns that texts allow (bool[D, C]), by the labels that they allow (bool[D, Y])."""
+        """Columns that texts allow (bool[D, C]), from the labels that they allow (bool[D, Y])."""
         return allowed
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
@@ -84,7 +84,7 @@ class OfTexts:
 
 
 class TextNode(OfTexts, ChainNode):
-    """Node of a log-linear model of texts: each label has a score beside those of features."""
+    """Node of a log-linear model of texts: each label has a bias besides the scores of features."""
 
     gives = TextScores
     structure = TextSoftmax()
@@ -117,8 +117,8 @@ class TextNode(OfTexts, ChainNode):
 
 
 def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextScores]:
-    """A log-linear model of the label of a text (Berger, Della Pietra & Della Pietra 1996), by sums of weights of the features of
-    its tokens.
+    """A log-linear model of the label of a text (Berger, Della Pietra & Della Pietra 1996): sums of the weights of its tokens'
+    features.
 
     emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
     """
@@ -127,10 +127,10 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
 
 
 def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
-    """Take emissions for texts.
+    """Check emissions, and use them for texts.
 
     owner (str): The architecture, for messages. unit (str): The unit that has scores.
-    RAISES (ValueError): CRF020 for emissions that are not of sparse features, or have weights of transitions.
+    RAISES (ValueError): CRF020 for emissions without sparse features, or with weights of transitions.
     """
     check_emissions(owner, emissions)
     node = emissions.attrs["role"]
@@ -151,7 +151,7 @@ class NaiveBayesNode(TextNode):
     no_shares_of_texts = "naive Bayes counts, and has no optimum"
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
-        """Sets the weights to logarithms of probabilities.
+        """Set the weights to logarithms of probabilities.
 
         p(label)           = (n(label) + alpha) / (n + alpha · Y)
         p(feature | label) = (n(feature, label) + alpha) / (sum_f n(f, label) + alpha · F)
@@ -169,10 +169,10 @@ class NaiveBayesNode(TextNode):
 
 
 def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
-    """Counts in a corpus, without texts that may have several labels.
+    """Counts of features in a corpus, without texts that may have several labels.
 
-    RETURNS (Table, float64[Y], float64[W]): The table of the features, the number of texts with each label, and how often these
-        have the feature of each pair.
+    RETURNS (Table, float64[Y], float64[W]): The table of the features, the number of texts with each label, and the count of each
+        pair of feature and label.
     """
     features = emissions.attrs["role"].features(emissions)
     table = features.states
@@ -187,11 +187,11 @@ def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, N
 
 
 def NaiveBayes(emissions: Model[list[Doc], Emissions], alpha: float = 1.0) -> Model[list[Doc], TextScores]:
-    """Naive Bayes: features are drawn by the label of the text, each without regard to the others. There is nothing to learn but
-    counts, for which one pass over the training data is enough: `initialize`.
+    """Naive Bayes: given the label of a text, its features are independent. The weights follow from counts, for which
+    `initialize` reads the training data once.
 
-    emissions (Model): Whose features are counted, from SparseEmissions. Each has a weight for every label.
-    alpha (float): How often everything is counted beside what the data has.
+    emissions (Model): Emissions whose features are counted, from SparseEmissions. Each feature has a weight for every label.
+    alpha (float): Number added to each count.
     """
     owner = "NaiveBayes"
     check_text_emissions(owner, emissions, TEXT)

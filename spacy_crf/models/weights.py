@@ -1,5 +1,5 @@
-"""All weights of a model as one vector: those of the features of tokens, of segments, of the layer on an encoder that stays as it
-is, and then those that all tokens share. Weights that training did not see are not part of it."""
+"""All weights of a model as one vector: weights of the features of tokens, of segments, of the layer on a fixed encoder, then of
+shared scores. Weights that training does not use are not part of the vector."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ class TableBlock(NamedTuple):
 
     @property
     def fingerprint(self) -> list[NDArray]:
-        """Arrays that are equal for blocks whose weights mean the same."""
+        """Arrays that are equal for blocks whose weights have the same meaning."""
         return self.table.fingerprint()
 
     @property
@@ -46,11 +46,11 @@ class TableBlock(NamedTuple):
         return weights.copy()
 
     def places(self, before: "TableBlock") -> NDArray[np.int64]:
-        """Places of the weights of an earlier block, before the model got more labels or features."""
+        """Places in this block of the weights of an earlier block, from before the model got more labels or features."""
         return self.table.places(before.table, before.features.columns_among(self.features.n_states)[self.name])
 
     def met(self, evidence: Evidence) -> Floats:
-        """How often training met what each weight belongs to: float64[N]. New features are behind those of the evidence."""
+        """How often training met the feature, token or sequence of each weight: float64[N]. New features come last."""
         counts, known = np.zeros(len(self.table.index)), evidence.counts[self.name]
         counts[: len(known)] = known
         return counts[self.table.rows_of_pairs()]
@@ -61,9 +61,9 @@ class ArrayBlock(NamedTuple):
 
     model: Model
     name: str
-    mask: NDArray[np.bool_]  # entries that have a weight, with one axis for the states or more, which may grow
+    mask: NDArray[np.bool_]  # entries that have a weight; one or more axes are states, and may grow
     shape: tuple[int, ...]  # of the parameter
-    of_sequences: bool = False  # whether a sequence uses one of the scores, not each token
+    of_sequences: bool = False  # whether each sequence, not each token, uses one of the scores
 
     @property
     def fingerprint(self) -> list[NDArray]:
@@ -103,7 +103,7 @@ def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
 class Weights:
     """Layout of all weights of a model in one vector.
 
-    model (Model): Of a structure, on sparse features or an encoder that stays as it is.
+    model (Model): Model of a structure, on sparse features or a fixed encoder.
     """
 
     def __init__(self, model: Model):
@@ -137,15 +137,15 @@ class Weights:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """Number of weights and a checksum, equal for vectors that mean the same weights."""
+        """Number of weights and a checksum, equal for vectors with the same weights in the same order."""
         return (int(self._starts[-1]), checksum(array for block in self._blocks for array in block.fingerprint))
 
     def frame(self) -> "Weights":
-        """The layout alone."""
+        """The layout without the corpus."""
         return Weights(self._model)
 
     def places(self, before: "Weights") -> NDArray[np.int64]:
-        """Places of the weights of an earlier layout, before the model got more labels or features: int64[n before]."""
+        """Places of the weights of an earlier layout, from before the model got more labels or features: int64[n before]."""
         blocks = zip(self._starts, self._blocks, before._blocks)
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])
 
@@ -166,7 +166,7 @@ class Weights:
         return Evidence(counts, int(sequences[-1]), len(sequences) - 1)
 
     def met(self, evidence: Evidence) -> Floats:
-        """How often training met what each weight belongs to: float64[n]."""
+        """How often training met the feature, token or sequence of each weight: float64[n]."""
         return np.concatenate([block.met(evidence) for block in self._blocks])
 
     def weights(self) -> Floats:
@@ -174,7 +174,7 @@ class Weights:
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray[np.float32]]:
-        """Weights by the id of their model and their name, as thinc has them."""
+        """Weights by thinc's keys: the id of their model and their name."""
         laid_out = self._laid_out(weights.astype(np.float32))
         return {(block.model.id, block.name): block.model.ops.asarray(array) for block, array in laid_out}
 
@@ -193,7 +193,7 @@ class Weights:
         return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
 
     def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats]) -> Floats:
-        """A vector of weights (float64[n]) from the parts that `split` gives."""
+        """A vector of weights (float64[n]) from the two parts that `split` returns."""
         parts = [of_layers[block.name] for block in self._of_layers]
         return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)])
 

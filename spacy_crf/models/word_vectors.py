@@ -1,4 +1,4 @@
-"""Scores of the vectors of words: at each offset a vector times a matrix of weights, computed once for each word."""
+"""Scores of word vectors: at each offset, a vector times a matrix of weights, computed once for each word."""
 
 import math
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
 from ..types import Floats, TokenFeatures
 from .table import ALL, GradientPart, Sight, Table
 
-_WORDS = 4096  # whose vectors are computed with at a time, in float64
+_WORDS = 4096  # words in one computation, in float64
 
 
 class VectorWeights(NamedTuple):
@@ -32,7 +32,7 @@ class VectorWeights(NamedTuple):
         return cls(index.offsets, table.dense(weights).reshape(len(index.offsets), index.width, table.n_columns))
 
     def seen_by(self, sight: Sight) -> Floats:
-        """Matrices side by side, for each token that sees a word: float64[D, O, C]."""
+        """Matrices side by side, for each token that reads a word: float64[D, O, C]."""
         n_dims, n_columns = self.matrices.shape[1:]
         seen = np.zeros((n_dims, sight.width, n_columns))
         for offset, matrix in zip(self.offsets, self.matrices):
@@ -41,7 +41,7 @@ class VectorWeights(NamedTuple):
 
 
 def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
-    """Numbers of the vectors that are not 0, as features of tokens. RETURNS (TokenFeatures)"""
+    """Numbers of the vectors other than 0 as features of tokens. RETURNS (TokenFeatures)"""
     width, n_tokens = index.width, len(columns.positions)
     values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
     for place, offset in enumerate(index.offsets):
@@ -70,7 +70,7 @@ class VectorCounter:
             self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
 
     def freeze(self, min_count: int, vocab: Vocab, first: Optional[int] = None) -> Table:
-        """A table with a weight for each number and tag, or with the present ones."""
+        """A table with a weight for each number and tag, or with the present weights."""
         known, counts = self._known, np.repeat(self._counts, self._width)
         if not len(known.index):
             return Table.full(VectorIndex(self._offsets, self._width), known.n_columns, counts)
@@ -115,7 +115,7 @@ class CorpusVectors:
         return np.zeros((len(self.words), self._sight.width, self._weights.n_columns))
 
     def score(self, weights: Floats, *, threads: int = 1) -> Floats:
-        """Scores of each word for each token that sees it: float64[U, O, C]."""
+        """Scores of each word for each token that reads it: float64[U, O, C]."""
         table = self.zeros()
         matrix = VectorWeights.of(self._weights, weights).seen_by(self._sight).reshape(self.words.shape[1], -1)
 
