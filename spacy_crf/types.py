@@ -155,7 +155,7 @@ class SegmentUses(NamedTuple):
     """The parts of a corpus that only chains of segments have: the annotated segments, and the weights that segments use.
 
     There are five kinds of features, each of S columns: at each of the T tokens of segments, at their first, at their last, at
-    the N listed spans (see `SpanList`), and at listed spans again those of the first kind.
+    the N listed spans (see `SpanList`), and features of the first kind again at listed spans.
     """
 
     longest: int  # K

@@ -165,7 +165,7 @@ def inflated(data: bytes) -> bytearray:
 
 def packed(value: Any) -> Iterator[bytes]:
     """The bytes of `srsly.msgpack_dumps` in parts: of a large model there is no more than a copy of one array at a time."""
-    packer = Packer(use_bin_type=True)  # one, since making it asks all installed packages how they encode
+    packer = Packer(use_bin_type=True)  # a single one, since making it asks all installed packages for their encoders
 
     def parts(value: Any) -> Iterator[bytes]:
         if isinstance(value, dict):
@@ -225,7 +225,7 @@ def whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write that replaces the old one when it is complete, so that there is always a whole one. Pipes and devices
     are written directly.
 
-    RAISES (OSError): With the name of the file.
+    RAISES (OSError): The error names the file.
     """
     path = Path(os.path.realpath(path))  # a link stays one
     if path.exists() and not path.is_file():

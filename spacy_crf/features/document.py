@@ -1,7 +1,7 @@
 """Attributes of tokens that depend on the rest of the Doc.
 
-``doc:`` attributes compare the forms of a word. The case of a word says nothing where a sentence begins, so first tokens of
-sentences count only if the word has no other tokens. A word that occurs once in its Doc has no value.
+``doc:`` attributes compare the forms of a word. The case of a word carries no information where a sentence begins, so first
+tokens of sentences count only if the word has no other tokens. A word that occurs once in its Doc has no value.
 
 ``stage:`` attributes show which label a token would have if a first labelling of its Doc were consistent, for the templates of a
 second stage (Krishnan & Manning 2006, An Effective Two-Stage Model for Exploiting Non-Local Dependencies in Named Entity

@@ -89,16 +89,16 @@ Padding = Union[bool, dict[str, list[str]]]
 class LexemeTable:
     """Columns of lexeme attributes by lexeme number, filled as lexemes are met.
 
-    The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full,
-    its owner starts another one, while Docs already read keep theirs. Growing is safe while other threads read.
+    The first ``2 * reach`` numbers stand for the positions outside a sequence. The table only grows; when it is full, its owner
+    starts a new one, while batches that were read keep the old one. Other threads may read while it grows.
 
     attributes (List[str]): The columns.
-    reach (int), padding (Padding): How many positions before and behind a sequence are read, and their values.
-    names (Dict[int, str]): Receives the text of each value, if it is given.
-    clusters (Dict[str, Clusters]): Read by some of the attributes, which call them by these names.
-    vectors (WordVectors): Kept beside the columns.
-    kept (List[str]): The attributes that stay; others, and vectors, can only be read soon after a word was met, see `rows` and
-        `forget`. None to keep all.
+    reach (int), padding (Padding): Number of positions that are read before and behind a sequence, and their values.
+    names (Dict[int, str]): Receives the text of each value, or None.
+    clusters (Dict[str, Clusters]): Clusters that some attributes read, by the name in the attribute.
+    vectors (WordVectors): Vectors, kept beside the columns.
+    kept (List[str]): Attributes to keep; values of other attributes, and vectors, are available until `forget` drops them, see
+        `rows`. None to keep all.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class LexemeTable:
 
     @property
     def clustered(self) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-        """All words, and whether they are in a cluster of each table: uint64[N], bool[N, K]."""
+        """All words, and whether each is in a cluster of each table: uint64[N], bool[N, K]."""
         if not self._clustered:
             return np.zeros(0, dtype=np.uint64), np.zeros((0, 0), dtype=np.bool_)
         columns = [columns[0][0] for _, columns in self._clustered.values()]

@@ -1,6 +1,6 @@
-"""Static vectors that were distilled from an encoder (model2vec): one for each piece of its tokenizer. The vector of a word is
-the mean of those of its pieces, so that every word has one. Read with numpy alone: a folder with ``tokenizer.json``,
-``model.safetensors`` and perhaps ``config.json``.
+"""Static vectors distilled from an encoder (model2vec), one for each piece of its tokenizer. The vector of a word is the mean of
+the vectors of its pieces, so every word has one. Numpy suffices to read a folder with ``tokenizer.json``, ``model.safetensors``
+and perhaps ``config.json``.
 """
 
 import json
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FILES = ("tokenizer.json", "model.safetensors")
-_LONGEST = 100  # characters of a word, as BERT's tokenizer has it
+_LONGEST = 100  # characters of a word, as in BERT's tokenizer
 _WORD = re.compile(r"\w+|[^\w\s]")
-_BEGIN = "\u2581"  # of a word, in pieces of a unigram model
+_BEGIN = "\u2581"  # marks the beginning of a word in pieces of a unigram model
 # BF16 is the upper half of a float32
 _TYPES = {
     "F64": "<f8",
@@ -32,20 +32,20 @@ _TYPES = {
 
 
 class Pieces(NamedTuple):
-    """The pieces of a tokenizer, in the order of their rows, and how words are cut into them."""
+    """The pieces of a tokenizer, in the order of their rows, and the settings for splitting words into them."""
 
     kind: str  # WordPiece, or Unigram
     pieces: list[str]
-    scores: list[float]  # of a unigram model: logarithms of the probabilities
-    prefix: str  # of the pieces of WordPiece that do not begin a word
-    unknown: int  # the piece that stands for what has none, -1 without
+    scores: list[float]  # logarithms of the probabilities, for a unigram model
+    prefix: str  # marks pieces of WordPiece that do not begin a word
+    unknown: int  # piece for unknown characters, -1 if there is none
     lower: bool
     strip_accents: bool
-    normalize: bool  # whether vectors of words have the length 1
+    normalize: bool  # whether vectors of words are scaled to length 1
 
     @property
     def are_whole(self) -> bool:
-        """Whether all is there, in saved data."""
+        """Whether saved data has all fields, with the right types."""
         types = [str, list, list, str, int, bool, bool, bool]
         n_scores = {"Unigram": len(self.pieces), "WordPiece": 0}.get(self.kind)
         whole = [*map(type, self)] == types and len(self.scores) == n_scores
@@ -55,7 +55,7 @@ class Pieces(NamedTuple):
 class PieceVectors:
     """Vectors of the pieces of words.
 
-    data (float32[V, D]): One for each piece.
+    data (float32[V, D]): Vector of each piece.
     """
 
     def __init__(self, data: NDArray[np.float32], pieces: Pieces):
@@ -64,7 +64,7 @@ class PieceVectors:
         self._longest = max(map(len, self._rows), default=0)
 
     def get_batch(self, texts: list[str]) -> NDArray[np.float32]:
-        """The vectors of words, zeros for those without a known piece. RETURNS (float32[N, D])"""
+        """Vectors of words, zeros for words without a known piece. RETURNS (float32[N, D])"""
         found = np.zeros((len(texts), self.data.shape[1]), dtype=np.float32)
         for vector, text in zip(found, texts):
             rows = [row for word in self._words(text) for row in self._cut(word)]
@@ -83,13 +83,13 @@ class PieceVectors:
         return _WORD.findall(text)
 
     def _cut(self, word: str) -> list[int]:
-        """Rows of the pieces of a word, none for a word that has an unknown piece."""
+        """Rows of the pieces of a word; empty if one of its pieces is unknown."""
         if len(word) > _LONGEST:
             return []
         return self._likeliest(word) if self.pieces.kind == "Unigram" else list(self._greedy(word))
 
     def _greedy(self, word: str) -> Iterator[int]:
-        """The longest piece that begins the rest, again and again (Schuster & Nakajima 2012)."""
+        """Repeatedly take the longest piece with which the rest of the word begins (Schuster & Nakajima 2012)."""
         begin, rows = 0, []
         while begin < len(word):
             prefix = self.pieces.prefix if begin else ""
@@ -120,9 +120,10 @@ class PieceVectors:
 
 
 def read_piece_vectors(folder: Path) -> PieceVectors:
-    """Read a folder as model2vec writes it.
+    """Read a folder that model2vec wrote.
 
-    RAISES (ValueError): With the reason, for files that can't be used. RAISES (OSError): For files that can't be read.
+    RAISES (ValueError): For unusable files, with the reason. RAISES (OSError): For files that can't be
+        read.
     """
     tokenizer = json.loads((folder / FILES[0]).read_text(encoding="utf8"))
     config = folder / "config.json"

@@ -61,12 +61,12 @@ class TokenColumns(NamedTuple):
 class ColumnReader:
     """Reads Docs into columns.
 
-    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns. The
-        document's are some of `DOCUMENT_ATTRIBUTES`, and then some of `STAGE_ATTRIBUTES`.
-    gazetteers: By the name of their attribute; their columns follow.
+    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns. Document
+        attributes are `DOCUMENT_ATTRIBUTES`, followed by `STAGE_ATTRIBUTES`.
+    gazetteers: Gazetteers by the name of their attribute; their columns come next.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
-    clusters: By the name that attributes of the lexeme read them by.
-    vectors: Of words.
+    clusters: Clusters by the name that attributes of the lexeme use.
+    vectors: Vectors of words.
     reach: Largest offset of any template.
     padding: Values of the positions outside a sequence.
     """

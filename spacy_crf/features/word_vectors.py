@@ -54,11 +54,11 @@ class WordVectors:
     """A table of vectors, to look words up in; immutable.
 
     data (float32[R, D]): The rows.
-    keys (uint64[N]), rows (int32[N]): Hashes of the words, in rising order, and the row of each; none with ``parts``.
-    parts (Union[FloretSettings, Pieces]): Given if the vectors are those of parts of words.
+    keys (uint64[N]), rows (int32[N]): Hashes of the words, in rising order, and the row of each; empty with ``parts``.
+    parts (Union[FloretSettings, Pieces]): Settings or pieces if the vectors belong to parts of words, or None.
     key (str): The attribute of lexemes by which words are looked up.
-    source (int): Checksum of the vectors and settings that the table was made of.
-    length (float): Length that the vectors shall have in the mean.
+    source (int): Checksum of the vectors and settings from which the table was made.
+    length (float): Mean length of the vectors after scaling.
     scale (float): Factor that gives them this length; None before it is known.
     """
 

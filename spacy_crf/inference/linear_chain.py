@@ -66,7 +66,7 @@ class LinearChain(Structure[ChainScores]):
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         linear = scaling.forward(work)
         if work.per_position or np.isnan(linear.log_z).any():
-            return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))  # there is nothing to draw of lengths
+            return log_space.draw(work, np.stack((uniforms, uniforms), axis=-1))  # no lengths to draw
         before, sources = work.predecessors
         arcs = work.transitions[0][sources, np.repeat(np.arange(work.n_states), np.diff(before))]
         arcs = np.exp(arcs - arcs.max(initial=-np.inf))

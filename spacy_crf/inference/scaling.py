@@ -116,7 +116,12 @@ class TransitionLayout(kernels.BlockLayout):
         return bool((self.order == np.arange(len(self.order))).all())
 
     def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
-        """exp of the shared scores, minus the maximum of each array. Rows of P, C+ and R+ numbers are whole vectors."""
+        """Write the block and the arcs into matrices. Entries of forbidden transitions are not written: they must be 0 already.
+
+        block (float64[1 or n, R, C+]), arcs (float64[A]): Values of the block and of the arcs.
+        out (float64[1 or n, S, S]): Receives the values.
+        RETURNS (float64[1 or n, S, S]): `out`.
+        """
         size = len(self.order)
         if self.is_whole:
             out[:] = block[:, :size, :size]
@@ -214,7 +219,7 @@ def aligned(shape: tuple[int, ...]) -> Floats:
 
 @dataclass(eq=False)
 class Exponentials:
-    """exp of the shared scores, each less the maximum of its array. Rows of P, C+ and R+ are whole vectors."""
+    """exp of the shared scores, minus the maximum of each array. Rows of P, C+ and R+ numbers are whole vectors."""
 
     layout: TransitionLayout
     block: Floats  # [1 or n, R, C+] transitions

@@ -551,7 +551,12 @@ class Structure(Generic[Scores]):
         return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
 
     def viterbi(self, scores: ScoresOrWork, *, clamp: Any = None) -> Path:
-        """nothing to sum over chunks"""
+        """Best labelling of each sequence, see `best`.
+
+        scores (Scores or Work): Potentials of B sequences.
+        clamp: What is still allowed, or None.
+        RETURNS (Path): States int32[T] and scores float64[B].
+        """
         work = self.prepare(scores, clamp)
         path = self._best(work)
         return Path(self.labels(work, path.states), path.scores)
@@ -559,7 +564,7 @@ class Structure(Generic[Scores]):
     def _best(self, work: Work[Scores]) -> Path:
         if self.beam is None and work.n_tokens <= self.chunk_tokens:
             return self.best(work)
-        if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # there is nothing to sum up
+        if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # no sums over chunks: nothing to gain
             return self._best_within(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
 

@@ -3,7 +3,7 @@
 A labelling cuts a sequence into pieces of 1 to K tokens, with a state each; in linear chains K is 1. A piece of state j over the
 tokens b to t has the score
 
-    opening[b, j] + closing[t, j] + lengths[t - b, j] + spans[n, j] spans[n, j] only for listed spans, by number n
+    opening[b, j] + closing[t, j] + lengths[t - b, j] + spans[n, j]      the last term only if the span is listed, as number n
 
 and two neighbouring pieces add the score of their transition. Between pieces there is one sum over states, so the recursions take
 O(T·(K·S + S²)) time and O(T·S + K·S) memory beyond the scores (Sarawagi & Cohen 2004, with the transitions factored out).

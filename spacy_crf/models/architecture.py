@@ -27,7 +27,7 @@ SharedScores = dict[str, NDArray]  # an array for each parameter
 
 
 class TokenTerms(NamedTuple):
-    """Terms of the scores of single tokens of a Doc beside those of features, as explanations show them."""
+    """Terms of the scores of single tokens of a Doc, other than features, for explanations."""
 
     names: list[str]  # N
     tokens: NDArray[np.int64]  # [N]
@@ -137,9 +137,9 @@ class Architecture(Node):
         return self
 
     def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
-        """Terms of tokens beside those of layers with weights; None without any.
+        """Terms of token scores other than those of layers with weights; None without any.
 
-        outputs (tuple): Of these layers, in double precision. docs (DocBatch): A single Doc.
+        outputs (tuple): Outputs of the layers with weights, in double precision. docs (DocBatch): A single Doc.
         """
         return None
 

@@ -27,7 +27,7 @@ from .word_vectors import CorpusVectors
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
 # with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)
 _BLOCK, _SCORES = 1 << 13, 1 << 18
-IN_MEMORY = 1 << 30  # bytes of the vectors of an encoder; those of further batches go to a file
+IN_MEMORY = 1 << 30  # bytes of encoder vectors; vectors of further batches go to a file
 # Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by the scores of a batch with a number

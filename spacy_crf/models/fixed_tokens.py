@@ -82,7 +82,7 @@ class FixedTokens:
         del self._builder
 
     def move(self, table: Table) -> None:
-        """Replace the weights by those of another table of the same features, which may have fewer."""
+        """Replace the weights by those of another table of the same features, which may have fewer weights."""
         places, self.table = table.slots_after(self.table), table
         before, self.blocks = self.blocks, []
         for block in before:

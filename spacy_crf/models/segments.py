@@ -144,7 +144,7 @@ def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments
     """Segments in every path that a clamp allows, except those of ``O``.
 
     clamp (SegmentClamp), starts (int64[B + 1])
-    RETURNS (Segments): With states in place of labels.
+    RETURNS (Segments): The segments, with states in place of labels.
     """
     n_tokens = len(clamp.states)
     opens = clamp.must_begin.copy()

@@ -18,7 +18,7 @@ from .table import SlotLayout
 from .weights import Weights, checksum
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
-# Kinds of features of segments, in the order of `SegmentUses`, and those of spans among them
+# Kinds of segment features, in the order of `SegmentUses`; kinds of span features among them
 _OF_SEGMENTS = ("tokens", "begins", "ends", "spans", "repeats")
 _OF_SPANS = _OF_SEGMENTS[3:]
 
@@ -236,6 +236,6 @@ def count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:
 
 
 def join_starts(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Starts of several batches (int64[B + 1] each) as those of one. RETURNS (int64[n + 1])"""
+    """Starts of several batches (int64[B + 1] each), joined as starts of one batch. RETURNS (int64[n + 1])"""
     lengths = [np.diff(part) for part in parts]
     return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

@@ -302,7 +302,7 @@ class SparseFeatures(ListedFeatures):
 class Scorer:
     """Scores Docs with fixed weights, in prediction.
 
-    weights (Dict[str, float32[W]]): By table.
+    weights (Dict[str, float32[W]]): Weights by table.
     """
 
     def __init__(self, features: SparseFeatures, weights: dict[str, NDArray[np.float32]]):
@@ -505,7 +505,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 def prune(model: Model) -> tuple[Model, int, int]:
     """A copy of a model without the zero weights of its sparse features.
 
-    model (Model): Of a structure.
+    model (Model): Model of a structure.
     RETURNS (Model, int, int): The copy, and the numbers of removed weights and features.
     """
     pruned = model.copy()

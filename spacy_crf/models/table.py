@@ -152,7 +152,7 @@ class Table:
     def full(
         cls, index: Index, n_columns: int, counts: Optional[NDArray[np.int64]] = None, *, first: int = 0
     ) -> "Table":
-        """A table with a weight for every pair, except those of columns before the first."""
+        """A table with a weight for every pair, except pairs with columns before `first`."""
         columns = np.arange(first, n_columns, dtype=np.int32)
         starts = np.arange(len(index) + 1, dtype=np.int64) * len(columns)
         return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
@@ -266,7 +266,7 @@ class Table:
         return places
 
     def with_weights(self, features: TokenFeatures) -> TokenFeatures:
-        """The features without those that have no weights."""
+        """The features that have weights."""
         rows, values, starts = features
         [kept] = np.nonzero(self.pair_starts[rows + 1] > self.pair_starts[rows])
         values = None if values is None else values[kept]

@@ -229,7 +229,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     that a Doc has already are kept, and the rest is decoded around them.
 
     model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v2`, which adds features
-        of whole segments (`spacy_crf.segment_features.v2` by default) to those of their tokens.
+        of whole segments (`spacy_crf.segment_features.v2` by default) to features of tokens.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
     from .components import SemiCRFEntityRecognizer

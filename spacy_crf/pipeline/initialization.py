@@ -43,7 +43,7 @@ class Initialization:
     pipe (LabelPipe): The component.
     read (Callable): Gives the training data, once for each call.
     nlp (Language), labels (Iterable[str]): Its pipeline, and its labels if they are known.
-    gazetteers, clusters, vectors: What templates read beside the texts, as the config names it.
+    gazetteers, clusters, vectors: Lists that templates read, as the config names them.
     words: The same in one table, with several tables of clusters.
     start_from (Path): A saved component whose labels, features and weights are kept.
     corpus (Callable): Gives the training data in place of `read`, given the pipeline.
@@ -215,7 +215,7 @@ class Initialization:
         forget(self.pipe.model)
 
     def _take_words(self, gazetteers: Any, clusters: Any, vectors: Any, words: Any) -> None:
-        """Take what is known of words: single settings, or those that `words` gathers. RAISES (ValueError): CRF020."""
+        """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""
         owner = f"[initialize.components.{self.pipe.name}]"
         must = (
             "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"

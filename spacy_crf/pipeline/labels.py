@@ -103,7 +103,7 @@ class LabelPipe(TrainablePipe):
         self.optimizer = optimizer
         self.scorer = scorer
         self.cfg: dict[str, Any] = {"labels": [], "left_out": [], "max_words": max_words, **settings}
-        self.told: set[str] = set()  # what is said once
+        self.told: set[str] = set()  # warnings of the kind that is given once, after they were given
         self._labels_changed()
         self.decoding.check_fit(self)
 

@@ -92,9 +92,11 @@ class Annotation:
     """Defines where a component reads and writes labels, and how tags spell them. An annotation is bound to labels and immutable.
     `Entities` documents these methods, `TokenTags` has them too:
 
-        path how tags spell labels span_tags tells_alone continuing_tags how training annotation is read as tags gold_labels gold
-        is_gold fingerprint mentions … the annotation of reference Docs preset settle clamp refused_beside write annotation
-        present in prediction, and output look_for_lost output lost because of present annotation
+        path                                              how tags spell labels
+        span_tags tells_alone continuing_tags             how training annotation is read as tags
+        gold_labels gold is_gold fingerprint mentions …   the annotation of reference Docs
+        preset settle clamp refused_beside write          annotation that is present in prediction, and output
+        look_for_lost                                     output that is lost because of present annotation
     """
 
     writes: tuple[str, ...] = ()  # token attributes

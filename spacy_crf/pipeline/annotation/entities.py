@@ -122,7 +122,7 @@ class Entities(Annotation):
             raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place()))
 
     def is_gold(self, span: Span) -> bool:
-        """Whether the gold annotation has this span, or a part of it says the same."""
+        """Whether the gold annotation has this span, or, for taggers, its label at one of its tokens."""
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
