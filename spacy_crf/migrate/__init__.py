@@ -1,1 +1,1 @@
-"""Read models of other programs in plain Python, and export models to them."""
+"""Reads models of other programs in plain Python, and exports models to them."""

@@ -1,4 +1,4 @@
-"""Compare an imported model with the program that trained it."""
+"""Compares an imported model with the program that trained it."""
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from .pipeline import COMPONENT, PAIRS, SOURCE
 
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
 
-Rows = list[Any]  # for each token the features that a source makes
+Rows = list[Any]  # for each token, the features that a source makes
 Rival = Callable[[Doc, Rows], list[str]]
 
 
@@ -26,9 +26,9 @@ class Comparison(NamedTuple):
 
     sequences: int
     tokens: int
-    different: int  # tokens that get two labels
-    ties: int  # of these, tokens of sequences whose two labellings have equal scores
-    largest_gap: float  # between the scores of two labellings of a sequence
+    different: int  # tokens with different labels
+    ties: int  # tokens among these in sequences whose two labellings have equal scores
+    largest_gap: float  # largest difference between the scores of the two labellings of a sequence
 
     @property
     def is_same(self) -> bool:
@@ -77,9 +77,9 @@ def compare(
 ) -> Comparison:
     """Label texts by the pipeline and by the other program, and compare the labels.
 
-    docs (Iterable[Doc]): Each is a single sequence, and has the attributes that the features read.
-    rival (Callable): Labels a Doc by the other program, which gets the features that the source makes of the Doc.
-    functions (dict): Sources of all names of features, by SOURCE and PAIRS. By default the component's functions.
+    docs (Iterable[Doc]): Docs of a single sequence each, with the attributes that the features read.
+    rival (Callable): Labels a Doc by the other program, given the features that the source makes for the Doc.
+    functions (dict): Sources of all feature names, by SOURCE and PAIRS; by default the component's functions.
     """
     tagger, score = nlp.get_pipe(COMPONENT), scorer_of(model)
     functions = tagger.sparse_features.feature_set.functions if functions is None else functions
@@ -101,9 +101,9 @@ def compare(
 
 
 def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[Doc]:
-    """Docs of a file with columns between tabs or blanks, and an empty line after each sentence.
+    """Read Docs from a file with columns between tabs or blanks, and an empty line after each sentence.
 
-    columns (Sequence[str]): What the first columns are. One is the word; further columns are not read.
+    columns (Sequence[str]): Attributes of tokens in the first columns, one of them the word; further columns are ignored.
     RAISES (ValueError): CRF703 for a line with too few columns.
     """
     rows: list[list[str]] = []
@@ -126,7 +126,7 @@ def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[
 
 
 def _module(name: str, program: str, package: str) -> Any:
-    """A program's module for Python. RAISES (ValueError): CRF781 if its package is not installed."""
+    """Import a program's Python module. RAISES (ValueError): CRF781 if its package is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -135,14 +135,14 @@ def _module(name: str, program: str, package: str) -> Any:
 
 
 def crfsuite_rival(path: Path) -> Rival:
-    """CRFsuite with a model. RAISES (ValueError): CRF781 without python-crfsuite."""
+    """Load a model in CRFsuite. RAISES (ValueError): CRF781 without python-crfsuite."""
     tagger = _module("pycrfsuite", "CRFsuite", "python-crfsuite").Tagger()
     tagger.open(str(path))
     return lambda doc, rows: tagger.tag(rows)
 
 
 def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """CRF++ with a model. RAISES (ValueError): CRF781 without crfpy, CRF854 if CRF++ can't read the model."""
+    """Load a model in CRF++. RAISES (ValueError): CRF781 without crfpy, CRF854 if CRF++ can't read the model."""
     try:
         tagger = _module("CRFPP", "CRF++", "crfpy").Tagger(f"-m {path}")
     except RuntimeError as error:  # as for text
@@ -160,7 +160,7 @@ def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
 
 
 def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
-    """Wapiti with a model. RAISES (ValueError): CRF781 without libwapiti."""
+    """Load a model in Wapiti. RAISES (ValueError): CRF781 without libwapiti."""
     model = _module("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
     return _by_sequence(columns, lambda lines: model.label_sequence("\n".join(lines)).decode("utf8").split())
 
@@ -176,7 +176,7 @@ def _by_sequence(columns: Sequence[str], label: Callable[[list[str]], list[str]]
     return label_doc
 
 
-# By program: makes the function that labels the texts to compare
+# For each program, a function that makes the labelling function for the comparison
 RIVALS: dict[str, Callable[[Path, Sequence[str]], Rival]] = {
     "crfsuite": lambda path, columns: crfsuite_rival(path),
     "crfpp": crfpp_rival,

@@ -1,5 +1,5 @@
-"""Models of CRF++, and the features that its templates make of columns. A model is text (``crf_learn -t``), or binary with
-features that are paths through a double array (Aoe 1989)."""
+"""Reads models of CRF++, and makes features from columns by its templates. A model is text (``crf_learn -t``), or binary; then
+the features are paths through a double array (Aoe 1989)."""
 
 import re
 import struct
@@ -17,13 +17,13 @@ _KIND = "a model of CRF++"
 _MACRO = re.compile(r"%x\[(-?\d{1,9}),(\d{1,9})\]")
 _FARTHEST = 8
 _VERSION = 100
-_HEADER = struct.Struct("<IidIII")  # version, type, cost factor, how many weights, columns, bytes of the double array
+_HEADER = struct.Struct("<IidIII")  # version, type, cost factor, number of weights, columns, bytes of the double array
 _UNIT = np.dtype([("base", "<i4"), ("check", "<u4")])
 _HEAD = re.compile(rb"(version|cost-factor|maxid|xsize): *(\S+) *")
 
 
 def compile_template(line: str) -> Pattern:
-    """Compile a line of a file of templates. RAISES (ValueError): CRF856 if it is not a template."""
+    """Compile a line of a file of templates. RAISES (ValueError): CRF856 if the line is not a template."""
 
     def place(match: "re.Match[str]") -> PatternPlace:
         row, column = int(match[1]), int(match[2])
@@ -38,10 +38,10 @@ def compile_template(line: str) -> Pattern:
 
 
 def crfpp_features(templates: Sequence[str], columns: Sequence[str]) -> PatternSource:
-    """Names of features as CRF++'s templates make them (``spacy_crf.crfpp_features.v1``).
+    """A source of feature names made by CRF++'s templates (``spacy_crf.crfpp_features.v1``).
 
     templates (List[str]): Templates such as "U05:%x[-1,0]/%x[0,0]". Write a dollar as %24.
-    columns (List[str]): Attributes of tokens that the columns are, such as ["orth", "tag"], or "ext:NAME" for an extension.
+    columns (List[str]): Attributes of tokens in the columns, such as ["orth", "tag"], or "ext:NAME" for an extension.
     """
     return PatternSource(templates, compile_template, columns, outside)
 
@@ -52,7 +52,7 @@ def outside(n: int) -> str:
 
 
 def read_templates(text: str) -> list[str]:
-    """The templates of a file. RAISES (ValueError): CRF856 for a line that is not a template."""
+    """Read the templates of a file. RAISES (ValueError): CRF856 for a line that is not a template."""
     lines = [line for line in template_lines(text) if not line.startswith("#")]
     for line in lines:
         compile_template(line)
@@ -131,10 +131,10 @@ def _read_binary(data: bytes, source: str) -> ForeignModel:
 
 
 def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]]:
-    """All keys of a double array, and their values.
+    """List all keys of a double array, and their values.
 
-    A unit whose base is b continues with the byte c at the unit ``b + c + 1``, if the check of that is b. At the unit b itself, a
-    key ends, whose value is -1 - base.
+    A unit with base b continues with byte c at the unit ``b + c + 1`` if the check of that unit is b. At the unit b itself a key
+    ends; its value is -1 minus that unit's base.
     """
     base, check = units["base"].astype(np.int64), units["check"].astype(np.int64)
     if not len(units):
@@ -143,7 +143,7 @@ def _paths(octets: Octets, units: NDArray) -> tuple[list[str], NDArray[np.int64]
     of = np.argsort(check, kind="stable")
     of = of[(step[of] >= 0) & (step[of] <= 256)]
     parents = check[of]
-    names, ids, left = [], [], 64 * len(octets)  # in bytes, so that a broken array takes no endless memory
+    names, ids, left = [], [], 64 * len(octets)  # limit in bytes, so that a broken array can't fill the memory
     seen = np.zeros(len(units), dtype=bool)
     path, waiting = bytearray(), [(int(base[0]), 0)]
     while waiting:

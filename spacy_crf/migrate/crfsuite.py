@@ -1,7 +1,7 @@
-"""Read and write models of CRFsuite (python-crfsuite, sklearn-crfsuite).
+"""Reads and writes models of CRFsuite (python-crfsuite, sklearn-crfsuite).
 
-A file has a header and chunks: features with weights, labels, attributes, and lists of the features that each label and attribute
-has. Labels and attributes are constant databases: hash tables find the number of a text, and a list the text of a number.
+A file has a header and chunks: features with weights, labels, attributes, and the list of features for each label and attribute.
+Labels and attributes are constant databases: hash tables map texts to numbers, and a list maps numbers to texts.
 """
 
 import struct
@@ -18,13 +18,13 @@ from .foreign import ForeignModel, Octets, Weighted, as_text
 MAGIC = b"lCRF"
 _HEADER = struct.Struct("<4sI4s9I")
 _VERSION = 100
-_CHUNK = struct.Struct("<4sII")  # its name, its size, how many
+_CHUNK = struct.Struct("<4sII")  # name, size, number of entries
 _FEATURE = np.dtype([("type", "<u4"), ("source", "<u4"), ("target", "<u4"), ("weight", "<f8")])
 _STATE, _TRANSITION = 0, 1
-_DATABASE = struct.Struct("<4s5I")  # name, size, flags, order of bytes, how many texts, where the list of them is
+_DATABASE = struct.Struct("<4s5I")  # name, size, flags, byte order, number of texts, place of their list
 _ORDER = 0x62445371
 _TABLES = 256
-_TEXT = struct.Struct("<II")  # its number and its length, with a 0 behind it
+_TEXT = struct.Struct("<II")  # number and length of a text, including a final 0
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -74,7 +74,7 @@ def _read_features(octets: Octets, at: int) -> NDArray:
 
 
 def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
-    """The texts of a database in the order of their numbers."""
+    """Read the texts of a database in the order of their numbers."""
     name, _, _, order, size, list_at = octets.fields(_DATABASE.format, at, what)
     if name != b"CQDB" or order != _ORDER:
         reason = "this is no database of texts, or one of a machine with another order of bytes"
@@ -95,7 +95,7 @@ def _read_texts(octets: Octets, at: int, n: int, what: str) -> list[str]:
 
 
 def write_crfsuite(model: ForeignModel, path: Path) -> None:
-    """Write a model for CRFsuite, without weights that are 0, as CRFsuite itself does."""
+    """Write a model for CRFsuite. Leaves out weights that are 0, as CRFsuite itself does."""
     states, transitions = model.states, model.transitions
     kept = states.weights != 0
     used, rows = np.unique(states.rows[kept], return_inverse=True)
@@ -123,18 +123,18 @@ def _padded(chunk: bytes) -> bytes:
 
 
 def _starts(chunks: Sequence[bytes]) -> list[int]:
-    """Where each chunk begins in the file, and where the next one would."""
+    """The first byte of each chunk in the file, and the byte behind the last chunk."""
     return [_HEADER.size, *(_HEADER.size + np.cumsum([len(_padded(chunk)) for chunk in chunks])).tolist()]
 
 
 def _listed(of: NDArray[np.int64], first: int, n: int) -> list[NDArray[np.int64]]:
-    """For each of `n` sources the numbers of its features, which count from `first` on."""
+    """For each of `n` sources, the numbers of its features, counted from `first` on."""
     order = np.argsort(of, kind="stable")
     return np.split(first + order, np.searchsorted(of[order], np.arange(1, n))) if n else []
 
 
 def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used: int) -> bytes:
-    """The chunk with the features of each label or attribute. at (int): Where the chunk begins."""
+    """Make the chunk with the features of each label or attribute. at (int): First byte of the chunk."""
     data = [np.append(len(numbers), numbers).astype("<u4").tobytes() for numbers in lists[:n_used]]
     begin = at + _CHUNK.size + 4 * len(lists)
     offsets = np.zeros(len(lists), dtype="<u4")
@@ -144,7 +144,7 @@ def _references(name: bytes, lists: list[NDArray[np.int64]], at: int, *, n_used:
 
 
 def _texts(texts: Sequence[str]) -> bytes:
-    """A database of texts. Half of the places in its hash tables are free."""
+    """Make a database of texts. Half of the places in its hash tables are free."""
     begin = _DATABASE.size + 8 * _TABLES
     entries, tables = [], [[] for _ in range(_TABLES)]
     at = begin
@@ -176,10 +176,10 @@ def _buckets(table: list[tuple[int, int]]) -> bytes:
 
 
 def _jenkins(octets: bytes) -> int:
-    """Bob Jenkins' hash for look-ups (lookup3.c, 2006) of one sequence of bytes, with the initial value 0."""
+    """Compute Bob Jenkins' hash for look-ups (lookup3.c, 2006) of a sequence of bytes, with the initial value 0."""
     most = 0xFFFFFFFF
     a = b = c = (0xDEADBEEF + len(octets)) & most
-    last = (len(octets) - 1) // 12 * 12  # where the last block begins
+    last = (len(octets) - 1) // 12 * 12  # beginning of the last block
     words = struct.unpack(f"<{last // 4 + 3}I", octets + bytes(last + 12 - len(octets)))
     for n in range(0, len(words) - 3, 3):
         a, b, c = (a + words[n]) & most, (b + words[n + 1]) & most, (c + words[n + 2]) & most

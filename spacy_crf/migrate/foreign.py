@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from ..errors import Errors
 
-MOST_LABELS = 4096  # a table of their pairs has to fit into the memory
+MOST_LABELS = 4096  # a table of label pairs has to fit into memory
 
 
 @dataclass
 class Weighted:
-    """F features by their names, and W weights.
+    """F named features, and W weights.
 
-    names (list[str]): F names.
+    names (list[str]): Names of the F features.
     rows (int64[W]): The feature of each weight.
     columns (int64[W]): The label of each weight, or its pair of labels as ``before * S + label``.
     weights (float64[W])
@@ -37,11 +37,11 @@ class ForeignModel:
     """A first-order linear chain.
 
     program (str): The program that trained it.
-    labels (list[str]): S labels.
-    states (Weighted): Features of a token that weigh its label.
-    transitions (float64[S, S]): Weights of a label (row) and the next label (column).
-    pairs (Weighted): Features of a token that weigh its label together with the label before.
-    templates (list[str]): The lines that make the names of features, if the file of the model has them.
+    labels (list[str]): The S labels.
+    states (Weighted): Features of a token with weights for its label.
+    transitions (float64[S, S]): Weights for a label (row) and the next label (column).
+    pairs (Weighted): Features of a token with weights for the pair of the previous label and its label.
+    templates (list[str]): The lines that make the feature names, if the model's file has them.
     """
 
     program: str
@@ -53,15 +53,15 @@ class ForeignModel:
 
     @property
     def n_weights(self) -> int:
-        """How many weights are not 0."""
+        """Number of weights other than 0."""
         parts = (self.states.weights, self.transitions, self.pairs.weights)
         return int(sum(np.count_nonzero(weights) for weights in parts))
 
 
 class Octets:
-    """The bytes of a file that may hold anything: nothing beyond its end is read, and no more memory is taken than it has bytes.
+    """The bytes of an untrusted file: reading never goes beyond the end, and never allocates more memory than the file has bytes.
 
-    source (str): Name of the file, for messages. kind (str): What the file should hold, for messages.
+    source (str): Name of the file, for messages. kind (str): Expected contents of the file, for messages.
     """
 
     def __init__(self, data: bytes, source: str, kind: str):
@@ -73,42 +73,42 @@ class Octets:
         return len(self._data)
 
     def refuse(self, place: str, reason: str) -> NoReturn:
-        """RAISES (ValueError): CRF854."""
+        """Refuse the file. RAISES (ValueError): CRF854."""
         raise ValueError(Errors.CRF854.format(source=self.source, kind=self._kind, place=place, reason=reason))
 
     def part(self, at: int, size: int, what: str) -> bytes:
-        """The `size` bytes from a place on. RAISES (ValueError): CRF854 if the file ends before."""
+        """Read `size` bytes from a place on. RAISES (ValueError): CRF854 if the file ends before."""
         if at < 0 or size < 0 or at + size > len(self._data):
             self.refuse(f"{what}, byte {at}", f"{size} bytes are needed, and the file has {len(self._data)}")
         return self._data[at : at + size]
 
     def check_labels(self, labels: list[str]) -> None:
-        """RAISES (ValueError): CRF854 if there are no labels or too many, or one stands twice."""
+        """Check the labels. RAISES (ValueError): CRF854 if there are no labels, too many, or duplicates."""
         if not 0 < len(set(labels)) == len(labels) <= MOST_LABELS:
             reason = f"there are {len(labels)}, {len(set(labels))} different ones, of at most {MOST_LABELS}"
             self.refuse("the labels", reason)
 
     def check_last_line(self) -> None:
-        """RAISES (ValueError): CRF854 if the last line of a text has no end: half of a number is a number too."""
+        """Check that the last line is complete, since half of a number is a number too. RAISES (ValueError): CRF854."""
         if not self._data.endswith(b"\n"):
             self.refuse("the last line", "it does not end: the file is cut off")
 
     def fields(self, form: str, at: int, what: str) -> tuple[Any, ...]:
-        """The numbers that `struct` reads from a place on, by a format of it."""
+        """Read numbers from a place on, by a format of `struct`."""
         return struct.unpack(form, self.part(at, struct.calcsize(form), what))
 
     def numbers(self, at: int, dtype: Any, n: int, what: str) -> NDArray:
-        """An array of `n` numbers or records from a place on."""
+        """Read an array of `n` numbers or records from a place on."""
         return np.frombuffer(self.part(at, n * np.dtype(dtype).itemsize, what), dtype=dtype)
 
     def find(self, octets: bytes, begin: int, end: int | None = None) -> int:
-        """The first place of these bytes; the end of the file if it does not have them."""
+        """Find the first place of some bytes; the end of the file if it does not contain them."""
         at = self._data.find(octets, begin, len(self._data) if end is None else end)
         return len(self._data) if at < 0 else at
 
 
-# Programs without Unicode cut characters into bytes that are not UTF-8. A character for private use stands for each such byte, so
-# that different bytes make different texts.
+# Programs without Unicode split characters into bytes that are not UTF-8. Each such byte is decoded as a character for private
+# use, so that different bytes make different texts.
 _PRIVATE = {0xDC00 + byte: 0xF700 + byte for byte in range(0x80, 0x100)}
 _BYTES = {private: escaped for escaped, private in _PRIVATE.items()}
 

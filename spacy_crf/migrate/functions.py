@@ -1,8 +1,8 @@
-"""Functions that make the features of imported models from columns of words: users' own ones, and lines of CRF++'s templates and
-Wapiti's patterns, which are texts with places for words.
+"""Functions that make the features of imported models from the columns of words: users' own functions, and the lines of CRF++'s
+templates and Wapiti's patterns, which are texts with places for words.
 
-Loading a pipeline must not run code that its config names by a path. So an imported model names a registered function, and a file
-beside the model, which users read and give to commands with ``--code``, registers the function.
+Loading a pipeline must not run code that its config names by a path. So the config of an imported model names a registered
+function, and a file beside the model registers the function; users can read that file and pass it to commands with ``--code``.
 """
 
 import importlib
@@ -42,7 +42,7 @@ class Columns:
         self._getters = [_getter(name) for name in names]
 
     def read(self, doc: Doc) -> list[list[list[str]]]:
-        """The columns of each sequence of a Doc. Sequences begin at known sentence starts, as those of the component do."""
+        """Read the columns of each sequence of a Doc. Sequences begin at known sentence starts, as in the component."""
         columns = [[get(token) for token in doc] for get in self._getters]
         bounds = [0, *(token.i for token in doc if token.i and token.is_sent_start), len(doc)] if len(doc) else []
         return [[column[b:e] for column in columns] for b, e in pairwise(bounds)]
@@ -83,7 +83,7 @@ register_features("{name}", {function}, columns={columns})
 
 
 class WordFunction:
-    """Makes a function of Docs of a function of sentences, such as users of sklearn-crfsuite write.
+    """Turns a function of sentences, such as users of sklearn-crfsuite write, into a function of Docs.
 
     function (Callable): Takes a list of words, or of tuples if there are several columns; returns a dict of features for each.
     columns (Sequence[str]): The columns of a word: attributes of tokens, or extensions as ``ext:NAME``.
@@ -108,7 +108,7 @@ class WordFunction:
 def register_features(name: str, function: Callable, *, columns: Sequence[str] = ()) -> None:
     """Register a function, so that pipelines imported with it can be loaded.
 
-    name (str): Name of the function in their configs.
+    name (str): Name of the function in the configs of these pipelines.
     columns (Sequence[str]): The function takes a list of words, or of tuples of these columns; without columns it takes a Doc.
     """
     source = WordFunction(function, columns) if columns else function
@@ -131,7 +131,7 @@ def find_function(path: str) -> tuple[str, Callable]:
 
 
 def write_registration(folder: Path, path: str, columns: Sequence[str]) -> Path:
-    """Write the file that registers the function of a path. RETURNS (Path): The file."""
+    """Write a file that registers the function that a path names. RETURNS (Path): The file."""
     module, _, function = path.partition(":")
     text = _FILE.format(module=module, function=function, name=f"{module}.{function}", columns=list(columns))
     target = folder / FILE_NAME
@@ -143,29 +143,29 @@ def write_registration(folder: Path, path: str, columns: Sequence[str]) -> Path:
 
 
 class PatternPlace(NamedTuple):
-    """A place in a pattern, which the word of a column fills."""
+    """A place in a pattern, filled by the text of a column."""
 
     column: int
     offset: int  # from the anchor
     anchor: str = "token"  # or "start": the first token of the sentence, or "end": the place behind its last token
-    change: Optional[Callable[[str], str]] = None  # makes the text that fills the place of the word
+    change: Optional[Callable[[str], str]] = None  # turns the text of the column into the text for the place
 
 
 class Pattern(NamedTuple):
-    """A line that makes names of features."""
+    """A line that makes feature names."""
 
     form: str  # with %s for each place
     places: tuple[PatternPlace, ...]
 
 
 class PatternSource:
-    """Makes the names of features as the other program does: a source for ``fn:NAME[0]``.
+    """Makes the same feature names as the other program: a source for ``fn:NAME[0]``.
 
-    lines (Sequence[str]): Lines as configs keep them. Each makes one name at each token.
-    compile_line (Callable[[str], Pattern]): Compiles a line as the program writes it.
-    columns (Sequence[str]): Attributes of tokens that the columns are.
-    outside (Callable[[int], str]): The text of positions outside a sequence, at -1, -2 … before and +1, +2 … behind it.
-    RAISES (ValueError): CRF864 if a line reads more columns.
+    lines (Sequence[str]): Lines, escaped as in configs. Each line makes one name at each token.
+    compile_line (Callable[[str], Pattern]): Compiles an unescaped line.
+    columns (Sequence[str]): Attributes of tokens in the columns.
+    outside (Callable[[int], str]): Returns the text of positions outside a sequence, at -1, -2 … before and +1, +2 … behind it.
+    RAISES (ValueError): CRF864 if a line reads a column that does not exist.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class PatternSource:
         return [row for columns in self._columns.read(doc) for row in self._rows(columns)]
 
     def _rows(self, columns: list[list[str]]) -> list[list[str]]:
-        """The names at the tokens of one sequence. A pattern makes all of its names at once: a third of the time."""
+        """Make the names at the tokens of one sequence. Each pattern makes all of its names at once, in a third of the time."""
         size = len(columns[0]) if columns else 0
         padded = [[*self._before, *column, *self._behind] for column in columns]
         names = []
@@ -251,14 +251,14 @@ def assemble(
     patterns: list[str],
     constants: set[str],
 ) -> ForeignModel:
-    """Make a model of weights that are numbered from 0 on.
+    """Make a model from weights that are numbered from 0 on.
 
-    names (list[str]): F features.
-    blocks (tuple[int64[F], int64[F]]): For each feature the number of its first weight by label, and of its first weight by pair
-        of labels; -1 if it has none.
-    ids (int64[W]), weights (float64[W]): Numbers and values of the weights that are not 0.
-    patterns (list[str]): Lines as the program writes them.
-    constants (set[str]): Features of pairs that every token but the first has: their weights are transitions.
+    names (list[str]): Names of the F features.
+    blocks (tuple[int64[F], int64[F]]): For each feature, the number of its first weight for a label, and of its first weight for
+        a pair of labels; -1 if it has none.
+    ids (int64[W]), weights (float64[W]): Numbers and values of the weights other than 0.
+    patterns (list[str]): Lines in the program's own syntax.
+    constants (set[str]): Features of pairs at every token except the first; their weights are transitions.
     """
     size = len(labels)
     states = Weighted(names, *_in_blocks(blocks[0], size, ids, weights))
@@ -272,7 +272,7 @@ def assemble(
 def _in_blocks(
     starts: NDArray[np.int64], size: int, ids: NDArray[np.int64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The weights that are in some blocks of a size.
+    """Find the weights in blocks of equal size.
 
     RETURNS (int64[V], int64[V], float64[V]): Feature, place in the block, and value of each.
     """
@@ -285,5 +285,5 @@ def _in_blocks(
 
 
 def template_lines(text: str) -> list[str]:
-    """The lines of a file of templates, without empty ones."""
+    """The lines of a file of templates, except empty lines."""
     return [line for line in re.split(r"\r?\n", text) if line.strip()]

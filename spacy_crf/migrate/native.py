@@ -1,9 +1,9 @@
-"""Native templates in place of CRF++'s templates and Wapiti's patterns, for lines that only fill in the words of columns.
+"""Native templates in place of CRF++'s templates and Wapiti's patterns, for lines that only insert the words of columns.
 
-A foreign feature is a text, ``U05:the/dog``. A native feature is a template, ``orth[-1]|orth[0]``, with values. The lines of a
-model may make the same text in several ways: if a word contains the separator, if two lines share a name, or if a line stands
-twice. The native feature of each way gets the weight of the text. So the native features of a token have the same sum of weights
-as its foreign ones, whatever its words are. Positions outside a sequence have the texts of the foreign program.
+A foreign feature is a text such as ``U05:the/dog``. A native feature is a template such as ``orth[-1]|orth[0]``, with values. The
+lines of a model may make the same text in several ways: if a word contains the separator, if two lines share a name, or if a line
+occurs twice. The native feature of each way gets the weight of the text. So the native features of a token have the same sum of
+weights as its foreign features, for all words. Positions outside a sequence have the texts of the foreign program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from . import crfpp, wapiti
 from .foreign import ForeignModel, Weighted
 from .functions import TEXTS, Pattern
 
-_MOST_WAYS = 4  # to make a name, on average over at least 100 names
+_MOST_WAYS = 4  # largest mean number of ways to make a name, over at least 100 names
 
 _PROGRAMS: dict[str, tuple[Callable[[str], Pattern], Callable[[int], str]]] = {
     "crfpp": (crfpp.compile_template, crfpp.outside),
@@ -31,13 +31,13 @@ class Use(NamedTuple):
 
     template: str
     values: tuple[str, ...]
-    row: int  # of the foreign feature
+    row: int  # row of the foreign feature
 
 
 class NativeLines(NamedTuple):
     """Native templates in place of the lines that make features of labels, or of pairs of labels."""
 
-    templates: list[str]  # native, each once
+    templates: list[str]  # native templates, each once
     uses: list[Use]
     replayed: list[tuple[str, str]]  # lines that no native template can replace, each with the reason
     heads: tuple[str, ...]  # beginnings of the names that replayed lines make
@@ -69,7 +69,7 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     """Find native templates for the lines of a model of CRF++ or Wapiti.
 
     of_labels (Sequence[str]), of_pairs (Sequence[str]): Lines of features of labels, and of features of pairs of labels.
-    columns (Sequence[str]): Attributes of tokens that the columns are; at least as many as the lines read.
+    columns (Sequence[str]): Attributes of tokens in the columns; at least as many as the lines read.
     """
     compile_line, outside = _PROGRAMS[model.program]
     found = [
@@ -112,7 +112,7 @@ def _native_lines(lines: Sequence[tuple[str, Pattern]], weighted: Weighted, colu
 
 
 def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
-    """Why no native template can replace a pattern; None if one can."""
+    """The reason why no native template can replace a pattern; None if one can."""
     for column, offset, anchor, change in pattern.places:
         if anchor != "token":
             return "it reads a position that is counted from an end of the sentence"
@@ -126,10 +126,10 @@ def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
 
 
 def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All tuples of values that make a name when they are put between the literals.
+    """Yield all tuples of values that make a name when they are inserted between the literals.
 
-    literals (Sequence[str]): The texts before each value, and the text behind the last value. A single literal is the whole name,
-        whose only value is that of a bias.
+    literals (Sequence[str]): The text before each value, and the text behind the last value. A single literal is the whole name;
+        its only value is that of a bias.
     """
     first, *others = literals
     if name.startswith(first) and name.endswith(literals[-1]):
@@ -140,7 +140,7 @@ def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]
 
 
 def _cuts(text: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All tuples of values that make a text. literals (Sequence[str]): The text behind each value."""
+    """Yield all tuples of values that make a text. literals (Sequence[str]): The text behind each value."""
     latest = [len(text) - len(literals[-1]) if text.endswith(literals[-1]) else -1]
     # The last place of each that leaves room for those behind it: no way is begun in vain
     for literal in literals[-2::-1]:

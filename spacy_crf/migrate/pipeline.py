@@ -1,4 +1,4 @@
-"""Make a pipeline with a `crf_tagger` of the weights of another program, and export the weights of such a component."""
+"""Makes a pipeline with a `crf_tagger` from the weights of another program, and exports the weights of components."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
@@ -36,9 +36,9 @@ def build_pipeline(
 ) -> Language:
     """Make a pipeline whose component gives the same labels as the other program.
 
-    functions (dict[str, dict]): Blocks of registered functions that make the names of features, by SOURCE and PAIRS.
-    attribute (str): The attribute of tokens that gets the labels.
-    reads (Sequence[str]): Attributes that the functions read. If one of them gets the labels, the labels overwrite it.
+    functions (dict[str, dict]): Blocks of registered functions that make the feature names, by SOURCE and PAIRS.
+    attribute (str): The attribute of tokens that receives the labels.
+    reads (Sequence[str]): Attributes that the functions read. If `attribute` is one of them, the labels overwrite it.
     native (Native): Native templates in place of the functions.
     """
     replayed = {name: [f"fn:{name}[0]"] if name in functions else [] for name in (SOURCE, PAIRS)}
@@ -77,7 +77,7 @@ def _set_weights(tagger: CRFTagger, model: ForeignModel, native: Native) -> None
 
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
-    """The weights that are not 0. A native feature that stands for several foreign ones gets the sum of their weights."""
+    """Make a table of the weights other than 0. A native feature that stands for several foreign ones gets their sum."""
     kept = np.flatnonzero(weighted.weights != 0)
     kept = kept[np.argsort(weighted.rows[kept], kind="stable")]
     by_row = weighted.rows[kept]
@@ -99,7 +99,7 @@ def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int)
 
 
 def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureIndex:
-    """An index of features. features (list[tuple[str, tuple[str, ...]]]): The template and the values of each."""
+    """Make an index of features. features (list[tuple[str, tuple[str, ...]]]): The template and the values of each feature."""
     numbers: dict[str, int] = {}
     template_of = np.array([numbers.setdefault(name, len(numbers)) for name, _ in features], dtype=np.int32)
     keys = np.zeros(len(features), dtype=np.uint64)
@@ -119,7 +119,7 @@ def _index(features: list[tuple[str, tuple[str, ...]]], source: str) -> FeatureI
 
 
 def _value(attribute: str, text: str, source: str) -> int:
-    """The number that a part of a template reads from a token whose attribute is a text."""
+    """The number that a part of a template reads from a token whose attribute has a text as its value."""
     if attribute == "bias":
         return int(text)
     return hash_item(source, text) if attribute.startswith("fn:") else get_string_id(text)
@@ -128,14 +128,14 @@ def _value(attribute: str, text: str, source: str) -> int:
 # ---------------------------------------------------------------------------------------------------------- export
 
 
-_FORBIDDEN = -1e4  # exp of which is 0
+_FORBIDDEN = -1e4  # exp(_FORBIDDEN) is 0
 _WITHOUT_PAIRS = "Train it with transitions = [] in [components.{name}.model.emissions.features]"
 _WITHOUT_RULES = "Remove the block [components.{name}.constraints] from the config of the pipeline"
 
 
 def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     """Export the weights of a component for another program. Features keep their native names. A transition that the tag scheme
-    forbids gets a weight so low that no other weights make up for it.
+    forbids gets a weight so low that no other weights can compensate it.
 
     RAISES (ValueError): CRF710 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
     """
@@ -173,10 +173,10 @@ def _plain_names(index: FeatureIndex) -> list[str]:
 
 
 def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = None) -> list[list[dict[str, float]]]:
-    """Features of tokens by name, as input for the program that a component was exported to.
+    """Compute the named features of tokens, as input for the program to which a component was exported.
 
-    docs (Iterable[Doc]): Annotated by the components in front of it.
-    RETURNS (list[list[dict[str, float]]]): For each sentence the features of its tokens.
+    docs (Iterable[Doc]): Docs with the annotation of the components in front of it.
+    RETURNS (list[list[dict[str, float]]]): For each sentence, the features of its tokens.
     """
     tagger = _exported(nlp, component)
     [emissions] = tagger.model.layers
@@ -199,7 +199,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
 
 
 def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
-    """The component to export. RAISES (ValueError): CRF710 if no component can be exported."""
+    """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
     found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
         wanted = "whose model CRFsuite can hold: a trained linear chain on sparse features alone, not on hashed ones"

@@ -1,4 +1,4 @@
-"""Models of Wapiti (linear chains), and the features that its patterns make of columns."""
+"""Reads models of Wapiti (linear chains), and makes features from columns by its patterns."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _MOST_ITEMS = 100
 
 
 class Expression:
-    """A regular expression of Wapiti, over bytes. Letters are those of ASCII.
+    """A regular expression of Wapiti, over bytes, with ASCII letters.
 
     An item is ``.``, a byte, or ``\\`` and the letter of a class (a capital letter for all bytes outside the class). ``*``
     repeats an item as few times as possible, ``?`` makes it optional, ``^`` and ``$`` stand for the ends. An expression has at
@@ -70,8 +70,8 @@ class Expression:
             at += width + (kind != _ONCE)
 
     def find(self, octets: bytes) -> tuple[int, int] | None:
-        """The first match: where it begins, and its length as Wapiti counts it. That may be too long: Wapiti does not subtract
-        the bytes that a failed try has counted."""
+        """Find the first match. RETURNS (int, int): Its place, and its length as Wapiti counts it. That length may be too large,
+        since Wapiti does not subtract the bytes that a failed attempt has counted."""
         failed: dict[tuple[int, int], int] = {}
         for begin in range(1 if self._is_anchored else len(octets) + 1):
             length = [0]
@@ -83,8 +83,8 @@ class Expression:
         """Whether the items from number `n` on match at a position.
 
         length (list[int]): A single number, the bytes counted so far.
-        failed (dict[tuple[int, int], int]): By item and position, the bytes that a failed try has counted. No try is made twice:
-            otherwise the time would double with each item.
+        failed (dict[tuple[int, int], int]): By item and position, the bytes that a failed attempt has counted. No attempt is
+            repeated; otherwise the time would double with each item.
         """
         if n == len(self._items):
             return True
@@ -133,7 +133,7 @@ def _bytes_of(what: bytes) -> frozenset[int]:
 
 
 class _Command(dict[str, str]):
-    """Applies a command to words, and remembers the results: tests and matches take long, and most words come again."""
+    """Applies a command to words, and caches the results: tests and matches are slow, and most words occur again."""
 
     def __init__(self, command: str, expression: str | None):
         super().__init__()
@@ -154,11 +154,11 @@ class _Command(dict[str, str]):
         return self._lowered(as_text(octets[begin : begin + length]))
 
     def _lowered(self, text: str) -> str:
-        return as_text(as_octets(text).lower()) if self._lowers else text  # bytes: ASCII alone
+        return as_text(as_octets(text).lower()) if self._lowers else text  # as bytes, so that only ASCII changes
 
 
 def compile_pattern(line: str) -> Pattern:
-    """Compile a line of a file of patterns. RAISES (ValueError): CRF856 if it is not a pattern, or one that can't be followed."""
+    """Compile a line of a file of patterns. RAISES (ValueError): CRF856 if the line is not a pattern, or not supported."""
     known = '%x[offset,column], %t[offset,column,"…"] or %m[offset,column,"…"]'
     form, places = compile_form(line, _COMMAND, lambda match: _place(line, match), known)
     if form[:1].lower() not in ("u", "b", "*"):
@@ -184,10 +184,10 @@ def _place(line: str, match: "re.Match[str]") -> PatternPlace:
 
 
 def wapiti_features(patterns: Sequence[str], columns: Sequence[str]) -> PatternSource:
-    """Names of features as Wapiti's patterns make them (``spacy_crf.wapiti_features.v1``).
+    """A source of feature names made by Wapiti's patterns (``spacy_crf.wapiti_features.v1``).
 
     patterns (List[str]): Patterns such as '*:suffix=%m[0,0,".?.?%24"]'. Write a dollar as %24.
-    columns (List[str]): Attributes of tokens that the columns are, such as ["orth", "tag"], or "ext:NAME" for an extension.
+    columns (List[str]): Attributes of tokens in the columns, such as ["orth", "tag"], or "ext:NAME" for an extension.
     """
     return PatternSource(patterns, compile_pattern, columns, outside)
 
@@ -199,7 +199,7 @@ def outside(n: int) -> str:
 
 
 def read_patterns(text: str) -> list[str]:
-    """The patterns of a file. RAISES (ValueError): CRF856 for a line that is not a pattern."""
+    """Read the patterns of a file. RAISES (ValueError): CRF856 for a line that is not a pattern."""
     lines = [*filter(None, (line.split("#")[0].rstrip() for line in template_lines(text)))]
     for line in lines:
         compile_pattern(line)
@@ -223,7 +223,7 @@ class _Lines(Octets):
         return match.groups() if match else self.refuse_here(f"{what} is expected, not {line[:40]!r}")
 
     def line(self) -> bytes:
-        """The next line; empty behind the last line."""
+        """Read the next line; empty after the last line."""
         end = self.find(b"\n", self.at)
         line = self.part(self.at, end - self.at, "a line")
         self.at = min(end + 1, len(self))

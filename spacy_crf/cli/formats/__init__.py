@@ -1,5 +1,5 @@
-"""Annotated texts in the formats of annotation tools, shared tasks and spaCy. A format is a row of the table: a function that
-says whether a file has the format, and a function that reads Docs from such a file."""
+"""Reads annotated texts in the formats of annotation tools, shared tasks and spaCy. Each format is a row of a table: a function
+that recognizes files of the format, and a function that reads Docs from them."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +13,7 @@ from . import brat, columns, conllu, label_studio, spacy_files, table, texts
 from .annotation import check_doc
 from .source import ReadSettings, Report, Source
 
-_LONG = 5_000  # tokens: a longer document is probably several
+_LONG = 5_000  # tokens: a longer document probably consists of several
 
 
 class Format(NamedTuple):
@@ -22,7 +22,7 @@ class Format(NamedTuple):
     read: Callable[[Source, Language, ReadSettings, Report], Iterator[Doc]]
 
 
-# A file is read in the first format whose `sniff` says yes. All JSON has one of those up to "texts"
+# A file has the first format whose `sniff` recognizes it. Every JSON file has one of the formats up to "texts"
 FORMATS = {
     "spacy": Format("a .spacy file", spacy_files.sniff_docbin, spacy_files.read_docbin),
     "brat": Format("brat's standoff", brat.sniff, brat.read),
@@ -48,9 +48,9 @@ FORMATS = {
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read the Docs of a file, one by one.
 
-    report (Report): Collects what was read and what could not be used.
-    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF708 or CRF708 if
-        there are no texts, CRF865 if nothing is annotated in a file that has keys or columns for annotation.
+    report (Report): Collects counts of the contents, and annotation that could not be used.
+    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF708 if there are
+        no texts, CRF865 if a file with keys or columns for annotation has no annotation.
     """
     report.format = settings.format or sniff(source)
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
@@ -76,7 +76,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def sniff(source: Source) -> str:
-    """The name of a file's format."""
+    """Detect the format of a file. RETURNS (str): Name of the format."""
     return next(name for name, format_ in FORMATS.items() if format_.sniff(source))
 
 

@@ -1,4 +1,4 @@
-"""How tools annotate texts, by spans of characters and by labels of whole texts, and how Docs are made of that."""
+"""Makes Docs from the annotation of tools: spans of characters, and labels of whole texts."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, Optional
@@ -26,8 +26,8 @@ class Span(NamedTuple):
 def parse_span(span: Any, text: str, place: str) -> Span:
     """Parse a span: ``[start, end, label]``, or an object with these under any of the keys that tools use.
 
-    text (str): The text that the span is in. place (str): Where the span stands, for messages.
-    RAISES (ValueError): CRF701 if the value is not a span of the text; CRF871 if the span has other words than the text.
+    text (str): The text that contains the span. place (str): Place of the span in the file, for messages.
+    RAISES (ValueError): CRF701 if the value is not a span of the text; CRF871 if the span's words differ from the text.
     """
     words: Any = None
     if isinstance(span, list) and len(span) == 3:
@@ -72,13 +72,13 @@ def holds_annotation(value: Any) -> bool:
 
 
 def check_length(text: str, nlp: Language, place: str) -> None:
-    """RAISES (ValueError): CRF878 if a text is too long for a pipeline."""
+    """Check the length of a text. RAISES (ValueError): CRF878 if it is too long for a pipeline."""
     if len(text) > nlp.max_length:
         raise ValueError(Errors.CRF878.format(place=place, n=len(text), most=nlp.max_length))
 
 
 def check_doc(doc: Doc, nlp: Language, place: str) -> None:
-    """RAISES (ValueError): CRF878 if the text of a Doc is too long for a pipeline, and spaCy will tokenize it again."""
+    """Check a Doc that spaCy will tokenize again. RAISES (ValueError): CRF878 if its text is too long for the pipeline."""
     if len(doc) and not doc.has_unknown_spaces and doc[-1].idx + len(doc[-1]) > nlp.max_length:
         check_length(doc.text, nlp, place)
 
@@ -123,11 +123,11 @@ def make_doc(
         entity = doc.char_span(span.start, span.end, label=span.label)
         if entity is None:
             report.misaligned.append(f"{place}, {span.named_in(text)}")
-            # char_span gives None for a space between tokens
+            # char_span returns None for a space between tokens
             cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
         else:
             entities.append(entity)
-    # If an entity covers a token that a misaligned span cuts, the entity decides
+    # If an entity covers a token of a misaligned span, the entity takes precedence
     taken = {token.i for entity in entities for token in entity}
     unknown = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
     doc.set_ents(entities, missing=unknown, default="outside")
@@ -135,7 +135,7 @@ def make_doc(
 
 
 def _without_overlaps(spans: list[Span], text: str, place: str, settings: ReadSettings, report: Report) -> list[Span]:
-    """The spans in their order, and of overlapping ones the longest.
+    """Sort spans, and keep only the longest of overlapping ones.
 
     RAISES (ValueError): CRF702 for overlapping spans, if the settings refuse them.
     """
@@ -160,13 +160,13 @@ Labels = Optional[list[str] | dict[str, float]]
 
 
 class TextLabels:
-    """The labels of all texts of a file. In ``doc.cats``, a text with labels gets 0 for all other labels, as spaCy expects.
+    """Collects the labels of a file's texts. In ``doc.cats``, a text with labels gets 0 for all other labels, as in spaCy.
 
     is_exclusive (bool): Whether each text has at most one label. If so, a text without labels is not annotated.
     """
 
     def __init__(self) -> None:
-        self.names: dict[str, None] = {}  # in order
+        self.names: dict[str, None] = {}  # labels in order of occurrence
         self.is_exclusive = True
 
     def add(self, labels: Labels) -> None:
@@ -175,7 +175,7 @@ class TextLabels:
         self.is_exclusive &= len({*has}) < 2
 
     def cats(self, labels: Labels, place: str, report: Report) -> dict[str, float]:
-        """The ``doc.cats`` of a text with some labels. A table is taken as it is."""
+        """Make ``doc.cats`` from the labels of a text. A table stays unchanged."""
         if isinstance(labels, dict) or not self.names:
             return labels or {}
         if labels is None or (self.is_exclusive and not labels):
@@ -189,7 +189,7 @@ def is_label(value: Any) -> bool:
 
 
 def is_labels(value: Any) -> bool:
-    """Whether a value is a label or a list of labels, and not spans."""
+    """Whether a value is a label or a list of labels rather than spans."""
     is_list = isinstance(value, list) and bool(value) and all(map(is_label, value))
     return is_label(value) or (is_list and not holds_annotation(value))
 
@@ -215,7 +215,7 @@ def parse_labels(value: Any, place: str, names: Collection[str] = ()) -> Labels:
 
 
 def named(number: int, names: Collection[str], place: str) -> str:
-    """The name of a label or tag that is a number. RAISES (ValueError): CRF870 if it has none."""
+    """Look up the name of a label or tag given by number. RAISES (ValueError): CRF870 if the number has no name."""
     if not 0 <= number < len(names):
         raise ValueError(Errors.CRF870.format(place=place, tag=shown(number), n=len(names)))
     return list(names)[number]

@@ -1,4 +1,4 @@
-"""brat's standoff: a text in one file, and its annotation in a file ``.ann`` beside it."""
+"""Reads brat's standoff format: a text in one file, and its annotation in a file ``.ann`` beside it."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from .annotation import Span, make_doc, parse_span
 from .source import ReadSettings, Report, Source, unreadable
 
 SUFFIX = ".ann"
-_DIGITS = 18  # of an offset: more than the length of any text has
+_DIGITS = 18  # largest number of digits of an offset: more than the length of any text has
 # The kind of a line, by the first letter of its identifier
 _KINDS = {"T": "spans", "R": "relations", "*": "relations", "E": "events", "A": "attributes", "M": "attributes"}
 _KINDS |= {"N": "normalizations", "#": "notes"}
@@ -49,7 +49,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
-    """Place and kind of each line, and the fields between tabs behind its identifier.
+    """Yield place and kind of each line, and its fields between tabs after the identifier.
 
     RAISES (ValueError): CRF701 with the place, for a line without identifier or an identifier used twice.
     """
@@ -68,10 +68,10 @@ def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def _parts(fields: list[str], text: str, place: str) -> list[Span]:
-    """The parts of a span. Parts with nothing but white space between them, as brat writes spans across lines, are joined.
+    """Parse the parts of a span, and join parts with only white space between them: brat writes spans across lines so.
 
-    RAISES (ValueError): CRF701 with the place, if the line has no label with offsets in the text; CRF871 if the line has other
-        words than the text.
+    RAISES (ValueError): CRF701 with the place, if the line has no label with offsets in the text; CRF871 if the words in the line
+        differ from the text.
     """
     match = _SPAN.fullmatch(fields[0])
     if match is None:

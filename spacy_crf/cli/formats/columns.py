@@ -1,5 +1,5 @@
-"""Sentences of words with tags: a token on each line, words with their tags behind them (``Ann|B-PER ran|O``), and lists of both
-in JSON; the schemes of tags, and Docs of such sentences."""
+"""Reads sentences of words with tags: a token on each line, words joined with their tags (``Ann|B-PER ran|O``), and lists of
+words and tags in JSON. Detects tag schemes, and makes Docs from the sentences."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from ...errors import Errors, shown
 from .annotation import is_unicode, named
 from .source import ReadSettings, Report, Source, unreadable
 
-# The letters that a scheme puts before labels. A file has the first scheme with all of its letters
+# The letters that a scheme puts before labels. The scheme of a file is the first one with all letters of the file
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
 _IN_BILUO = {"E": "L", "S": "U", "M": "I"}
 _TAG = re.compile(r"([BILUESM])-(.+)")
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """A token. None: the file does not annotate this at all; the entity tag ``-``: the annotation of this token is missing."""
+    """A token. None stands for columns that the file lacks, the entity tag ``-`` for missing annotation of this token."""
 
     place: str
     word: str
@@ -42,7 +42,7 @@ def is_tag(text: str) -> bool:
 def read_sentences(
     sentences: Sentences, source: Source, nlp: Language, settings: ReadSettings, report: Report
 ) -> Iterator[Doc]:
-    """Make Docs of as many sentences as the settings say. Without a scheme in the settings, the sentences are read twice.
+    """Make Docs of `n_sents` sentences each. Without a scheme in the settings, the sentences are read twice.
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme.
     """
@@ -111,7 +111,7 @@ def find_scheme(sentences: Iterable[Optional[list[Row]]]) -> str:
     if opens_with_i and not opens_with_b and letters <= set("BI"):
         return "IOB1"
     found = [name for name, known in SCHEMES.items() if letters <= set(known)]
-    return found[0] if found else "BILUO"  # whose check will name the first wrong tag
+    return found[0] if found else "BILUO"  # the check of BILUO will name the first wrong tag
 
 
 def in_bio(rows: list[Row], scheme: str) -> list[Optional[str]]:
@@ -238,7 +238,7 @@ def sniff_lists(source: Source) -> bool:
 
 
 def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
-    """The first of some keys whose value is a list of strings or numbers."""
+    """Find the first of some keys whose value is a list of strings or numbers."""
     lists = item.items() if isinstance(item, dict) else ()
     found = {key for key, value in lists if isinstance(value, list) and all(type(part) in (str, int) for part in value)}
     return next((key for key in known if key in found), None)
@@ -268,7 +268,7 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
 
 
 def _check(item: dict[str, Any], used: list[str], place: str) -> None:
-    """RAISES (ValueError): CRF701 if lists have different lengths, CRF707 if a list of tags would be lost."""
+    """Check an item. RAISES (ValueError): CRF701 if its lists differ in length, CRF707 if a list of tags would be lost."""
     words, *lists = used
     for key in lists:
         if len(item[key]) != len(item[words]):

@@ -1,4 +1,4 @@
-"""CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
+"""Reads CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,8 @@ from .columns import Row, find_scheme, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
 _WIDTH = 10
-_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # of a word, of the words of a contraction, of an empty node
-_ENTITY_KEYS = ("ner", "ne", "name")  # of the last column: NER=B-PER
+_ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # a word, the words of a contraction, or an empty node
+_ENTITY_KEYS = ("ner", "ne", "name")  # keys in the last column: NER=B-PER
 
 
 class Word(NamedTuple):
@@ -29,7 +29,7 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read sentences. Words of contractions (1-2) are kept, and empty nodes (1.1) are left out. ``# newdoc`` begins a
+    """Read sentences. Keeps the words of contractions (1-2), and skips empty nodes (1.1). The line ``# newdoc`` begins a
     document."""
     if any(word.ent for sentence in _sentences(source) for word in sentence or ()):
         report.has_spans = True
@@ -40,9 +40,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
 
 
 def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
-    """The words of each sentence, and None at the end of each document."""
+    """Yield the words of each sentence, and None at the end of each document."""
     words: list[Word] = []
-    contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows
+    contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows it
     for place, line in source.lines():
         if not line.strip() or line.startswith("#"):
             if words:

@@ -1,4 +1,4 @@
-"""Label Studio's JSON: tasks, each with its annotations."""
+"""Reads Label Studio's JSON: tasks with annotations."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
@@ -10,8 +10,8 @@ from ...errors import Errors, shown
 from .annotation import Labels, Span, TextLabels, is_labels, make_doc, parse_labels, parse_span
 from .source import ReadSettings, Report, Source, unreadable
 
-_ANNOTATIONS = ("annotations", "completions")  # the latter before version 1
-_MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # of the export JSON-MIN, where data and spans are side by side
+_ANNOTATIONS = ("annotations", "completions")  # "completions" before version 1
+_MIN_KEYS = {"annotator", "annotation_id", "lead_time"}  # keys of the export JSON-MIN, beside those of data and spans
 _OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
 
 
@@ -34,8 +34,8 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read tasks. If a task has several annotations, the one marked as ground truth counts, else the first. Skipped tasks and
-    tasks without annotation are left out. If texts have labels and no text has a span, entities stay unannotated.
+    """Read tasks. Of several annotations of a task, the one marked as ground truth counts, else the first. Skipped tasks, and
+    tasks without annotation, are left out. If texts have labels and no text has a span, entities stay unannotated.
 
     RAISES (ValueError): CRF714 with the place, if there are several questions about whole texts.
     """
@@ -70,7 +70,7 @@ def _is_min(item: dict[str, Any]) -> bool:
 
 
 def _annotation(fields: dict[str, Any], place: str, settings: ReadSettings, report: Report) -> Optional[dict[str, Any]]:
-    """The annotation of a task that counts, or None."""
+    """Choose the annotation of a task that counts, or None."""
     keys = (*_ANNOTATIONS, "predictions") if settings.predictions else _ANNOTATIONS
     of_task = next((fields[key] for key in keys if fields.get(key)), None) or []
     if not isinstance(of_task, list) or not all(isinstance(one, dict) for one in of_task):
@@ -105,7 +105,7 @@ def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, set
 
 
 def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> LabelledTask:
-    """A task of JSON-MIN: data stand before its number, annotation behind it."""
+    """Read a task of JSON-MIN: data come before the task's number, annotation after it."""
     keys = list(fields)
     made = {*keys[keys.index("id") + 1 :]} if "id" in keys else set()
     made -= _MIN_KEYS | _OTHER_MIN_KEYS | {settings.word_column or "text"}
@@ -125,7 +125,7 @@ def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> Label
 
 
 def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:
-    """The text of a task. RAISES (ValueError): CRF701 if there is no text, or no telling which."""
+    """Find the text of a task. RAISES (ValueError): CRF701 if the task has no text, or several candidates."""
     asked = settings.word_column or "text"
     texts = [value for key, value in data.items() if isinstance(value, str) and key == asked]
     known = _MIN_KEYS | _OTHER_MIN_KEYS
@@ -137,7 +137,7 @@ def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:
 
 
 def _spans(value: Any, text: str, place: str) -> list[Span]:
-    """The spans at a place in the text: one for each of its labels."""
+    """Make the spans of a region in the text: one for each of its labels."""
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not labels:
         raise unreadable(place, f'a span has no "labels": {shown(value)}')

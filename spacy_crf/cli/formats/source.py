@@ -1,4 +1,4 @@
-"""A file to read: its lines, or the items of its JSON, each with its place for messages; how to read the file, and a report."""
+"""Reads files: lines, or items of JSON, each with its place for messages. Also has the settings for reading, and the report."""
 
 import ast
 import codecs
@@ -15,9 +15,9 @@ from wasabi import msg
 
 from ...errors import Errors
 
-_SHOWN = 3  # places in each warning
+_SHOWN = 3  # number of places in each warning
 
-_HEAD = 50  # lines or items that show the format of a file
+_HEAD = 50  # number of lines or items from which the format of a file is detected
 _PYTHON = re.compile(r"\s*(\w+\s*=\s*)?\[\s*\(")  # TRAIN_DATA = [("a text", {"entities": …
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 _BLANK = " \t\r\n\ufeff"
@@ -27,17 +27,17 @@ _BLANK = " \t\r\n\ufeff"
 class ReadSettings:
     """How to read a file.
 
-    format (str): A name in ``FORMATS``; None to find the format by the contents.
+    format (str): A name in ``FORMATS``; None to detect the format from the contents.
     encoding (str): Encoding of the file.
     word_column, label_column, tag_column (str): Columns of the word or text, of the entity tag or label of the text, and of
         ``token.tag``: numbers from 1 on, or names in the header. For JSON with texts: keys.
-    scheme (str): Scheme of the entity tags, one of ``SCHEMES``; None to find the scheme by the tags.
-    n_sents (int): Number of sentences in a Doc; 0 for whole documents, if the file tells where they end.
+    scheme (str): Scheme of the entity tags, one of ``SCHEMES``; None to detect the scheme from the tags.
+    n_sents (int): Number of sentences in a Doc; 0 for whole documents, if the file marks their ends.
     tag_names (Collection[str]): Names of tags or labels that are numbers, from 0 on.
     ignore (Collection[str]): Keys of JSON, or columns of a header, to leave out.
     overlaps (str): "longest" keeps the longest of overlapping spans, "error" refuses them.
     without_spans (bool): Whether a file without any annotation is accepted.
-    predictions (bool): Whether the predictions of a model count where nobody annotated.
+    predictions (bool): Whether to read the predictions of a model for texts without annotation.
     """
 
     format: Optional[str] = None
@@ -56,7 +56,7 @@ class ReadSettings:
 
 @dataclass
 class Report:
-    """Counts of what was read, and places of what could not be used."""
+    """Counts of the contents of files, and places of annotation that could not be used."""
 
     format: str = ""
     scheme: str = ""
@@ -64,7 +64,7 @@ class Report:
     spans: int = 0
     tagged: int = 0  # documents with tags
     labelled: int = 0  # documents with labels of the whole text
-    labels: dict[str, None] = field(default_factory=dict)  # of documents, in order
+    labels: dict[str, None] = field(default_factory=dict)  # labels of documents, in order of occurrence
     exclusive: bool = True  # whether no document has several labels
     incorrect: int = 0  # spans that are annotated as wrong
     has_spans: bool = False  # whether the file has keys or columns for spans, filled or empty
@@ -77,7 +77,7 @@ class Report:
     unkept: dict[str, list[str]] = field(default_factory=dict)  # by kind, annotation that a Doc can't hold
     long: list[str] = field(default_factory=list)
     binary: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)  # that were not read
+    columns: list[str] = field(default_factory=list)  # columns that were not read
 
     def print_warnings(self) -> None:
         for places, what in (
@@ -107,18 +107,18 @@ class Item(NamedTuple):
 
 
 def unreadable(place: Any, reason: Any) -> ValueError:
-    """The error for something that can't be read."""
+    """Make the error CRF701 for a place that can't be read."""
     return ValueError(Errors.CRF701.format(place=place, reason=reason))
 
 
 class Source:
     """A file to read. Each call of `lines` and `items` reads it from its beginning.
 
-    position (int): How many of the `size` bytes the latest call has read.
+    position (int): Number of bytes, of `size`, that the latest call has read.
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
-        """RAISES (ValueError): CRF872 if there is no such encoding."""
+        """Open a source. RAISES (ValueError): CRF872 if the encoding is unknown."""
         try:
             self._goes_by_lines = "\n".encode(encoding) == b"\n"
         except (LookupError, UnicodeError):
@@ -129,12 +129,12 @@ class Source:
         self.position = 0
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """The lines, each with its place. RAISES (ValueError): With the place, if a line is not in the encoding of the file."""
+        """Read the lines, each with its place. RAISES (ValueError): With the place, if a line is not in the file's encoding."""
         for place, line in self._whole_lines():
             yield place, line.rstrip("\r\n")
 
     def text(self) -> str:
-        """The whole text. RAISES (ValueError): With the place, if a line is not in the encoding of the file."""
+        """Read the whole text. RAISES (ValueError): With the place, if a line is not in the file's encoding."""
         return "".join(line for _, line in self._whole_lines())
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
@@ -153,7 +153,7 @@ class Source:
             yield from decoded_lines(counted(), str(self.path), self.encoding)
 
     def items(self) -> Iterator[Item]:
-        """The values of JSONL, of one JSON list, or of one Python list.
+        """Read the values of JSONL, of one JSON list, or of one Python list.
 
         RAISES (ValueError): With the place, if a value can't be read.
         """
@@ -184,7 +184,7 @@ class Source:
         return found
 
     def is_json(self) -> bool:
-        """Whether the file is meant to be JSON or Python, by its name or its beginning."""
+        """Whether the name or the beginning of the file looks like JSON or Python."""
         if self.path.suffix in (*_JSON_SUFFIXES, ".py"):
             return True
         return any(isinstance(value, dict | list) for value in self.head_items()[:1])
@@ -199,14 +199,14 @@ class Source:
 
 
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file in UTF-8, each with its place. RAISES (ValueError): CRF701 with the place, if a line is not in
+    """Read the lines of a file in UTF-8, each with its place. RAISES (ValueError): CRF701 with the place, if a line is not in
     UTF-8."""
     for place, line in decoded_lines(file, name):
         yield place, line.rstrip("\r\n")
 
 
 def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """The lines of a file with their ends, each with its place. Only a line feed ends a line: texts may contain other separators.
+    """Read the lines of a file with their ends, each with its place. Only line feeds end lines: texts may have other separators.
 
     RAISES (ValueError): CRF701 with the place, if a line is not in this encoding.
     """
@@ -224,7 +224,7 @@ def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> 
 
 
 def _lines_of_text(data: bytes, name: str, encoding: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file in an encoding such as UTF-16, in which a line feed is more than one byte.
+    """Read the lines of a file in an encoding such as UTF-16, in which a line feed has more than one byte.
 
     RAISES (ValueError): CRF701 with the place, if the file is not in this encoding.
     """
@@ -238,7 +238,7 @@ def _lines_of_text(data: bytes, name: str, encoding: str) -> Iterator[tuple[str,
 
 
 def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError] = None) -> ValueError:
-    """The error CRF701 for a line in another encoding, with a guess at that encoding."""
+    """Make the error CRF701 for a line in another encoding, with a guess at that encoding."""
     is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line
     found = getattr(error, "reason", error) or "every second byte is 0"
     advice = "probably --encoding utf-16" if is_utf16 else "such as --encoding cp1252"
@@ -262,7 +262,7 @@ def _not_json(error: Exception, place: str) -> ValueError:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. RAISES (ValueError): If a key stands twice: all but its last value would be lost."""
+    """Make a JSON object. RAISES (ValueError): If it has a key twice, since all but the last value would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -274,7 +274,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_twins)  # json.loads woul
 
 
 def _json_items(text: str, path: Path) -> Iterator[Item]:
-    """The values of one JSON list, or values that follow each other."""
+    """Parse the values of one JSON list, or successive values."""
     at = _next(text, 0)
     in_list = text[at : at + 1] == "["
     at, line, number = (_next(text, at + 1) if in_list else at), 1, 0
@@ -301,14 +301,14 @@ def _json_items(text: str, path: Path) -> Iterator[Item]:
 
 
 def _next(text: str, at: int) -> int:
-    """The place behind the white space at `at`."""
+    """Skip the white space at `at`. RETURNS (int): The place behind it."""
     while at < len(text) and text[at] in _BLANK:
         at += 1
     return at
 
 
 def _python_items(text: str, path: Path) -> Iterator[Item]:
-    """The elements of the list in a Python file. The code is parsed and not run."""
+    """Read the elements of the list in a Python file, without running its code."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -327,7 +327,7 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
 
 
 def _as_json(value: Any) -> Any:
-    """A value with lists in place of tuples."""
+    """Replace the tuples in a value by lists."""
     if isinstance(value, list | tuple):
         return [_as_json(part) for part in value]
     if isinstance(value, dict):

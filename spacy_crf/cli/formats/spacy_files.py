@@ -1,4 +1,4 @@
-"""spaCy's own files: ``.spacy``, and the JSON of spaCy 2 with documents, paragraphs, sentences and tokens."""
+"""Reads spaCy's own files: ``.spacy``, and the JSON of spaCy 2 with documents, paragraphs, sentences and tokens."""
 
 import json
 import warnings
@@ -30,7 +30,7 @@ def docs_of(path: Path, nlp: Language) -> list[Doc]:
         return list(DocBin().from_disk(path).get_docs(nlp.vocab))
     except OSError:
         raise
-    except Exception as error:  # whatever zlib and msgpack raise
+    except Exception as error:  # zlib and msgpack may raise anything
         raise ValueError(Errors.CRF701.format(place=path, reason=f"it is not a .spacy file ({error})")) from error
 
 
@@ -40,7 +40,7 @@ def sniff_json(source: Source) -> bool:
 
 
 def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read a Doc from each paragraph, by spaCy's converter. Annotation that the converter would ignore is an error."""
+    """Read a Doc from each paragraph with spaCy's converter. Annotation that the converter would ignore is an error."""
     for place, value in source.items():
         paragraphs = value.get("paragraphs") if isinstance(value, dict) else None
         if not isinstance(paragraphs, list):

@@ -1,5 +1,5 @@
-"""Tables with a header (CSV, TSV): a token in each row, perhaps with the number of its sentence; or a text and its label in
-each."""
+"""Reads tables with a header (CSV, TSV): each row has a token, perhaps with the number of its sentence, or a text and its
+label."""
 
 import ast
 import csv
@@ -17,9 +17,9 @@ from .columns import Row, is_tag, read_sentences
 from .source import ReadSettings, Report, Source, unreadable
 
 _SEPARATORS = "\t,;|"
-_HEAD = 50  # rows that show whether a table has tokens or texts
+_HEAD = 50  # number of rows that are checked to tell tables of tokens from tables of texts
 _LONG = 40  # characters: more than a word has
-# Usual names of columns. If a header has several of them, the first in these lists counts
+# Usual names of columns. If a header contains several of them, the first in these lists counts
 _WORD = ("word", "words", "token", "tokens", "form", "text")
 _LABEL = ("ner_tag", "ner_tags", "ner", "entity", "iob", "bio", "tag", "tags", "label", "labels")
 _POS = ("pos", "pos_tag", "pos_tags", "xpos", "upos")
@@ -27,7 +27,7 @@ _SENTENCE = ("sentence #", "sentence", "sentence_id", "sentence_idx", "sent", "s
 _TEXT = ("text", "comment", "comment_text", "content", "message", "query", "review", "sentence", "title", "tweet")
 _TEXT += ("utterance",)
 _CLASS = ("label", "labels", "cats", "category", "class", "intent", "sentiment", "topic")
-_JOINED = "#|;"  # between the labels of one text
+_JOINED = "#|;"  # possible separators of the labels of one text
 _DOCUMENT = ("document", "document_id", "doc", "doc_id", "docid")
 
 
@@ -55,8 +55,8 @@ def sniff(source: Source) -> bool:
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read a token or a text from each row. A sentence ends at an empty row, or where its number changes; a document ends where
-    its number changes."""
+    """Read a token or a text from each row. A sentence ends at an empty row, or where the number of the sentence changes; a
+    document ends where the number of the document changes."""
     if _holds_texts(source, settings):
         return _labelled_docs(source, nlp, settings, report)
     return read_sentences(_sentences, source, nlp, settings, report)
@@ -131,7 +131,7 @@ def _holds_texts(source: Source, settings: ReadSettings) -> bool:
 
 
 def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Docs of texts with labels. The file is read twice, since any row may add a label."""
+    """Make Docs of texts with labels. The file is read twice, since any row may add a label."""
     cells: dict[str, str] = {}
     for place, _, cell in _text_rows(source, settings, Report()):
         cells.setdefault(cell, place)
@@ -148,21 +148,21 @@ def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report
 
 
 def _text_rows(source: Source, settings: ReadSettings, report: Report) -> Iterator[tuple[str, str, str]]:
-    """Place, text and label of each row, as written."""
+    """Yield place, text and label of each row, as written."""
     for place, cells, header in _table(source, settings, report, _TEXT, _CLASS, has_tokens=False):
         if any(cell.strip() for cell in cells):
             yield place, cells[header.word], cells[header.label].strip()
 
 
 def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place: str) -> Labels:
-    """The labels of a cell. Several labels are a list, or stand between separators if another cell has one of them alone."""
+    """Parse the labels of a cell: a list, or labels between separators if another cell has one of these labels alone."""
     if not cell:
         return []
     value: Any = cell
     if cell[:1] in ("[", "{"):
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(cell)
-        if isinstance(value, dict) and [*value] == ["choices"]:  # as Label Studio writes
+        if isinstance(value, dict) and [*value] == ["choices"]:  # the format of Label Studio
             value = value["choices"]
     elif settings.tag_names and cell.isdecimal() and len(cell) < 9:
         value = int(cell)
@@ -185,7 +185,7 @@ def _table(
     *,
     has_tokens: bool,
 ) -> Iterator[tuple[str, list[str], Header]]:
-    """Place and cells of each row, and the header.
+    """Yield place and cells of each row, and the header.
 
     RAISES (ValueError): CRF869 if the header does not name the columns, CRF703 if a row has more or fewer cells than the header.
     """
@@ -209,7 +209,7 @@ def _table(
 
 
 def _unquoted(cell: str) -> str:
-    """A cell between tabs. A quote is a word like others; four quotes, as programs write that quote cells, are one quote."""
+    """Read a cell between tabs. A quote is an ordinary word; four quotes, from programs that quote cells, are one quote."""
     inner = cell[1:-1]
     is_quoted = len(cell) > 2 and cell[0] == cell[-1] == '"' and '""' in inner and '"' not in inner.replace('""', "")
     return inner.replace('""', '"') if is_quoted else cell

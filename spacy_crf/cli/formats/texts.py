@@ -1,4 +1,4 @@
-"""JSON of texts with spans or labels, as Prodigy, doccano and spaCy write it."""
+"""Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano and spaCy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ SPAN_KEYS = ("spans", "entities", "label", "labels")
 LABEL_KEYS = ("cats", "accept", "label", "labels")  # of whole texts
 _EMPTY = (None, "", [], {})
 _PRODIGY = {"answer", "_input_hash", "_view_id"}
-# Annotation that tools write beside spans, and that would be lost
+# Annotation that tools write beside spans, which a Doc would lose
 _OTHER_ANNOTATION = {"accept", "annotations", "ents", "ner", "relations", "tags"}
 _OF_TOKENS = {"deps", "heads", "lemmas", "morphs", "pos"}  # spaCy 2's, where they are lists
 
@@ -37,8 +37,8 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
-    of a text and ``{"entities": …, "cats": …}``. The file is read twice: any item may add a label, or show whether a key has
-    labels or spans."""
+    of a text and ``{"entities": …, "cats": …}``. The file is read twice, since any item may add a label, or show whether a key
+    contains labels or spans."""
     label_keys, all_labels, some_has_spans = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
@@ -92,7 +92,7 @@ def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], Tex
 
 
 def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
-    """The objects with a text, without ignored keys. RAISES (ValueError): CRF701 for any other value."""
+    """Read the objects with a text, without ignored keys. RAISES (ValueError): CRF701 for any other value."""
     for place, value in source.items():
         item = _as_object(value, settings)
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
@@ -112,7 +112,7 @@ def _objects(source: Source) -> list[dict[str, Any]]:
 
 
 def _as_object(value: Any, settings: ReadSettings) -> Any:
-    """The object of an item, which may be spaCy's pair. The keys that the settings name become "text" and "label"."""
+    """Convert an item, which may be a pair of spaCy 2, to an object. Keys that the settings name become "text" and "label"."""
     if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
         return {**value[1], "text": value[0]}
     if not isinstance(value, dict) or (settings.word_column is None and settings.label_column is None):
@@ -138,7 +138,7 @@ def _answers_label(fields: dict[str, Any]) -> bool:
 
 
 def _labels_under(key: str, fields: dict[str, Any], place: str, settings: ReadSettings) -> Labels:
-    """The labels under a key. RAISES (ValueError): CRF880 if the value can't be labels."""
+    """Read the labels under a key. RAISES (ValueError): CRF880 if the value can't be labels."""
     labels = parse_labels(fields[key], place, settings.tag_names)
     if key == "accept" and isinstance(fields.get("options"), list):
         known = [option.get("id") if isinstance(option, dict) else option for option in fields["options"]]
@@ -153,7 +153,7 @@ def _labels_under(key: str, fields: dict[str, Any], place: str, settings: ReadSe
 
 
 def _spans_of(fields: dict[str, Any], place: str) -> list[Any]:
-    """The spans of an item, as written. RAISES (ValueError): CRF707, CRF714 or CRF701 if other keys have annotation too."""
+    """Get the spans of an item, as written. RAISES (ValueError): CRF707, CRF714 or CRF701 if other keys have annotation too."""
     keys = [key for key in SPAN_KEYS if fields.get(key) not in (None, [])]
     for key, value in fields.items():
         if key in SPAN_KEYS or not value:

@@ -1,4 +1,4 @@
-"""The formats that `annotate` writes, for annotation tools and programs. `read` reads each of them back."""
+"""Writes the formats of `annotate`, for annotation tools and programs. `read` reads each of them back."""
 
 import base64
 import json
@@ -15,16 +15,16 @@ _json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an 
 
 
 class Annotated(NamedTuple):
-    """A text with the spans that were found, and with the fields that came with it, such as an id."""
+    """A text with its predicted spans, and the fields of its input, such as an id."""
 
     doc: Doc
     fields: dict[str, Any]
     spans: list[tuple[Span, float]]  # with their probabilities
-    doubtful: list[Span]  # less probable than asked for
+    doubtful: list[Span]  # spans below the least probability
 
 
 class Writer(NamedTuple):
-    """render: Makes the record of a text. join: Writes records to a file. suffix: The suffix of such files."""
+    """A format. render: Makes the record of a text. join: Writes records to a file. suffix: The suffix of such files."""
 
     render: Callable[[Annotated], str]
     join: Callable[[Iterable[str], BinaryIO, Vocab], None]
@@ -57,7 +57,7 @@ def _span(span: Span, prob: float) -> dict[str, Any]:
 
 
 def _spans(found: Annotated) -> str:
-    """Text, spans, and the labels of the text if it has any."""
+    """Write text, spans, and the labels of the text if it has any."""
     cats = {"cats": found.doc.cats} if found.doc.cats else {}
     spans = [_span(span, prob) for span, prob in found.spans]
     return _line({**found.fields, "text": found.doc.text, "spans": spans, **cats})
@@ -85,7 +85,7 @@ def _labelstudio(found: Annotated) -> str:
 
 
 def _conll(found: Annotated) -> str:
-    """Words and their tags, without tokens of white space. Tokens of doubtful spans are missing annotation."""
+    """Write words and their tags, without white space tokens. Tokens of doubtful spans have missing annotation."""
     doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
     entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span, _ in found.spans for n, token in enumerate(span)}
@@ -101,7 +101,7 @@ def _conll(found: Annotated) -> str:
 
 
 def _spacy(found: Annotated) -> str:
-    """The Doc in bytes. Tokens of doubtful spans are missing annotation."""
+    """Write the Doc as bytes. Tokens of doubtful spans have missing annotation."""
     if found.doc.has_annotation("ENT_IOB"):
         found.doc.set_ents([span for span, _ in found.spans], missing=found.doubtful, default="outside")
     return base64.b64encode(found.doc.to_bytes()).decode("ascii")
@@ -141,7 +141,7 @@ WITHOUT_SPANS = ("conll", "spacy")  # formats that take tags of tokens too
 
 
 def check_spans(format_: str, doc: Doc) -> None:
-    """RAISES (ValueError): CRF874 if a format needs spans, and the pipeline finds only tags of tokens."""
+    """Check that a Doc fits a format. RAISES (ValueError): CRF874 if it needs spans, and the pipeline sets only tags."""
     has_any = doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
     if format_ not in WITHOUT_SPANS and len(doc) and not has_any:
         raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))
