@@ -73,8 +73,8 @@ class Errors(metaclass=_Coded):
     CRF010 = """The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden. Look for
         weights that overflowed, and for features that are not numbers."""
     CRF011 = "{what} has shape {shape}, but {expected} was expected. The scores of a batch must agree in their tokens and states."
-    CRF012 = "starts = {starts} don't cut {tokens} tokens into sequences: begin with 0, end with {tokens}, never fall."
-    CRF013 = "Token {token} has state {state}, but there are only {states} states."
+    CRF012 = "starts = {starts} don't cut {tokens} tokens into sequences: begin with 0, end with {tokens}, never let starts fall."
+    CRF013 = "Token {token} has state {state}, but there are {states} states. Use numbers below {states}."
     CRF016 = "The list of spans can't be used: {reason}. List spans by their first token, then by length, each once."
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
     CRF040 = "The ties can't be used: {reason}."
@@ -153,13 +153,13 @@ class Errors(metaclass=_Coded):
         [initialize.components.{name}] labels = [...]."""
     CRF406 = """Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or a Token
         extension that is set before the pipeline is built. Extensions set: {known}."""
-    CRF431 = "Component '{name}' can't learn: no token of the training data is annotated."
+    CRF431 = "Component '{name}' can't learn: no token of the training data is annotated. Annotate some texts."
     CRF409 = "Component '{name}': the spans {one} and {other} overlap. Leave one of them out: spans of a labelling never overlap."
     CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'
     CRF410 = """Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and
         [initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in
         each step. Train and freeze these components first, or set max_epochs = 0 and use the whole corpus as batch."""
-    CRF411 = "Component '{name}' has other labels, features or rules than at nlp.initialize(). Add them before it."
+    CRF411 = "Component '{name}' has other labels, features or rules than at nlp.initialize(). Add them before nlp.initialize()."
     CRF412 = """Component '{name}' does not know the labels {labels} of this batch: it learns from the corpus that
         nlp.initialize() read. Add the labels before nlp.initialize(), or update the saved model."""
     CRF413 = """Component '{name}' is not saved, since some weights are not finite ('{param}' of {node}). Load the last
@@ -253,7 +253,7 @@ class Errors(metaclass=_Coded):
     CRF706 = "{path} can't be read or written: {reason}."
     CRF707 = """{place}: '{key}' holds annotation ({value}) that can't be read and would be lost. Annotation is read
         from {known}. Write it there, or skip '{key}' with --ignore {key}."""
-    CRF708 = "{path} has no annotated texts."
+    CRF708 = "{path} has no annotated texts. Give texts with annotation."
     CRF709 = '{place}: this is JSON, but not an object with a string under "text". Give one text per line, or JSONL with "text".'
     CRF710 = "There is no component{named} {wanted}. Components: {components}."
     CRF712 = "Component '{name}': no examples were read. {reason}."
@@ -277,7 +277,7 @@ class Errors(metaclass=_Coded):
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."
     CRF750 = "{path} exists already: {advice}."
     CRF751 = "{component} has no recipe '{recipe}'. It has: {known}."
-    CRF752 = "{component}, {recipe}: no features of tokens read clusters, vectors or gazetteers. Take fast."
+    CRF752 = "{component}, {recipe}: no features of tokens read clusters, vectors or gazetteers. Use the recipe fast."
     CRF753 = """The recipe words needs something that is known of words: --lookups with the folder of `spacy crf lookups`,
         --clusters, --vectors or --gazetteers; or pip install 'spacy-crf[words]'."""
     CRF754 = """Nothing is installed that knows words of '{lang}': pip install 'spacy-crf[words]' for clusters and
@@ -319,7 +319,7 @@ class Errors(metaclass=_Coded):
     CRF810 = "{where}, but there is no first stage. Add a block [components.NAME.second_stage], or leave these templates out."
     CRF811 = "Component '{name}' can't use its second_stage: {reason}; or set second_stage = null."
     CRF815 = """Component '{name}' has a second_stage, whose first stage is trained before {others} in
-        annotating_components have learned. Train and freeze these components first, or set second_stage = null."""
+        annotating_components are trained. Train and freeze these components first, or set second_stage = null."""
     CRF800 = """The template '{template}' reads word vectors, and there are none. Name a pipeline with vectors in
         [initialize] vectors or [initialize.components.NAME] vectors. If a model was saved without its vectors, train it
         again."""
@@ -361,8 +361,8 @@ class Errors(metaclass=_Coded):
     CRF945 = """{source}: line {line} puts the word {word} in the cluster {cluster}, and line {other_line} in {other}. Leave
         one of the lines out, or give them different weights: the larger one counts."""
     CRF946 = "There are no packaged clusters of the language '{lang}': {reason}. Make some with `spacy crf clusters`."
-    CRF947 = """Component '{name}': the clusters{table} know {found} of {n} words of the training data ({share:.1%}), as
-        clusters of another language do, or of words written in another way. Give clusters of texts like yours, which
+    CRF947 = """Component '{name}': the clusters{table} know {found} of {n} words of the training data ({share:.1%}), which
+        suggests clusters of another language or with another spelling. Give clusters of texts like yours, which
         `spacy crf clusters` makes, or leave out {setting} and the templates that read it."""
     CRF948 = "Can't make {what} from {source}: {reason}. Give more text, fewer clusters, or a lower --min-count."
     CRF950 = """Component '{name}': its weights were learned with other {what}. Give the same {what} or none in
@@ -410,12 +410,12 @@ class Warnings(metaclass=_Coded):
     CRFW402 = """{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that single tags can't express:
         {who} can only use spans of one token under the scheme BILUO. Losses such as LogLikelihood or MaxMargin use all
         of them, with LBFGS, ConjugateGradient or Adam.v1."""
-    CRFW403 = """{name}: {n} sequences (of the first batch with any) have annotation that no labelling fits, and are not
-        learned from. Look for wrong spans in doc.spans that leave nothing, and for alternatives that the tag scheme
+    CRFW403 = """{name}: {n} sequences (of the first batch with any) have annotation that no labelling fits, so training
+        ignores them. Look for wrong spans in doc.spans that leave no label, and for alternatives that the tag scheme
         can't express."""
-    CRFW404 = """{name}: the corpus is streamed (max_epochs = -1), but {optimizer} uses a whole corpus in each step and
-        takes each batch for it. Name the corpus in [initialize.components.{name}.corpus], so that each step uses all of
-        it, or take an optimizer that learns batch by batch, such as spacy_crf.AveragedPerceptron.v1."""
+    CRFW404 = """{name}: the corpus is streamed (max_epochs = -1), but {optimizer} needs the whole corpus in each step and
+        gets one batch instead. Name the corpus in [initialize.components.{name}.corpus], so that each step uses all of
+        it, or use an optimizer that learns batch by batch, such as spacy_crf.AveragedPerceptron.v1."""
     CRFW405 = "{name}: {count} {problem}. First: {places}. Correct the annotation if this is not intended."
     CRFW412 = """{name}: no token of the examples is annotated, so no features were counted. It has {n} labels, and no
         features until update brings annotated texts."""
