@@ -83,8 +83,8 @@ class PassiveAggressive(Averaged):
     section 7 of the paper); MaxMargin compares it with the best labelling by score plus cost (max-loss updates), whose cost is
     the margin.
 
-    type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, whose step grows more
-        slowly the larger the loss.
+    type (int): 0 is PA, which always reaches the margin; 1 is PA-I, whose step is at most `c`; 2 is PA-II, which shortens
+        every step, the more the smaller `c`.
     c (float): Aggressiveness of PA-I and PA-II.
     error_sensitive (bool): Whether the margin is the square root of the number of wrong tokens, not 1, if the loss has no costs.
     use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
