@@ -1,7 +1,7 @@
-"""Chains with ties between tokens, wherever in a Doc they stand: what the words of a sentence say of an entity is known to the
-other sentences that mention it.
+"""Chains with ties between any tokens of a Doc: evidence for an entity in one sentence also counts in other sentences that
+mention the entity.
 
-The model's output is ``TiedScores``: the potentials of the chains, and tables of scores of pairs of labels.
+The model's output is ``TiedScores``: the potentials of the chains, and tables of scores for pairs of labels.
 """
 
 from typing import Any, Optional, Union
@@ -74,8 +74,8 @@ class FactorGraphRole(ChainNode):
         return ChainNode()
 
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
-        """What each tie tells a token, as though that were a feature of the token: the messages of belief propagation, which come
-        near to what other methods find."""
+        """The messages of ties into tokens, presented as features of the tokens. They come from belief propagation, which
+        approximates other methods."""
         weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         inference = self.structure.inference
@@ -107,7 +107,7 @@ class FactorGraphRole(ChainNode):
         return [Block("ties", weights, tuple(labels), row, features.__getitem__, counts, named, label_of)]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
-        """RAISES (ValueError): CRF364 if the tables are too large."""
+        """Shapes of the parameters. RAISES (ValueError): CRF364 if the tables are too large."""
         n_features, n_labels = len(_ties(model).attrs["known"]), int(model.attrs["label_of"].max(initial=0)) + 1
         if n_features * n_labels**2 > MOST_WEIGHTS:
             raise ValueError(Errors.CRF364.format(features=n_features, labels=n_labels, most=MOST_WEIGHTS))
@@ -117,7 +117,7 @@ class FactorGraphRole(ChainNode):
         return {**super().possible(model), "tables": np.ones((1, 1, 1), dtype=bool)}
 
     def weighed(self, model: Model) -> SharedScores:
-        """Where it makes no difference which of two labels is first, a pair has one weight."""
+        """Parameters with weights. In symmetric tables a pair of labels has one weight, whatever its order."""
         shape = self.shapes(model, model.get_dim("nO"))["tables"]
         ties = _ties(model)
         symmetric = ties.attrs["role"].symmetric(ties)[:, np.newaxis, np.newaxis]
@@ -144,16 +144,16 @@ def FactorGraph(
     """A linear chain with ties between tokens of a Doc, of one sentence or of several.
 
     emissions (Model): Scores of tags at tokens, sparse or neural.
-    cliques (Dict[str, TieTemplate]): Which tokens are tied, by names of your own: such as `spacy_crf.RepeatedWords.v1`.
-    inference (Inference): How questions are answered where there are ties, by default `spacy_crf.BeliefPropagation.v1`.
-    training_inference (Inference): How they are in training; as in prediction if None.
-    chain (bool): Whether neighbouring tags are weighed together, as in `spacy_crf.LinearChain.v2`. Without it there are the ties
-        alone, and what the tag scheme forbids.
+    cliques (Dict[str, TieTemplate]): Templates that tie tokens, such as `spacy_crf.RepeatedWords.v1`, by names that you choose.
+    inference (Inference): Inference method for tied sentences, by default `spacy_crf.BeliefPropagation.v1`.
+    training_inference (Inference): Inference method in training; None for the same method.
+    chain (bool): Whether neighbouring tags have transition scores, as in `spacy_crf.LinearChain.v2`. Without them, only ties and
+        the tag scheme connect tags.
     possible_transitions (bool): See `spacy_crf.LinearChain.v2`.
-    share_features (Union[bool, List[str]]): Whether a token has features of those that it is tied to too, with weights of their
-        own: of their shapes and neighbours, or these templates.
-    strength (float): By what the tables of ties are multiplied. Below 1 the optimizer's l2 holds ties back more: with 0.5 four
-        times.
+    share_features (Union[bool, List[str]]): Whether a token also has the features of its tied tokens, with separate weights:
+        their shapes and neighbours, or the given templates.
+    strength (float): Factor for the tables of ties. Below 1, the optimizer's l2 penalizes ties more: with 0.5, four times as
+        much.
     """
     owner = "FactorGraph"
     check_emissions(owner, emissions)

@@ -19,15 +19,15 @@ from ...features.token_columns import MOST_WORDS, TokenColumns
 from ...kernels.hashing import ABSENT
 from .templates import BIAS, DISTANCE, OF_WORDS, TiePart, TieTemplate, TokenPairs
 
-# Sentences between two tokens, counted as one from these on
+# Lower bounds of the bins for the number of sentences between two tokens
 _DISTANCES = np.array([0, 1, 2, 3, 5, 9, 17, 33])
-_ENDS = {1: "one", 2: "both"}  # of a tie, that stand in a gazetteer
+_ENDS = {1: "one", 2: "both"}  # ends of a tie that are in a gazetteer
 
 
 class TieFeatureSet(FeatureSet):
-    """The attributes that templates of ties read of tokens.
+    """The token attributes that templates of ties read.
 
-    templates (Dict[str, TieTemplate]): By name.
+    templates (Dict[str, TieTemplate]): Templates by name.
     """
 
     def __init__(self, templates: dict[str, TieTemplate]):
@@ -38,7 +38,7 @@ class TieFeatureSet(FeatureSet):
 
     @property
     def token_attributes(self) -> list[str]:
-        """Also those that say which tokens are tied."""
+        """All attributes that the templates read, including those that decide which tokens are tied."""
         of_templates = [name for template in self._templates.values() for name in template.reads]
         return list(dict.fromkeys([*super().token_attributes, *of_templates]))
 
@@ -50,8 +50,8 @@ def tie_reader(
 
     features (TieFeatureSet): The features.
     gazetteers (Dict[str, Gazetteer]): The gazetteers that they name.
-    with_names (bool): Whether values can be spelt.
-    max_words (int): Words whose attributes are kept.
+    with_names (bool): Whether to keep the texts of values.
+    max_words (int): Number of words whose attributes are cached.
     """
     reader = features.reader(gazetteers)
     reader.max_words = max_words
@@ -60,7 +60,7 @@ def tie_reader(
 
 
 class TieValues:
-    """Values of features for pairs of tokens of a batch. The tokens are read when a feature asks for them.
+    """Computes values of features for pairs of tokens of a batch. Reads the tokens when a feature needs them.
 
     compiled (CompiledTemplates): From `tie_reader`.
     docs (DocBatch): The batch.
@@ -71,7 +71,7 @@ class TieValues:
         self._columns: Optional[TokenColumns] = None
 
     def of(self, template: TieTemplate, pairs: TokenPairs) -> NDArray[np.uint64]:
-        """Value of each feature of a template for each pair: uint64[E, M], hashes of several parts; ABSENT if it has none."""
+        """Compute the value of each feature of a template for each pair: uint64[E, M], a hash of all parts, or ABSENT."""
         found = np.empty((len(pairs.source), len(template.parts)), dtype=np.uint64)
         for number, parts in enumerate(template.parts):
             values = [self._of_part(part, pairs) for part in parts]
@@ -86,7 +86,7 @@ class TieValues:
         return found
 
     def spell(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
-        """A feature as humans read it, with its value for one pair."""
+        """Format a feature with its value for one pair, for people to read."""
         pair, shown = TokenPairs(*(tokens[example : example + 1] for tokens in pairs)), []
         for part in template.parts[feature]:
             value: Any = self._of_part(part, pair)
@@ -120,11 +120,10 @@ _MOST_WORDS = 500_000  # whose attributes are kept
 
 
 class SharedFeatures(ItemReader):
-    """Items of each token: the values of templates at all tokens that it is tied to, each value once.
+    """Reads items for each token: the values of templates at all tokens tied to it, each value once.
 
-    ties (Dict[str, TieTemplate]): Templates that say which tokens are tied.
-    templates (List[str]): Templates of features; they may read only attributes that words have by themselves, such as lower or
-        shape.
+    ties (Dict[str, TieTemplate]): Templates that tie tokens.
+    templates (List[str]): Templates of features; they may read only attributes of words without context, such as lower or shape.
     """
 
     def __init__(self, owner: str, ties: dict[str, TieTemplate], templates: list[str]):
@@ -180,7 +179,7 @@ class SharedFeatures(ItemReader):
 
 
 def share(owner: str, emissions: Any, ties: dict[str, TieTemplate], given: Any) -> list[str]:
-    """Lets emissions read the features of the tokens that a token is tied to.
+    """Let emissions read the features of the tokens that are tied to a token.
 
     given (Union[bool, List[str]]): Whether features are shared, or the templates of the shared features.
     RETURNS (List[str]): The templates, none if nothing is shared.

@@ -1,11 +1,11 @@
 """Gibbs sampling (Geman & Geman 1984; Finkel, Grenager & Manning 2005) with sequences as blocks: a walk through the labellings of
-tied sequences, each of which is drawn anew as a whole, given the labels that stand at the other ends of its ties.
+tied sequences redraws one whole sequence at a time, given the labels at the other ends of its ties.
 
-Marginals are counted along the walk, the best labelling is found by a cooling walk (annealing), and the log partition is
-estimated by weighing independent draws (importance sampling). All of it is exact in the limit only: where ties are strong, and
-what they join goes together in two ways that are both likely, a walk stays in one of them for long.
+Marginals are counted along the walk, a cooling walk searches the best labelling (simulated annealing), and weighted independent
+draws estimate the log partition (importance sampling). All results are exact only in the limit: if strong ties make two joint
+labellings likely, a walk stays at one of them for long.
 
-One seed, one walk: for each component the same, whatever else is asked about with it.
+One seed gives one walk: the walk of a component does not depend on other components in the batch.
 """
 
 from typing import Any, NamedTuple
@@ -24,12 +24,12 @@ from .blocks import best_improved, neighbours
 from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference, method
 from .scores import Problem, log_mean, potentials
 
-_AT_ONCE = 1 << 22  # random numbers
-_HOTTEST_TO_COLDEST = 50.0  # by how much probabilities grow peaked
-_FITTINGS = 50  # of chains, at most
+_AT_ONCE = 1 << 22  # number of random numbers in memory at once
+_HOTTEST_TO_COLDEST = 50.0  # ratio of the last to the first exponent of probabilities in annealing
+_FITTINGS = 50  # largest number of steps to fit chains
 _FITTED = 1e-3
-_WALKS = 4  # from one place each, that have to agree
-_UNLIKE = 4.0  # standard errors, by which one of them differs from all only where they have not settled
+_WALKS = 4  # number of walks with different starts, which must agree
+_UNLIKE = 4.0  # a walk that differs from all walks by more standard errors has not converged
 _PROPOSAL = BeliefPropagation(iterations=10)
 
 
@@ -39,19 +39,19 @@ class Walk(NamedTuple):
     problem: Problem
     chains: ChainArrays
     neighbours: kernels.Neighbours
-    states: States  # where it is, follows
+    states: States  # the present labelling, updated in place
 
     @classmethod
     def of(cls, problem: Problem, states: States) -> "Walk":
-        """states (int32[T]): Where it begins, a possible labelling."""
+        """Start a walk. states (int32[T]): A possible labelling."""
         return cls(problem, potentials(problem.chains), neighbours(problem)[0], np.array(states, dtype=np.int32))
 
     def go(self, powers: Floats, random: np.random.Generator, *, is_told: bool = True) -> States:
-        """The labellings that it comes by: int32[N, T].
+        """Continue the walk. RETURNS (int32[N, T]): The labelling after each round.
 
         powers (float64[N]): Exponents of the probabilities, one for each round.
-        is_told (bool): Whether sequences are drawn given what their ties say; otherwise as if there were none, and the ties
-            decide whether draws are taken.
+        is_told (bool): Whether to draw sequences given their ties; otherwise draws ignore ties, and the ties decide whether a
+            draw is accepted.
         """
         n_tokens, n_sequences = len(self.states), len(self.chains.starts) - 1
         drawn = np.empty((len(powers), n_tokens), dtype=np.int32)
@@ -66,15 +66,15 @@ class Walk(NamedTuple):
 
 @method
 class Gibbs(Inference):
-    """See above. What trains by such walks is `spacy_crf.SampledLikelihood.v1`.
+    """Inference by block Gibbs sampling. The loss `spacy_crf.SampledLikelihood.v1` trains with such walks.
 
-    samples (int): Labellings that are counted, of four walks together, or weighed.
-    burn_in (int): How often all sequences are drawn before, in each walk.
-    thinning (int): How often between two labellings, where labellings are asked for.
-    annealing (int): How often, colder and colder, for the best labelling; 0 only improves the best one of the chains.
-    step (str): "gibbs" draws a sequence given what its ties say, "metropolis" without, in a fraction of the time, and the ties
-        decide whether the draw is taken: for weak ties.
-    seed (int): Of marginals and best labellings.
+    samples (int): Number of labellings to count, over four walks, or to weigh.
+    burn_in (int): Number of rounds through all sequences that each walk discards first.
+    thinning (int): Number of rounds between two labellings, if samples are requested.
+    annealing (int): Number of cooling rounds in the search for the best labelling; 0 only improves the labelling of the chains.
+    step (str): "gibbs" draws a sequence given its ties; "metropolis" draws it without ties, in a fraction of the time, and the
+        ties decide whether the draw is accepted, which suits weak ties.
+    seed (int): Random seed for marginals and best labellings.
     """
 
     samples: int = setting(200, checks.count)
@@ -91,12 +91,12 @@ class Gibbs(Inference):
         return self.importance(problem)[0]
 
     def importance(self, problem: Problem) -> tuple[Floats, Floats]:
-        """Log partitions, by weighing draws from chains that know what belief propagation says:
+        """Estimate log partitions by weighted draws from chains that include the messages of belief propagation:
 
             log Z = log Z(chains) + log mean(exp(score(draw) - score of the chains(draw)))
 
         RETURNS (float64[C], float64[C]): The log partitions, and the effective sample size of each (the number of equally
-            weighted draws that would say as much).
+            weighted draws with the same precision).
         """
         log_z, effective = np.full((2, len(problem.firsts)), -np.inf)
         effective[:] = 0.0
@@ -120,7 +120,7 @@ class Gibbs(Inference):
         return self._counted(problem, np.ones(len(problem.firsts))).chains.emissions
 
     def _counted(self, problem: Problem, weights: Floats) -> Expected:
-        """Derivatives alone: log partitions are estimated by other draws."""
+        """Estimate the derivatives only; other draws estimate the log partitions."""
         d_chains, d_tables = arrays.zeros(problem.chains), np.zeros(problem.tables.shape)
         for c, (part, tokens) in enumerate(problem.parts()):
             drawn = self._drawn(part)
@@ -158,12 +158,12 @@ class Gibbs(Inference):
         return states
 
     def as_chains(self, problem: Problem) -> ChainScores:
-        """Chains with further scores of labels, fitted so that the probability of each label of a tied token is its frequency
-        in the samples."""
+        """Fit chains with additional scores of labels, so that each label's probability at a tied token equals its frequency in
+        the samples."""
         chains, emissions = problem.chains, problem.chains.emissions.copy()
         tied = np.unique([problem.source, problem.target])
         of_chains = problem.by_label(LinearChain().marginals(chains)[tied])
-        often = of_chains.copy()  # one sample more, of the chains: what was not drawn is not impossible
+        often = of_chains.copy()  # a pseudo-sample from the chains, so that no label becomes impossible
         for part, tokens in problem.parts():
             drawn = self._drawn(part)
             if drawn is None:
@@ -186,7 +186,7 @@ class Gibbs(Inference):
         return walk.go(np.ones(times), random, is_told=self.step == "gibbs")
 
     def _drawn(self, part: Problem) -> Any:
-        """The labellings of a component that are counted (int32[N, T]), None if there is none."""
+        """Draw the labellings of a component to count (int32[N, T]); None if no labelling is possible."""
         begin = LinearChain().viterbi(part.chains).states
         if (begin < 0).any():
             return None
@@ -212,7 +212,7 @@ class Gibbs(Inference):
 
 
 def _are_unlike(part: Problem, walks: list[States]) -> bool:
-    """Whether the labels of tied tokens in one of some walks are more unlike those in all than chance would have it."""
+    """Whether the labels of tied tokens in one walk differ from those in all walks by more than chance explains."""
     tied, (shortest, n_drawn) = np.unique([part.source, part.target]), (min(map(len, walks)), sum(map(len, walks)))
     if shortest < 2:
         return False

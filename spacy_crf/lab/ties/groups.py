@@ -1,5 +1,5 @@
-"""Templates that tie places of a Doc which have something in common: the same word (skip-chains: Sutton & McCallum 2004; Finkel,
-Grenager & Manning 2005), the same phrase, or a link that an earlier component has made."""
+"""Templates that tie related places of a Doc: equal words (skip-chains: Sutton & McCallum 2004; Finkel, Grenager & Manning 2005),
+equal phrases, or spans that an earlier component has linked."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Optional
@@ -36,18 +36,18 @@ class Places(NamedTuple):
 
 @with_settings
 class GroupTemplate(TieTemplate):
-    """Base of the templates that tie places of a Doc which belong together: words, or phrases by their first or all words.
+    """Base of the templates that tie groups of places in a Doc: words, or phrases by their first words or all words.
 
-    edges (str): "next", each place is tied to the next one; "hub", to the first one; "all", to all others: their number grows
-        with the square of the places.
-    max_edges (int): Places that would get more ties in a Doc get none there; a warning says so once.
+    edges (str): "next" ties each place to the next one; "hub" ties it to the first one; "all" ties it to all others, which needs
+        a number of ties that grows with the square of the places.
+    max_edges (int): A group that would get more ties in a Doc gets none there; a warning is logged once.
     """
 
     edges: str = setting("next", checks.one_of, allowed=EDGES)
     max_edges: int = setting(1000, checks.count, most=10_000_000)
 
     def places(self, docs: DocBatch) -> Places:
-        """The places, and the keys of what they belong to."""
+        """Find the places, and the keys of their groups."""
         raise NotImplementedError
 
     def find(self, docs: DocBatch) -> TokenPairs:
@@ -66,7 +66,7 @@ class GroupTemplate(TieTemplate):
     def _tie(
         self, docs: DocBatch, places: NDArray[np.int64], keys: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which of the places (int64[N]) with equal keys (uint64[N]) are tied: their numbers, the earlier place first."""
+        """Tie places (int64[N]) with equal keys (uint64[N]). RETURNS: The numbers of tied places, the earlier place first."""
         of_doc = docs.of_tokens(places)
         # By Doc, then by key; places of equal keys in their order
         order = np.lexsort((places, keys, of_doc))
@@ -132,10 +132,10 @@ def counted_up(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @template
 class RepeatedWords(GroupTemplate):
-    """Ties the places at which a Doc has the same word.
+    """Ties the places of equal words in a Doc.
 
-    attr (str): By which words are the same: ORTH, LOWER, NORM, LEMMA, SHAPE, PREFIX or SUFFIX.
-    only (Union[str, List[str]]): Flags of which a word must have one, such as "is_title"; None for any word.
+    attr (str): Attribute by which words are compared: ORTH, LOWER, NORM, LEMMA, SHAPE, PREFIX or SUFFIX.
+    only (Union[str, List[str]]): Flags, such as "is_title", at least one of which a word must have; None for any word.
     edges (str), max_edges (int): See `GroupTemplate`.
     features (List[str]): See `TieTemplate`.
     symmetric (bool): See `TieTemplate`.
@@ -160,14 +160,14 @@ def _phrases(owner: str, name: str, value: Any) -> str:
 
 @template
 class RepeatedPhrases(GroupTemplate):
-    """Ties the places at which a Doc has the same phrase.
+    """Ties the places of equal phrases in a Doc.
 
-    phrases (str): What a phrase is. "words", words that stand in this order twice, as many as do; "noun_chunks", those of the
-        Doc, which needs a parser; "spans:KEY", those of `doc.spans[KEY]`, such as what a `span_ruler` finds of a list.
-    attr (str): By which words are the same, as of `RepeatedWords`.
-    only (Union[str, List[str]]): Flags of which each word must have one where phrases are words; None for any words.
-    shortest (int), longest (int): Words of a phrase.
-    words (str): "first", the first words of two phrases are tied; "all", the second ones, the third ones … as well.
+    phrases (str): Source of phrases: "words" for the longest sequences of words that occur twice; "noun_chunks" for the Doc's
+        noun chunks, which need a parser; "spans:KEY" for `doc.spans[KEY]`, such as the matches of a `span_ruler`.
+    attr (str): Attribute by which words are compared, as in `RepeatedWords`.
+    only (Union[str, List[str]]): For "words", flags at least one of which each word must have; None for any words.
+    shortest (int), longest (int): Number of words in a phrase.
+    words (str): "first" ties the first words of two phrases; "all" also ties the second words, the third words, and so on.
     edges (str), max_edges (int): See `GroupTemplate`.
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """
@@ -268,9 +268,9 @@ def _hashes_of_runs(words: NDArray[np.uint64], longest: int) -> list[NDArray[np.
 class LinkedSpans(GroupTemplate):
     """Ties spans of a Doc that are linked.
 
-    spans_key (str): "KEY", spans of `doc.spans[KEY]` that have the same `span.id_` are linked, those without one to none; "KEY*",
-        the spans of each group are whose name begins with this, as with "coref_clusters_*".
-    words (str): "first", the first words of two spans are tied; "all", the second ones, the third ones … as well.
+    spans_key (str): "KEY" links the spans of `doc.spans[KEY]` that have the same `span.id_`, except spans without one; "KEY*"
+        links the spans of each group whose name begins with KEY, such as "coref_clusters_*".
+    words (str): "first" ties the first words of two spans; "all" also ties the second words, the third words, and so on.
     edges (str), max_edges (int): See `GroupTemplate`.
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """

@@ -1,4 +1,4 @@
-"""Exact answers by a junction tree (see `elimination`), whose tables may be made smaller by leaving out ties."""
+"""Exact inference by a junction tree (see `elimination`). Leaving out ties can make its tables smaller."""
 
 from typing import Optional
 
@@ -17,11 +17,11 @@ DROPS = (None, "mutual_information")
 
 @method
 class JunctionTree(Elimination):
-    """Exact answers by eliminating one token after the other.
+    """Exact inference by eliminating one token after the other.
 
-    max_table (int): Numbers of a table, at most. A sentence alone needs the square of the tags.
-    drop (str): What is done where a table would be larger: it is an error if None; with "mutual_information" the ties that say
-        least are left out, until all tables fit. It is said once how much they would have said.
+    max_table (int): Largest size of a table, in numbers. A sentence without ties needs the square of the number of tags.
+    drop (str): Action if a table would be larger: None raises an error; "mutual_information" leaves out the least informative
+        ties until all tables fit, and logs once how much information is lost.
     """
 
     drop: Optional[str] = setting(None, checks.one_of, allowed=DROPS)

@@ -1,5 +1,5 @@
-"""Losses of chains with ties: the local ones, where each token is told what its ties say given the annotation of other ends,
-and the likelihood of each sentence given the others, which trains ties without a sum over the graph of a Doc."""
+"""Losses of chains with ties: local losses, in which ties add scores to a token given the annotation of their other ends, and the
+likelihood of each sentence given the other sentences, which trains ties without a sum over the graph of a Doc."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
@@ -137,12 +137,12 @@ SENTENCES = Elimination(max_table=20_000)
 
 class SentenceLikelihood(LogLikelihood):
     """Negative log probability of each sentence given the annotation of the others (Besag 1975, with sentences as blocks). It is
-    exact: what ties to other sentences say to a token is known, and a junction tree sums over sentences that have ties inside
-    them. Where the annotation leaves a label open, ties say nothing to other sentences. Without ties it is `LogLikelihood`.
+    exact: the annotation determines the scores that ties to other sentences add to a token, and a junction tree sums over
+    sentences with ties inside. Ties from tokens with open annotation add nothing. Without ties, the loss is `LogLikelihood`.
 
         - sum over sentences of log p(sentence | labels at the other ends of its ties)
 
-    In sentences too wide for a junction tree, which is said once, each end of a tie is told the annotation of the other one.
+    In sentences too wide for a junction tree (logged once), ties inside the sentence also use the annotation of their other ends.
 
     label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; none by default.
     """

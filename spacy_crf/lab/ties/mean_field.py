@@ -1,14 +1,14 @@
-"""Mean field over chains (Saul & Jordan 1996): sentences are taken to be independent of each other, and each is told what the
-others expect.
+"""Mean field over chains (Saul & Jordan 1996): an approximation by independent sentences, in which each sentence depends on the
+expected labels of the others.
 
     log Z >= sum over chains of E_q[score of the chain] + H(q) + sum over ties of E_q[score of the tie]
 
-Here q is a chain with further emissions: the ties, with what their other ends are expected to be. Chains that are tied to each
-other are done one after the other, so the bound never falls. Two tokens of one sentence are told as though they stood in two, but
-the bound knows how they go together.
+Here q is a chain with additional emissions: the expected scores of the ties, given the labels at their other ends. Chains that
+are tied to each other are updated one after the other, so the bound never decreases. Updates treat two tied tokens of one
+sentence as if they were in different sentences, but the bound includes their dependence.
 
-It is for prediction. A training would minimise a log partition that may lie as far below the true one as it likes, and find the
-weights with which it does.
+Use mean field for prediction only. Training would minimise a lower bound of the log partition, and so find weights for which the
+bound is far below the true value.
 """
 
 import numpy as np
@@ -25,10 +25,10 @@ from .scores import Problem, cut_chains
 
 @method
 class MeanField(Inference):
-    """See above.
+    """Inference by mean field.
 
-    iterations (int): Passes over the chains, at most.
-    tolerance (float): Chains have settled where the probability of no label of a tied token moves by more than this.
+    iterations (int): Maximum number of passes over the chains.
+    tolerance (float): Chains have converged if no label's probability at a tied token changes by more than this.
     """
 
     iterations: int = setting(50, checks.count)

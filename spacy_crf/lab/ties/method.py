@@ -1,4 +1,4 @@
-"""Base of the methods that answer questions about tied sentences."""
+"""Base of the inference methods for tied sentences."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -26,14 +26,14 @@ method = dataclass(eq=False)  # of settings
 
 
 class Inference:
-    """Base of the registered methods, which answer questions about tied sequences."""
+    """Base of the registered inference methods for tied sequences."""
 
     exact: bool = False
-    answers: frozenset[str]  # of the questions above, those that it is good for: log partitions for training
+    answers: frozenset[str]  # the questions above that it supports; log partitions if exact enough for training
     decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
-    n_asked = n_unsettled = 0  # components so far, and those of them that did not settle
-    told = False  # whether that has been said
-    remedy: ClassVar[str] = "More iterations help."  # of what does not settle
+    n_asked = n_unsettled = 0  # number of components so far, and of components that did not converge
+    told = False  # whether it has warned about components that did not converge
+    remedy: ClassVar[str] = "More iterations help."  # advice for components that do not converge
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -26,14 +26,14 @@ _SMALL_WORDS = 2  # that may stand between words whose initials count: "Court of
 class SimilarWords(GroupTemplate):
     """Ties places at which a Doc has words that are spelt nearly alike, but differ (`RepeatedWords` ties equal words).
 
-    similarity (float): From above 0 to 1: how similar words have to be.
+    similarity (float): Least similarity of tied words, above 0 and up to 1.
     measure (str): "jaro_winkler" or "levenshtein" (the share of characters that need no change).
-    only (Union[str, List[str]]): Flags of which a word must have one, such as "is_title"; None for any word.
-    shortest (int): Characters of a word.
-    max_words (int): Different words of a Doc that are compared with each other. A Doc with more words has no ties; a warning says
-        so once.
-    edges (str): Of two words, "next" ties each place of one to the next place of the other; "hub" the first places; "all" all.
-        The first token of a pair is the one that stands first in the Doc.
+    only (Union[str, List[str]]): Flags, such as "is_title", at least one of which a word must have; None for any word.
+    shortest (int): Least number of characters in a word.
+    max_words (int): Largest number of different words in a Doc that are compared with each other. A Doc with more words has no
+        ties; a warning is logged once.
+    edges (str): For two words, "next" ties each place of one word to the next place of the other; "hub" ties the first places;
+        "all" ties all places. The first token of a pair is the one that comes first in the Doc.
     max_edges (int): See `GroupTemplate`.
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """
@@ -111,14 +111,14 @@ def _similar(words: list[str], measure: Any, least: float) -> tuple[NDArray[np.i
 
 @template
 class Acronyms(GroupTemplate):
-    """Ties acronyms to the first word of what they stand for: the words in front of a bracketed acronym that have its letters in
-    this order, the first letter at their beginning (Schwartz & Hearst 2003); or words whose initials spell it.
+    """Ties acronyms to the first word of their expansion: words in front of a bracketed acronym that contain its letters in the
+    same order and begin with its first letter (Schwartz & Hearst 2003), or words whose initials spell it.
 
     An acronym has at least two capitals, and perhaps digits.
 
-    shortest (int), longest (int): Its characters.
-    edges (str): "next", each place is tied to the latest one before it that says what it stands for, or else to the first one;
-        "hub", to the first one; "all", to all.
+    shortest (int), longest (int): Number of characters of an acronym.
+    edges (str): "next" ties each place of an acronym to the latest expansion before it, or else to the first one; "hub" ties it
+        to the first expansion; "all" ties it to all expansions.
     max_edges (int): See `GroupTemplate`.
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """

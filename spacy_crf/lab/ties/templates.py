@@ -54,11 +54,11 @@ class TiePart(NamedTuple):
 class TieTemplate:
     """Base of the templates.
 
-    features (List[str]): What weighs a pair of labels: "bias"; "sent_distance", how many sentences lie between, about; "in:NAME",
-        whether one of the two tokens, or both, stand in a gazetteer; or an attribute of the first token of a pair, such as
-        "pos[0]", or of the second, such as "{other}pos". Several, joined by "|", are one feature. None at all for ties that share
-        features alone.
-    symmetric (bool): Whether it makes no difference which of the two labels is first.
+    features (List[str]): Features with weights for pairs of labels: "bias"; "sent_distance", the binned number of sentences
+        between the tokens; "in:NAME", whether one or both tokens are in a gazetteer; or an attribute of the first token of a
+        pair, such as "pos[0]", or of the second, such as "{other}pos". "|" joins several into one feature. Use an empty list for
+        ties that only share features.
+    symmetric (bool): Whether the order of the two labels is irrelevant.
     """
 
     features: Optional[list[str]] = setting(None, checks.listed, of="texts")
@@ -165,9 +165,9 @@ def has_heads(doc: Doc) -> bool:
 
 @template
 class DependencyArcs(TieTemplate):
-    """Ties each token to its head. A parser has to come before the component.
+    """Ties each token to its head. The pipeline needs a parser before the component.
 
-    features (List[str]): See `TieTemplate`: of the token, such as "dep[0]", or of its head, such as "head_pos".
+    features (List[str]): See `TieTemplate`: attributes of the token, such as "dep[0]", or of its head, such as "head_pos".
     symmetric (bool): See `TieTemplate`.
     """
 
@@ -211,7 +211,7 @@ class Pairs(TieTemplate):
         are tied.
     reads (List[str]): Attributes of tokens that the function reads and that earlier components set, such as "head": the component
         requires them.
-    max_edges (int): A Doc in which the function finds more pairs has no ties; a warning says so once.
+    max_edges (int): A Doc in which the function finds more pairs has no ties; a warning is logged once.
     features (List[str]), symmetric (bool): See `TieTemplate`.
     """
 
