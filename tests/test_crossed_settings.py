@@ -15,7 +15,7 @@ from thinc.api import Adam, fix_random_seed
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.report.cases import judge
-from spacy_crf.report.page import Subject, render
+from spacy_crf.report.page import render
 
 from . import test_fuzz_configs  # noqa: F401  registers functions
 from .test_neural import ENCODER
@@ -374,7 +374,7 @@ def explained(nlp, examples):
 
 def reported(nlp, examples):
     judged = judge(nlp, [pipe for _, pipe in nlp.pipeline], examples)
-    page = render("a title", [Subject(of_pipe, examples) for of_pipe in judged])
+    page = render("a title", judged)
     assert page.startswith("<!doctype html>") or "<html" in page
 
 

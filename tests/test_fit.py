@@ -200,8 +200,8 @@ def packaged(monkeypatch):
     table = {word: "00" for name in NAMES for word in name.split()} | dict.fromkeys(PLACES, "01")
     monkeypatch.setattr(
         clusters,
-        "_packaged",
-        lambda vocab: clusters.of_lookups([(hash_string(word), path) for word, path in table.items()], "here"),
+        "packaged_clusters",
+        lambda lang: clusters.of_lookups([(hash_string(word), path) for word, path in table.items()], "here"),
     )
 
 

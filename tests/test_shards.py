@@ -205,7 +205,7 @@ def test_words_in_clusters_are_counted_as_in_one_pass(factory, tmp_path, monkeyp
         nlp.config["initialize"]["components"][factory]["clusters"] = str(table)
         with caplog.at_level("INFO"):
             nlp.initialize(lambda nlp=nlp: ner_examples(nlp)[:1])
-        stores = [store for store in nlp.get_pipe(factory).feature_stores if store.feature_set.reads_clusters]
+        stores = [store for store in nlp.get_pipe(factory).feature_stores if store.clusters]
         found.append([dict(zip(*map(np.ndarray.tolist, features.clustered))) for features in stores])
     assert found[0] == found[1] and any({True, False} <= {*known.values()} for known in found[0])
     told = [record.getMessage() for record in caplog.records if "words of the training data" in record.getMessage()]

@@ -188,7 +188,7 @@ def data_cli(
     top: int = Opt(20, min=0, help="Number of listed strings that are annotated in several ways."),
     as_json: JsonOption = False,
 ) -> None:
-    """Describe annotated texts, and find annotation that looks wrong. The command prints labels and lengths of spans, misaligned
+    """Describe annotated texts and suspicious annotation. The command prints labels and lengths of spans, misaligned
     spans, repeated texts, the overlap of train and dev, and words that are annotated in several ways."""
     nlp = blank(lang)
     settings, report, dev_report = ReadSettings(overlaps="longest", without_spans=True), Report(), Report()

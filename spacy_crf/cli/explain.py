@@ -37,7 +37,7 @@ def show_cli(
     ),
     html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
 ) -> None:
-    """Print the entities of texts; for pipelines without entities, the tags of tokens or the labels of texts."""
+    """Print the entities, tags or labels of texts."""
     from ..explain.displacy_marks import render
     from ..pipeline.prediction import tell_probabilities
 
@@ -151,7 +151,7 @@ def inspect_cli(
     component: ComponentOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the labels, features, largest weights, transitions and rules of a pipeline's components."""
+    """Print the labels, features, weights and rules of a model."""
     from ..explain.weights import overview
 
     pipes = our_pipes(load_pipeline(model), component, "of spacy_crf", of_tokens=False)

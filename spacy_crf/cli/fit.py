@@ -50,7 +50,7 @@ def fit_cli(
     ] = True,
     seed: Annotated[int, typer.Option("--seed", help="Random seed that draws the folds.")] = 0,
 ) -> None:
-    """Train on all texts, with settings that cross-validation chooses. No text is set aside for good: each fold is held out once
+    """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
     to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts."""
     from ..cross_validation import fit
     from ..features.clusters import PACKAGE, PACKAGED_LANGUAGES, has_packaged_clusters

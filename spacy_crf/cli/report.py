@@ -52,7 +52,7 @@ def errors_cli(
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
-    """Print the scores and the mistakes of a pipeline on annotated texts."""
+    """Print scores and mistakes of a pipeline."""
     from ..report.cases import KINDS, certainty, judge
 
     if kind is not None:
@@ -138,7 +138,7 @@ def report_cli(
     curve: Optional[Path] = Opt(None, help="Draw the learning curve in this file of `curve --json`.", exists=True),
     component: ComponentOption = None,
 ) -> None:
-    """Write a report on a pipeline's predictions: scores with intervals, confusions, all mistakes, calibration, known and unknown
+    """Write a report on a pipeline. It has scores with intervals, confusions, all mistakes, calibration, known and unknown
     words, annotation that looks wrong, and effects of rules. The report is one HTML file that needs no network."""
     from ..report.cases import judge
     from ..report.page import render
@@ -191,7 +191,7 @@ def calibrate_cli(
     component: ComponentOption = None,
     svg: SvgOption = None,
 ) -> None:
-    """Compare the probabilities of spans with the shares of spans that are right."""
+    """Compare probabilities with shares of right spans."""
     from ..pipeline.prediction import tell_probabilities
     from ..report import charts
 

@@ -55,7 +55,7 @@ def train_cli(
     path: Optional[Path] = Opt(None, help="Folder of the shards; by default OUTPUT/shards."),
     component: ComponentOption = None,
 ) -> None:
-    """Train with several processes, or with workers of a Ray cluster; each works on a part of the corpus. To continue a command
+    """Train with several processes or workers of a Ray cluster. Each works on a part of the corpus. To continue a command
     that was stopped, give it again."""
     from spacy.cli.train import train
 
@@ -110,7 +110,7 @@ def update_cli(
     component: ComponentOption = None,
     l2: float = Opt(0.1, help="Weight of the squared distance from the old weights."),
 ) -> None:
-    """Continue the training of a pipeline on new texts, without the old ones. The training adds new labels and features, and
+    """Continue the training of a pipeline on new texts. The training adds new labels and features, and
     changes old weights as little as the new texts allow. The command prints the scores before and after."""
     from ..optimizers.lbfgs import LBFGS
 

@@ -280,8 +280,8 @@ def curve_cli(
     svg: SvgOption = None,
     as_json: bool = Opt(False, "--json", help="Print JSON for `report --curve`."),
 ) -> None:
-    """Train with growing parts of the training texts, and score the models on the dev texts. Each part contains the previous one,
-    and each training works as `spacy train` does."""
+    """Train with growing parts of the training texts. The command scores each model on the dev texts. Each part contains the
+    previous one, and each training works as `spacy train` does."""
     from ..report import charts
 
     with progress_bar("training") as progress:

@@ -322,7 +322,7 @@ class Initialization:
             announcements.info(text, pipe.name, pipe.model.attrs["seed"])
         is_learned = pipe.training.new_features is None  # there was annotation
         told: set[str] = set()
-        for features in stores:
+        for features in (features for features in stores if features.clusters):
             known = features.clustered
             for (name, table), found in zip(features.clusters.items(), () if known is None else known.are_in_one.T):
                 if name not in told:

@@ -48,9 +48,7 @@ class Judged(NamedTuple):
     examples: list[Example]  # predicted by the pipeline
     cases: list[Case]  # in the order of the texts
     texts: list[str]  # stored, since spaCy joins the tokens in each call of `doc.text`
-    held_out: bool = (
-        False  # whether the predictions come from other models, each trained without the texts that it predicted
-    )
+    held_out: bool = False  # whether each text was predicted by a model that was trained without it
     training: Sequence[Example] = ()  # the texts that the component was trained on
     suspects: "Optional[Sequence[Suspect]]" = None  # suspects in the training texts; None if they were not searched
 
