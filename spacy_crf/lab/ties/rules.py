@@ -1,8 +1,8 @@
-"""Rules beside ties. A junction tree gives exact answers about the labellings that the automata of rules allow. Where its
-tables have no room, the search falls back to chains whose scores include the ties.
+"""Rules in models with ties. A junction tree is exact for the labellings that the automata of rules allow. If its tables have no
+room, the search falls back to chains whose scores include the ties.
 
-The sequences of the Doc are joined to one (`arrays.join_sequences`), whose states are those of the graph: tags with what rules
-remember. A tie sees the tags alone. States that no labelling reaches at a token are left out, so that tables stay small.
+The sequences of the Doc are joined to one (`arrays.join_sequences`). Its states are those of the graph: tags with the states of
+the automata. Ties depend on the tags only. States that no labelling reaches at a token are removed, so that tables stay small.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ class RuledWork(TiedWork):
 
 
 class RuledTies(TiedChains):
-    """Answers the questions of `Structure` for the ``TiedScores`` of tags of a joined Doc, exactly.
+    """Implements `Structure`, exactly, for the ``TiedScores`` of a joined Doc.
 
-    inference (Elimination): Answers them for any graph.
-    graph (StateGraph): Which state may follow which; a labelling is one path at most.
+    inference (Elimination): The inference method.
+    graph (StateGraph): Which state may follow which; each labelling has at most one path.
     """
 
     work = RuledWork
@@ -50,7 +50,7 @@ class RuledTies(TiedChains):
         return super().expand(scores, expansion)._replace(label_of=label_of)
 
     def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
-        """Whether no table is too large."""
+        """Whether all tables are small enough."""
         return self.inference.fits(self.prepare(scores, clamp).tied)
 
     # Of a chain of the graph's states with the exact pairs of neighbours
@@ -76,7 +76,7 @@ class RuledTies(TiedChains):
 
 
 def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
-    """The sequences of a Doc as one, with their ties."""
+    """Join the sequences of a Doc, with their ties, to one."""
     scores, clamp, places = arrays.join_sequences(scores, clamp)
     source, target = (places[ends].astype(np.int32) for ends in scores.ties[:2])
     ties, label_of = scores.ties._replace(source=source, target=target), np.append(scores.label_of, 0)
@@ -84,7 +84,7 @@ def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
 
 
 def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
-    """The scores of a single sequence, -inf for states that no labelling has there."""
+    """Set the scores of states that no labelling reaches to -inf, for a single sequence."""
     emissions = scores.emissions if clamp is None else np.where(clamp, scores.emissions, -np.inf)
     reached, steps = emissions > -np.inf, np.asarray(scores.transitions) > -np.inf
     steps = np.broadcast_to(steps, (len(emissions), *steps.shape[-2:]))
@@ -98,8 +98,8 @@ def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
 
 
 class TiedSearch:
-    """The search for the best labelling of a document that breaks a rule. Which rules yield does not depend on ties: a search
-    of chains says it. Its labelling is the answer where there are no ties, or no junction tree that has room for the automata.
+    """The search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
+    yield. Its labelling is the result if there are no ties, or no junction tree with room for the automata.
 
     inference (Elimination): The junction tree; None if another inference decodes.
     as_chains (Callable): Makes chains of scores with ties, given a clamp.
@@ -124,13 +124,13 @@ class TiedSearch:
         self._tags = tags
 
     def best(self) -> Answer:
-        """Under all rules that can be kept, see `RuleSearch.best`."""
+        """Find the best labelling under all rules that can be kept, see `RuleSearch.best`."""
         answer = self._of_chains.best()
         relaxed = {rule.place for rule in answer.relaxed}
         return self._with_ties(answer, self._rules.places - relaxed)
 
     def under(self, kept: frozenset[int]) -> Answer:
-        """Under rules, given by their places, that some labelling keeps."""
+        """Find the best labelling under some rules, given by their places, which some labelling keeps."""
         return self._with_ties(self._of_chains.under(kept), kept)
 
     def _with_ties(self, answer: Answer, kept: frozenset[int]) -> Answer:
@@ -142,7 +142,7 @@ class TiedSearch:
         return answer._replace(tags=tags, finished=answer.finished or not answer.relaxed)
 
     def _solve(self, inference: Elimination, kept: frozenset[int]) -> Optional[Tags]:
-        """The best labelling under some rules, which there is; None if no clique holds their automata."""
+        """Find the best labelling under some rules; None if no table has room for their automata."""
         rules, (scores, clamp, facts, words) = self._rules, self._document
         of_doc = joined(rules.apply(scores, facts, kept), clamp)
         every = rules.binding(kept, len(of_doc.scores.emissions))

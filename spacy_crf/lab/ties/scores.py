@@ -1,4 +1,4 @@
-"""Chains whose tokens are tied across sentences: the scores, and how a batch is cut into what is tied and what is not."""
+"""Scores of chains with ties between tokens, and the division of a batch into tied and free sequences."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -18,8 +18,8 @@ from ..kernels import ties as kernels
 
 
 class Ties(NamedTuple):
-    """Pairs of tokens whose labels are weighed together. Each adds ``table[i, j]`` to a labelling that has label i at its source
-    and label j at its target; the table of a kind of ties is the sum of those of its features."""
+    """Pairs of tokens whose labels have a joint score. A tie adds ``table[i, j]`` to a labelling with label i at its source and
+    label j at its target; the table of a kind of ties is the sum of the tables of its features."""
 
     source: NDArray[np.int32]  # [E] tokens of the batch
     target: NDArray[np.int32]  # [E] others
@@ -43,7 +43,7 @@ class Ties(NamedTuple):
         return self._replace(source=self.source[which], target=self.target[which], kind=self.kind[which])
 
     def sums(self, tables: Floats) -> Floats:
-        """The table of each kind (float64[K, L, L]), from those of the features (float64[F, L, L])."""
+        """Sum the tables of features (float64[F, L, L]) to the table of each kind (float64[K, L, L])."""
         total = np.zeros((len(self.rows), *tables.shape[1:]))
         for column in self.rows.T:
             [some] = np.nonzero(column >= 0)
@@ -91,7 +91,7 @@ class TiedScores(NamedTuple):
 
 
 def potentials(chains: ChainScores) -> ChainArrays:
-    """Scores of chains as kernels take them."""
+    """Convert the scores of chains to the arrays that kernels take."""
     transitions = np.asarray(chains.transitions, dtype=np.float64)
     transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
     contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
@@ -99,7 +99,7 @@ def potentials(chains: ChainScores) -> ChainArrays:
 
 
 class Problem(NamedTuple):
-    """Sequences each of which is tied, to another one or in itself. Components are numbered by their first sequences."""
+    """Sequences with ties to others or inside. Components are numbered in the order of their first sequences."""
 
     chains: ChainScores  # -inf where the clamp forbids
     component: NDArray[np.int64]  # [B] of each sequence
@@ -117,7 +117,7 @@ class Problem(NamedTuple):
 
     @property
     def own(self) -> Floats:
-        """Scores of tokens by themselves: emissions, with what sequences begin and end with (float64[T, S])."""
+        """Scores of single tokens: emissions plus the scores of first and last tags (float64[T, S])."""
         chains, own = self.chains, self.chains.emissions
         if chains.first.any() or chains.last.any():
             opens, closes = arrays.ends(chains.starts, len(own))
@@ -213,7 +213,7 @@ class Problem(NamedTuple):
         return total
 
     def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
-        """Which scores labellings (int32[N, T]) use, times a weight: those of the chains, and of the tables."""
+        """Uses of scores by labellings (int32[N, T]), times a weight: those of the chains, and those of the tables."""
         used, tables = arrays.zeros(self.chains), np.zeros(self.tables.shape)
         weights, into = np.full(len(self.component), weight), potentials(used)
         for labelling in states:
@@ -266,7 +266,7 @@ class TiedWork(Work[TiedScores]):
 
     @cached_property
     def free(self) -> Work[ChainScores]:
-        """What no tie touches. It is copied when it is asked for: prediction does without."""
+        """The sequences that no tie touches, copied on first use, since prediction does not need them."""
         chains, clamp = self.scores.chains, self.clamp
         if self._is_tied.any():
             chains, clamp = cut_chains(chains, ~self._is_tied)[0], arrays.cut_clamp(clamp, self.free_tokens)
@@ -282,7 +282,7 @@ class TiedWork(Work[TiedScores]):
 
     @cached_property
     def tied(self) -> Optional[Problem]:
-        """What ties touch; None if there is nothing."""
+        """The sequences that ties touch; None if there are none."""
         ties = self.scores.ties
         if not len(ties.source):
             return None

@@ -1,11 +1,11 @@
-"""Single sequences with few ties inside them: quicker ways than a junction tree.
+"""Inference for single sequences with few ties inside, faster than a junction tree.
 
-Sums go along the sequence and know the labels of tokens whose ties are open (`kernels.frontier`).
+The recursion for sums keeps the labels of tokens whose ties are open (`kernels.frontier`).
 
-The best labelling comes from cutset conditioning (Pearl 1986). Where the labels of the tokens of a cutset are known, all ties say
-what they say to single tokens, and the sequence is a chain. So it is asked as many times as the cutset has labellings, in one
-batch of chains. That takes the square of the states for each token and labelling, where a junction tree takes
-their cube at least.
+The best labelling comes from cutset conditioning (Pearl 1986). Given the labels of the tokens in a cutset, every tie depends on a
+single token, so the sequence is a chain. A batch of chains, one for each labelling of the cutset, gives the result. It takes time
+in proportion to the square of the number of states for each token and labelling, while a junction tree takes at least their
+cube.
 """
 
 import itertools

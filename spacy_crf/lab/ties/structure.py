@@ -1,7 +1,7 @@
-"""Chains with ties between them: the questions of a structure, whatever the method that answers them where there are ties.
+"""Structure of chains with ties: inference for tied sequences is delegated to any of the methods.
 
-Sequences that no tie touches never leave the chain. The others fall into components, whose values are those of their first
-sequences; the other sequences of a component have 0.
+Sequences that no tie touches are ordinary chains. The others form components. The first sequence of a component
+has the component's value (such as its log partition); its other sequences have 0.
 """
 
 from hashlib import blake2b
@@ -23,15 +23,15 @@ from .mean_field import MeanField
 from .method import Inference
 from .scores import TiedScores, TiedWork
 
-# What bounds log partitions that are not known exactly
+# Method for the lower bound of log partitions
 _LOWER = MeanField(iterations=200, tolerance=1e-6)
 _UPPER = BeliefPropagation(iterations=500, damping=0.3, tolerance=1e-6, tree_reweighted=True)
 
 
 class TiedChains(Structure[TiedScores]):
-    """Answers the questions of `Structure` for `TiedScores`; clamps are bool[T, S].
+    """Implements `Structure` for `TiedScores`; clamps are bool[T, S].
 
-    inference (Inference): The method that answers where there are ties.
+    inference (Inference): The inference method for tied sequences.
     """
 
     work = TiedWork
@@ -211,9 +211,9 @@ class TiedChains(Structure[TiedScores]):
         begin: Optional[States],
         annotation: Clamp,
     ) -> States:
-        """Samples of labellings: ends of walks where there are ties.
+        """Draw labellings; for tied sequences they are the ends of walks.
 
-        begin (int32[1, T]): The labelling where they begin; None for one that is drawn without ties.
+        begin (int32[1, T]): The labelling from which walks start; None for labellings drawn without ties.
         annotation (bool[T, S]): Identifies the walks, which continue from where the last call left them.
         """
         states = self.chain.sample(work.scores.chains, n, seed=seed, clamp=work.clamp)

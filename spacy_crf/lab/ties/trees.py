@@ -1,4 +1,4 @@
-"""Tokens that ties alone connect, to trees: exact answers by two passes, which take as long as those of a chain."""
+"""Exact inference for tokens that only ties connect, as trees: two passes, which take as long as those of a chain."""
 
 from typing import NamedTuple, Optional
 
@@ -18,7 +18,7 @@ from .scores import Problem
 
 
 class Trees(NamedTuple):
-    """The components of a problem that are forests, and whose numbers can be trusted."""
+    """The components of a problem that are trees and whose sums do not underflow."""
 
     problem: Problem
     forest: kernels.Forest
@@ -39,8 +39,8 @@ class Trees(NamedTuple):
         return cls(problem, forest, component, problem.own)
 
     def expectations(self, weights: Optional[Floats]) -> Expected:
-        """Log partitions of the components, NaN for those that are no forests or can't be trusted; and, for the others, the
-        derivative of their weighted sum.
+        """Compute the log partitions of the components, NaN for components that are not trees or underflow; and, for the others,
+        the derivative of their weighted sum.
 
         weights (float64[C]): None for the log partitions alone.
         """
@@ -62,7 +62,7 @@ class Trees(NamedTuple):
         if weights is None:
             kernels.sums(*asked, np.zeros(0), own[:0], tables[0], log_z)
             return Expected(log_z, chains, problem.tables)
-        # Those that turn out not to be trusted are left out of the sums
+        # Leave components that underflow out of the sums
         known = ~np.isnan(log_z)
         while True:
             believed = np.zeros(self.own.shape if self.is_plain else own.shape)
@@ -93,7 +93,7 @@ class Trees(NamedTuple):
         return scaled, shift, spread
 
     def _by_label(self, states: Floats) -> Floats:
-        """Sums of numbers of states, with further labels (float64[T, L])."""
+        """Sum numbers of states by label, with padding labels (float64[T, L])."""
         sums = aligned((len(states), _padded(self.problem.n_labels)))
         sums[:] = 0.0
         sums[:, : self.problem.n_labels] = self.problem.by_label(states[:, : len(self.problem.label_of)])
@@ -108,7 +108,7 @@ class Trees(NamedTuple):
         return share[:, label_of] * states[:, : len(label_of)]
 
     def best(self) -> tuple[States, Floats]:
-        """The best labellings (int32[T]) of the forests, and their scores (float64[C]); NaN of other components."""
+        """Find the best labellings (int32[T]) of the trees, and their scores (float64[C]); NaN for other components."""
         problem, label_of = self.problem, self.problem.label_of
         own = np.full((len(self.own), _padded(problem.n_labels)), -np.inf)
         if self.is_plain:
