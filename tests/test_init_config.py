@@ -84,7 +84,8 @@ def test_more_is_found_where_that_is_asked_for(component, recipe, tmp_path):
         if plain["training"]["optimizer"]["@optimizers"] == "spacy_crf.LBFGS.v1":
             plain["training"]["optimizer"]["l1"] = 0.05
     assert config == plain
-    assert " prediction takes longer.\n" in path.read_text(encoding="utf8").partition("[")[0]
+    head = path.read_text(encoding="utf8").partition("[")[0]
+    assert " prediction takes longer.\n" in head and (f"crf fit {path}" in head) == (recipe in ("fast", "partial"))
 
 
 @pytest.mark.issue(14)

@@ -80,6 +80,7 @@ _TEXTS = {
 }
 RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
+FITTED = ("fast", "partial", "words")  # recipes that `crf fit` trains
 _MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any recipe
 ComponentName = choice("ComponentName", RECIPES)
 RecipeName = choice("RecipeName", _ANY)
@@ -144,6 +145,8 @@ def init_config_cli(
         raise ValueError(Errors.CRF750.format(path=path, advice="--force replaces it"))
     write_whole(path, text.encode("utf8"))
     msg.good(f"Config in {path}. Next: {_command(name)}")
+    if _fit(name) in text:
+        msg.info(f"Without a dev set, and more accurate with few texts: {_fit(name)}")
 
 
 def make_config(
@@ -158,7 +161,6 @@ def make_config(
     """Make a complete config.
 
     words (Words): What templates shall read beside the texts; for the recipe `words` the packaged clusters if there is nothing.
-
     optimize (str): "efficiency", or "accuracy" to find more in more time.
     name (str): Name of the file, for its first lines.
     RAISES (ValueError): CRF751 if the component has no such recipe, CRF768 if it has no setting for accuracy, CRF752 or CRF753 if
@@ -195,6 +197,9 @@ def make_config(
         _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
         head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
     head += f"#\n#   {_command(name)}\n"
+    if recipe in FITTED and (optimize == "accuracy" or recipe == "words"):
+        head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/fit.md):\n#\n"
+        head += f"#   {_fit(name)}\n"
     return head + "".join(
         f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()
     )
@@ -202,6 +207,10 @@ def make_config(
 
 def _command(name: str) -> str:
     return f"python -m spacy train {name} --paths.train train.spacy --paths.dev dev.spacy --output training"
+
+
+def _fit(name: str) -> str:
+    return f"python -m spacy crf fit {name} --train train.spacy --output fitted"
 
 
 # ---------------------------------------------------------------------------------------------------------- recipes
