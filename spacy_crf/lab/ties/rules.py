@@ -43,7 +43,7 @@ class RuledTies(TiedChains):
 
     def __init__(self, inference: Elimination, graph: StateGraph, *, threads: int = 1):
         super().__init__(inference, threads=threads)
-        self.graph = graph
+        self.graph, self._expansions = graph, arrays.LatestResults()
 
     def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
         label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
