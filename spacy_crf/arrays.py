@@ -51,7 +51,7 @@ class LatestResults:
         self.clear()
 
     def of(self, make: Callable, *given: NDArray) -> Any:
-        """What `make` returns for these arrays, computed anew if they differ from the latest."""
+        """Result of `make` for these arrays: one of the latest results, or a new one if the arrays are others."""
         asked = tuple([array.tobytes() for array in given])
         for known, made in self._latest:
             if known == asked:  # comparison by numpy took as long as decoding a sentence

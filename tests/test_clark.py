@@ -37,7 +37,7 @@ def pairs_of(text):
 
 
 def plain(text, n, weight, passes):
-    """The same, the slow way."""
+    """Clark clusters by a plain program that computes the gain of every move anew."""
     bigrams, of_word = pairs_of(text), [min(word, n - 1) for word in range(len(text.words))]
     starts, letters = letter_pairs(text.words)
     for _ in range(passes):

@@ -631,7 +631,7 @@ def test_a_word_in_two_clusters(tmp_path):
 
 
 def test_fit_tries_no_other_clusters_beside_those_of_the_config(packaged):
-    """Of the block as of the setting."""
+    """Tables in the `words` block count as clusters of the config, as the setting `clusters` does."""
     nlp = spacy.blank("xx")
     features = {"@misc": "spacy_crf.ner_features.v3", "extra": ["cluster:own[0]"]}
     nlp.add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})

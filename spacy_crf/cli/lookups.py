@@ -1,4 +1,4 @@
-"""What packages and files know of words: gathered from installed packages in a folder, and written to configs."""
+"""Clusters, vectors and gazetteers: the command `lookups` copies them from installed packages, and configs name them."""
 
 import gettext
 import json
@@ -33,7 +33,7 @@ class Words(NamedTuple):
 
     @classmethod
     def gathered(cls, folder: Path) -> "Words":
-        """What `crf lookups` wrote to a folder. RAISES (ValueError): CRF701 for another folder."""
+        """Find the files that `crf lookups` wrote to a folder. RAISES (ValueError): CRF701 for another folder."""
         clusters, vectors, lists = (folder / name for name in ("clusters", "vectors", "gazetteers"))
         found = tuple(str(path) for path in sorted(clusters.glob("*.bin")))
         if not found and not vectors.is_dir() and not lists.is_dir():
@@ -181,7 +181,7 @@ def _clusters(lang: str, folder: Path) -> list[Row]:
 
 
 def _vectors(lang: str, folder: Path) -> list[Row]:
-    """Those of the installed pipeline of the language that has most vectors."""
+    """Vectors of an installed pipeline of the language: of the pipeline with the most vectors."""
     from ..features.word_vectors import load_vectors
 
     found = []
