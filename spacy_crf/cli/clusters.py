@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.training.initialize import convert_vectors
 from wasabi import msg
@@ -21,32 +21,27 @@ from .texts import read_raw
 
 if TYPE_CHECKING:
     from ..features.clusters import WordClusters
-    from ..lab.brown import Brown, WordCounter
+    from ..lab.brown import Brown, CountedText, WordCounter
 
 CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
 SAVE_SECONDS = 60.0
+Method = choice("Method", ("cbow", "skipgram"))
 
 Progress = Callable[..., None]  # called with a `description`, how much is `completed`, and the `total`
 
 
 @command("clusters")
 def clusters_cli(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
-    ],
-    method: Annotated[
-        Optional[str], typer.Option("--method", help="brown or clark for texts, kmeans for vectors.")
-    ] = None,
-    n: Annotated[int, typer.Option("--n", "-n", help="Number of clusters.")] = 1000,
-    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words with fewer occurrences.")] = 3,
-    from_vectors: Annotated[
-        Optional[str], typer.Option("--from-vectors", help="A pipeline with word vectors, or a folder of vectors.")
-    ] = None,
+    files: list[Path] = Arg(..., metavar="[TEXTS]... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines)."),
+    method: Optional[str] = Opt(None, help="brown or clark for texts, kmeans for vectors."),
+    n: int = Opt(1000, "--n", "-n", help="Number of clusters."),
+    min_count: int = Opt(3, help="Leave out words with fewer occurrences."),
+    from_vectors: Optional[str] = Opt(None, help="A pipeline with word vectors, or a folder of vectors."),
     lang: LangOption = "en",
-    lower: Annotated[bool, typer.Option("--lower", help="Ignore case.")] = False,
-    digits: Annotated[bool, typer.Option("--digits", help="Keep digits: by default, all digits are one.")] = False,
-    letters: Annotated[float, typer.Option("--letters", help="Weight of the letters of a word, for clark.")] = 0.0,
+    lower: bool = Opt(False, "--lower", help="Ignore case."),
+    digits: bool = Opt(False, "--digits", help="Keep digits: by default, all digits are one."),
+    letters: float = Opt(0.0, help="Weight of the letters of a word, for clark."),
 ) -> None:
     """Put words that are used alike into clusters. Brown's and Clark's clusters are made of raw texts, others of word vectors. A
     command that makes Brown clusters and was stopped continues when it is given again."""
@@ -64,12 +59,7 @@ def clusters_cli(
             made = clusters_of_vectors(from_vectors, n, progress=progress)
         else:
             settings = {"min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
-            if method == "clark":
-                settings["letters"] = letters
-            else:
-                checks.expect(not letters, CLUSTERS, "--letters", letters, "given with --method clark alone")
-            make = clark_clusters_of_texts if method == "clark" else clusters_of_texts
-            made = make(texts, n, output, **settings, progress=progress)
+            made = clusters_of_texts(texts, n, output, **settings, method=method, letters=letters, progress=progress)
         write_clusters(output, made)
         _checkpoint(output).unlink(missing_ok=True)
     msg.good(f"{len(made.words):,} words in {len(made.paths):,} clusters: {output}")
@@ -86,7 +76,7 @@ def _reading(progress: Progress) -> Callable[[int, int], None]:
 # ------------------------------------------------------------------------------------------------------------ vectors
 
 
-def clusters_of_vectors(source: str, n: int, *, progress: Progress = _silent) -> "WordClusters":
+def clusters_of_vectors(source: str, n: int, *, progress: Progress) -> "WordClusters":
     """Make clusters of the word vectors of a pipeline, or of a folder that `Vectors.to_disk` wrote.
 
     RAISES (ValueError): CRF715 if there is no such pipeline or folder, CRF948 if it has no vectors or too few.
@@ -114,17 +104,32 @@ def clusters_of_texts(
     lang: str = "en",
     lower: bool = False,
     digits: bool = False,
+    method: Optional[str] = None,
+    letters: float = 0.0,
     progress: Progress = _silent,
 ) -> "WordClusters":
-    """Make Brown clusters of the words of raw texts. A checkpoint beside the output lets the next call with the same arguments
-    continue the work.
+    """Make clusters of the words of raw texts: by exchange (Clark 2003) with the method "clark", otherwise Brown's. A checkpoint
+    beside the output lets the next call with the same arguments continue to make Brown clusters.
 
     RAISES (ValueError): If the texts can't be read, or have too few words; CRF951 if the checkpoint is damaged.
     """
-    from ..lab.brown import Brown
-
     n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
     min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
+    letters = checks.number(CLUSTERS, "--letters", letters)
+    source = ", ".join(map(str, texts))
+
+    def counted() -> "CountedText":
+        return _counted(texts, lang, progress).text(min_count, lower=lower, digits=not digits)
+
+    if method == "clark":
+        from ..lab.clark import PASSES, cluster
+
+        words = counted()
+        progress(description="clustering", completed=0, total=PASSES)
+        return cluster(words, n, source, letters=letters, on_pass=lambda done: progress(completed=done))
+    from ..lab.brown import Brown
+
+    checks.expect(not letters, CLUSTERS, "--letters", letters, "given with --method clark alone")
     settings = {"n": n, "min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
     stats = [path.stat() for path in texts]
     files = [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in zip(texts, stats)]
@@ -141,8 +146,7 @@ def clusters_of_texts(
         else:
             msg.info(f"Goes on from {checkpoint}: {brown.done:,} of {len(brown.text.words):,} words")
     if brown is None:
-        counted = _counted(texts, lang, progress).text(min_count, lower=lower, digits=not digits)
-        brown = Brown(counted, n, ", ".join(map(str, texts)))
+        brown = Brown(counted(), n, source)
 
     def save(brown: "Brown") -> None:
         nonlocal saved
@@ -157,33 +161,6 @@ def clusters_of_texts(
         write_whole(checkpoint, brown.to_bytes(what))
         msg.info(f"Stopped: the same command goes on from {checkpoint}")
         raise
-
-
-def clark_clusters_of_texts(
-    texts: list[Path],
-    n: int,
-    output: Path,
-    *,
-    min_count: int = 3,
-    lang: str = "en",
-    lower: bool = False,
-    digits: bool = False,
-    letters: float = 0.0,
-    progress: Progress = _silent,
-) -> "WordClusters":
-    """Make clusters of the words of raw texts by exchange (Clark 2003).
-
-    RAISES (ValueError): If the texts can't be read, or have too few words.
-    """
-    from ..lab.clark import PASSES, cluster
-
-    n = checks.count(CLUSTERS, "--n", n, least=2, most=MOST_BROWN)
-    min_count = checks.count(CLUSTERS, "--min-count", min_count, most=checks.ANY)
-    letters = checks.number(CLUSTERS, "--letters", letters)
-    counted = _counted(texts, lang, progress).text(min_count, lower=lower, digits=not digits)
-    progress(description="clustering", completed=0, total=PASSES)
-    source = ", ".join(map(str, texts))
-    return cluster(counted, n, source, letters=letters, on_pass=lambda done: progress(completed=done))
 
 
 def _counted(texts: list[Path], lang: str, progress: Progress) -> "WordCounter":
@@ -211,22 +188,17 @@ def tokenizer(lang: str) -> Language:
     return nlp
 
 
-METHODS = ("cbow", "skipgram")
-
-
 @command("vectors")
 def vectors_cli(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines).")
-    ],
-    dims: Annotated[int, typer.Option("--dims", "-d", help="Dimensions of a vector.")] = 100,
-    rows: Annotated[int, typer.Option("--rows", help="Rows of the table for parts of words.")] = 50_000,
-    shortest: Annotated[int, typer.Option("--shortest", help="Characters of the shortest part of a word.")] = 3,
-    longest: Annotated[int, typer.Option("--longest", help="Characters of the longest part of a word.")] = 5,
-    method: Annotated[choice("Method", METHODS), typer.Option("--method", help="How vectors are learned.")] = "cbow",
-    epochs: Annotated[int, typer.Option("--epochs", help="Number of passes over the texts.")] = 5,
-    min_count: Annotated[int, typer.Option("--min-count", help="Leave out words with fewer occurrences.")] = 5,
-    threads: Annotated[int, typer.Option("--threads", help="Threads; only one gives the same vectors each time.")] = 1,
+    files: list[Path] = Arg(..., metavar="TEXTS... OUTPUT", help="Raw texts (.jsonl, .spacy, or lines)."),
+    dims: int = Opt(100, "--dims", "-d", min=1, max=1 << 12, help="Dimensions of a vector."),
+    rows: int = Opt(50_000, min=1, max=1 << 24, help="Rows of the table for parts of words."),
+    shortest: int = Opt(3, min=1, help="Characters of the shortest part of a word."),
+    longest: int = Opt(5, min=1, max=100, help="Characters of the longest part of a word."),
+    method: Method = Opt(Method.cbow, help="How vectors are learned."),
+    epochs: int = Opt(5, min=1, max=10_000, help="Number of passes over the texts."),
+    min_count: int = Opt(5, min=1, max=1 << 30, help="Leave out words with fewer occurrences."),
+    threads: int = Opt(1, min=1, max=1024, help="Threads; only one gives the same vectors each time."),
     lang: LangOption = "en",
 ) -> None:
     """Learn vectors of words and their parts from raw texts. floret learns them; the output is a pipeline without components,
@@ -234,49 +206,22 @@ def vectors_cli(
     *texts, output = files
     checks.expect(texts, VECTORS, "TEXTS", texts, "files of raw texts, and behind them the folder to write")
     checks.expect(output not in texts, VECTORS, "OUTPUT", str(output), "another path than those of the texts")
+    checks.expect(shortest <= longest, VECTORS, "--shortest", shortest, f"at most --longest, {longest}")
     check_writable(output / "config.cfg")
-    settings = {"dims": dims, "rows": rows, "shortest": shortest, "longest": longest, "epochs": epochs}
-    settings |= {"method": getattr(method, "value", method), "min_count": min_count, "threads": threads}
-    nlp = vectors_of_texts(texts, **settings, lang=lang, verbose=sys.stderr.isatty())
+    options = {"dim": dims, "bucket": rows, "minn": shortest, "maxn": longest, "model": method.value, "epoch": epochs}
+    options |= {"minCount": min_count, "thread": threads, "verbose": 2 if sys.stderr.isatty() else 0}
+    nlp = vectors_of_texts(texts, lang, **options)
     save_pipeline(nlp, output)
     msg.good(f"{len(nlp.vocab.vectors):,} vectors of {dims} numbers: {output}")
     msg.info(f'[initialize] vectors = "{output}"')
 
 
-def vectors_of_texts(
-    texts: list[Path],
-    *,
-    dims: int = 100,
-    rows: int = 50_000,
-    shortest: int = 3,
-    longest: int = 5,
-    method: str = "cbow",
-    epochs: int = 5,
-    min_count: int = 5,
-    threads: int = 1,
-    lang: str = "en",
-    verbose: bool = False,
-) -> Language:
+def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Language:
     """Make a pipeline without components, whose vectors floret learns from raw texts.
 
-    dims, rows, shortest, longest, method, epochs, min_count, threads: As of the command.
-    verbose (bool): Whether to show the progress of floret.
-    RAISES (ValueError): CRF020 for impossible settings, CRF781 if floret is not installed, CRF948 if the texts have too few
-        words; if texts can't be read.
+    options: Settings of floret.
+    RAISES (ValueError): CRF781 if floret is not installed, CRF948 if the texts have too few words; if texts can't be read.
     """
-    counts = {  # by floret's name for a setting: ours, its value, and the largest possible one
-        "dim": ("--dims", dims, 1 << 12),
-        "bucket": ("--rows", rows, 1 << 24),
-        "minn": ("--shortest", shortest, 1 << 30),
-        "maxn": ("--longest", longest, 100),
-        "epoch": ("--epochs", epochs, 10_000),
-        "minCount": ("--min-count", min_count, 1 << 30),
-        "thread": ("--threads", threads, 1024),
-    }
-    options = {name: checks.count(VECTORS, own, value, most=most) for name, (own, value, most) in counts.items()}
-    checks.expect(shortest <= longest, VECTORS, "--shortest", shortest, f"at most --longest, {longest}")
-    # Two rows for each part of a word: fewer parts share all of their rows (Svenstrup et al. 2017)
-    options |= {"model": checks.one_of(VECTORS, "--method", method, METHODS), "mode": "floret", "hashCount": 2}
     try:
         from floret import train_unsupervised
     except ImportError as error:
@@ -285,10 +230,7 @@ def vectors_of_texts(
     with TemporaryDirectory() as folder:
         path, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
         n_words = 0
-        with (
-            progress_bar("reading") as progress,
-            path.open("w", encoding="utf8") as file,
-        ):  # a line of words for each text
+        with progress_bar("reading") as progress, path.open("w", encoding="utf8") as file:
             for text in read_raw(texts, tokenizer(lang), _reading(progress)):
                 words = " ".join(token.text for token in text.doc).split()
                 n_words += len(words)
@@ -296,9 +238,10 @@ def vectors_of_texts(
         if not n_words:
             raise ValueError(Errors.CRF948.format(what="vectors", source=source, reason="there are no words"))
         try:
-            model = train_unsupervised(str(path), **options, verbose=2 if verbose else 0)
+            # Two rows for each part of a word: fewer parts share all of their rows (Svenstrup et al. 2017)
+            model = train_unsupervised(str(path), **options, mode="floret", hashCount=2)
         except ValueError as error:
-            reason = f"no word is there {min_count} times, as --min-count asks ({error})"
+            reason = f"no word is there {options['minCount']} times, as --min-count asks ({error})"
             raise ValueError(Errors.CRF948.format(what="vectors", source=source, reason=reason)) from error
         model.save_floret_vectors(str(table))
         nlp = blank(lang)  # without the words of the texts

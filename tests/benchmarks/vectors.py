@@ -106,7 +106,8 @@ def _ladder(vectors: dict[str, Any], clusters: str, offsets: str, more: list[str
 
 
 def _made_vectors(files: list[Path], output: Path, dims: int) -> str:
-    vectors_of_texts(files, dims=dims, min_count=2, method="skipgram", epochs=10).to_disk(output)
+    options = {"dim": dims, "bucket": 50_000, "minn": 3, "maxn": 5, "model": "skipgram", "epoch": 10, "minCount": 2}
+    vectors_of_texts(files, **options, thread=1, verbose=0).to_disk(output)
     return str(output)
 
 
