@@ -8,9 +8,9 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.util import Config, load_config
 from wasabi import msg
 
@@ -90,30 +90,17 @@ FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg"))
 
 @command("init-config")
 def init_config_cli(
-    component: Annotated[
-        Optional[ComponentName], typer.Option("--component", "-c", help="The component of the pipeline.")
-    ] = None,
-    recipe: Annotated[
-        Optional[RecipeName], typer.Option("--recipe", "-r", help="The way to learn; by default fast.")
-    ] = None,
-    optimize: Annotated[
-        Optional[OptimizeName],
-        typer.Option("--optimize", help="By default efficiency; accuracy finds more, and is slower."),
-    ] = None,
-    file: Annotated[
-        Optional[FileName],
-        typer.Option("--file", help="Copy a file of the package in place of all this."),
-    ] = None,
-    clusters: Annotated[
-        Optional[list[str]],
-        typer.Option("--clusters", help="A table of clusters, SOURCE or NAME=SOURCE; may be repeated."),
-    ] = None,
-    vectors: Annotated[Optional[str], typer.Option("--vectors", help="A pipeline with vectors, or a folder.")] = None,
-    gazetteers: Annotated[Optional[Path], typer.Option("--gazetteers", help="A folder of lists of phrases.")] = None,
-    lookups: Annotated[Optional[Path], typer.Option("--lookups", help="A folder that `lookups` has written.")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="The file, - for the standard output.")] = "-",
+    component: Optional[ComponentName] = Opt(None, "--component", "-c", help="The component of the pipeline."),
+    recipe: Optional[RecipeName] = Opt(None, "--recipe", "-r", help="The way to learn; by default fast."),
+    optimize: Optional[OptimizeName] = Opt(None, help="By default efficiency; accuracy finds more, and is slower."),
+    file: Optional[FileName] = Opt(None, help="Copy a file of the package in place of all this."),
+    clusters: Optional[list[str]] = Opt(None, help="A table of clusters, SOURCE or NAME=SOURCE; may be repeated."),
+    vectors: Optional[str] = Opt(None, help="A pipeline with vectors, or a folder."),
+    gazetteers: Optional[Path] = Opt(None, help="A folder of lists of phrases."),
+    lookups: Optional[Path] = Opt(None, help="A folder that `lookups` has written."),
+    output: str = Opt("-", "--output", "-o", help="The file, - for the standard output."),
     lang: LangOption = "en",
-    force: Annotated[bool, typer.Option("--force", "-F", help="Replace an existing file.")] = False,
+    force: bool = Opt(False, "--force", "-F", help="Replace an existing file."),
 ) -> None:
     """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
 
@@ -324,8 +311,8 @@ _FLAGS = [
 
 @command("upgrade")
 def upgrade_cli(
-    old: Annotated[Path, typer.Argument(help="A config, or the folder of a pipeline.", exists=True)],
-    new: Annotated[Path, typer.Argument(help="File or folder to write, which must not exist.")],
+    old: Path = Arg(..., help="A config, or the folder of a pipeline.", exists=True),
+    new: Path = Arg(..., help="File or folder to write, which must not exist."),
 ) -> None:
     """Rewrite a config or a pipeline of version 0.12 or 0.13. Names that were removed since are replaced, and the templates of
     presets that were removed are written out, so that the pipeline predicts what it predicted before."""

@@ -4,9 +4,9 @@ the loss `spacy_crf.SoftLabels.v1`."""
 from collections.abc import Iterable, Iterator
 from itertools import tee
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, Optional, Union
+from typing import Any, NamedTuple, NoReturn, Optional, Union
 
-import typer
+from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.tokens import Doc, DocBin, Span, SpanGroup
 from spacy.vocab import Vocab
@@ -58,39 +58,24 @@ class Answers(NamedTuple):
 
 @command("distil")
 def distil_cli(
-    teacher: Annotated[
-        str, typer.Argument(help="A pipeline (name of a package, or a folder), or a .jsonl file of answers.")
-    ],
-    texts: Annotated[
-        Optional[Path],
-        typer.Argument(
-            help="Raw texts: .jsonl, .spacy, or lines; - for the standard input. By default the texts of the answers."
-        ),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .spacy file to write.")] = ...,
-    others: Annotated[
-        Optional[list[str]],
-        typer.Option("--teacher", "-t", help="Another teacher. Tokens where teachers differ stay open."),
-    ] = None,
-    component: Annotated[
-        Optional[str],
-        typer.Option("--component", "-c", help="The teaching component; by default the last possible one."),
-    ] = None,
-    spans_key: Annotated[
-        Optional[str], typer.Option("--spans-key", help="Key of doc.spans with the teacher's spans and scores.")
-    ] = None,
-    score_extension: Annotated[
-        Optional[str],
-        typer.Option("--score-extension", help="NAME of the extension span._.NAME with the scores of entities."),
-    ] = None,
-    labels: Annotated[Optional[str], typer.Option("--labels", help="Only these labels, separated by commas.")] = None,
-    min_prob: Annotated[float, typer.Option("--min-prob", help="Leave out labels with a lower probability.")] = 0.05,
-    min_score: Annotated[float, typer.Option("--min-score", help="Leave tokens with a lower score open.")] = 0.0,
-    max_disagreement: Annotated[
-        float,
-        typer.Option("--max-disagreement", help="Drop texts where teachers differ about a larger share of tokens."),
-    ] = 1.0,
-    n_process: Annotated[int, typer.Option("--n-process", help="Number of processes that annotate.")] = 1,
+    teacher: str = Arg(..., help="A pipeline (name of a package, or a folder), or a .jsonl file of answers."),
+    texts: Optional[Path] = Arg(
+        None, help="Raw texts: .jsonl, .spacy, or lines; - for the standard input. By default the texts of the answers."
+    ),
+    output: Path = Opt(..., "--output", "-o", help="The .spacy file to write."),
+    others: Optional[list[str]] = Opt(
+        None, "--teacher", "-t", help="Another teacher. Tokens where teachers differ stay open."
+    ),
+    component: Optional[str] = Opt(
+        None, "--component", "-c", help="The teaching component; by default the last possible one."
+    ),
+    spans_key: Optional[str] = Opt(None, help="Key of doc.spans with the teacher's spans and scores."),
+    score_extension: Optional[str] = Opt(None, help="NAME of the extension span._.NAME with the scores of entities."),
+    labels: Optional[str] = Opt(None, help="Only these labels, separated by commas."),
+    min_prob: float = Opt(0.05, help="Leave out labels with a lower probability."),
+    min_score: float = Opt(0.0, help="Leave tokens with a lower score open."),
+    max_disagreement: float = Opt(1.0, help="Drop texts where teachers differ about a larger share of tokens."),
+    n_process: int = Opt(1, help="Number of processes that annotate."),
     lang: LangOption = "en",
 ) -> None:
     """Annotate raw texts with the soft labels of a teacher. Another pipeline learns from them by "spacy_crf.SoftLabels.v1".

@@ -1,9 +1,10 @@
 """The command `fit`: train on all texts, with settings that cross-validation chooses."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Optional
 
 import typer
+from spacy.cli._util import Opt
 from spacy.language import Language
 from wasabi import msg
 
@@ -35,20 +36,14 @@ HELD_OUT = "held_out"  # folder in the pipeline's folder for the held-out texts:
 def fit_cli(
     ctx: typer.Context,
     config: ConfigArgument,
-    train: Annotated[
-        Path, typer.Option("--train", help="All annotated texts: .spacy, or a file that `convert` reads.", exists=True)
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pipeline to.")],
-    dev: Annotated[
-        Optional[Path], typer.Option("--dev", help="Texts for scoring the pipeline only.", exists=True)
-    ] = None,
-    folds: Annotated[int, typer.Option("--folds", "-n", help="Number of folds; each is held out once.")] = 5,
-    l1: Annotated[str, typer.Option("--l1", help="Values to try, separated by commas.")] = "0,0.05",
-    l2: Annotated[str, typer.Option("--l2", help="Values to try, separated by commas.")] = "0.1,0.03",
-    words: Annotated[
-        bool, typer.Option("--words/--no-words", help="Try the word clusters of spacy-lookups-data.")
-    ] = True,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed that draws the folds.")] = 0,
+    train: Path = Opt(..., help="All annotated texts: .spacy, or a file that `convert` reads.", exists=True),
+    output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
+    dev: Optional[Path] = Opt(None, help="Texts for scoring the pipeline only.", exists=True),
+    folds: int = Opt(5, "--folds", "-n", help="Number of folds; each is held out once."),
+    l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
+    l2: str = Opt("0.1,0.03", help="Values to try, separated by commas."),
+    words: bool = Opt(True, "--words/--no-words", help="Try the word clusters of spacy-lookups-data."),
+    seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
     """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
     to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import srsly
-import typer
+from spacy.cli._util import Arg
 from spacy.util import get_installed_models, get_package_path
 from wasabi import msg
 
@@ -143,8 +143,8 @@ PACKAGES = [
 
 @command("lookups")
 def lookups_cli(
-    lang: Annotated[str, typer.Argument(help="Language of the texts, such as en.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
+    lang: str = Arg(..., help="Language of the texts, such as en."),
+    folder: Path = Arg(..., metavar="DIR", help="A new folder."),
 ) -> None:
     """Gather what installed packages know of words. They have clusters, vectors and gazetteers;
     `init-config --lookups DIR` writes a config with all of it. Licences are in the README of the folder."""
