@@ -5,7 +5,8 @@ warning. Also the logger of the few lines that every user should read."""
 import logging
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Optional
 
 # `spacy train` leaves spaCy's logger at WARNING, but every user should read how many features there are, how far training is and
@@ -15,12 +16,24 @@ if announcements.level == logging.NOTSET:
     announcements.setLevel(logging.INFO)
 
 
-class _Coded(type):
-    """Joins the lines of each message and puts its code in front, so that ``Errors.CRF001`` starts with ``CRF001: ``."""
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Switch off the announcements, for what trains many times or trains as a means only."""
+    level = announcements.level
+    announcements.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        announcements.setLevel(level)
 
-    def __new__(cls, name, bases, namespace):
-        messages = {key: re.sub(r"\n +", " ", value) for key, value in namespace.items() if key.startswith("CRF")}
-        return super().__new__(cls, name, bases, {**namespace, **{key: f"{key}: {messages[key]}" for key in messages}})
+
+def _coded(messages: type) -> type:
+    """Join the lines of each message and put its code in front, so that ``Errors.CRF001`` starts with ``CRF001: ``."""
+    for code, message in [*vars(messages).items()]:
+        if code.startswith("CRF"):
+            joined = re.sub(r"\n +", " ", message)
+            setattr(messages, code, f"{code}: {joined}")
+    return messages
 
 
 def shown(value: Any) -> str:
@@ -68,7 +81,8 @@ def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None)
     return ValueError(Errors.CRF710.format(wanted=wanted, named=named, components=components))
 
 
-class Errors(metaclass=_Coded):
+@_coded
+class Errors:
     CRF001 = "Unknown tag scheme '{scheme}'. Known schemes: {known}."
     CRF010 = """The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden. Look for
         weights that overflowed, and for features that are not numbers."""
@@ -372,7 +386,8 @@ class Errors(metaclass=_Coded):
         write. Given: texts {files}, vectors {vectors}."""
 
 
-class Warnings(metaclass=_Coded):
+@_coded
+class Warnings:
     CRFW040 = """{owner}: '{word}' occurs so often in '{text}...' that it would have more than max_edges = {most} ties,
         so it is not tied. Raise max_edges, or exclude the word with `only`."""
     CRFW041 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of tied sentences so far;

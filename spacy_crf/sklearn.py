@@ -1,9 +1,8 @@
 """A linear-chain CRF as a scikit-learn estimator, for users of sklearn-crfsuite: it maps lists of feature dicts to lists of
 labels, without spaCy's pipelines. It uses the feature table, objective and optimizers of the components."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -17,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model
 
 from . import checks
-from .errors import Errors, announcements, shown
+from .errors import Errors, quietly, shown
 from .features.doc_batch import DocBatch
 from .features.extractor import FeatureSet
 from .features.items import ItemList, ItemReader, Items, NotAnItem
@@ -110,7 +109,7 @@ class CRF(BaseEstimator):
         model.attrs["observed"][-2:] = 0  # CRFsuite has no weights for first and last labels
         _drop_rare(model, blocks, checks.number(key, "min_freq", self.min_freq))
         objective = TiedObjective(model, LogLikelihood(), blocks())
-        with _heard(self.verbose):
+        with nullcontext() if self.verbose else quietly():
             while optimizer.stop_reason(key) is None:
                 self.objective_ = optimizer.step(objective, key=key)
         self.classes_, self.n_iter_ = classes, optimizer.iterations(key)
@@ -244,18 +243,16 @@ class CRF(BaseEstimator):
 
     def _unpack(self, data: bytes, source: str) -> None:
         with unpacking(data):
-            self._take_saved(unseal(_FORMAT, data, source), source)
-
-    def _take_saved(self, content: bytes, source: str) -> None:
-        try:
-            saved = unpacked(content)
-            self.set_params(**saved["params"])
-            classes = [checks.text("classes", str(n), label) for n, label in enumerate(saved["classes"])]
-            model = self._new_model(_ItemsOfDocs(), len(classes))
-            load_model(model, unpacked(saved["model"]), len(classes))
-            learned = {"classes_": classes, "objective_": saved["objective"], "n_iter_": saved["n_iter"]}
-        except Exception as error:  # the file may contain anything
-            raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
+            content = unseal(_FORMAT, data, source)
+            try:
+                saved = unpacked(content)
+                self.set_params(**saved["params"])
+                classes = [checks.text("classes", str(n), label) for n, label in enumerate(saved["classes"])]
+                model = self._new_model(_ItemsOfDocs(), len(classes))
+                load_model(model, unpacked(saved["model"]), len(classes))
+                learned = {"classes_": classes, "objective_": saved["objective"], "n_iter_": saved["n_iter"]}
+            except Exception as error:  # the file may contain anything
+                raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
         self.__dict__.update(learned, _model=model)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -363,14 +360,3 @@ def _as_array(sequences: Iterable[list]) -> NDArray[np.object_]:
     array = np.empty(len(sequences), dtype=object)
     array[:] = sequences
     return array
-
-
-@contextmanager
-def _heard(is_heard: bool) -> Iterator[None]:
-    """Show or hide the progress messages of training, which `spacy train` always shows."""
-    level = announcements.level
-    announcements.setLevel(level if is_heard else logging.WARNING)
-    try:
-        yield
-    finally:
-        announcements.setLevel(level)

@@ -8,6 +8,7 @@ from spacy.cli._util import Opt
 from spacy.language import Language
 from wasabi import msg
 
+from ..errors import quietly
 from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .shared import (
@@ -17,7 +18,6 @@ from .shared import (
     command,
     print_table,
     progress_bar,
-    quietly,
     read_config,
     read_overrides,
     save_pipeline,

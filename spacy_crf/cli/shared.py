@@ -1,7 +1,6 @@
 """Arguments, errors, pipelines, output files and tables for all commands."""
 
 import errno
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
-from ..errors import Errors, announcements, no_component, shown
+from ..errors import Errors, no_component, shown
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
 
@@ -88,17 +87,6 @@ def brief_errors() -> Iterator[None]:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
         msg.fail(str(error), exits=1)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Switch off the announcements of training, for commands that train many times or whose training is a means only."""
-    level = announcements.level
-    announcements.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        announcements.setLevel(level)
 
 
 @contextmanager

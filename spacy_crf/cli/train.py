@@ -18,7 +18,7 @@ from spacy.training.loop import train
 from spacy.util import Config, dot_to_object, load_config
 from wasabi import msg
 
-from ..errors import no_component
+from ..errors import no_component, quietly
 from ..pipeline.corpora import doc_bin
 from .configs import FOLDER, ComponentName
 from .shared import (
@@ -31,7 +31,6 @@ from .shared import (
     load_pipeline,
     our_pipes,
     print_table,
-    quietly,
     read_config,
     read_overrides,
     save_pipeline,

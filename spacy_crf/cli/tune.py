@@ -24,7 +24,7 @@ from spacy.util import Config, dot_to_dict, dot_to_object, load_model_from_confi
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, no_component
+from ..errors import Errors, no_component, quietly
 from ..pipeline.corpora import doc_bin
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
@@ -38,7 +38,6 @@ from .shared import (
     command,
     print_table,
     progress_bar,
-    quietly,
     read_config,
     read_overrides,
 )
