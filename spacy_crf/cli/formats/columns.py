@@ -2,7 +2,7 @@
 words and tags in JSON. Detects tag schemes, and makes Docs from the sentences."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Optional, TypeVar
 
@@ -78,13 +78,13 @@ def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[l
 # --------------------------------------------------------------------------------------------------------- schemes
 
 
-def find_scheme(sentences: Iterable[Optional[list[Row]]]) -> str:
-    """Find the scheme of a file's entity tags.
+def find_scheme(sentences: Iterable[Optional[Sequence[Any]]]) -> str:
+    """Find the scheme of a file's entity tags. sentences (Iterable): Rows, or other objects with a `place` and an `ent`.
 
     RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF867 if none of them is an entity tag.
     """
     letters: set[str] = set()
-    bare: Optional[Row] = None
+    bare: Any = None
     has_outside = opens_with_i = opens_with_b = False
     for sentence in sentences:
         before = ""
@@ -114,7 +114,7 @@ def find_scheme(sentences: Iterable[Optional[list[Row]]]) -> str:
     return found[0] if found else "BILUO"  # the check of BILUO will name the first wrong tag
 
 
-def in_bio(rows: list[Row], scheme: str) -> list[Optional[str]]:
+def in_bio(rows: Sequence[Any], scheme: str) -> list[Optional[str]]:
     """Convert the entity tags of a sentence to BIO, as spaCy's Docs take them; None for a missing tag.
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme, or can't follow the tag before it.

@@ -1,14 +1,14 @@
 """Reads CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, counted
-from .columns import Row, find_scheme, in_bio, in_groups, is_tag
+from .columns import find_scheme, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
 _WIDTH = 10
@@ -33,14 +33,17 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     document."""
     if any(word.ent for sentence in _sentences(source) for word in sentence or ()):
         report.has_spans = True
-        report.scheme = settings.scheme or find_scheme(_rows(sentence or ()) for sentence in _sentences(source))
-    for group in in_groups(_sentences(source), settings.n_sents):
+        report.scheme = settings.scheme or find_scheme(_sentences(source, "O"))
+    for group in in_groups(_sentences(source, "O"), settings.n_sents):
         docs = [_make_doc(sentence, nlp, report.scheme) for sentence in group]
         yield docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
 
 
-def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
-    """Yield the words of each sentence, and None at the end of each document."""
+def _sentences(source: Source, outside: Optional[str] = None) -> Iterator[Optional[list[Word]]]:
+    """Yield the words of each sentence, and None at the end of each document.
+
+    outside (str): The entity tag of words without one.
+    """
     words: list[Word] = []
     contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows it
     for place, line in source.lines():
@@ -74,13 +77,9 @@ def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
             raise unreadable(place, "the word is empty")
         pairs = (part.partition("=") for part in cells[9].split("|"))
         tags = (value for key, _, value in pairs if key.lower() in _ENTITY_KEYS and is_tag(value))
-        words.append(Word(place, cells, space, next(tags, None)))
+        words.append(Word(place, cells, space, next(tags, outside)))
     if words:
         yield words
-
-
-def _rows(words: Iterable[Word]) -> list[Row]:
-    return [Row(word.place, word.cells[1], word.ent or "O") for word in words]
 
 
 def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
@@ -100,7 +99,7 @@ def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
         annotation["deps"] = ["ROOT" if dep.lower() == "root" else dep for dep in deps]
     annotation = {name: values for name, values in annotation.items() if any(values) or name == "heads"}
     if scheme:
-        annotation["ents"] = in_bio(_rows(words), scheme)
+        annotation["ents"] = in_bio(words, scheme)
     forms = [word.cells[1] for word in words]
     try:
         return Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)

@@ -140,17 +140,14 @@ class Source:
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
         self.position = 0
         with self.path.open("rb") as file:
-            if not self._goes_by_lines:
-                data, self.position = file.read(), self.size
-                yield from _lines_of_text(data, str(self.path), self.encoding)
-                return
-
-            def counted() -> Iterator[bytes]:
-                for line in file:
-                    self.position += len(line)
-                    yield line
-
-            yield from decoded_lines(counted(), str(self.path), self.encoding)
+            name, encoding = str(self.path), self.encoding
+            if self._goes_by_lines:
+                lines = _decoded_lines(file, name, encoding)
+            else:
+                lines = _decoded_lines(io.BytesIO(_in_utf8(file.read(), name, encoding)), name)
+            for place, line in lines:
+                self.position = file.tell()
+                yield place, line
 
     def items(self) -> Iterator[Item]:
         """Read the values of JSONL, of one JSON list, or of one Python list.
@@ -201,11 +198,11 @@ class Source:
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
     """Read the lines of a file in UTF-8, each with its place. RAISES (ValueError): CRF701 with the place, if a line is not in
     UTF-8."""
-    for place, line in decoded_lines(file, name):
+    for place, line in _decoded_lines(file, name):
         yield place, line.rstrip("\r\n")
 
 
-def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
+def _decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
     """Read the lines of a file with their ends, each with its place. Only line feeds end lines: texts may have other separators.
 
     RAISES (ValueError): CRF701 with the place, if a line is not in this encoding.
@@ -223,18 +220,16 @@ def decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> 
         yield place, text
 
 
-def _lines_of_text(data: bytes, name: str, encoding: str) -> Iterator[tuple[str, str]]:
-    """Read the lines of a file in an encoding such as UTF-16, in which a line feed has more than one byte.
+def _in_utf8(data: bytes, name: str, encoding: str) -> bytes:
+    """Convert a file from an encoding such as UTF-16, in which a line feed has more than one byte.
 
     RAISES (ValueError): CRF701 with the place, if the file is not in this encoding.
     """
     try:
-        text = data.decode(encoding)
+        return data.decode(encoding).encode("utf8")
     except UnicodeError as error:
         before = data[: getattr(error, "start", 0)].decode(encoding, "replace")
         raise _not_in(encoding, f"{name}, line {before.count(chr(10)) + 1}", data, error) from None
-    for number, line in enumerate(io.StringIO(text.removeprefix("\ufeff"), newline="\n"), start=1):
-        yield f"{name}, line {number}", line
 
 
 def _not_in(encoding: str, place: str, line: bytes, error: Optional[UnicodeError] = None) -> ValueError:
@@ -321,15 +316,6 @@ def _python_items(text: str, path: Path) -> Iterator[Item]:
     for number, node in enumerate(lists[0].elts if lists else (), start=1):
         place = f"{path}, line {node.lineno}, item {number}"
         try:
-            yield Item(place, _as_json(ast.literal_eval(node)))
+            yield Item(place, json.loads(json.dumps(ast.literal_eval(node))))  # with lists in place of tuples
         except (ValueError, TypeError, RecursionError, MemoryError) as error:
             raise unreadable(place, f"it is not a Python literal ({error})") from None
-
-
-def _as_json(value: Any) -> Any:
-    """Replace the tuples in a value by lists."""
-    if isinstance(value, list | tuple):
-        return [_as_json(part) for part in value]
-    if isinstance(value, dict):
-        return {key: _as_json(part) for key, part in value.items()}
-    return value

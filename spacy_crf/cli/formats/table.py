@@ -223,13 +223,10 @@ def _quoted(lines: Iterator[tuple[str, str]], separator: str) -> Iterator[tuple[
             places.append(place)
             yield line + "\n"
 
-    reader = csv.reader(texts(), delimiter=separator, strict=True)
-    while True:
-        places.clear()
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise unreadable(places[0], f"it is not CSV ({error})") from None
-        if cells is None:
-            return
-        yield places[0], cells
+    reader, begin = csv.reader(texts(), delimiter=separator, strict=True), 0
+    try:
+        for cells in reader:
+            yield places[begin], cells
+            begin = reader.line_num
+    except csv.Error as error:
+        raise unreadable(places[begin], f"it is not CSV ({error})") from None
