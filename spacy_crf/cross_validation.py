@@ -6,7 +6,6 @@ and its threshold; then the winner is trained on all texts.
 """
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -96,13 +95,13 @@ class Fitted(NamedTuple):
 class _Judged:
     """Results of one candidate, summed over the folds."""
 
-    counts: NDArray[np.float64]  # [3] annotated, found and right mentions of the best path
+    counts: NDArray[np.float64]  # [N, 3] annotated, found and right mentions of the best path in each held-out text
     points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no entities
     pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
 
     def best(self) -> tuple[float, Optional[float]]:
         """F1 and `min_prob` of the better decoding: by a threshold of probabilities, or by the best path (`min_prob` is None)."""
-        path = _f(self.counts)
+        path = _f(self.counts.sum(axis=0))
         if self.points is not None:
             min_prob = shrunk(self.points)
             f = next(point.f() for point in self.points if point.min_prob == best(self.points).min_prob)
@@ -264,7 +263,7 @@ class _Race:
         self._nlp, self._name = nlp, name
         self._settings = nlp.config.interpolate()["components"][name]
         self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
-        self._judged = {candidate: _Judged(np.zeros(3)) for candidate in candidates}
+        self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
         self._running = list(candidates)
         self._untrained: dict[
             bool, LearningPipe
@@ -281,7 +280,7 @@ class _Race:
             for candidate in self._trained(pipe, seen, [c for c in self._running if c.clusters == clusters]):
                 judged = self._judged[candidate]
                 judged.pipes.append(copy.deepcopy(pipe))
-                judged.counts += _counts(pipe, _predicted(pipe, unseen)).sum(axis=0)
+                judged.counts = np.concatenate([judged.counts, _counts(pipe, _predicted(pipe, unseen))])
                 if _finds_entities(pipe):
                     judged.points = _added(judged.points, measure(pipe, unseen))
         self._drop()
@@ -293,7 +292,9 @@ class _Race:
         chosen = trials[0]
         held_out, suspects = self._held_out(chosen, examples, fold_of)
         f = _interval(_counts(self._untrained[chosen.candidate.clusters], held_out))
-        pipe = self._initialized(chosen.candidate.clusters, examples)
+        # Of the untrained components, the pipeline holds that with clusters, if there is one.
+        is_held = chosen.candidate.clusters == max(self._untrained)
+        pipe = self._nlp.get_pipe(self._name) if is_held else self._initialized(chosen.candidate.clusters, examples)
         owner = self._optimizer_block()
         owner.update(l1=chosen.candidate.l1, l2=chosen.candidate.l2)
         others = [name for name in self._nlp.pipe_names if name != self._name]
@@ -342,11 +343,11 @@ class _Race:
         return LBFGS(**settings)
 
     def _drop(self) -> None:
-        """Drop the candidates whose F1 is more than one standard error below the best F1."""
+        """Drop the candidates whose F1 is more than one standard error of the difference below the best F1."""
         f = {candidate: self._judged[candidate].best()[0] for candidate in self._running}
-        top, n_gold = max(f.values()), self._judged[self._running[0]].counts[0]
-        error = math.sqrt(top * (1 - top) / max(1.0, n_gold))
-        self._running = [candidate for candidate in self._running if f[candidate] >= top - error]
+        top = max(f, key=f.__getitem__)
+        shares = {candidate: _shares(self._judged[candidate].counts) for candidate in self._running}
+        self._running = [c for c in self._running if f[c] >= f[top] - np.linalg.norm(shares[top] - shares[c])]
 
     def _held_out(
         self, chosen: Trial, examples: list[Example], fold_of: NDArray[np.int64]
@@ -385,6 +386,18 @@ def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:
 def _f(counts: NDArray[np.float64]) -> float:
     gold, found, right = counts
     return float(2 * right / (gold + found)) if gold + found else 0.0
+
+
+def _shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How much each text moves F1. The norm of the shares is the standard error of F1, and the norm of the difference between the
+    shares of two candidates that of the difference of their F1 (delta method).
+
+    counts (float64[N, 3]): Annotated, found and right mentions of each text.
+    RETURNS (float64[N])
+    """
+    gold, found, right = counts.T
+    total = gold.sum() + found.sum()
+    return (2 * right - _f(counts.sum(axis=0)) * (gold + found)) / max(1.0, total)
 
 
 def _interval(counts: NDArray[np.float64]) -> Interval:

@@ -148,17 +148,33 @@ def test_a_label_in_one_text_alone():
 # ------------------------------------------------------------------------------------------------ the race, figures
 
 
-def judged(right, found, gold):
-    return cross_validation._Judged(np.array([gold, found, right], dtype=float))
+def judged(counts):
+    return cross_validation._Judged(np.array(counts, dtype=float))
 
 
-def test_who_is_a_standard_error_behind_leaves():
-    near, far, top = (Candidate(False, 0.0, l2) for l2 in (0.1, 0.2, 0.3))
+def test_who_is_a_standard_error_of_the_difference_behind_leaves():
+    top, near, far = (Candidate(False, 0.0, l2) for l2 in (0.1, 0.2, 0.3))
     race = cross_validation._Race.__new__(cross_validation._Race)
-    race._running = [near, far, top]  # F1 .78, .70, .80; its standard error is .04
-    race._judged = {near: judged(78, 100, 100), far: judged(70, 100, 100), top: judged(80, 100, 100)}
+    race._running = [near, far, top]
+    rights = {
+        top: [1, 1, 1, 0] * 20,
+        near: [1, 1, 0, 1] * 19 + [1, 1, 0, 0] * 1,
+        far: [1, 1, 1, 0] * 17 + [1, 1, 0, 0] * 3,
+    }
+    # `near` and `far` find one and three mentions fewer, and `near` finds others than the top does
+    race._judged = {candidate: judged([(1, 1, right) for right in rights[candidate]]) for candidate in rights}
     race._drop()
     assert race._running == [near, top]
+
+
+def test_the_standard_error_of_a_difference_is_that_of_the_bootstrap():
+    counts = np.random.default_rng(0).integers(0, 4, (2, 300, 3)).astype(float)
+    counts[..., 2] = counts.min(axis=2)
+    drawn = np.random.default_rng(1).multinomial(300, np.full(300, 1 / 300), size=4000)
+    f = np.array([[cross_validation._f(row) for row in drawn @ each] for each in counts])
+    one, other = map(cross_validation._shares, counts)
+    assert np.linalg.norm(one - other) == pytest.approx(np.std(f[0] - f[1]), rel=0.05)
+    assert np.linalg.norm(one) == pytest.approx(np.std(f[0]), rel=0.05)
 
 
 def point(min_prob, right, found, gold, expected_right, expected_gold):

@@ -80,12 +80,13 @@ def measure(
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
             pipe.require_ready(docs)
-            scores = pipe.model.predict(DocBatch.of(docs))
+            batch = DocBatch.of(docs)
+            scores = pipe.model.predict(batch)
             known: list[Judged] = [(None, {})] * len(docs)
             likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
             for n, before in enumerate(points):
                 pipe.cfg["min_prob"] = before.min_prob
-                prediction = predict(pipe.parts(), DocBatch.of(docs), scores)
+                prediction = predict(pipe.parts(), batch, scores)
                 if judge:
                     known = _judge(pipe, docs, references, prediction, known)
                     for label, of_doc in (item for _, counts in known for item in counts.items()):
