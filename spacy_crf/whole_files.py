@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import lru_cache
+from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
@@ -113,35 +113,29 @@ def unseal(form: FileFormat, data: bytes, source: str) -> bytearray:
         raise ValueError(Errors.CRF508.format(source=source, reason=error)) from error
 
 
-class UnpackLimit:
-    """The bytes that unpacked content of a file may still take, so that a small file can't fill the memory."""
-
-    def __init__(self, size: int):
-        self._most = self._left = max(_MOST_TIMES * size, _ALWAYS_ROOM)
-
-    def take(self, n_bytes: int) -> None:
-        """RAISES (ValueError): CRF511 if fewer are left."""
-        self._left -= n_bytes
-        if self._left < 0:
-            raise ValueError(Errors.CRF511.format(most=self._most, times=_MOST_TIMES))
-
-
-_room: ContextVar[Optional[UnpackLimit]] = ContextVar("room", default=None)
+# Bytes that the unpacked content of a file may still take, and all that it may take; None without a limit
+_room: ContextVar[Optional[list[int]]] = ContextVar("room", default=None)
 
 
 @contextmanager
 def unpacking(data: bytes) -> Iterator[None]:
-    """Within this context, unpacked content shares the room of this data, or of the file that contains it."""
-    token = _room.set(_room.get() or UnpackLimit(len(data) if isinstance(data, (bytes, bytearray)) else 0))
+    """Within this context, unpacked content shares the room of this data, or of the file that contains it: a small file can't
+    fill the memory."""
+    most = max(_MOST_TIMES * len(data) if isinstance(data, (bytes, bytearray)) else 0, _ALWAYS_ROOM)
+    token = _room.set(_room.get() or [most, most])
     try:
         yield
     finally:
         _room.reset(token)
 
 
-def current_room() -> Optional[UnpackLimit]:
-    """The room of the file that is being unpacked; None without a limit."""
-    return _room.get()
+def take_room(n_bytes: int) -> None:
+    """Count bytes of unpacked content. RAISES (ValueError): CRF511 if the file that is being unpacked has no more room."""
+    room = _room.get()
+    if room is not None:
+        room[0] -= n_bytes
+        if room[0] < 0:
+            raise ValueError(Errors.CRF511.format(most=room[1], times=_MOST_TIMES))
 
 
 def inflated(data: bytes) -> bytearray:
@@ -149,11 +143,10 @@ def inflated(data: bytes) -> bytearray:
 
     RAISES (ValueError): CRF511 otherwise. RAISES (zlib.error): If the data is damaged.
     """
-    content, inflate, view, room = bytearray(), zlib.decompressobj(), memoryview(data), current_room()
+    content, inflate, view = bytearray(), zlib.decompressobj(), memoryview(data)
     for begin in range(0, len(view), _FED):
         piece = inflate.decompress(view[begin : begin + _FED])
-        if room is not None:
-            room.take(len(piece))
+        take_room(len(piece))
         content += piece
     if not inflate.eof:
         raise zlib.error("the stream is cut off")
@@ -195,16 +188,16 @@ def unpacked(data: bytes) -> Any:
 
     RAISES (ValueError): CRF511 if there is no more room; whatever msgpack raises.
     """
-    room, hooks = current_room(), {}
-    if room is not None:
+    hooks = {}
+    if _room.get() is not None:
         # Lists and tables count half of what CPython takes for them and for short texts, since gazetteers of many short words are
         # seventy times as large as their file
         def of_list(items: list) -> list:
-            room.take(15 + 28 * len(items))
+            take_room(15 + 28 * len(items))
             return items
 
         def of_table(table: dict) -> dict:
-            room.take(100 + 50 * len(table))
+            take_room(100 + 50 * len(table))
             return table
 
         hooks = {"list_hook": of_list, "object_hook": of_table}
@@ -244,29 +237,18 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A path beside a file or a folder, to write its replacement. In the end nothing is left there, nor what earlier processes
-    left that were killed."""
+    """A path beside a file or a folder, to write its replacement. In the end nothing is left there, nor what processes left that
+    were killed: unfinished files from before this process, whose writers are most probably dead."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(unfinished_name(path.name))
-    for left in _left_behind(path.parent).pop(path.name, []):
-        _remove(left)
+    with suppress(OSError):
+        for left in path.parent.glob(f".{escape(path.name)}-{32 * '[0-9a-f]'}"):
+            if left.lstat().st_mtime < _BEGAN:
+                _remove(left)
     try:
         yield unfinished
     finally:
         _remove(unfinished)
-
-
-@lru_cache(maxsize=256)
-def _left_behind(folder: Path) -> dict[str, list[Path]]:
-    """Unfinished files in a folder that are older than this process, by the name of the finished file. Their writers are most
-    probably dead, while writers of newer files may be alive."""
-    found: dict[str, list[Path]] = {}
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            match = _UNFINISHED.fullmatch(entry.name)
-            if match and entry.stat(follow_symlinks=False).st_mtime < _BEGAN:
-                found.setdefault(match[1], []).append(folder / entry.name)
-    return found
 
 
 def unfinished_name(name: str) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import Errors
 from ..kernels.hashing import count, find_known, insert, look_up, make_sieve
 from ..types import TokenFeatures
-from ..whole_files import current_room, inflated
+from ..whole_files import inflated, take_room
 
 _SMALLEST = 1024
 KnownFeatures = tuple[NDArray[np.int32], NDArray[np.int32]]  # tokens, and the row of each token's feature
@@ -171,9 +171,8 @@ class FeatureNames(NamedTuple):
     @classmethod
     def from_packed(cls, packed: dict[str, Any]) -> "FeatureNames":
         """RAISES (ValueError): CRF509 for parts that don't fit together."""
-        widths, text, room = unpack_numbers(packed["widths"]), inflated(packed["strings"]), current_room()
-        if room is not None:
-            room.take(8 * len(text))  # a short string takes more memory than its characters
+        widths, text = unpack_numbers(packed["widths"]), inflated(packed["strings"])
+        take_room(8 * len(text))  # a short string takes more memory than its characters
         names = cls(
             list(packed["templates"]),
             unpack_numbers(packed["template_of"]),
