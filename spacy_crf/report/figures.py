@@ -86,26 +86,22 @@ def labels_of(cases: Iterable[Case]) -> list[str]:
 
 def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]:
     """Count annotated labels (rows) by found labels (columns). The last row counts spurious mentions, the last column missed
-    mentions. A label counts as right even if the boundary is wrong.
+    mentions; other labels count as these. A label counts as right even if the boundary is wrong.
 
     RETURNS (int64[L + 1, L + 1])
     """
-    number = {label: n for n, label in enumerate(labels)}
-    table = np.zeros((len(labels) + 1, len(labels) + 1), dtype=np.int64)
+    number, other = {label: n for n, label in enumerate(labels)}, len(labels)
+    table = np.zeros((other + 1, other + 1), dtype=np.int64)
     for case in cases:
-        row = number[case.gold.label] if case.gold else len(labels)
-        column = number[case.found.label] if case.found else len(labels)
+        row, column = (number.get(mention.label, other) if mention else other for mention in (case.gold, case.found))
         table[row, column] += 1
     return table
 
 
 def by_length(judged: Judged) -> list[Group]:
     """Groups of annotated mentions by number of tokens."""
-
-    def group(case: Case) -> int:
-        return bisect.bisect_left(LENGTHS, len(_span(judged, case)))
-
-    return _grouped(judged.cases, _names(LENGTHS, "token", "tokens"), group)
+    names = _names(LENGTHS, "token", "tokens")
+    return _grouped(judged.cases, names, lambda case: bisect.bisect_left(LENGTHS, len(_span(judged, case))))
 
 
 def by_frequency(judged: Judged) -> list[Group]:
@@ -125,11 +121,8 @@ def by_frequency(judged: Judged) -> list[Group]:
 def by_words(judged: Judged) -> list[Group]:
     """Two groups of annotated mentions: with and without words that are missing from the training texts."""
     known = {token.lower for example in judged.training for token in example.reference}
-
-    def group(case: Case) -> int:
-        return any(token.lower not in known for token in _span(judged, case))
-
-    return _grouped(judged.cases, ["all words known", "with unknown words"], group)
+    names = ["all words known", "with unknown words"]
+    return _grouped(judged.cases, names, lambda case: any(token.lower not in known for token in _span(judged, case)))
 
 
 def _span(judged: Judged, case: Case) -> Span:
@@ -163,10 +156,3 @@ def wilson(right: int, n: int) -> Share:
     middle = (share + square / (2 * n)) / (1 + square / n)
     reach = _Z / (1 + square / n) * np.sqrt(share * (1 - share) / n + square / (4 * n * n))
     return Share(share, max(0.0, float(middle - reach)), min(1.0, float(middle + reach)))
-
-
-def judged_probabilities(cases: Iterable[Case]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The probabilities of found mentions, and whether each mention is right. RETURNS (float64[N], bool[N])"""
-    found = [case for case in cases if case.found and case.found.probability is not None]
-    probability = np.array([case.found.probability for case in found], dtype=np.float64)
-    return probability, np.array([case.kind == "right" for case in found], dtype=bool)

@@ -6,11 +6,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any, Optional
+from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from .. import __version__
@@ -26,7 +26,6 @@ from .figures import (
     by_length,
     by_words,
     confusion,
-    judged_probabilities,
     labels_of,
     scores,
 )
@@ -47,8 +46,13 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     curve (Sequence[tuple[float, float]]): Learning curve: numbers of training texts, and the scores reached with them.
     RETURNS (str): HTML.
     """
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["percent"] = lambda share: f"{100 * (share.value if isinstance(share, Share) else share):.1f}"
+    environment.filters["part"] = lambda number: f"{number:.2f}"
     style, script = Markup(_source("page.css")), Markup(_source("page.js"))
-    return _template().render(
+    return environment.from_string(_source("page.html.jinja")).render(
         title=title,
         version=f"spacy-crf {__version__}",
         n_texts=len(subjects[0].examples),
@@ -65,8 +69,9 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
 
 def _section(judged: Judged) -> dict[str, Any]:
     rows, labels = scores(judged), labels_of(judged.cases)
-    probabilities, right = judged_probabilities(judged.cases)
-    trusted = calibration(probabilities, right)
+    found = [case for case in judged.cases if case.found and case.found.probability is not None]
+    probabilities = np.array([case.found.probability for case in found], dtype=np.float64)
+    trusted = calibration(probabilities, np.array([case.kind == "right" for case in found], dtype=bool))
     bins = [row for row in trusted["calibration"] if row["spans"]]
     points = [(row["probability"], row["right"], row["spans"]) for row in bins]
     errors = _errors(judged, reasons(judged))
@@ -103,20 +108,13 @@ def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
 
 
 def _confusion(judged: Judged, labels: Sequence[str]) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Rows of the table of confusions. Each number has the name of a shade, which shows its share of the row's mistakes. Labels
-    that are not shown count as missed or spurious."""
-    hidden = {label for label in labels_of(judged.cases) if label not in labels}
-    cases = [case._replace(gold=_unless(case.gold, hidden), found=_unless(case.found, hidden)) for case in judged.cases]
-    table, rows = confusion(cases, labels), []
-    for n, (name, numbers) in enumerate(zip([*labels, "spurious"], table.tolist())):
+    """Rows of the table of confusions. Each number has the name of a shade, which shows its share of the row's mistakes."""
+    rows = []
+    for n, (name, numbers) in enumerate(zip([*labels, "spurious"], confusion(judged.cases, labels).tolist())):
         wrong = max(1, sum(numbers) - (numbers[n] if n < len(labels) else 0))
         shades = ["right" if k == n else str(math.ceil(3 * number / wrong)) for k, number in enumerate(numbers)]
         rows.append((name, list(zip(numbers, shades))))
     return rows
-
-
-def _unless(mention: Optional[Mention], hidden: set[str]) -> Optional[Mention]:
-    return None if mention is None or mention.label in hidden else mention
 
 
 # ------------------------------------------------------------------------------------------------------- mistakes
@@ -180,16 +178,6 @@ def _spelt(suspect: Suspect) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------------- the file
-
-
-@cache
-def _template() -> Any:
-    from jinja2 import Environment
-
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["percent"] = lambda share: f"{100 * (share.value if isinstance(share, Share) else share):.1f}"
-    environment.filters["part"] = lambda number: f"{number:.2f}"
-    return environment.from_string(_source("page.html.jinja"))
 
 
 def _source(name: str) -> str:
