@@ -4,8 +4,7 @@ import sys
 import time
 from typing import Any, Optional
 
-# Shorter work has no bar: seconds
-_SHORT = 2.0
+_SHORT = 2.0  # seconds: shorter work has no bar
 
 
 class Bar:
@@ -20,14 +19,14 @@ class Bar:
     def __init__(self, what: str, unit: str, total: Optional[int] = None, *, at_once: bool = False):
         self._what, self._unit, self.total = what, unit, total
         self._shown_at = time.monotonic() + (0.0 if at_once else _SHORT)
-        self._is_open = sys.stderr is not None and sys.stderr.isatty()
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
         self._progress: Any = None
 
     def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.close()
+        self.pause()
 
     @property
     def is_shown(self) -> bool:
@@ -35,35 +34,25 @@ class Bar:
 
     def show(self, done: int, note: str = "") -> None:
         """Show how many are done."""
-        if self._progress is None and self._is_open and time.monotonic() >= self._shown_at:
-            self._start()
+        if self._progress is None and self._is_terminal and time.monotonic() >= self._shown_at:
+            self._progress = self._made()
         if self._progress is not None:
-            self._progress.start()  # after a pause
+            self._progress.start()  # at first, and after a pause
             self._progress.update(self._progress.task_ids[0], completed=done, total=self.total, note=note)
 
     def pause(self) -> None:
-        """Hide the bar until it is shown again."""
+        """Hide the bar until it is shown again, before other lines are written."""
         if self._progress is not None:
             self._progress.stop()
 
-    def close(self) -> None:
-        """Remove the bar, before other lines are written."""
-        self._is_open = False
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
-
-    def _start(self) -> None:
+    def _made(self) -> Any:
         from rich.console import Console  # most tasks end before a bar is needed
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-        what, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-        done = "{task.completed:,}" if self.total is None else "{task.completed:,} of {task.total:,}"
-        done = TextColumn(f"{done} {self._unit}")
-        if self.total is None:
-            columns = SpinnerColumn(), what, done, note, TimeElapsedColumn()
-        else:
-            columns = what, BarColumn(), done, note, TimeRemainingColumn()
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._progress.add_task(self._what, total=self.total, note="")
-        self._progress.start()
+        of_all = "" if self.total is None else " of {task.total:,}"
+        done, note = f"{{task.completed:,}}{of_all} {self._unit}", "{task.fields[note]}"
+        seconds = TimeElapsedColumn() if self.total is None else TimeRemainingColumn()
+        columns = "{task.description}", BarColumn(), done, note, seconds
+        progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        progress.add_task(self._what, total=self.total, note="")
+        return progress

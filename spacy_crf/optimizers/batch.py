@@ -274,7 +274,7 @@ class BatchOptimizer(CRFOptimizer):
 
     def _stop(self, run: BatchRun, key: str, reason: str) -> None:
         run.stop_reason = reason
-        self._bar.close()
+        self._bar.pause()
         text = "%s: %s stopped after %d iterations at objective %.6f: %s"
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 
