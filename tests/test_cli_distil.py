@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli.distil import Teacher, distil, find_teacher
-from spacy_crf.cli.texts import RawText
+from spacy_crf.cli.formats.source import Item
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities, ner_examples, plain, tag_examples
@@ -91,8 +91,8 @@ def test_from_the_standard_input_and_lines(teacher, texts, tmp_path, monkeypatch
 
 
 def test_in_several_processes(teacher):
-    texts = [RawText(f"line {n}", teacher.make_doc(text)) for n, text in enumerate(RAW)]
-    one, two = ([soft(text.doc) for text in distil(find_teacher(teacher), texts, n_process=n)] for n in (1, 2))
+    texts = [Item(f"line {n}", teacher.make_doc(text)) for n, text in enumerate(RAW)]
+    one, two = ([soft(doc) for doc in distil(find_teacher(teacher), texts, n_process=n)] for n in (1, 2))
     assert one == two
 
 
@@ -105,8 +105,8 @@ def test_earlier_components_count_and_later_ones_do_not(teacher):
     nlp.add_pipe("merge_entities")
     found = find_teacher(nlp)
     assert found == Teacher(nlp, "crf_ner", None)
-    raw = [RawText("", nlp.make_doc(text)) for text in ("It rains in Paris .", "Nobody rains .")]
-    first, second = (text.doc for text in distil(found, raw))
+    raw = [Item("", nlp.make_doc(text)) for text in ("It rains in Paris .", "Nobody rains .")]
+    first, second = distil(found, raw)
     assert ("rains", "WEATHER", 1.0) in soft(first) and len(first) == 5
     assert soft(second)[:2] == [("Nobody", "PER", 1.0), ("rains", "WEATHER", 1.0)]
 
@@ -118,9 +118,9 @@ def test_a_tagger_says_how_probable_each_label_is():
     nlp.initialize(lambda: examples, sgd=LBFGS(l2=0.1))
     nlp.update(examples, sgd=LBFGS(l2=0.1))
     doc = plain(examples[0].predicted)
-    [text] = distil(find_teacher(nlp), [RawText("", doc)], min_prob=0.0)
+    [made] = distil(find_teacher(nlp), [Item("", doc)], min_prob=0.0)
     marginals, tags = pipe.marginals(doc)
-    group = text.doc.spans["crf_soft"]
+    group = made.spans["crf_soft"]
     found = np.zeros_like(marginals)
     for span, p in zip(group, group.attrs["scores"]):
         found[span.start, tags.index(span.label_)] = p
@@ -149,12 +149,12 @@ def test_spans_with_scores_and_entities_of_any_pipeline():
     nlp.add_pipe("test_distil_spans")
     with pytest.raises(ValueError, match=r"CRF710: There is no component to learn from.* test_distil_spans"):
         find_teacher(nlp)
-    raw = [RawText("", nlp.make_doc("Ann Lee"))]
-    [text] = distil(find_teacher(nlp, spans_key="mine"), raw)
-    assert soft(text.doc) == [("Ann", "A", 0.75)]
+    raw = [Item("", nlp.make_doc("Ann Lee"))]
+    [made] = distil(find_teacher(nlp, spans_key="mine"), raw)
+    assert soft(made) == [("Ann", "A", 0.75)]
     nlp.add_pipe("entity_ruler").add_patterns([{"label": "PER", "pattern": "Ann Lee"}])
-    [text] = distil(find_teacher(nlp), raw)
-    assert soft(text.doc) == [("Ann Lee", "PER", 1.0)]
+    [made] = distil(find_teacher(nlp), raw)
+    assert soft(made) == [("Ann Lee", "PER", 1.0)]
 
 
 def test_spancat_teaches_with_its_scores():
@@ -167,9 +167,9 @@ def test_spancat_teaches_with_its_scores():
     found = find_teacher(nlp)
     assert found == Teacher(nlp, None, "sc")
     doc = plain(examples[0].predicted)
-    [text] = distil(found, [RawText("", doc)], min_prob=0.0)
+    [made] = distil(found, [Item("", doc)], min_prob=0.0)
     scores = nlp(doc).spans["sc"].attrs["scores"]
-    assert len(scores) and sorted(text.doc.spans["crf_soft"].attrs["scores"]) == pytest.approx(sorted(scores))
+    assert len(scores) and sorted(made.spans["crf_soft"].attrs["scores"]) == pytest.approx(sorted(scores))
 
 
 @pytest.mark.parametrize("n_process", [1, 2])

@@ -3,7 +3,7 @@ and language models write them."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
@@ -38,13 +38,12 @@ class Answer(NamedTuple):
         return found
 
 
-def read_answers(path: Path, labels: Optional[Iterable[str]] = None) -> Iterator[Answer]:
+def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
     """Read answers from JSONL: each has a "text", its "entities", and optionally a list of its "unsure" parts.
 
-    labels (Iterable[str]): The labels that entities may have; None for any.
+    labels (list[str]): The labels that entities may have; None for any.
     RAISES (ValueError): With file and line, CRF701 or CRF871 for an answer that can't be read, CRF846 for other labels.
     """
-    labels = None if labels is None else list(labels)
     for place, fields in read_items(path):
         text, met = fields["text"], Counter()
         entities, unsure = fields.get("entities"), fields.get("unsure") or []
@@ -93,7 +92,7 @@ def _places(words: Any, text: str, place: str) -> list[int]:
     raise unreadable(place, f"{shown(words)} does not occur in the text {shown(text)}")
 
 
-def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[Iterable[str]]) -> Soft:
+def certain(found: Soft, min_prob: float, min_score: float, labels: Optional[list[str]]) -> Soft:
     """Remove soft labels below `min_prob`, and labels other than `labels`. Tokens whose spans all score less than `min_score`
     become UNSURE."""
     wanted = [part for part in found if not part[2] or (part[3] >= min_prob and (labels is None or part[2] in labels))]

@@ -169,8 +169,8 @@ def _counted(texts: list[Path], lang: str, progress: Progress) -> "WordCounter":
 
     nlp = tokenizer(lang)
     counter = WordCounter(nlp.vocab.strings)
-    for text in read_raw(texts, nlp, _reading(progress)):
-        counter.add(text.doc)
+    for _, doc in read_raw(texts, nlp, _reading(progress)):
+        counter.add(doc)
     if not counter.n_words:
         source = ", ".join(map(str, texts))
         raise ValueError(Errors.CRF948.format(what="clusters", source=source, reason="there are no words"))
@@ -231,8 +231,8 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
         path, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
         n_words = 0
         with progress_bar("reading") as progress, path.open("w", encoding="utf8") as file:
-            for text in read_raw(texts, tokenizer(lang), _reading(progress)):
-                words = " ".join(token.text for token in text.doc).split()
+            for _, doc in read_raw(texts, tokenizer(lang), _reading(progress)):
+                words = " ".join(token.text for token in doc).split()
                 n_words += len(words)
                 file.write(" ".join(words) + "\n")
         if not n_words:

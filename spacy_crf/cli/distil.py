@@ -18,8 +18,9 @@ from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .answers import Answer, Soft, agreed, certain, read_answers
 from .formats.annotation import tokenized
+from .formats.source import Item
 from .shared import LangOption, blank, check_writable, command, load_pipeline, progress_bar
-from .texts import RawText, read_raw
+from .texts import read_raw
 
 OWNER = "spacy crf distil"
 _TEACHES = "to learn from: one of spacy_crf, one that writes spans with scores (such as spancat; name the key of any other with "
@@ -102,16 +103,16 @@ def distil_cli(
             raw = read_raw([texts], nlp, lambda done, total: progress(completed=done, total=total))
         elif isinstance(teachers[0], Answers):
             answers = teachers[0].by_text.values()
-            raw = (RawText(each.place, tokenized(each.text, nlp, each.place)) for each in answers if each.text.strip())
+            raw = (Item(each.place, tokenized(each.text, nlp, each.place)) for each in answers if each.text.strip())
         else:
             raise ValueError(Errors.CRF788.format(option=f"The pipeline {teacher}", other="TEXTS"))
         settings = {"labels": wanted, "min_prob": min_prob, "min_score": min_score, "n_process": n_process}
         streams = [distil(each, part, **settings) for each, part in zip(teachers, tee(raw, len(teachers)))]
         docs, n_spans, n_dropped = DocBin(), 0, 0
-        for of_text in zip(*streams):
-            [doc, *_] = annotated = [text.doc for text in of_text]
-            if len(annotated) > 1:
-                found, share = agreed([_soft_of(each) for each in annotated], len(doc))
+        for of_text in zip(*streams):  # by each teacher
+            doc = of_text[0]
+            if len(of_text) > 1:
+                found, share = agreed([_soft_of(each) for each in of_text], len(doc))
                 doc = _softened(doc, found)
                 if share > most:
                     n_dropped += 1
@@ -166,34 +167,29 @@ def find_teacher(
 
 def distil(
     teacher: Union[Teacher, Answers],
-    texts: Iterable[RawText],
+    texts: Iterable[Item],
     *,
-    labels: Optional[Iterable[str]] = None,
+    labels: Optional[list[str]] = None,
     min_prob: float = 0.05,
     min_score: float = 0.0,
     n_process: int = 1,
-) -> Iterator[RawText]:
+) -> Iterator[Doc]:
     """Annotate texts with the soft labels of a teacher, one by one, and remove all other annotation.
 
-    texts (Iterable[RawText]): Tokenized Docs, with their places.
-    labels (Iterable[str]): Labels to use; all if None.
-    min_prob (float): Spans with a lower probability are left out.
-    min_score (float): Tokens whose spans have a lower probability stay open.
-    n_process (int): Number of processes that annotate.
+    labels, min_prob, min_score, n_process: As of the command; by default all labels.
     RAISES (ValueError): CRF846 for labels that the teacher does not have; CRF787 with file and line of a text that the teacher
         can't annotate.
     """
     min_prob = checks.number(OWNER, "--min-prob", min_prob, most=1.0)
     min_score = checks.number(OWNER, "--min-score", min_score, most=1.0)
     n_process = checks.count(OWNER, "--n-process", n_process, most=1024)
-    labels = None if labels is None else list(labels)
     if isinstance(teacher, Answers):
-        for text in texts:
-            if text.doc.text not in teacher.by_text:
-                reason = f"{teacher.path} has no answer for the text '{text.doc.text[:40]}...'"
-                raise ValueError(Errors.CRF787.format(place=text.place, error=reason, advice=""))
-            found = teacher.by_text[text.doc.text].of_tokens(text.doc)
-            yield text._replace(doc=_softened(text.doc, certain(found, min_prob, min_score, labels)))
+        for place, doc in texts:
+            if doc.text not in teacher.by_text:
+                reason = f"{teacher.path} has no answer for the text '{doc.text[:40]}...'"
+                raise ValueError(Errors.CRF787.format(place=place, error=reason, advice=""))
+            found = teacher.by_text[doc.text].of_tokens(doc)
+            yield _softened(doc, certain(found, min_prob, min_score, labels))
         return
     nlp, component, *_ = teacher
     if component is not None:
@@ -207,9 +203,8 @@ def distil(
     nlp.set_error_handler(_refuse)
     try:
         with nlp.select_pipes(disable=left_out):
-            pairs = ((_unannotated(text.doc, nlp.vocab), text._replace(doc=None)) for text in texts)
-            for doc, text in nlp.pipe(pairs, as_tuples=True, n_process=n_process):
-                yield text._replace(doc=doc)
+            pairs = ((_unannotated(doc, nlp.vocab), place) for place, doc in texts)
+            yield from (doc for doc, _ in nlp.pipe(pairs, as_tuples=True, n_process=n_process))
     finally:
         nlp.set_error_handler(handler)
         nlp.remove_pipe(_SOFTENER)
@@ -239,7 +234,7 @@ def _refuse(name: str, pipe: Any, docs: list[Doc], error: Exception) -> NoReturn
     _, code, said = str(error).strip().rpartition("CRF787")
     if code:  # raised by another component, or with a traceback by another process
         raise ValueError(code + said) from error
-    places = [doc._context.place for doc in docs if doc._context is not None]
+    places = [doc._context for doc in docs if doc._context is not None]
     place = f"{places[0]} to {places[-1].rpartition(', ')[2]}" if len(places) > 1 else "".join(places) or "a text"
     reason = f"the teacher's component '{name}': {error or type(error).__name__}"
     raise ValueError(Errors.CRF787.format(place=place, error=reason, advice="")) from error

@@ -274,9 +274,7 @@ def threshold(
 ) -> dict[str, "list[Point]"]:
     """Score the entities that components find with different thresholds of probabilities.
 
-    data (Path): Annotated texts: a .spacy file, a folder of them, or a file that `spacy crf convert` reads. With `expected` raw
-        texts too: lines, or JSON.
-    component (str): Only this component.
+    data (Path): Annotated texts; with `expected` also raw texts.
     per_label (bool): Whether to add a point that has the best threshold of each label.
     RETURNS (dict[str, list[Point]]): Points by the name of the component.
     RAISES (ValueError): If there is no such component, or the texts have no entities.
@@ -286,8 +284,7 @@ def threshold(
     checks.positive("threshold", "beta", beta)
     pipes = our_pipes(nlp, component)
     if expected:
-        texts = [text.doc for text in read_raw([data], nlp)]
-        examples = [Example(nlp.make_doc(doc.text), doc) for doc in texts]
+        examples = [Example(nlp.make_doc(doc.text), doc) for _, doc in read_raw([data], nlp)]
     else:
         examples = read_examples(data, nlp)
     found = {}

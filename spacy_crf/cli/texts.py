@@ -4,16 +4,15 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Corpus, Example
-from spacy.training.corpus import walk_corpus
 
-from ..errors import Errors
-from .formats import ReadSettings, Report, brat, check_doc, read
-from .formats.annotation import tokenized
+from ..errors import Errors, shown
+from .formats import ReadSettings, Report, brat, read
+from .formats.annotation import is_unicode, tokenized
 from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 
@@ -26,15 +25,11 @@ _OPTION = re.compile(r"--[a-z]")  # an option of `convert` in a message
 Progress = Callable[[int, int], Any]  # called with the number of bytes read and the number of all bytes
 
 
-class RawText(NamedTuple):
-    place: str
-    doc: Optional[Doc]
-
-
-def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] = None) -> Iterator[RawText]:
+def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] = None) -> Iterator[Item]:
     """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Skips texts without words.
 
     nlp (Language): The pipeline whose tokenizer makes the Docs.
+    RETURNS (Iterator[Item]): Place and Doc of each text.
     RAISES (ValueError): With file and line, if a text can't be read.
     """
     sizes = [(path, 0 if str(path) == STANDARD else path.stat().st_size) for path in paths]
@@ -47,11 +42,11 @@ def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] 
     for path, size in sizes:
         if path.suffix == ".spacy":
             for number, doc in enumerate(docs_of(path, nlp), start=1):
-                yield RawText(f"{path}, text {number}", doc)
+                yield Item(f"{path}, text {number}", doc)
         else:
             for place, fields in read_items(path, add_progress):
                 if fields["text"].strip():
-                    yield RawText(place, tokenized(fields["text"], nlp, place))
+                    yield Item(place, tokenized(fields["text"], nlp, place))
         before += size
         add_progress(0)
 
@@ -92,10 +87,8 @@ def _item(value: Any, place: str) -> Item:
         return Item(place, {"text": value})
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise ValueError(Errors.CRF709.format(place=place))
-    try:
-        value["text"].encode("utf8")
-    except UnicodeEncodeError as error:  # JSON may contain halves of characters
-        raise unreadable(place, error) from error
+    if not is_unicode(value["text"]):
+        raise unreadable(place, f"the text {shown(value['text'])} is not valid Unicode")
     return Item(place, value)
 
 
@@ -107,7 +100,6 @@ def read_docs(
     nlp (Language): The pipeline whose tokenizer makes Docs of texts.
     settings (ReadSettings): How to read the file; by default detected from its contents.
     report (Report): Collects counts of the contents, and annotation that could not be used.
-    RETURNS (List[Doc])
     RAISES (ValueError): With file and line, if a text can't be read; if there are no texts, or no annotation.
     """
     settings, report = settings or ReadSettings(), report or Report()
@@ -134,24 +126,17 @@ def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
     return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)], True
 
 
-def read_examples(path: Path, nlp: Language, *, warns: bool = True) -> list[Example]:
-    """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads.
+def read_examples(path: Path, nlp: Language) -> list[Example]:
+    """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads. Prints warnings about
+    annotation that could not be used.
 
-    warns (bool): Whether to print warnings about annotation that could not be used.
-    RETURNS (List[Example])
     RAISES (ValueError): If there are no texts, or one can't be read.
     """
-    corpus = Corpus(path)
-    if brat.is_collection(path) or (path.suffix != ".spacy" and not path.is_dir()):
-        report = Report()
-        examples = list(corpus.make_examples(nlp, read_docs(path, nlp, report=report)))
-        if warns:
-            report.print_warnings()
-        return examples
-    docs = [doc for file in walk_corpus(path, ".spacy") for doc in docs_of(file, nlp)]
-    for number, doc in enumerate(docs, start=1):
-        check_doc(doc, nlp, f"{path}, document {number}")
-    examples = list(corpus.make_examples(nlp, docs))
+    report, is_spacy = Report(), path.suffix == ".spacy" or (path.is_dir() and not brat.is_collection(path))
+    docs = read_docs(path, nlp, ReadSettings(without_spans=is_spacy), report=report)
+    if not is_spacy:
+        report.print_warnings()
+    examples = list(Corpus(path).make_examples(nlp, docs))
     if not examples:
         raise ValueError(Errors.CRF708.format(path=path))
     return examples

@@ -13,6 +13,7 @@ import typer
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
 from spacy.tokens import Doc
+from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import Config, dot_to_object, load_config
@@ -20,7 +21,7 @@ from wasabi import msg
 
 from ..errors import no_component, quietly
 from ..pipeline.corpora import doc_bin
-from .configs import FOLDER, ComponentName
+from .configs import FOLDER, RECIPES, ComponentName
 from .shared import (
     WITH_OVERRIDES,
     ComponentOption,
@@ -32,12 +33,10 @@ from .shared import (
     our_pipes,
     print_table,
     read_config,
-    read_overrides,
     save_pipeline,
 )
 from .texts import read_examples
 
-_FACTORIES = ("crf_ner", "crf_tagger", "semicrf_ner", "crf_textcat")
 _CLOCK = {"@batchers": "spacy_crf.clock.v1"}
 _LOCAL = "local"  # an address: start a cluster on this machine
 
@@ -65,7 +64,7 @@ def train_cli(
             settings.update(executor="ray", address=None if ray == _LOCAL else ray)
         if cores > 1:
             settings.update(cores=cores)
-        changed = on_shards(read_config(config, read_overrides(ctx.args), interpolate=False), settings, component)
+        changed = on_shards(read_config(config, ctx, interpolate=False), settings, component)
         changed.to_disk(Path(folder) / "config.cfg")
         train(Path(folder) / "config.cfg", output)
 
@@ -82,7 +81,7 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
     names = [
         name
         for name, block in config["components"].items()
-        if block.get("factory") in _FACTORIES and component in (None, name)
+        if block.get("factory") in RECIPES and component in (None, name)
     ]
     if not names:
         raise no_component("of spacy_crf to train on shards", config["components"], component)
@@ -116,17 +115,17 @@ def update_cli(
     nlp = load_pipeline(model)
     check_writable(output / "meta.json")
     names = [pipe.name for pipe in our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)]
-    sets = {"dev": dev, "new texts": data} if dev is not None else {"new texts": data}
-    before = {title: _scores(nlp, names, path) for title, path in sets.items()}
+    examples = read_examples(data, nlp)
+    sets = {"new texts": examples} if dev is None else {"dev": read_examples(dev, nlp), "new texts": examples}
+    before = {title: _scores(nlp, names, texts) for title, texts in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]
     annotates = (nlp.config.get("training") or {}).get("annotating_components") or []
-    examples = read_examples(data, nlp)
     for _ in range(10):
         nlp.update(examples, sgd=sgd, exclude=others, annotates=annotates)
     save_pipeline(nlp, output)
-    for title, path in sets.items():
-        after, rows = _scores(nlp, names, path), []
+    for title, texts in sets.items():
+        after, rows = _scores(nlp, names, texts), []
         for name in {**after, **before[title]}:
             both = (before[title].get(name), after.get(name))
             rows.append((name, *("" if score is None else f"{100 * score:.2f}" for score in both)))
@@ -134,9 +133,9 @@ def update_cli(
     msg.good(f"Updated pipeline in {output}")
 
 
-def _scores(nlp: Language, names: Iterable[str], data: Path) -> dict[str, Optional[float]]:
+def _scores(nlp: Language, names: Iterable[str], examples: list[Example]) -> dict[str, Optional[float]]:
     """The scores of components that have a weight, and the F score of each label."""
-    found, scores = nlp.evaluate(read_examples(data, nlp, warns=False)), {}
+    found, scores = nlp.evaluate(examples), {}
     for name in names:
         for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
             if weight:

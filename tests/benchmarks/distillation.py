@@ -18,7 +18,7 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.cli.distil import distil, find_teacher
-from spacy_crf.cli.texts import RawText
+from spacy_crf.cli.formats.source import Item
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import SOFT_LABELS
 
@@ -90,8 +90,8 @@ def _annotate(teacher: Language, lines: Iterable[str], kind: str, min_prob: floa
         for doc in teacher.pipe(docs):
             yield _certain(doc, [Span(doc, ent.start, ent.end, label=ent.label) for ent in doc.ents])
         return
-    raw = (RawText(f"line {number}", doc) for number, doc in enumerate(docs, start=1))
-    for _, doc in distil(find_teacher(teacher), raw, min_prob=min_prob):
+    raw = (Item(f"line {number}", doc) for number, doc in enumerate(docs, start=1))
+    for doc in distil(find_teacher(teacher), raw, min_prob=min_prob):
         group = doc.spans[SOFT_LABELS]
         if kind == "self":
             sure = [span for span, score in zip(group, group.attrs["scores"]) if score >= SURE]

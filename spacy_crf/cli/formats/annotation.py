@@ -1,5 +1,6 @@
 """Makes Docs from the annotation of tools: spans of characters, and labels of whole texts."""
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, Optional
 
@@ -9,6 +10,7 @@ from spacy.tokens import Doc
 from ...errors import Errors, shown
 from .source import ReadSettings, Report, unreadable
 
+_HALF = re.compile("[\ud800-\udfff]")
 _OFFSETS, _LABELS = {"start", "start_offset", "start_char"}, {"label", "labels", "tag", "type"}  # the keys of a span
 
 
@@ -47,11 +49,7 @@ def parse_span(span: Any, text: str, place: str) -> Span:
 
 def is_unicode(text: str) -> bool:
     """Whether a text is valid Unicode: JSON may hold halves of characters."""
-    try:
-        text.encode("utf8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    return _HALF.search(text) is None
 
 
 def holds_annotation(value: Any) -> bool:
