@@ -71,7 +71,7 @@ def test_counts_of_texts_are_written_out():
     assert ">13,784<" in drawn and ">6,892<" in drawn
 
 
-def test_parts_are_within_each_other(folder, monkeypatch):
+def test_parts_are_within_each_other(overrides, monkeypatch):
     taken = []
 
     def keep(config, name, docs, share):
@@ -79,9 +79,8 @@ def test_parts_are_within_each_other(folder, monkeypatch):
         return command.CurvePoint(share, len(docs), 1, 0.5, {}, 0.0)
 
     monkeypatch.setattr(command, "_train_share", keep)
-    config = load_config(CONFIG, overrides={"paths.train": str(folder / "train.spacy")}, interpolate=False)
-    command.curve(config, [1.0, 50.0, 100.0])
-    command.curve(config, [50.0])
+    for shares in ("1,50,100", "50"):
+        assert run(CONFIG, "--shares", shares, *overrides)[0] == 0
     assert len(taken[0]) == 1 and set(taken[0]) < set(taken[1]) < set(taken[2])
     assert taken[2] == [example.reference.text for example in ner_examples(trained(), NER_TEXTS)]
     assert taken[3] == taken[1]

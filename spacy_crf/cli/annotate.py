@@ -53,7 +53,7 @@ def annotate_cli(
 
     default = "prodigy" if workers is None else "spans"
     wanted = format_.value if format_ else default, sort is not None, min_prob, component, strict
-    options = AnnotateOptions(model, str(code) if code else None, output_path, *wanted)
+    options = AnnotateOptions(model, code, output_path, *wanted)
     given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
     with _progress_bar() as progress:
         if workers is None:

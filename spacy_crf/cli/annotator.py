@@ -32,7 +32,7 @@ from .formats.annotation import check_length
 from .formats.source import Item, read_lines
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, Annotated, check_spans, probability
-from .shared import PROBABILITIES, load_pipeline, our_pipes
+from .shared import PROBABILITIES, import_code, load_pipeline, our_pipes
 from .texts import STANDARD, items_of_line, read_items
 
 ERRORS = "errors.jsonl"
@@ -51,14 +51,14 @@ Run = Callable[[Iterable[Task]], Iterator[tuple[Task, Entry]]]
 class AnnotateOptions(NamedTuple):
     """The options of the command `annotate`, for all of its workers.
 
-    model (str), code (str): As in every command. target (str): The folder of the parts, or the file to write.
+    model (str), code (Path): As in every command. target (str): The folder of the parts, or the file to write.
     format (str): Name of the output format in ``WRITERS``. sort (bool): Whether the least certain texts come first.
     min_prob (float): Less probable spans are left out. component (str): The component whose certainty counts; by default all of
     ours. strict (bool): Whether the work stops at the first text that can't be annotated.
     """
 
     model: str
-    code: Optional[str]
+    code: Optional[Path]
     target: str
     format: str
     sort: bool = False
@@ -207,12 +207,10 @@ def _head(options: AnnotateOptions) -> dict[str, Any]:
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        digest.update(path.read_bytes())
     return {
         "model": digest.hexdigest()[:16],
-        "code": Path(options.code).read_text(encoding="utf8") if options.code else None,
+        "code": options.code.read_text(encoding="utf8") if options.code else None,
         "options": [options.format, options.sort, options.min_prob, options.component],
         "versions": [__version__, spacy.__version__],
     }
@@ -253,7 +251,8 @@ class Annotator:
         from ..pipeline.prediction import tell_probabilities
 
         self._options, self._digits = options, max(5, len(str(n_parts - 1)))
-        self.nlp = load_pipeline(options.model, Path(options.code) if options.code else None)
+        import_code(options.code)
+        self.nlp = load_pipeline(options.model)
         is_asked = options.sort or options.min_prob > 0.0 or options.component is not None
         self._pipes = our_pipes(self.nlp, options.component, PROBABILITIES if is_asked else None)
         tell_probabilities(self._pipes)

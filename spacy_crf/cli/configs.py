@@ -121,8 +121,8 @@ def init_config_cli(
     else:
         words = NO_WORDS if lookups is None else Words.gathered(lookups)
         words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
-        how = {"words": words, "optimize": (optimize or OptimizeName.efficiency).value, "lang": lang, "name": name}
-        text = make_config(component.value, (recipe or RecipeName.fast).value, **how)
+        optimized = (optimize or OptimizeName.efficiency).value
+        text = make_config(component.value, (recipe or RecipeName.fast).value, words, optimized, lang, name)
     if output == "-":
         sys.stdout.write(text)
         return
@@ -136,15 +136,7 @@ def init_config_cli(
         msg.info(f"Without a dev set, and more accurate with few texts: {_fit(name)}")
 
 
-def make_config(
-    component: str,
-    recipe: str,
-    *,
-    words: Words = NO_WORDS,
-    optimize: str = "efficiency",
-    lang: str = "en",
-    name: str = "config.cfg",
-) -> str:
+def make_config(component: str, recipe: str, words: Words, optimize: str, lang: str, name: str) -> str:
     """Make a complete config.
 
     words (Words): What templates shall read beside the texts; for the recipe `words` the packaged clusters if there is nothing.

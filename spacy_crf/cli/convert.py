@@ -1,7 +1,6 @@
 """Convert annotated texts of annotation tools and shared tasks to the ``.spacy`` files that ``spacy train`` reads."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Optional
@@ -21,7 +20,6 @@ SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
     *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
 )
-_LONG = 2_000_000  # bytes: larger files get a progress bar
 FormatName = choice("FormatName", FORMATS)
 SchemeName = choice("SchemeName", SCHEMES)
 Overlaps = choice("Overlaps", ("longest", "error"))
@@ -73,7 +71,7 @@ def convert_cli(
     for path, target in _files(input_path, output_path):
         check_writable(target, path)
         source, report = Source(path, settings.encoding), Report()
-        with progress_bar(f"reading {path.name}") if source.size >= _LONG else nullcontext() as progress:
+        with progress_bar(f"reading {path.name}") as progress:
             docs = doc_bin(_followed(read(source, nlp, settings, report), source, progress))
         write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
@@ -110,8 +108,7 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     return targets
 
 
-def _followed(docs: Iterable[Doc], source: Source, progress: Optional[Callable[..., None]]) -> Iterator[Doc]:
+def _followed(docs: Iterable[Doc], source: Source, progress: Callable[..., None]) -> Iterator[Doc]:
     for doc in docs:
-        if progress is not None:
-            progress(completed=source.position, total=source.size)
+        progress(completed=source.position, total=source.size)
         yield doc

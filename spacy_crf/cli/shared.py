@@ -8,24 +8,19 @@ from enum import Enum
 from functools import partial, wraps
 from importlib.util import spec_from_file_location
 from inspect import Parameter, Signature, signature
-from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Any, Optional
 
 import spacy
-from click import UsageError
+from click import Context, UsageError
 from spacy.cli._util import Arg, Opt, parse_config_overrides
 from spacy.language import Language
-from spacy.tokens import Doc
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
 from ..errors import Errors, no_component, shown
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
-
-if TYPE_CHECKING:
-    from ..pipeline.prediction import CRFPipe
 
 ModelArgument = Annotated[str, Arg(help="A pipeline: the name of a package, or a folder.")]
 DataArgument = Annotated[Path, Arg(help="Annotated texts: .spacy, or a file that `convert` reads.", exists=True)]
@@ -103,12 +98,8 @@ def progress_bar(task: str, **settings: Any) -> Iterator[Callable[..., None]]:
         yield partial(bars.update, bars.add_task(task, total=None))
 
 
-def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
-    """Load a pipeline. code (Path): Python file that registers functions for the config.
-
-    RAISES (ValueError): CRF715 if the pipeline can't be loaded, whatever the reason.
-    """
-    import_code(code)
+def load_pipeline(model: str) -> Language:
+    """Load a pipeline. RAISES (ValueError): CRF715 if the pipeline can't be loaded, whatever the reason."""
     try:
         config = Path(model) / "config.cfg"
         if config.is_file():
@@ -118,8 +109,15 @@ def load_pipeline(model: str, code: Optional[Path] = None) -> Language:
         raise ValueError(Errors.CRF715.format(model=model, reason=error or type(error).__name__)) from error
 
 
-def read_config(path: Path, overrides: dict[str, Any], *, interpolate: bool) -> Config:
-    """Read a config. RAISES (ValueError): CRF701 if the file can't be read, or a registered name in it is not text."""
+def read_config(path: Path, ctx: Context, *, interpolate: bool) -> Config:
+    """Read a config, with the settings that the command line overrides.
+
+    RAISES (ValueError): CRF731 for unknown options; CRF701 if the file can't be read, or a registered name in it is not text.
+    """
+    try:
+        overrides = parse_config_overrides(ctx.args)
+    except UsageError as error:
+        raise ValueError(Errors.CRF731.format(reason=error.format_message())) from None
     try:
         config = load_config(path, overrides=overrides, interpolate=interpolate)
         _check_names(config, [])
@@ -135,14 +133,6 @@ def _check_names(block: dict[str, Any], path: list[str]) -> None:
             raise ValueError(Errors.CRF726.format(section=".".join(path), key=key, value=shown(value)))
         if isinstance(value, dict):
             _check_names(value, [*path, str(key)])
-
-
-def read_overrides(arguments: list[str]) -> dict[str, Any]:
-    """Parse the settings that the command line overrides in a config. RAISES (ValueError): CRF731 for unknown options."""
-    try:
-        return parse_config_overrides(arguments)
-    except UsageError as error:
-        raise ValueError(Errors.CRF731.format(reason=error.format_message())) from None
 
 
 def import_code(path: Optional[Path]) -> None:
@@ -230,14 +220,6 @@ def our_pipes(
     if not found and wanted is not None:
         raise no_component(wanted, nlp.pipe_names, component)
     return found
-
-
-def doc_before(nlp: Language, pipe: "CRFPipe", text: str) -> Doc:
-    """Make a Doc from a text, and run the components in front of `pipe` on it."""
-    doc = nlp.make_doc(text)
-    for _, other in takewhile(lambda item: item[1] is not pipe, nlp.pipeline):
-        doc = other(doc)
-    return doc
 
 
 def print_table(

@@ -39,7 +39,6 @@ from .shared import (
     print_table,
     progress_bar,
     read_config,
-    read_overrides,
 )
 from .texts import read_docs
 
@@ -73,13 +72,12 @@ def tune_cli(
     each training with the weights of the previous one."""
     with progress_bar("training") as progress:
         check_writable(output)
-        overrides = read_overrides(ctx.args)
-        settings = read_config(config, overrides, interpolate=False)
+        settings = read_config(config, ctx, interpolate=False)
         grid = regularizers("crf tune", l1, l2)
         tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
         progress(total=len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds)
         tuned, trials = tune(
-            read_config(config, overrides, interpolate=True),
+            settings.interpolate(),
             *grid,
             schemes=tried,
             component=component,
@@ -119,9 +117,7 @@ def tune(
     Other components are not trained: frozen and untrainable components annotate the texts, and gold annotation replaces the rest.
 
     config (Config): A config for `spacy train`. Its corpora are used, and its optimizer is ignored.
-    schemes (Sequence[str]): Tag schemes to try; by default the scheme in the config.
     folds (int): Number of parts of the training corpus, each of which is held out once; 1 holds out the dev corpus.
-    on_training (Callable[[], None]): Called after each training.
     RETURNS (tuple[str, list[Trial]]): Name of the component, and trials in the order of schemes and values.
     RAISES (ValueError): CRF020 for too few folds or iterations, CRF710 if there is no component to tune, or several and no name,
         CRF931 if the component has no tag scheme, or a scheme is unknown.
@@ -129,7 +125,6 @@ def tune(
     from ..pipeline.initialization import earlier_annotation
     from ..pipeline.prediction import CRFPipe
 
-    checks.count("crf tune", "--folds", folds)
     checks.count("crf tune", "--iterations", iterations)
     nlp = load_model_from_config(config, auto_fill=True)
     pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
@@ -288,8 +283,16 @@ def curve_cli(
         must = "percentages of the training texts above 0 and up to 100, between commas"
         wanted = sorted(_numbers("crf curve", "--shares", shares, lambda share: 0 < share <= 100, must))
         progress(total=sum(wanted))
-        settings = read_config(config, read_overrides(ctx.args), interpolate=False)
-        points = curve(settings, wanted, on_training=lambda share: progress(advance=share))
+        settings = read_config(config, ctx, interpolate=False)
+        name, interpolated = _path_of_texts(settings), settings.interpolate()
+        path = Path(dot_to_object(interpolated, name) or "")
+        docs = read_docs(path, blank(interpolated["nlp"]["lang"]), ReadSettings(format="spacy", without_spans=True))
+        order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
+        points = []
+        for share in wanted:
+            taken = sorted(order[: max(1, round(len(docs) * share / 100))])
+            points.append(_train_share(settings, name, [docs[n] for n in taken], share))
+            progress(advance=share)
         if svg is not None:
             chart = charts.learning_curve([(point.texts, point.score) for point in points])
             write_whole(svg, charts.alone(chart))
@@ -307,29 +310,8 @@ def curve_cli(
         msg.good(f"Learning curve in {svg}")
 
 
-def curve(
-    config: Config, shares: list[float], *, on_training: Callable[[float], None] = lambda share: None
-) -> list[CurvePoint]:
-    """Train with each share of the training texts. The score of a share is the best evaluation on the dev corpus.
-
-    config (Config): A config for `spacy train`, not interpolated.
-    shares (List[float]): Shares in percent.
-    on_training (Callable[[float], None]): Called with the share after each training.
-    RAISES (ValueError): CRF876 if the training corpus has no path, CRF708 if it has no texts; the errors of `spacy train`.
-    """
-    name = _path_of_texts(config)
-    path, nlp = Path(dot_to_object(config.interpolate(), name) or ""), blank(config.interpolate()["nlp"]["lang"])
-    docs = read_docs(path, nlp, ReadSettings(format="spacy", without_spans=True))
-    order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
-    points = []
-    for share in shares:
-        taken = sorted(order[: max(1, round(len(docs) * share / 100))])
-        points.append(_train_share(config, name, [docs[n] for n in taken], share))
-        on_training(share)
-    return points
-
-
 def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> CurvePoint:
+    """Train on a part of the texts. The score is the best evaluation on the dev corpus."""
     with TemporaryDirectory() as folder, quietly():
         texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
         output.mkdir()
