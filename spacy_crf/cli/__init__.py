@@ -14,8 +14,6 @@ from wasabi import msg
 
 from .group import app as app
 
-_MADE = "entities.html"  # spaCy's name of the file
-
 
 def draw_entities_of_any_component() -> None:
     """Make `spacy evaluate` draw the entities of any component, if this version of spaCy has the function that draws them."""
@@ -37,7 +35,8 @@ def draw_entities_of_any_component() -> None:
         docs = docs[:limit]
         if any(doc.ents for doc in docs) or (is_all and any(doc.has_annotation("TAG") for doc in docs)):
             docs[0].user_data["title"] = model_name
-            write_whole(output_path / _MADE, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
+            page = render(docs, page=True, jupyter=False) or ""
+            write_whole(output_path / "entities.html", page.encode("utf8"))  # spaCy's name of the file
         elif is_all:
             msg.warn("Nothing was drawn: the pipeline found no entities and no tags in these texts")
 

@@ -107,7 +107,6 @@ def agreed(answers: list[Soft], n_tokens: int) -> tuple[Soft, float]:
     """Average the soft labels of several teachers. Tokens where their most probable labels differ become UNSURE; a teacher that
     is unsure about a token leaves it to the others.
 
-    n_tokens (int): Number of tokens in the text.
     RETURNS (Tuple[Soft, float]): The soft labels, and the share of tokens where teachers differ.
     """
     unsure = [{t for begin, end, label, _ in found if not label for t in range(begin, end)} for found in answers]

@@ -140,7 +140,6 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
     """Make a complete config.
 
     words (Words): What templates shall read beside the texts; for the recipe `words` the packaged clusters if there is nothing.
-    optimize (str): "efficiency", or "accuracy" to find more in more time.
     name (str): Name of the file, for its first lines.
     RAISES (ValueError): CRF751 if the component has no such recipe, CRF768 if it has no setting for accuracy, CRF752 or CRF753 if
         it can't read the words or the recipe has none.

@@ -136,8 +136,6 @@ def find_teacher(
     """Find the source of a teacher's probabilities: a component of spacy_crf, spans with scores, or entities.
 
     component (str): Name of the component; by default the last one of spacy_crf, else the last one that writes scored spans.
-    spans_key (str): Use the spans under this key of ``doc.spans``.
-    score_extension (str): Use the entities, with probabilities from this extension attribute.
     RAISES (ValueError): CRF710 if there is no such source, CRF020 if there is no such extension.
     """
     from ..pipeline.prediction import CRFPipe

@@ -21,12 +21,11 @@ _COMMANDS = {  # by file
     "data": ("data",),
     "distil": ("distil",),
     "explain": ("explain", "inspect", "rules", "show"),
-    "fit": ("fit",),
     "lookups": ("lookups",),
     "migrate": ("export", "import"),
     "report": ("calibrate", "errors", "report", "threshold"),
     "train": ("compile", "train", "update"),
-    "tune": ("curve", "tune"),
+    "tune": ("curve", "fit", "tune"),
 }
 _FILES = dict(sorted((command, file) for file, commands in _COMMANDS.items() for command in commands))
 

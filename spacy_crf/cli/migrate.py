@@ -128,7 +128,6 @@ def make_pipeline(
     columns (List[str]): Attributes of tokens that the features read.
     features (str): Path of the function that makes the features, for models whose file has no templates or patterns.
     native (Native): Native templates; by default none, and all features are made as the other program makes them.
-    RETURNS (Language)
     RAISES (ValueError): CRF861 if the model has neither templates nor patterns, and `features` is None.
     """
     from ..migrate.functions import find_function, register_features

@@ -74,7 +74,6 @@ def on_shards(config: Config, settings: dict[str, Any], component: Optional[str]
 
     config (Config): A config for `spacy train`, not interpolated.
     settings (dict[str, Any]): Settings of `spacy_crf.shards.v1`. Each component gets its own folder in `path`.
-    component (str): Only this component.
     RAISES (ValueError): CRF710 if there is no such component.
     """
     config = config.copy()

@@ -63,8 +63,6 @@ def judge(
     """Run a pipeline, and compare the predictions of its components with the annotation. Skips tokens without annotation.
 
     nlp (Language): The pipeline. This call switches on the probabilities of entities in its components.
-    pipes (Sequence[CRFPipe]): Components of the pipeline.
-    examples (Iterable[Example]): Annotated texts.
     held_out (bool): Use the predictions in the examples, which come from models that have not seen the texts.
     RETURNS (list[Judged]): One for each component.
     """

@@ -41,10 +41,8 @@ _SUSPECT = "Annotation that looks wrong"
 def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[float, float]] = ()) -> str:
     """Make the HTML page of a report.
 
-    title (str): Heading.
     subjects (Sequence[Judged]): The components, with their predictions.
     curve (Sequence[tuple[float, float]]): Learning curve: numbers of training texts, and the scores reached with them.
-    RETURNS (str): HTML.
     """
     from jinja2 import Environment
 

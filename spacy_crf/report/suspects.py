@@ -63,7 +63,6 @@ def cross_validated(
     """Find suspects among training texts: for each fold, train a copy of the component without it, and judge the fold by it.
 
     pipe (CRFPipe): The component, which stays unchanged. The copies keep its gazetteers and clusters.
-    on_fold (Callable): Called after each training.
     RETURNS (list[Suspect]): The least probable annotation first.
     RAISES (ValueError): CRF890 if there are fewer texts than folds, or the component can't be trained by L-BFGS.
     """

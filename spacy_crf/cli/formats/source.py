@@ -28,7 +28,6 @@ class ReadSettings:
     """How to read a file.
 
     format (str): A name in ``FORMATS``; None to detect the format from the contents.
-    encoding (str): Encoding of the file.
     word_column, label_column, tag_column (str): Columns of the word or text, of the entity tag or label of the text, and of
         ``token.tag``: numbers from 1 on, or names in the header. For JSON with texts: keys.
     scheme (str): Scheme of the entity tags, one of ``SCHEMES``; None to detect the scheme from the tags.

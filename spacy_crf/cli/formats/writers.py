@@ -11,8 +11,6 @@ from spacy.vocab import Vocab
 from ...errors import Errors
 from ...pipeline.corpora import doc_bin
 
-_json = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps would make an encoder for each text
-
 
 class Annotated(NamedTuple):
     """A text with its predicted spans, and the fields of its input, such as an id."""
@@ -108,7 +106,7 @@ def _spacy(found: Annotated) -> str:
 
 
 def _line(value: Any) -> str:
-    return _json(value) + "\n"
+    return json.dumps(value, ensure_ascii=False) + "\n"
 
 
 def _join_lines(texts: Iterable[str], file: BinaryIO, vocab: Vocab) -> None:
