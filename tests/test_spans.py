@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.spans import segments_of
 from spacy_crf.inference.structure import SpanStates
 from spacy_crf.schemes import SCHEMES, Segments
 from spacy_crf.types import ChainScores
@@ -105,7 +104,6 @@ def test_transitions_of_no_token(lengths, n_labels):
     assert not len(structure.span_probabilities(scores, spans, none))
     assert not as_dict(structure.likely_spans(scores, spans, 0.0))
     assert not len(structure.viterbi(scores).states) and not len(structure.marginals(scores))
-    assert structure.best_path(scores, spans)[0].shape == (0,)
     assert structure.log_partition(scores).tolist() == [0.0] * len(lengths)
 
 
@@ -131,34 +129,3 @@ def test_many_chunks_answer_like_one_sequence_at_a_time():
         )
         found += len(alone.probabilities)
     assert found == len(together.probabilities)
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-@pytest.mark.parametrize("spread", [0.1, 3.0, 400.0])  # many likely states; few; beyond the linear domain
-@pytest.mark.parametrize("per_position", [False, True])
-def test_the_best_path_and_its_spans(name, spread, per_position):
-    for seed in range(3):
-        lengths = [3, 0, 1, 12, 30, 2]
-        scores, spans = scheme_scores(SCHEMES[name], 5, lengths, seed=seed, spread=spread, per_position=per_position)
-        clamp = np.random.default_rng(seed).random(scores.emissions.shape) < 0.7 if seed else None
-        path = LinearChain().viterbi(scores, clamp=clamp)
-        states, found = LinearChain().best_path(scores, spans, clamp=clamp)
-        np.testing.assert_array_equal(states, path.states)
-        opening = np.zeros(len(path.states), dtype=bool)
-        opening[[0, 3, 4, 16, 46]] = True
-        segments = segments_of(path.states, spans, opening)
-        for one, other in zip(found.segments, segments):
-            np.testing.assert_array_equal(one, other)
-        expected = LinearChain().span_probabilities(scores, spans, segments, clamp=clamp)
-        np.testing.assert_allclose(found.probabilities, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("whole_numbers", [0, 1, 2])
-def test_of_equal_paths_the_one_that_viterbi_takes(whole_numbers):
-    for seed in range(20):
-        scores, spans = scheme_scores(SCHEMES["BIO"], 3, [4, 9, 1, 6], seed=seed)
-        arrays = {f: getattr(scores, f) for f in ("emissions", "transitions", "first", "last")}
-        rounded = {f: np.where(a > -np.inf, np.rint(np.maximum(a, -9.0) * whole_numbers), a) for f, a in arrays.items()}
-        scores = scores._replace(**rounded)
-        expected = LinearChain().viterbi(scores).states
-        np.testing.assert_array_equal(LinearChain().best_path(scores, spans)[0], expected)

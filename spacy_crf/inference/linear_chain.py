@@ -11,7 +11,7 @@ from ..types import ChainScores, Clamp, Floats, Ints, Path, SpanList
 from . import log_space, scaling, spans
 from .scaling import ChainWork
 from .spans import LikelySpans, SpanStates
-from .structure import ScoresOrWork, States, Structure
+from .structure import States, Structure
 
 
 class LinearChain(Structure[ChainScores]):
@@ -126,23 +126,6 @@ class LinearChain(Structure[ChainScores]):
 
     def list_spans(self, work: ChainWork, spelt: SpanStates, min_prob: float) -> LikelySpans:
         return spans.list_likely(work, _spelt(work, spelt), min_prob)
-
-    def best_path(
-        self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None
-    ) -> tuple[States, LikelySpans]:
-        """Best path of each sequence, among states that are likely enough, with the probabilities of its spans.
-
-        scores (ChainScores or Work): Potentials of B sequences.
-        spelt (SpanStates): How states spell spans.
-        clamp (bool[T, S]): States still allowed, or None.
-        RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
-        """
-        work = self.prepare(scores, clamp)
-        states, found = np.empty(work.n_tokens, dtype=np.int32), []
-        for chunk in work.chunks(self.chunk_tokens):
-            states[chunk.tokens], likely = spans.best(work.cut(chunk), spelt, self.best)
-            found.append(likely.moved(chunk.tokens.start))
-        return states, LikelySpans.join(found)
 
 
 def _spelt(work: ChainWork, spelt: SpanStates) -> SpanStates:

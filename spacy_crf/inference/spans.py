@@ -3,22 +3,20 @@
 A `SpanStates` names the states that make up a span, so one recursion serves every tag scheme.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import arrays
-from ..kernels import linear_chain as chain_kernels
 from ..kernels import spans as kernels
 from ..kernels.spans import Posterior, SpanStates
 from ..schemes import Segments
-from ..types import Bools, Floats, Ints, Path
+from ..types import Bools, Floats, Ints
 from . import log_space, scaling
 from .scaling import ChainWork, Exponentials
-from .structure import LikelySpans, States, collect
+from .structure import LikelySpans, collect
 
 
 def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
@@ -28,30 +26,9 @@ def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
     RETURNS (float64[N])
     """
     probabilities = np.zeros(len(segments.start))
-    for posterior, tokens, _ in _posteriors(work, spans):
+    for posterior, tokens in _posteriors(work, spans):
         _ask(posterior, tokens, spans, segments, probabilities)
     return probabilities
-
-
-def best(work: ChainWork, spans: SpanStates, viterbi: Callable[[ChainWork], Path]) -> tuple[States, LikelySpans]:
-    """Best path of each sequence of a chunk with its spans. The search looks at likely states alone.
-
-    spans (SpanStates): How states spell spans.
-    viterbi (Callable): Finds the path where likely states are not enough.
-    RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
-    """
-    states = np.empty(work.n_tokens, dtype=np.int32)
-    for posterior, tokens, log_z in _posteriors(work, spans):
-        if log_z is not None:  # the whole chunk; sequences in log space come again, one by one
-            found = np.empty(len(log_z), dtype=np.bool_)
-            chain_kernels.viterbi_among_likely(work.potentials, posterior.marginals, log_z, states, found)
-            if not found.all():
-                rest, of_rest = work.only(~found)
-                states[of_rest] = viterbi(rest).states
-            segments = segments_of(states, spans, posterior.opening)
-            probabilities = np.zeros(len(segments.start))
-        _ask(posterior, tokens, spans, segments, probabilities)
-    return states, LikelySpans(segments, probabilities)
 
 
 def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:
@@ -61,7 +38,7 @@ def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySp
     """
     # Sequences in log space come last: the spans are sorted again
     parts = []
-    for posterior, tokens, _ in _posteriors(work, spans):
+    for posterior, tokens in _posteriors(work, spans):
         search = partial(kernels.likely_spans, posterior, spans, float(min_prob))
         parts.append(collect(search, 4 * len(posterior.marginals)).moved(tokens.start))
     segments, probabilities = LikelySpans.join(parts)
@@ -77,9 +54,9 @@ def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segme
     kernels.span_probabilities(posterior, spans, *columns, probabilities[n])
 
 
-def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice, Optional[Floats]]]:
-    """The posterior of a chunk with its tokens and log partitions, then the posterior of each sequence that needs log space, with
-    None. (The first posterior is 0 for those sequences, and their log partition is NaN.)
+def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice]]:
+    """The posterior of a chunk with its tokens, then the posterior of each sequence that needs log space. (The first posterior is
+    0 for those sequences.)
     """
     exponentials = work.exponentials
     before = scaling.forward(work)
@@ -91,10 +68,10 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
     neighbours = _neighbours(exponentials, spans)
     number, right = exponentials.layout.number, before.scaled.emissions
     posterior = Posterior(before.alpha, matrices, right, number, neighbours, marginals, opening)
-    yield posterior, slice(0, work.n_tokens), before.log_z
+    yield posterior, slice(0, work.n_tokens)
     for b in np.flatnonzero(np.isnan(before.log_z)).tolist():
         sequence = work.chunk(b, b + 1)
-        yield _log_posterior(work.cut(sequence)), sequence.tokens, None
+        yield _log_posterior(work.cut(sequence)), sequence.tokens
 
 
 def _neighbours(exponentials: Exponentials, spans: SpanStates) -> Bools:

@@ -46,9 +46,6 @@ from .exponentials import LEAST, exp_less, extremes
 from .numerics import LANES, LINEAR, SPREAD, TINY, best_end, draw_mass
 from .tiles import add_product, add_products_of_neighbours
 
-FEW = 16  # states among which a path is searched
-ALMOST = 1.0 - 1e-6  # probabilities are right to many more digits
-
 # Numba compiles a helper again for each literal argument, but not for these variables
 _ZERO, _NO, _YES = np.int64(0), np.bool_(False), np.bool_(True)
 
@@ -374,85 +371,6 @@ def viterbi(scores, layout, block, arcs, states, totals):
             while delta[t - 1, best] + transitions[t * step, best, j] < score:
                 best += 1
             states[t - 1] = best
-
-
-@kernel
-def viterbi_among_likely(scores, marginals, log_z, states, found):
-    """`viterbi` for sequences whose posterior is known.
-
-    A path is at most as probable as each of its states. So the best path contains no state that is less probable than a known
-    path: here, the path of the likeliest allowed state at each token. Few states remain, and searching them takes almost no time.
-
-    marginals (float64[n, S]), log_z (float64[B]): Probability of each state at each token, and log partitions.
-    states (int32[n]): Receives the paths.
-    found (bool[B]): Receives whether the kernel found the path; others have too many likely states or no reliable posterior.
-    """
-    emissions, transitions, first, last, starts = scores
-    size = emissions.shape[1]
-    step = 1 if transitions.shape[0] > 1 else 0
-    longest = 0
-    for b in range(starts.shape[0] - 1):
-        longest = max(longest, starts[b + 1] - starts[b])
-    among = np.empty((longest, FEW), dtype=np.int64)  # the likely states of each token, in rising order
-    counts = np.empty(longest, dtype=np.int64)
-    delta = np.empty((longest, FEW))
-    origin = np.empty((longest, FEW), dtype=np.int64)
-    for b in range(starts.shape[0] - 1):
-        begin, end = starts[b], starts[b + 1]
-        found[b] = begin == end or log_z[b] > -np.inf  # false for NaN too
-        if begin == end or not found[b]:
-            continue
-        score = 0.0
-        before = 0
-        for t in range(begin, end):
-            state = 0
-            for j in range(1, size):
-                if marginals[t, j] > marginals[t, state]:
-                    state = j
-            if t > begin and transitions[t * step, before, state] == -np.inf:
-                most = -1.0
-                for j in range(size):
-                    if marginals[t, j] > most and transitions[t * step, before, j] > -np.inf:
-                        most = marginals[t, j]
-                        state = j
-            score += emissions[t, state] + (first[state] if t == begin else transitions[t * step, before, state])
-            before = state
-        threshold = np.exp(score + last[before] - log_z[b]) * ALMOST
-        if not threshold > 0.0:  # the likeliest states form no allowed path
-            found[b] = False
-            continue
-        for t in range(begin, end):
-            n = 0
-            for j in range(size):
-                if marginals[t, j] >= threshold:
-                    if n == FEW:
-                        found[b] = False
-                        break
-                    among[t - begin, n] = j
-                    n += 1
-            counts[t - begin] = n
-            if not found[b]:
-                break
-        if not found[b]:
-            continue
-        for n in range(counts[0]):
-            delta[0, n] = first[among[0, n]] + emissions[begin, among[0, n]]
-        for t in range(1, end - begin):
-            for n in range(counts[t]):
-                state = among[t, n]
-                delta[t, n], origin[t, n] = -np.inf, 0
-                for m in range(counts[t - 1]):
-                    score = delta[t - 1, m] + transitions[(begin + t) * step, among[t - 1, m], state]
-                    if score > delta[t, n]:
-                        delta[t, n], origin[t, n] = score, m
-                delta[t, n] += emissions[begin + t, state]
-        best, score = 0, -np.inf
-        for n in range(counts[end - begin - 1]):
-            if delta[end - begin - 1, n] + last[among[end - begin - 1, n]] > score:
-                best, score = n, delta[end - begin - 1, n] + last[among[end - begin - 1, n]]
-        for t in range(end - begin - 1, -1, -1):
-            states[begin + t] = among[t, best]
-            best = origin[t, best]
 
 
 # --------------------------------------------------------------------------------------------------------- given paths

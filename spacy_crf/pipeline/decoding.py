@@ -47,10 +47,6 @@ class Decoding:
     walks_around_wrong = False  # whether online optimizers can exclude wrong spans
     ties: Any = None  # ties between tokens beyond chains (`lab.ties.decoding.TiedDecoding`), or None
 
-    # Whether most sequences of the latest batch had spans. Then the posterior of all sequences comes first, and helps to find the
-    # best path; otherwise the best path comes first, then the posterior of sequences with spans.
-    _is_dense = True
-
     def __init__(self, model: Model, annotation: Annotation):
         self.model = model
         self.annotation = annotation
@@ -116,15 +112,10 @@ class Decoding:
 
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
         """Tags of the most probable labelling (int32[T]), and the probability of each of its spans (float64[N])."""
-        if self._is_dense and self._are_tags and self.searched is self.structure:
-            tags, (segments, probabilities) = self.structure.best_path(scores, self.spans, clamp=clamp)
-        else:
-            tags = self.best_tags(scores, clamp)
-            segments = self.segments(tags, scores.starts)
-            probabilities = self.structure.span_probabilities(scores, self.spans, segments, clamp=clamp)
-        with_spans = np.unique(np.searchsorted(scores.starts, segments.start, side="right"))
-        self._is_dense = 2 * len(with_spans) >= len(scores.starts) - 1
-        return tags, probabilities
+        work = self.structure.prepare(scores, clamp)
+        tags = self.best_tags(work, None)
+        segments = self.segments(tags, scores.starts)
+        return tags, self.structure.span_probabilities(work, self.spans, segments)
 
     def segments(self, tags: States, starts: NDArray[np.int64]) -> Segments:
         """The spans of a labelling."""

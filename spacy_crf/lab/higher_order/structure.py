@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ... import arrays
 from ...inference.linear_chain import LinearChain
-from ...inference.spans import segments_of
 from ...inference.structure import Chunk, Expansion, LikelySpans, ScoresOrWork, States, Structure, Work, collect
 from ...kernels.spans import SpanStates
 from ...schemes import Segments
@@ -270,23 +269,6 @@ class HigherOrder(Structure[HigherOrderScores]):
         segments, probabilities = collect(search, 4 * work.n_tokens)
         order = np.argsort(segments.start, kind="stable")
         return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
-
-    def best_path(
-        self, scores: ScoresOrWork, spelt: SpanStates, *, clamp: Optional[Clamp] = None
-    ) -> tuple[States, LikelySpans]:
-        """Find the best path of each sequence and the probabilities of its spans.
-
-        scores (HigherOrderScores or Work): Potentials of B sequences.
-        spelt (SpanStates): The meaning of states as parts of spans.
-        clamp (bool[T, S]): States still allowed, or None.
-        RETURNS (int32[T], LikelySpans): States, -1 where no path is allowed, and spans
-        """
-        work = self.prepare(scores, clamp)
-        states = self.viterbi(work).states
-        opening = np.zeros(work.n_tokens, dtype=bool)
-        opening[work.ends()[0]] = True
-        segments = segments_of(states, spelt, opening)
-        return states, LikelySpans(segments, self.span_probabilities(work, spelt, segments))
 
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
         """Make the first arguments of the kernels that compute span probabilities."""
