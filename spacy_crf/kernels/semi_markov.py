@@ -475,7 +475,7 @@ def viterbi(log_potentials, states, totals):
 
     The kernel keeps no backpointers: the way back repeats the search, along the best path only.
     """
-    opening, closing, lengths, spans, transitions, first, last, span_of, reach, starts = log_potentials
+    opening, closing, lengths, spans, transitions, first, _, span_of, reach, starts = log_potentials
     size, longest = lengths.shape[1], lengths.shape[0]
     step = 1 if transitions.shape[0] > 1 else 0
     entered, left = np.empty(opening.shape), np.empty(opening.shape)
@@ -522,25 +522,37 @@ def viterbi(log_potentials, states, totals):
             for j in range(size):
                 before[j] = now[j] + closing[t, j]
                 left[t, j] = before[j]
-        state, totals[b] = best_end(left, end - 1, last)
-        if state == -1:
-            states[begin:end] = -1
-            continue
-        t = end - 1
-        while True:
-            best, longer = -np.inf, 0
-            for k in range(min(longest, t - begin + 1)):
-                span = span_of[t - k, k]
-                score = entered[t - k, state] + lengths[k, state] + (spans[span, state] if span >= 0 else 0.0)
-                if score > best and t - k >= reach[t, state]:
-                    best, longer = score, k
-            states[t - longer + 1 : t + 1] = GOES_ON
-            t -= longer
-            states[t] = state
-            if t == begin:
-                break
-            state = best_before(left, t - 1, transitions, t * step, state)
-            t -= 1
+        totals[b] = follow_back(log_potentials, entered, left, begin, end, states)
+
+
+@helper
+def follow_back(log_potentials, entered, left, begin, end, states):
+    """Write the best path of a sequence into states (int32[n]), -1 where no path is allowed.
+
+    entered, left (float64[n, S]): Scores of the best prefixes, with the step into a segment and up to its end.
+    RETURNS (float): The score of the path.
+    """
+    _, _, lengths, spans, transitions, _, last, span_of, reach, _ = log_potentials
+    step = 1 if transitions.shape[0] > 1 else 0
+    t = end - 1
+    state, total = best_end(left, t, last)
+    if state == -1:
+        states[begin:end] = -1
+        return total
+    while True:
+        best, longer = -np.inf, 0
+        for k in range(min(len(lengths), t - begin + 1)):
+            span = span_of[t - k, k]
+            score = entered[t - k, state] + lengths[k, state] + (spans[span, state] if span >= 0 else 0.0)
+            if score > best and t - k >= reach[t, state]:
+                best, longer = score, k
+        states[t - longer + 1 : t + 1] = GOES_ON
+        t -= longer
+        states[t] = state
+        if t == begin:
+            return total
+        state = best_before(left, t - 1, transitions, t * step, state)
+        t -= 1
 
 
 @kernel

@@ -43,7 +43,7 @@ class Beam:
         if not isinstance(work, ChainWork):
             return self.search(work)[1]
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(tuple(work.potentials), *work.steps.in_order, _leaving(work), astuple(self), *path)
+        kernels.viterbi(work.potentials, _leaving(work), astuple(self), *path)
         return path
 
     def rank(self, work: Work, states: States, scores: Floats) -> int:

@@ -460,11 +460,11 @@ def viterbi(level, scores, weights, starts, path, totals):
                     if score > best:
                         best, back[v] = score, source[v] + a - arcs[v]
                 delta[v] = best + scores[v]
-        totals[b] = follow_back(level, delta, back, begin, end, path)
+        totals[b] = follow_nodes(level, delta, back, begin, end, path)
 
 
 @helper
-def follow_back(level, delta, back, begin, end, path):
+def follow_nodes(level, delta, back, begin, end, path):
     """Sets the states of a sequence to its best path.
 
     delta (float64[N]), back (int64[N]): Score of the best prefix that ends with each node, and the node before, -1 for none.
