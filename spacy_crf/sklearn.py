@@ -290,7 +290,7 @@ class _ItemsOfDocs(ItemReader):
                     self._list.add(row)
                 except NotAnItem as error:
                     where = f"X[{number}][{token}]"
-                    raise ValueError(Errors.CRF111.format(where=where, value=shown(error.value))) from None
+                    raise ValueError(Errors.CRF111.format(where=where, value=shown(error.args[0]))) from None
         items, docs = self._list.items, []
         for begin, end in pairwise(accumulate(map(len, X), initial=0)):
             some = slice(items.starts[begin], items.starts[end])

@@ -78,12 +78,7 @@ class ItemReader:
 
 
 class NotAnItem(Exception):
-    """Raised for a value that cannot be a feature of a token: a value of a wrong type, or a number beyond float32."""
-
-    def __init__(self, value: Any, *, is_number: bool = False):
-        super().__init__(value)
-        self.value = value
-        self.is_number = is_number
+    """Raised with a value that cannot be a feature of a token, and whether it is a number, which float32 can't hold."""
 
 
 class _Cache(dict):
@@ -152,10 +147,10 @@ class ItemList:
         """
         found = _read(given, self._known, self._keeps_zeros)
         if found is None:
-            raise NotAnItem(given)
+            raise NotAnItem(given, False)
         hashes, numbers = found
         if not math.isfinite(sum(numbers)):  # sums of float32 numbers do not overflow
-            raise NotAnItem(next(number for number in numbers if not math.isfinite(number)), is_number=True)
+            raise NotAnItem(next(number for number in numbers if not math.isfinite(number)), True)
         self._hashes.extend(hashes)
         self._values.extend(numbers)
         self._ends.append(len(self._values))
@@ -195,11 +190,12 @@ def read_items(
             try:
                 listed.add(row)
             except NotAnItem as error:
-                if error.is_number:
+                value, is_number = error.args
+                if is_number:
                     place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
-                    raise ValueError(Errors.CRF109.format(source=name, value=error.value, **place)) from None
+                    raise ValueError(Errors.CRF109.format(source=name, value=value, **place)) from None
                 where = f"The feature function '{name}', for a token"
-                raise ValueError(Errors.CRF111.format(where=where, value=shown(error.value))) from None
+                raise ValueError(Errors.CRF111.format(where=where, value=shown(value))) from None
     if names is not None:
         names.update(listed.names)
     return listed.items
@@ -245,22 +241,16 @@ def _add_named(given: dict, known: ItemNames, names: list[Any], numbers: list[fl
     for key, value in given.items():
         if type(key) is not str:
             key = str(key)
-        if type(value) is str:
-            names.append(known.strings[key][value])
+        if isinstance(value, str):
+            names.append(known.strings[key][str(value)])
             numbers.append(1.0)
         elif isinstance(value, _NUMBERS):
-            if value is True:
+            if keeps_zeros or value != 0:
                 names.append(known.plain[key])
-                numbers.append(1.0)
-            elif keeps_zeros or value != 0:
-                names.append(known.plain[key])
-                numbers.append(_as_float(value))
+                numbers.append(1.0 if value is True else _as_float(value))
         elif isinstance(value, dict):
             if not _add_named(value, known.below[key], names, numbers, keeps_zeros):
                 return False
-        elif isinstance(value, str):
-            names.append(known.strings[key][str(value)])
-            numbers.append(1.0)
         elif isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(item, str) for item in value):
             of_key = known.strings[key]
             names.extend(of_key[item] for item in _in_order(value))

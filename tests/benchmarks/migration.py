@@ -16,7 +16,7 @@ import usaddress
 from spacy.tokens import Doc
 
 from spacy_crf.cli.migrate import make_pipeline, read_model
-from spacy_crf.migrate.checking import Scorer
+from spacy_crf.migrate.checking import scorer_of
 
 from .data import data_folder, parse_conll
 from .measure import show
@@ -44,11 +44,11 @@ def main(limit: int = typer.Option(None, help="Addresses; all by default.")) -> 
     for of_text in words:
         usaddress.tokens2features(of_text)
     features = time.process_time() - end
-    scorer, ties, different = Scorer(model), 0, 0
+    score, ties, different = scorer_of(model), 0, 0
     for of_text, a, b in zip(words, ours, theirs):
         if a != b:
             rows = usaddress.tokens2features(of_text)
-            is_tie = abs(scorer.score(rows, None, a) - scorer.score(rows, None, b)) < 1e-5
+            is_tie = abs(score(rows, None, a) - score(rows, None, b)) < 1e-5
             ties, different = ties + is_tie, different + (not is_tie)
     rows = [
         ("addresses", len(words), "", ""),
