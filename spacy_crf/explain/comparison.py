@@ -1,5 +1,6 @@
 """Compares two sets of labellings of a Doc: how much more probable one set is than the other, and which rules both can keep."""
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
 from ..pipeline.preset_annotation import restrict
-from ..types import Floats, SpanList
+from ..types import Floats
 from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading
 
@@ -42,7 +43,7 @@ class Sides(NamedTuple):
 class Likelihoods(NamedTuple):
     """The probabilities of the labellings of both sides."""
 
-    work: Any
+    works: list[Any]  # of each clamp
     log_z: Floats  # [N] log partition of each clamp
     n_having: int
 
@@ -75,14 +76,8 @@ class Comparison:
         self, pipe: "CRFPipe", reading: Reading, sides: Sides, span: Optional[SpanOf], against: Optional[str] = None
     ):
         docs = reading.docs
-        self.pipe, self.doc, self.reading, self.sides, self.span, self.against = (
-            pipe,
-            docs[0],
-            reading,
-            sides,
-            span,
-            against,
-        )
+        self.pipe, self.doc, self.reading = pipe, docs[0], reading
+        self.sides, self.span, self.against = sides, span, against
         self._structure: Structure = pipe.decoding.explained
         preset, clamp = (reading.scores, None) if self.is_of_texts else _preset(pipe, docs, reading.scores)
         self.ruled, self._joins, fixed = None, False, preset
@@ -101,11 +96,9 @@ class Comparison:
         self._fixed = None if fixed is reading.scores else _difference(self.cut(fixed), self.scores)
         clamps = [*sides.having, *sides.lacking]
         clamps = clamps if clamp is None else [one & clamp for one in clamps]
-        self.n_clamps, clamps = len(clamps), [arrays.cut_clamp(one, self.tokens) for one in clamps]
+        self._clamps = [arrays.cut_clamp(one, self.tokens) for one in clamps]
         if self._joins:
-            clamps = [arrays.join_sequences(self.scores, one).clamp for one in clamps]
-        is_tuple = isinstance(clamps[0], tuple)
-        self._clamp = type(clamps[0])(*map(np.concatenate, zip(*clamps))) if is_tuple else np.concatenate(clamps)
+            self._clamps = [arrays.join_sequences(self.scores, one).clamp for one in self._clamps]
 
     def about(self, docs: DocBatch) -> "Comparison":
         """Make the comparison of the same sides for a Doc that has other words in the same places."""
@@ -125,25 +118,26 @@ class Comparison:
             scores = arrays.added(scores, self._fixed)
         if self._joins:
             scores = arrays.join_sequences(scores).scores
-        work = self._structure.prepare(_repeated(scores, self.n_clamps), self._clamp)
-        log_z = self._structure.log_partition(work).reshape(self.n_clamps, -1).sum(axis=1)
+        works = [self._structure.prepare(scores, clamp) for clamp in self._clamps]
+        log_z = np.array([self._structure.log_partition(work).sum() for work in works])
         n_having = len(self.sides.having)
         for some, has in ((log_z[:n_having], True), (log_z[n_having:], False)):
             if not (some > -np.inf).any():
                 raise nothing(self.pipe, has=has)
-        return Likelihoods(work, log_z, n_having)
+        return Likelihoods(works, log_z, n_having)
 
     def uses(self, measured: Likelihoods, shares: Floats) -> Any:
         """Compute the expected uses of each score of the compared tokens.
 
         shares (float64[N]): The factor of each clamp.
         """
-        of_sequences = np.repeat(shares, measured.work.n_sequences // self.n_clamps)
-        _, expected = self._structure.expectations(measured.work, weights=of_sequences)
-        if self._joins:
-            joined = arrays.join_sequences(self.scores)
-            return arrays.split(joined, _folded(expected, self.n_clamps, joined.scores), self.scores)
-        return _folded(expected, self.n_clamps, self.scores)
+        parts = (
+            self._structure.expectations(work, weights=np.full(work.n_sequences, share))[1]
+            for work, share in zip(measured.works, shares)
+            if share
+        )
+        expected = reduce(arrays.added, parts)
+        return arrays.split(arrays.join_sequences(self.scores), expected, self.scores) if self._joins else expected
 
     def of_doc(self, uses: Any) -> Any:
         """Extend the uses of the compared tokens' scores to uses of all scores of the Doc."""
@@ -161,11 +155,10 @@ class Comparison:
             if ours is None or theirs is None:
                 raise nothing(self.pipe, has=ours is None)
             return ours[2], theirs[2], theirs[1] - ours[1]
-        found = self._structure.viterbi(self.measure().work)
-        scores, paths = found.scores.reshape(self.n_clamps, -1).sum(axis=1), found.states.reshape(self.n_clamps, -1)
-        ours = int(scores[: len(self.sides.having)].argmax())
-        theirs = len(self.sides.having) + int(scores[len(self.sides.having) :].argmax())
-        return paths[ours], paths[theirs], float(scores[ours] - scores[theirs])
+        found = [self._structure.viterbi(work) for work in self.measure().works]
+        scores, n_having = np.array([path.scores.sum() for path in found]), len(self.sides.having)
+        ours, theirs = int(scores[:n_having].argmax()), n_having + int(scores[n_having:].argmax())
+        return found[ours].states, found[theirs].states, float(scores[ours] - scores[theirs])
 
     def probability(self, odds: float) -> dict[str, float]:
         """Log-odds, the probability, and its complement, computed without the cancellation of 1 - p near 1."""
@@ -196,36 +189,6 @@ def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
         reason = "doc.spans['crf_blocked'] leaves some of its tokens without any label"
         raise NothingToCompare(Errors.CRF838.format(name=pipe.name, what=f"'{docs[0].text[:40]}'", reason=reason))
     return restricted.scores, restricted.clamp
-
-
-def _repeated(scores: Any, n: int) -> Any:
-    """Repeat all sequences n times, one copy after the other."""
-    starts = np.array([0, len(scores[0])]) if scores.starts is None else np.asarray(scores.starts)
-    listed, more = getattr(scores, "listed", None), {"starts": _chained(starts, n)}
-    if listed is not None:
-        more["listed"] = SpanList(_chained(listed.starts, n), np.tile(listed.lengths, n))
-    copies = {name: np.concatenate([array] * n) for name, array in _rows_of_copies(scores).items()}
-    return scores._replace(**copies, **more)
-
-
-def _chained(starts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    copies = starts[:-1] + np.arange(n)[:, np.newaxis] * starts[-1]
-    return np.append(copies.ravel(), n * starts[-1]).astype(np.int64)
-
-
-def _folded(derivative: Any, n: int, scores: Any) -> Any:
-    """Turn a derivative with respect to `_repeated` scores into one with respect to the original scores."""
-    sums = {
-        name: array.reshape(n, len(array) // n, *array.shape[1:]).sum(axis=0)
-        for name, array in _rows_of_copies(derivative).items()
-    }
-    return scores._replace(**{**arrays.named(derivative), **sums})
-
-
-def _rows_of_copies(scores: Any) -> dict[str, Any]:
-    """The arrays in which each copy has its own rows."""
-    own = (*arrays.OF_SEQUENCES, "text")
-    return {name: array for name, array in arrays.named(scores).items() if arrays.axes(scores, name)[0] in own}
 
 
 def _difference(scores: Any, others: Any) -> Any:

@@ -226,7 +226,7 @@ def contrast_of_labels(comparison: Comparison) -> Explanation:
         score(y) = E[score(y, h) | y] + H(h | y)
     """
     measured, target = comparison.measure(), comparison.best()[2]
-    shares, rival = np.zeros(comparison.n_clamps), comparison.rival(measured)
+    shares, rival = np.zeros(len(measured.works)), comparison.rival(measured)
     shares[[0, rival]] = 1.0, -1.0
     uses = comparison.uses(measured, shares)
     base = target - dot(comparison.scores, uses) if comparison.pipe.decoding.structure.ambiguous else 0.0
