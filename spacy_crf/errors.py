@@ -100,8 +100,7 @@ class Errors:
     CRF035 = """{name} was removed in version 0.14. Use {successor}. To rewrite a config or a pipeline for this version,
         run `python -m spacy crf upgrade OLD NEW`; version 0.13 still reads it."""
     CRF037 = """spacy_crf.SemiMarkov.v1 on spacy_crf.Tok2VecEmissions.v1 can't be rewritten: its encoder has one score
-        for a token and a label, spacy_crf.SemiMarkov.v2 needs four. Train the model again. Version 0.13 reads the
-        model."""
+        for a token and a label, spacy_crf.SemiMarkov.v2 needs four. Train the model again. Version 0.13 reads it."""
     CRF101 = "Can't read '{part}' in the template '{template}'. Parts are joined by '|'. Known parts: {known}."
     CRF102 = "The ranges of the template '{template}' are not possible: {reason}."
     CRF106 = "The template '{template}' names the {what} '{name}', which is not there. {advice}. {there}: {known}."
@@ -117,12 +116,10 @@ class Errors:
     CRF130 = """The extension '{name}' is {value} at token {token} ('{text}') of the document '{start}...', which is not
         a feature. Set a string, boolean or integer for a category, a float for a number, or None."""
     CRF131 = "The feature '{source}' has the value {value}, which is not a valid text: {reason}."
-    CRF202 = """{optimizer} needs a CRF component, which the parameter {key} does not belong to. Put the optimizer into
-        the block of the CRF component, [components.NAME.optimizer], and another such as Adam.v1 into
-        [training.optimizer]."""
+    CRF202 = """{optimizer} needs a CRF component, which the parameter {key} does not belong to. Name the optimizer in
+        [components.NAME.optimizer] of the CRF component, and another such as Adam.v1 in [training.optimizer]."""
     CRF203 = """The training objective of '{key}' or its gradient is not finite at the current weights, so {optimizer}
-        can't start. Look for rules that forbid an annotated sequence, features with huge values, and weights of a
-        broken model."""
+        can't start. Look for rules that forbid an annotated sequence, huge feature values, and broken weights."""
     CRF204 = "The saved state belongs to {saved}, not to {ours}. Load it into an optimizer with the same settings."
     CRF205 = """The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} must
         consist of str, bytes, int and tuples of these."""
@@ -178,8 +175,7 @@ class Errors:
         nlp.initialize() read. Add the labels before nlp.initialize(), or update the saved model."""
     CRF413 = """Component '{name}' is not saved, since some weights are not finite ('{param}' of {node}). Load the last
         saved model; look for features with huge values, or lower the learning rate."""
-    CRF423 = """{name}: {path} has no annotation of labels that it could find. Give annotated texts, or use --expected,
-        which chooses by the model's own expectations."""
+    CRF423 = "{name}: {path} has no annotation of labels that it could find. Give annotated texts, or use --expected."
     CRF440 = """Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which
         entities can't be. Put the span into doc.spans and name its key in incorrect_spans_key of the component. If
         '{label}' is a label, add it with add_label or in [initialize.components.{name}] labels."""
@@ -319,15 +315,13 @@ class Errors:
     CRF873 = """{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the
         text again; `spacy crf convert` makes training data from annotated texts."""
     CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only. Write them as {known}."
-    CRF876 = """[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader of .spacy files,
-        such as @readers = "spacy.Corpus.v1"."""
+    CRF876 = "[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader such as spacy.Corpus.v1."
     CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."
     CRF880 = """{place}: {value} can't be read as labels of a text. Give a string, a list of strings, or a table with 1
         for each label of the text and 0 for other labels."""
     CRF726 = '[{section}] {key} = {value} is not a registered name. Write it in quotes, as "spacy_crf.LinearChain.v2".'
     CRF834 = """Component '{name}' can't estimate decisions without a training text: {reason}. `effect` works for linear
-        chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as
-        spacy_crf.LogLikelihood.v1."""
+        chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as LogLikelihood.v1."""
     CRF838 = "Component '{name}' can't explain {what}: {reason}."
     CRF840 = "Component '{name}' can't split a decision up among its training texts: {reason}."
     CRF810 = "{where}, but there is no first stage. Add a block [components.NAME.second_stage], or leave these templates out."
@@ -407,8 +401,7 @@ class Warnings:
     CRFW201 = """The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and
         forgets the curvature (shown once). If steps have different data, use the whole corpus as batch: @batchers =
         "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in
-        [initialize.components.{key}.corpus], which a component reads when it is initialized (neither loaded nor
-        sourced)."""
+        [initialize.components.{key}.corpus], which a component reads when it is initialized."""
     CRFW465 = """{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn
         from other texts, initialize it with all texts."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =

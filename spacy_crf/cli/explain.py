@@ -110,10 +110,11 @@ def explain_cli(
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
         doc = _doc_before(nlp, pipe, text)
-        asked: list[Any] = [label]
-        if not isinstance(pipe, CRFTextClassifier) and span is not None:
+        if isinstance(pipe, CRFTextClassifier):
+            asked = [label]
+        elif span is not None:
             asked = [_parse_span(span, doc)]
-        elif not isinstance(pipe, CRFTextClassifier):
+        else:
             best = pipe.n_best(doc, 1)
             asked = list(best[0][1]) if best and best[0][1] else [None]  # without spans, the whole labelling
         found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
