@@ -139,14 +139,16 @@ class Source:
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
         self.position = 0
         with self.path.open("rb") as file:
-            name, encoding = str(self.path), self.encoding
-            if self._goes_by_lines:
-                lines = _decoded_lines(file, name, encoding)
-            else:
-                lines = _decoded_lines(io.BytesIO(_in_utf8(file.read(), name, encoding)), name)
-            for place, line in lines:
-                self.position = file.tell()
-                yield place, line
+            name, lines, encoding = str(self.path), file, self.encoding
+            if not self._goes_by_lines:
+                lines, encoding = io.BytesIO(_in_utf8(file.read(), name, encoding)), "utf-8"
+
+            def counted() -> Iterator[bytes]:
+                for line in lines:
+                    self.position += len(line)
+                    yield line
+
+            yield from _decoded_lines(counted(), name, encoding)
 
     def items(self) -> Iterator[Item]:
         """Read the values of JSONL, of one JSON list, or of one Python list.
