@@ -30,7 +30,7 @@ class Bar:
 
     @property
     def is_shown(self) -> bool:
-        return self._progress is not None
+        return self._progress is not None and self._progress.live.is_started
 
     def show(self, done: int, note: str = "") -> None:
         """Show how many are done."""
