@@ -11,7 +11,6 @@ import time
 from typing import ClassVar, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import announcements, cant_train
@@ -19,7 +18,7 @@ from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
 from ..optimizers.objective import SequenceObjective, setting, with_settings
 from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
-from ..types import GOES_ON, ChainCorpus
+from ..types import GOES_ON
 from .kernels.dual import Ascent, ascend, make_table
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -73,13 +72,6 @@ class DualOptimizer(OnlineOptimizer):
             run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
             run.arrays.update(centre=centre, strength=strength)
             run.numbers = {"signature": signature, "first": True}
-            self.start_distributions(corpus, rows, run)
-
-    def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
-        """Create the arrays that a rule keeps for each sequence beside the expected uses.
-
-        rows (int64[B, kinds + 1]): Rows of the scores, see `ScoreTable`.
-        """
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         if run.numbers.get("done"):
@@ -159,8 +151,12 @@ class ExponentiatedGradient(DualOptimizer):
 
     rate: float = setting(1.0, checks.number, least=checks.LEAST, most=1e6)
 
-    def start_distributions(self, corpus: ChainCorpus, rows: NDArray[np.int64], run: OnlineRun) -> None:
+    def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
+        super().prepare(objective, pass_, run, key)
+        if "theta" in run.arrays:
+            return
         # Start with nearly all of the mass on the annotation
+        corpus, rows = pass_.corpus, make_table(pass_.corpus, pass_.room).rows
         theta = np.zeros(run.arrays["uses"].shape)
         tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
         theta[tokens, corpus.gold] = 5.0
