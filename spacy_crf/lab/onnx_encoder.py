@@ -29,9 +29,7 @@ _OWNER, _TOKENIZER = "spacy_crf.OnnxTok2Vec.v1", "tokenizer.json"
 _POOLINGS, _MERGES = ("first", "last", "mean", "max"), ("mean", "concat")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _BATCH = 1 << 13  # largest number of pieces in a batch, padding included
-_OF_PARENTS: list[
-    Any
-] = []  # what other processes opened: it is never deleted here, as that would wait for their threads
+_OF_PARENTS: list[Any] = []  # opened by other processes; never deleted here, which would wait for their threads
 Vectors = NDArray[np.float32]
 
 
@@ -221,39 +219,30 @@ class OnnxEncoder:
                     found.append(_Window(number, part.ids, part.type_ids, own, text))
         return found
 
-    def to_bytes(self) -> bytes:
-        """Serialize the settings and digests that `from_bytes` checks."""
-        return srsly.msgpack_dumps({**self.settings, "digests": self.digests})
-
-    def from_bytes(self, data: bytes) -> "OnnxEncoder":
-        """Return the encoder of a saved model, with the files that the config names.
-
-        RAISES (ValueError): CRF510 if the settings differ, CRF966 if a file is missing or has changed.
-        """
-        saved = srsly.msgpack_loads(data)
-        for name, ours in self.settings.items():
-            if saved[name] != ours:
-                raise ValueError(Errors.CRF510.format(setting=f"tok2vec.{name}", saved=saved[name], ours=ours))
-        for path, digest in zip((self.path, self.tokenizer), saved["digests"]):
-            found = _digest(path)
-            if found != digest:
-                reason = (
-                    f"the model was trained with another file (sha256 {digest[:12]}…, and this one has {found[:12]}…)"
-                )
-                raise _unusable(path, f"{reason}. Put that file there, or name its path")
-        encoder = copy.copy(self)
-        encoder.digests = saved["digests"]
-        return encoder
-
 
 @serialize_attr.register(OnnxEncoder)
 def _serialize(_, value: OnnxEncoder, name: str, model: Model) -> bytes:
-    return value.to_bytes()
+    return srsly.msgpack_dumps({**value.settings, "digests": value.digests})
 
 
 @deserialize_attr.register(OnnxEncoder)
 def _deserialize(default: OnnxEncoder, value: bytes, name: str, model: Model) -> OnnxEncoder:
-    return default.from_bytes(value)
+    """Return the encoder of a saved model, with the files that the config names.
+
+    RAISES (ValueError): CRF510 if the settings differ, CRF966 if a file is missing or has changed.
+    """
+    saved = srsly.msgpack_loads(value)
+    for setting, ours in default.settings.items():
+        if saved[setting] != ours:
+            raise ValueError(Errors.CRF510.format(setting=f"tok2vec.{setting}", saved=saved[setting], ours=ours))
+    for path, digest in zip((default.path, default.tokenizer), saved["digests"]):
+        found = _digest(path)
+        if found != digest:
+            reason = f"the model was trained with another file (sha256 {digest[:12]}…, and this one has {found[:12]}…)"
+            raise _unusable(path, f"{reason}. Put that file there, or name its path")
+    encoder = copy.copy(default)
+    encoder.digests = saved["digests"]
+    return encoder
 
 
 def _pooled(pooling: str, doc: Doc, text: NDArray[np.int64], pieces: Vectors) -> Vectors:
