@@ -35,11 +35,7 @@ class Beam:
         return self.states >= n_prefixes and self.margin == math.inf
 
     def path(self, work: Work) -> Path:
-        """Find the best labelling of each sequence within the beam.
-
-        work (Work): A chunk of B sequences.
-        RETURNS (Path): States int32[T] and scores float64[B]; -1 and -inf where the beam drops every labelling.
-        """
+        """Find the best labelling of each sequence within the beam: -1 and -inf where the beam drops every labelling."""
         if not isinstance(work, ChainWork):
             return self.search(work)[1]
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -47,12 +43,7 @@ class Beam:
         return path
 
     def rank(self, work: Work, states: States, scores: Floats) -> int:
-        """Find the n best labellings within the beam, see `Structure.rank`.
-
-        work (Work): A single sequence.
-        states (int32[n, T]), scores (float64[n]): Receive the labellings.
-        RETURNS (int): Number of labellings found.
-        """
+        """Find the n best labellings of a single sequence within the beam, see `Structure.rank`."""
         kept, _ = self.search(work)
         if isinstance(work, HigherOrderWork):
             possible = np.where(kept, work.sums.scores, -np.inf)
@@ -62,11 +53,8 @@ class Beam:
         return log_space.n_best(within, work.predecessors, len(scores), states, scores)
 
     def search(self, work: Work) -> tuple[NDArray, Path]:
-        """Run the search, and return the kept prefixes and the best path.
-
-        work (Work): A chunk of B sequences.
-        RETURNS (float64[T, S], Path): Scores of the prefixes, -inf for dropped ones. For chains of higher order, whose prefixes
-            end with nodes of a lattice, bool[N] in place of the scores: which nodes the search keeps.
+        """Run the search. RETURNS (float64[T, S], Path): Scores of the prefixes, -inf for dropped ones, and the best path. For
+        chains of higher order, whose prefixes end with nodes of a lattice: which nodes the search keeps (bool[N]), and the path.
         """
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
         if isinstance(work, HigherOrderWork):

@@ -50,11 +50,8 @@ class WordCounter:
         self.n_words += len(keys)
 
     def text(self, min_count: int, *, lower: bool = False, digits: bool = False) -> CountedText:
-        """Return the words that occur at least `min_count` times. White space is skipped; a rarer word separates its neighbours.
-
-        lower (bool): Whether to count words that differ only in case as one word.
-        digits (bool): Whether to count words that differ only in digits as one word.
-        """
+        """Return the words that occur at least `min_count` times; words that differ only in case (`lower`) or in digits count as
+        one word. White space is skipped; a rarer word separates its neighbours."""
         spelled, place = [], {}
         for key in self._table.keys.tolist():
             word = self._strings[key]

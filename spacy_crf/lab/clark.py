@@ -33,10 +33,8 @@ def cluster(
 ) -> WordClusters:
     """Cluster words by exchange. Nothing is drawn: the same texts give the same clusters.
 
-    n (int): Number of clusters; some may end without words.
-    source (str): Where the words come from, for messages.
+    n (int): Number of clusters; some may end without words. source (str): Where the words come from, for messages.
     letters (float): Weight of the letters of a word beside its neighbours; 0 to leave them out of account.
-    on_pass (Callable[[int], None]): Called with the number of each pass.
     RAISES (ValueError): CRF948 if there are fewer words than clusters.
     """
     n_words = len(text.words)

@@ -43,10 +43,7 @@ def n_best(
     found so far and the labellings of the best paths.
 
     structure (Structure): A chain, or a chain over the states of a graph.
-    scores (ChainScores): Scores of the model's states.
-    tag_of (int64[S]): Tag of each state, in rising order.
-    n (int): How many labellings to list.
-    clamp (bool[T, S]): States still allowed, or None.
+    scores (ChainScores), tag_of (int64[S]): Scores of the model's states, and their tags, in rising order.
     RETURNS (list[list[tuple[float, int32[T]]]], bool[B]): For each sequence the scores, and a state of each tag, best first;
         and whether no other labellings are better.
     """

@@ -58,11 +58,7 @@ def indexed(orders: Orders) -> Orders:
 
 
 def key_of(tags: tuple[int, ...], size: int) -> int:
-    """Key of an n-gram.
-
-    tags (tuple[int, ...]): Tags of the n-gram; the first may be ``size``, the start of a sequence.
-    size (int): Number of tags.
-    """
+    """Key of an n-gram of tags, of which the first may be ``size``, the start of a sequence."""
     key = 1
     for tag in tags:
         key = key * (size + 1) + tag
@@ -70,11 +66,7 @@ def key_of(tags: tuple[int, ...], size: int) -> int:
 
 
 def tags_of_keys(keys: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Decode the keys of n-grams.
-
-    keys (int64[G]), size (int): Number of tags.
-    RETURNS (int64[G, MOST + 1]): Tags of each n-gram, padded in front with -1.
-    """
+    """Tags of the n-grams with some keys (int64[G]), padded in front with -1: int64[G, MOST + 1]."""
     left, tags = keys.copy(), np.full((len(keys), MOST + 1), -1, dtype=np.int64)
     for place in range(MOST, -1, -1):
         has_more = left > 1

@@ -37,11 +37,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
     depths: Optional[NDArray[np.int64]] = None  # [B] order of each sequence of the whole batch, once known
 
     def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
-        """Return work whose lattices keep the labellings of an annotation.
-
-        clamp (bool[T, S]): States that the annotation allows.
-        kept (LatticeCache): Lattices to reuse; new lattices are stored there.
-        """
+        """Return work whose lattices, which `kept` remembers, keep the labellings of an annotation (bool[T, S])."""
         work = type(self)(self.scores, None, self.given)
         work.expansion = self.whole.expansion
         work.annotated = self.in_states(clamp)

@@ -42,11 +42,8 @@ class Lattice:
         return len(self._folded.lengths) > 1
 
     def worth_with(self, prices: Floats) -> Optional[Floats]:
-        """Compute the worth of the nodes under prices of events.
-
-        prices (float64[n, E]): Prices to add to the scores of the events at each token.
-        RETURNS (float64[rows, S] or None): None if the computation needs too much memory.
-        """
+        """Compute the worth of the nodes (float64[rows, S]) under prices that the scores of the events at each token get added
+        (float64[n, E]); None if that needs too much memory."""
         possible, folded, worth = self.possible_events, self._folded, np.empty_like(self.worth)
         if (possible.sum(axis=0) <= 1).all():
             priced = folded._replace(opening=folded.opening + prices[:, possible.argmax(axis=0)])
@@ -74,27 +71,19 @@ class Lattice:
         return found
 
     def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
-        """Add nodes in place, together with the nodes on the best paths to and from each new node.
-
-        kept (bool[rows, S]): Connected nodes. added (bool[rows, S]): The new nodes.
-        """
+        """Add nodes to connected ones (bool[rows, S]) in place, with the nodes on the best paths to and from each new node."""
         added = added & ~kept
         kept |= added
         kernels.connect(self._folded, self._prefix, self.worth, kept, added)
 
     def steps(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> LatticeSteps:
-        """Steps between the kept nodes (bool[rows, S]), see `kernels.list_steps`.
-
-        jumps (int64[rows]): The row to which each row jumps.
-        """
+        """Steps between the kept nodes (bool[rows, S]), given the row to which each row jumps (int64[rows])."""
         return kernels.list_steps(self._folded, self.events, self._prefix, kept, jumps)
 
     def path(self, best: NDArray[np.int64], steps: LatticeSteps, taken: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Convert the steps of a labelling to a path of segments.
+        """Convert the steps that a labelling takes (int32[M], of all steps) to a path of segments: int32[n].
 
         best (int64[rows]): States of the nodes that steps jump over, -1 for none.
-        steps (LatticeSteps), taken (int32[M]): All steps, and the numbers of the labelling's steps.
-        RETURNS (int32[n])
         """
         places = steps.target[taken[:-1]]
         states = best.copy()

@@ -51,10 +51,7 @@ class LatticeAutomaton:
         return np.append(read, False)[np.append(self._tags.label_of, -1)]
 
     def rows(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Rows of the lattice in which the automaton reads the best labelling: int64[N].
-
-        on_best (bool[rows, S]): Nodes of the best labelling.
-        """
+        """Rows of the lattice in which the automaton reads the best labelling, given its nodes (bool[rows, S]): int64[N]."""
         return np.flatnonzero(on_best[:, self.states()].any(axis=1))
 
     @cached_property

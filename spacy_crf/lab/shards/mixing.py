@@ -142,10 +142,7 @@ def begin_part(lesson: Lesson, objective: SequenceObjective) -> dict[str, float]
 
 
 def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
-    """Run an epoch on one part of a corpus, from the weights that all parts share.
-
-    RETURNS (tuple[float, float64[k]]): The loss, and the result of this part, see `mixture`.
-    """
+    """Run an epoch on one part of a corpus, from the weights that all parts share. RETURNS: The loss, and a `mixture`."""
     optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
     # The first part gets the seed of an undivided corpus
     seed = (optimizer.seed, own.epoch, part) if part else (optimizer.seed, own.epoch)

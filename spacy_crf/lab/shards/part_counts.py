@@ -60,13 +60,10 @@ def _part_of(table: Table) -> dict[str, Any]:
         templates, template_of, starts, parts, strings = table.index.spelled
         part.update(keys=table.index.keys, widths=np.diff(table.pair_starts), columns=table.pair_columns)
         part.update(template_of=template_of, n_parts=np.diff(starts), parts=parts)
-        part = {name: array if name == "keys" else _narrow(array) for name, array in part.items()}
+        small = {name: np.min_scalar_type(int(array.max(initial=0))) for name, array in part.items() if name != "keys"}
+        part = {name: array.astype(small.get(name, array.dtype)) for name, array in part.items()}
         part["spelled"] = np.frombuffer(json.dumps([templates, strings]).encode("ascii"), dtype=np.uint8)
     return part
-
-
-def _narrow(numbers: NDArray[np.integer]) -> NDArray[np.integer]:
-    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
 def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[dict[str, Any]]]) -> None:

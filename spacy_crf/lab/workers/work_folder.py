@@ -62,10 +62,7 @@ _locks_of_this_process: "WeakValueDictionary[Path, Lock]" = WeakValueDictionary(
 
 
 def shared_lock(folder: Path) -> Lock:
-    """Lock a folder as long as an object refers to the lock. Successive trainings in a process share the lock.
-
-    RAISES (ValueError): As `Lock`.
-    """
+    """Lock a folder as long as an object refers to the lock. Successive trainings in a process share the lock."""
     path = folder.resolve() / LOCK
     lock = _locks_of_this_process.get(path)
     if lock is None:
@@ -104,10 +101,7 @@ class WorkFolder:
         return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically.
-
-        RAISES (ValueError): CRF475 if the disk is full. (OSError): If writing fails for another reason.
-        """
+        """Write a file atomically. RAISES (ValueError): CRF475 if the disk is full."""
         path = f"{self._root}/{name}"
         # Two workers, perhaps on different machines, may write the same file if one of them was presumed dead
         unfinished = f"{self._root}/{unfinished_name(name)}"
@@ -138,10 +132,7 @@ class WorkFolder:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder, and lock it against other processes if the file system has locks; buckets have none.
-
-        RAISES (ValueError): CRF736 if another process works in the folder; see also `make`.
-        """
+        """Make the folder, and lock it against other processes if the file system has locks; buckets have none."""
         self.make()
         held: Any = nullcontext()
         if isinstance(self._system, LocalFileSystem):
