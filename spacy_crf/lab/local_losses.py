@@ -377,14 +377,6 @@ def _cut(whole: AnnotatedBatch, sequences: slice, tokens: slice) -> AnnotatedBat
 # ----------------------------------------------------------------------------------------------------------- samples
 
 
-class Walks:
-    """State of the sampler: random numbers, and the labellings from which walks continue."""
-
-    def __init__(self, seed: int):
-        self.random = np.random.default_rng(seed)
-        self.kept: dict[bytes, States] = {}
-
-
 @dataclass(frozen=True)
 class SampledLikelihood(LabelledLoss):
     """Stochastic maximum likelihood (Younes 1989; Tieleman 2008): the derivative of `LogLikelihood`, with the mean of samples in
@@ -411,7 +403,9 @@ class SampledLikelihood(LabelledLoss):
     persistent: bool = True
     start: str = "chain"
     seed: int = 0
-    walks: Walks = field(init=False, repr=False, compare=False)
+    # State of the sampler: random numbers, and the labellings from which walks continue
+    random: np.random.Generator = field(init=False, repr=False, compare=False)
+    kept: dict[bytes, States] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     smooth = False  # a line search can't compare sampled values
     excludes = frozenset()
@@ -424,7 +418,7 @@ class SampledLikelihood(LabelledLoss):
         checks.flag(owner, "persistent", self.persistent)
         checks.one_of(owner, "start", self.start, ("chain", "gold"))
         checks.count(owner, "seed", self.seed, least=0, most=checks.ANY)
-        object.__setattr__(self, "walks", Walks(self.seed))
+        object.__setattr__(self, "random", np.random.default_rng(self.seed))
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
@@ -449,11 +443,6 @@ class SampledLikelihood(LabelledLoss):
         return np.where(impossible, 0.0, losses), derivative, impossible
 
     def _draw(self, structure: Structure[Scores], work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
-        """Draw labellings (int32[N, T]).
-
-        gold (int32[1, T]): The annotated labelling if it is known. clamp: Labellings that the annotation allows.
-        """
-        seed = int(self.walks.random.integers(1 << 31))
-        walk = {"walks": self.walks, "steps": self.steps, "persistent": self.persistent, "annotation": clamp}
-        begin = gold if self.start == "gold" else None
-        return structure.walk_samples(work, self.samples, seed=seed, begin=begin, **walk)
+        """Draw labellings (int32[N, T]). gold (int32[1, T]): The annotated labelling if it is known."""
+        seed, begin = int(self.random.integers(1 << 31)), gold if self.start == "gold" else None
+        return structure.walk_samples(work, self.samples, seed=seed, loss=self, begin=begin, annotation=clamp)

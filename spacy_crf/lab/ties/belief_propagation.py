@@ -34,7 +34,6 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats
 from ..kernels import max_product
 from ..kernels import ties as kernels
-from .blocks import best_improved, neighbours
 from .method import LOG_PARTITION, MAXIMUM, Expected, Inference, method
 from .scores import Problem, cut_chains, potentials
 
@@ -172,21 +171,17 @@ def _add_inside(whole: Problem, d_chains: ChainScores, d_tables: Floats) -> None
 def _shares(problem: Problem) -> Floats:
     """For each tie, the share of random forests that contain it. At least `_FORESTS` forests are drawn, and more until every
     tie is in one."""
-    ends = problem.sequences
-    shares, n_sequences = np.ones(ends.shape[1]), len(problem.component)
-    for c in range(len(problem.firsts)):
-        ties = slice(int(problem.bounds[c]), int(problem.bounds[c + 1]))
-        n_ties = ties.stop - ties.start
-        random, uses, forests = np.random.default_rng(0), np.zeros(n_ties, dtype=np.int64), 0
-        of_ties = ends[:, ties]
+    shares = [np.ones(0)]
+    for part, _ in problem.parts():
+        random, uses, forests = np.random.default_rng(0), np.zeros(len(part.kind), dtype=np.int64), 0
         while forests < _FORESTS or (uses == 0).any():
-            order = random.permutation(n_ties)
+            order = random.permutation(len(uses))
             if forests >= _FORESTS:  # prefer ties that are in no forest yet
                 order = order[np.argsort(uses[order] > 0, kind="stable")]
-            kernels.add_forest(*of_ties, order, np.arange(n_sequences), uses)
+            kernels.add_forest(*part.sequences, order, np.arange(len(part.component)), uses)
             forests += 1
-        shares[ties] = uses / forests
-    return shares
+        shares.append(uses / forests)
+    return np.concatenate(shares)
 
 
 @method
@@ -247,13 +242,13 @@ class BeliefPropagation(Inference):
         """Find the best labelling by max-product: decide the first sequence of a component, then those tied to it, and so on."""
         apart = LinearChain().viterbi(problem.chains).states
         if not self.iterations:
-            return apart
+            return apart[np.newaxis]
         messages, decided = self._settle(_Maxima(problem)), np.empty(len(apart), dtype=np.int32)
-        chains, (ties, order) = potentials(problem.chains), neighbours(problem)
+        chains, (ties, order) = potentials(problem.chains), problem.neighbours
         told = np.concatenate([messages.told[:, 0], messages.told[:, 1]])[order]
         order, lost = _outwards(messages), problem.lost(apart)
         max_product.decide(chains, ties, told, order[~lost[problem.component[order]]], decided)
-        return best_improved(problem, [apart, decided])
+        return np.stack([apart, decided])
 
     def as_chains(self, problem: Problem) -> ChainScores:
         return self._settled(problem).arrive()
@@ -266,12 +261,8 @@ class BeliefPropagation(Inference):
         return self._settle(_Sums(problem, np.ones(len(problem.kind))))
 
     def told(self, work: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Floats]:
-        """Compute the last message into each end of each tie.
-
-        work (TiedWork): The scores.
-        RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens, their partners, the kinds of the ties, and the messages as
-            scores to add to the emissions.
-        """
+        """Compute the last message into each end of each tie. RETURNS (int64[N], int64[N], int64[N], float64[N, S]): Tokens,
+        their partners, the kinds of the ties, and the messages as scores to add to the emissions."""
         if work.tied is None:
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, np.zeros((0, work.n_states))

@@ -1,4 +1,4 @@
-"""Improves labellings of tied sequences, sequence by sequence, and prepares ties for the kernels."""
+"""Improves labellings of tied sequences, sequence by sequence."""
 
 from typing import NamedTuple
 
@@ -8,36 +8,25 @@ from numpy.typing import NDArray
 from ...errors import Warnings, announcements
 from ...inference.structure import States
 from ..kernels import gibbs as kernels
-from .elimination import Elimination
+from .junction_tree import JunctionTree
 from .scores import Problem, potentials
 
-SENTENCES = Elimination()  # inference for single sequences with the ties inside them
+SENTENCES = JunctionTree()  # inference for single sequences with the ties inside them
 _MORE = 1e-9  # least difference of scores that counts as an improvement
 _told_wide: set[str] = set()
 
 
-def neighbours(problem: Problem) -> tuple[kernels.Neighbours, NDArray[np.int64]]:
-    """The other ends of the ties of each token, and the order (int64[2 E]) of the near ends among sources and then targets."""
-    tokens, ends = np.append(problem.source, problem.target), np.append(problem.target, problem.source)
-    # The message to a target reads table[source, target]; the message to a source reads the transposed table
-    kinds = np.append(problem.kind + len(problem.tables), problem.kind)
-    order = np.argsort(tokens, kind="stable")
-    bounds = np.searchsorted(tokens[order], np.arange(len(problem.chains.emissions) + 1))
-    tables = np.concatenate([problem.tables, problem.tables.swapaxes(1, 2)])
-    return kernels.Neighbours(bounds, ends[order], kinds[order], tables, problem.label_of.astype(np.int64)), order
-
-
-def best_improved(problem: Problem, found: list[States]) -> States:
-    """Improve each of some labellings (int32[T]) and return the best result. One sequence after the other gets its best
+def best_improved(problem: Problem, found: States) -> States:
+    """Improve each of some labellings (int32[N, T]) and return the best result. One sequence after the other gets its best
     labelling, given the labels of the others, until nothing improves (iterated conditional modes, Besag 1986).
 
     RETURNS (int32[T]): The result; -1 in components in which the first labelling has tokens without a state.
     """
-    chains, (ties, _) = potentials(problem.chains), neighbours(problem)
+    chains, (ties, _) = potentials(problem.chains), problem.neighbours
     lost = problem.lost(found[0])
     is_alone, blocks = _blocks(problem, ties, lost[problem.component])
     some, of_lost = np.flatnonzero(is_alone), lost[problem.of_tokens]
-    better = np.where(of_lost, 0, np.stack(found)).astype(np.int32)
+    better = np.where(of_lost, 0, found).astype(np.int32)
     solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
     for states in better:
         last = [b""] * len(blocks)  # what each was told when it had its best labelling
@@ -51,7 +40,7 @@ def best_improved(problem: Problem, found: list[States]) -> States:
                 if told != last[n]:
                     last[n] = told
                     if (n, told) not in solved:
-                        solved[n, told] = SENTENCES.best(part)
+                        [solved[n, told]] = SENTENCES.best(part)
                     [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, told]]))
                     if best > now + _MORE:
                         states[block.tokens], changed = solved[n, told], True

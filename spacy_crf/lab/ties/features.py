@@ -46,13 +46,7 @@ class TieFeatureSet(FeatureSet):
 def tie_reader(
     features: FeatureSet, gazetteers: dict[str, Gazetteer], *, with_names: bool = False, max_words: int = MOST_WORDS
 ) -> CompiledTemplates:
-    """Compile features of ties for reading Docs, see `TieValues`.
-
-    features (TieFeatureSet): The features.
-    gazetteers (Dict[str, Gazetteer]): The gazetteers that they name.
-    with_names (bool): Whether to keep the texts of values.
-    max_words (int): Number of words whose attributes are cached.
-    """
+    """Compile features of ties for reading Docs. with_names (bool): Whether to keep the texts of values."""
     reader = features.reader(gazetteers)
     reader.max_words = max_words
     reader.keep_names(with_names)

@@ -20,11 +20,9 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import gibbs as kernels
 from .belief_propagation import BeliefPropagation
-from .blocks import best_improved, neighbours
 from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference, method
-from .scores import Problem, log_mean, potentials
+from .scores import Problem, potentials
 
-_AT_ONCE = 1 << 22  # number of random numbers in memory at once
 _HOTTEST_TO_COLDEST = 50.0  # ratio of the last to the first exponent of probabilities in annealing
 _FITTINGS = 50  # largest number of steps to fit chains
 _FITTED = 1e-3
@@ -44,7 +42,7 @@ class Walk(NamedTuple):
     @classmethod
     def of(cls, problem: Problem, states: States) -> "Walk":
         """Start a walk. states (int32[T]): A possible labelling."""
-        return cls(problem, potentials(problem.chains), neighbours(problem)[0], np.array(states, dtype=np.int32))
+        return cls(problem, potentials(problem.chains), problem.neighbours[0], np.array(states, dtype=np.int32))
 
     def go(self, powers: Floats, random: np.random.Generator, *, is_told: bool = True) -> States:
         """Continue the walk. RETURNS (int32[N, T]): The labelling after each round.
@@ -53,14 +51,9 @@ class Walk(NamedTuple):
         is_told (bool): Whether to draw sequences given their ties; otherwise draws ignore ties, and the ties decide whether a
             draw is accepted.
         """
-        n_tokens, n_sequences = len(self.states), len(self.chains.starts) - 1
-        drawn = np.empty((len(powers), n_tokens), dtype=np.int32)
-        at_once = max(1, _AT_ONCE // (n_tokens + n_sequences))
-        for begin in range(0, len(powers), at_once):
-            some = np.ascontiguousarray(powers[begin : begin + at_once], dtype=np.float64)
-            uniforms = random.random((len(some), n_tokens + n_sequences))
-            out = drawn[begin : begin + at_once]
-            kernels.walk(self.chains, self.neighbours, some, is_told, uniforms, self.states, out)
+        drawn = np.empty((len(powers), len(self.states)), dtype=np.int32)
+        uniforms = random.random((len(powers), len(self.states) + len(self.chains.starts) - 1))
+        kernels.walk(self.chains, self.neighbours, powers, is_told, uniforms, self.states, drawn)
         return drawn
 
 
@@ -88,18 +81,11 @@ class Gibbs(Inference):
     remedy = "More samples, or a longer burn_in, help."
 
     def log_partition(self, problem: Problem) -> Floats:
-        return self.importance(problem)[0]
-
-    def importance(self, problem: Problem) -> tuple[Floats, Floats]:
         """Estimate log partitions by weighted draws from chains that include the messages of belief propagation:
 
-            log Z = log Z(chains) + log mean(exp(score(draw) - score of the chains(draw)))
-
-        RETURNS (float64[C], float64[C]): The log partitions, and the effective sample size of each (the number of equally
-            weighted draws with the same precision).
+        log Z = log Z(chains) + log mean(exp(score(draw) - score of the chains(draw)))
         """
-        log_z, effective = np.full((2, len(problem.firsts)), -np.inf)
-        effective[:] = 0.0
+        log_z = np.full(len(problem.firsts), -np.inf)
         for c, (part, _) in enumerate(problem.parts()):
             chains = _PROPOSAL.as_chains(part)
             of_chains, begin = LinearChain().log_partition(chains).sum(), LinearChain().viterbi(chains).states
@@ -108,13 +94,11 @@ class Gibbs(Inference):
             free = part.with_ties(np.zeros(0, dtype=np.int64))._replace(chains=chains)
             drawn = Walk.of(free, begin).go(np.ones(self.samples), np.random.default_rng([self.seed, 1]))
             weights = (part.score(drawn) - free.score(drawn))[:, 0]
-            log_z[c] = of_chains + log_mean(weights)
-            effective[c] = np.exp(2.0 * log_mean(weights) - log_mean(2.0 * weights)) * self.samples
-        return log_z, effective
+            log_z[c] = of_chains + np.logaddexp.reduce(weights) - np.log(self.samples)
+        return log_z
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        log_z, _ = self.importance(problem)
-        return self._counted(problem, weights)._replace(log_z=log_z)
+        return self._counted(problem, weights)._replace(log_z=self.log_partition(problem))
 
     def marginals(self, problem: Problem) -> Floats:
         return self._counted(problem, np.ones(len(problem.firsts))).chains.emissions
@@ -131,10 +115,16 @@ class Gibbs(Inference):
         return Expected(np.full(len(problem.firsts), np.nan), d_chains, d_tables)
 
     def best(self, problem: Problem) -> States:
-        states = LinearChain().viterbi(problem.chains).states
+        """Find the labelling without ties, and the best labelling of a cooling walk from there (simulated annealing)."""
+        apart = LinearChain().viterbi(problem.chains).states
+        seen, powers = apart.copy(), 1.0 / np.linspace(1.0, 1.0 / _HOTTEST_TO_COLDEST, self.annealing)
         for part, tokens in problem.parts():
-            states[tokens] = self._anneal(part, states[tokens])
-        return states
+            begin = apart[tokens]
+            if (begin >= 0).all():
+                walk, random = Walk.of(part, begin), np.random.default_rng([self.seed, 2])
+                walked = np.concatenate([[begin], walk.go(powers, random, is_told=self.step == "gibbs")])
+                seen[tokens] = walked[part.score(walked)[:, 0].argmax()]
+        return np.stack([apart, seen])
 
     def draw(self, problem: Problem, n: int, seed: Seed) -> States:
         states = np.tile(LinearChain().viterbi(problem.chains).states, (n, 1))
@@ -199,16 +189,6 @@ class Gibbs(Inference):
         self.n_asked += 1
         self.n_unsettled += _are_unlike(part, walks)
         return np.concatenate(walks)
-
-    def _anneal(self, part: Problem, begin: States) -> States:
-        """Simulated annealing: improve `begin` and the best labelling of a cooling walk, and return the better result."""
-        if (begin < 0).any():
-            return np.full(len(begin), -1, dtype=np.int32)
-        walk = Walk.of(part, begin)
-        powers = 1.0 / np.linspace(1.0, 1.0 / _HOTTEST_TO_COLDEST, self.annealing)
-        seen = walk.go(powers, np.random.default_rng([self.seed, 2]), is_told=self.step == "gibbs")
-        seen = np.concatenate([begin[np.newaxis], seen])
-        return best_improved(part, [begin, seen[int(part.score(seen)[:, 0].argmax())]])
 
 
 def _are_unlike(part: Problem, walks: list[States]) -> bool:

@@ -14,7 +14,7 @@ from ...losses.clamped import LogLikelihood
 from ...types import ChainScores, Clamp, Floats
 from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
 from .blocks import tell_wide
-from .elimination import Elimination
+from .junction_tree import JunctionTree
 from .scores import TiedScores, TiedWork, sequences_of
 
 
@@ -132,7 +132,7 @@ def own_terms(loss: LocalLoss) -> Callable:
 
 # Of sentences with ties inside them. Larger tables than those of 27 states and two open ties would take hundreds of times as long
 # as a chain
-SENTENCES = Elimination(max_table=20_000)
+SENTENCES = JunctionTree(max_table=20_000)
 
 
 class SentenceLikelihood(LogLikelihood):
@@ -159,9 +159,7 @@ class SentenceLikelihood(LogLikelihood):
             losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
             return losses, told.derivative(d_chains), impossible
         joined = scores._replace(emissions=told.chains.emissions, ties=ties.some(inside))
-        losses, d_joined, impossible = super().__call__(
-            structure.answered_by(SENTENCES), joined, clamp, weights=weights
-        )
+        losses, d_joined, impossible = super().__call__(type(structure)(SENTENCES), joined, clamp, weights=weights)
         derivative = told.derivative(d_joined.chains)
         return losses, derivative._replace(tables=derivative.tables + d_joined.tables, ties=ties), impossible
 

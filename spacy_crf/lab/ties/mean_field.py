@@ -52,7 +52,7 @@ class MeanField(Inference):
         return Expected(problem.by_component(log_z) + sums, expected, tables)
 
     def best(self, problem: Problem) -> States:
-        return LinearChain().viterbi(self.as_chains(problem)).states
+        return LinearChain().viterbi(self.as_chains(problem)).states[np.newaxis]
 
     def as_chains(self, problem: Problem) -> ChainScores:
         return problem.chains._replace(emissions=problem.chains.emissions + self._settle(problem))

@@ -48,10 +48,7 @@ class Inference:
         return self.expectations(problem, np.zeros(len(problem.firsts))).log_z
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:
-        """Log partitions, and the derivative of their weighted sum.
-
-        weights (float64[C]): Of the components.
-        """
+        """Log partitions, and the derivative of their weighted sum, given weights of the components (float64[C])."""
         raise NotImplementedError
 
     def marginals(self, problem: Problem) -> Floats:
@@ -59,7 +56,7 @@ class Inference:
         return self.expectations(problem, np.ones(len(problem.firsts))).chains.emissions
 
     def best(self, problem: Problem) -> States:
-        """A labelling of all components (int32[T]), -1 where there is none."""
+        """A labelling of all components (int32[1, T]), -1 where there is none; or several labellings to improve."""
         raise NotImplementedError
 
     def as_chains(self, problem: Problem) -> ChainScores:

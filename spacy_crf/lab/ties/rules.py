@@ -19,7 +19,7 @@ from ...inference.linear_chain import LinearChain
 from ...inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, StateGraph
-from .elimination import Elimination
+from .junction_tree import JunctionTree
 from .scores import TiedScores, TiedWork
 from .structure import TiedChains
 
@@ -35,13 +35,13 @@ class RuledWork(TiedWork):
 class RuledTies(TiedChains):
     """Implements `Structure`, exactly, for the ``TiedScores`` of a joined Doc.
 
-    inference (Elimination): The inference method.
+    inference (JunctionTree): The inference method.
     graph (StateGraph): Which state may follow which; each labelling has at most one path.
     """
 
     work = RuledWork
 
-    def __init__(self, inference: Elimination, graph: StateGraph, *, threads: int = 1):
+    def __init__(self, inference: JunctionTree, graph: StateGraph, *, threads: int = 1):
         super().__init__(inference, threads=threads)
         self.graph, self._expansions = graph, arrays.LatestResults()
 
@@ -101,14 +101,14 @@ class TiedSearch:
     """The search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
     yield. Its labelling is the result if there are no ties, or no junction tree with room for the automata.
 
-    inference (Elimination): The junction tree; None if another inference decodes.
+    inference (JunctionTree): The junction tree; None if another inference decodes.
     as_chains (Callable): Makes chains of scores with ties, given a clamp.
     document (Documents): With the scores of chains and ties.
     """
 
     def __init__(
         self,
-        inference: Optional[Elimination],
+        inference: Optional[JunctionTree],
         as_chains: Callable[[Any, Any], ChainScores],
         rules: RuleSet,
         document: Documents,
@@ -141,7 +141,7 @@ class TiedSearch:
             return answer._replace(approximate=True)
         return answer._replace(tags=tags, finished=answer.finished or not answer.relaxed)
 
-    def _solve(self, inference: Elimination, kept: frozenset[int]) -> Optional[Tags]:
+    def _solve(self, inference: JunctionTree, kept: frozenset[int]) -> Optional[Tags]:
         """Find the best labelling under some rules; None if no table has room for their automata."""
         rules, (scores, clamp, facts, words) = self._rules, self._document
         of_doc = joined(rules.apply(scores, facts, kept), clamp)
@@ -164,7 +164,7 @@ class TiedSearch:
                 return None
 
 
-def under(inference: Elimination, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
+def under(inference: JunctionTree, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
     """Exact inference for a joined document under some automata, None if its tables are too large."""
     graph = rules.graph(automata)
     structure = None if graph is None else RuledTies(inference, graph.graph)

@@ -15,6 +15,7 @@ from ...kernels import linear_chain as chain_kernels
 from ...kernels.linear_chain import ChainArrays
 from ...types import ChainScores, Floats
 from ..kernels import ties as kernels
+from ..kernels.gibbs import Neighbours
 
 
 class Ties(NamedTuple):
@@ -107,7 +108,6 @@ class Problem(NamedTuple):
     source: NDArray[np.int64]  # [E] tokens; ties are sorted by their component, then by source and target
     target: NDArray[np.int64]  # [E]
     kind: NDArray[np.int64]  # [E]
-    bounds: NDArray[np.int64]  # [C + 1] the ties of component c are bounds[c]:bounds[c + 1]
     tables: Floats  # [K, L, L]
     label_of: NDArray[np.int64]  # [S]
 
@@ -128,7 +128,12 @@ class Problem(NamedTuple):
     @property
     def of_ties(self) -> NDArray[np.int64]:
         """Component of each tie: int64[E]."""
-        return np.repeat(np.arange(len(self.firsts)), np.diff(self.bounds))
+        return self.of_tokens[self.source]
+
+    @property
+    def bounds(self) -> NDArray[np.int64]:
+        """The ties of component c are bounds[c]:bounds[c + 1]: int64[C + 1]."""
+        return np.searchsorted(self.of_ties, np.arange(len(self.firsts) + 1))
 
     @property
     def inside(self) -> NDArray[np.bool_]:
@@ -142,18 +147,9 @@ class Problem(NamedTuple):
 
     def by_sequence(self, inside: NDArray[np.bool_]) -> "Problem":
         """The sequences without the ties between them, each a component; with those inside them (bool[E])."""
-        sequences = np.arange(len(self.component))
-        of_ties = self.sequences[0, inside]
-        order = np.argsort(of_ties, kind="stable")
-        some = np.flatnonzero(inside)[order]
-        return self._replace(
-            component=sequences,
-            firsts=sequences,
-            source=self.source[some],
-            target=self.target[some],
-            kind=self.kind[some],
-            bounds=np.searchsorted(of_ties[order], np.append(sequences, len(sequences))),
-        )
+        sequences, kept = np.arange(len(self.component)), np.flatnonzero(inside)
+        order = np.argsort(self.sequences[0, kept], kind="stable")
+        return self.with_ties(kept[order])._replace(component=sequences, firsts=sequences)
 
     def by_label(self, of_states: Floats, width: int = 0) -> Floats:
         """Sums of numbers of states (float64[N, S]): float64[N, L], with columns of 0 up to a width."""
@@ -174,24 +170,25 @@ class Problem(NamedTuple):
         if len(self.firsts) == 1:
             return self, np.arange(len(self.chains.emissions))
         chains, tokens = cut_chains(self.chains, self.component == c)
-        ties = slice(int(self.bounds[c]), int(self.bounds[c + 1]))
-        places = [np.searchsorted(tokens, ends[ties]) for ends in (self.source, self.target)]
-        part = self._replace(
-            chains=chains,
-            component=np.zeros(len(chains.starts) - 1, dtype=np.int64),
-            firsts=np.zeros(1, dtype=np.int64),
-            source=places[0],
-            target=places[1],
-            kind=self.kind[ties],
-            bounds=np.array([0, ties.stop - ties.start]),
-        )
-        return part, tokens
+        part = self.with_ties(self.of_ties == c)
+        source, target = np.searchsorted(tokens, [part.source, part.target])
+        component, firsts = np.zeros(len(chains.starts) - 1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+        return part._replace(chains=chains, component=component, firsts=firsts, source=source, target=target), tokens
+
+    @property
+    def neighbours(self) -> tuple[Neighbours, NDArray[np.int64]]:
+        """The other ends of the ties of each token; the order (int64[2 E]) of the near ends among sources and then targets."""
+        tokens, ends = np.append(self.source, self.target), np.append(self.target, self.source)
+        # The message to a target reads table[source, target]; the message to a source reads the transposed table
+        kinds = np.append(self.kind + len(self.tables), self.kind)
+        order = np.argsort(tokens, kind="stable")
+        bounds = np.searchsorted(tokens[order], np.arange(len(self.chains.emissions) + 1))
+        tables = np.concatenate([self.tables, self.tables.swapaxes(1, 2)])
+        return Neighbours(bounds, ends[order], kinds[order], tables, self.label_of.astype(np.int64)), order
 
     def with_ties(self, kept: NDArray) -> "Problem":
         """This problem with some of the ties, in their order (int64[E'] or bool[E])."""
-        bounds = np.searchsorted(self.of_ties[kept], np.arange(len(self.firsts) + 1))
-        source, target, kind = (array[kept] for array in (self.source, self.target, self.kind))
-        return self._replace(source=source, target=target, kind=kind, bounds=bounds)
+        return self._replace(source=self.source[kept], target=self.target[kept], kind=self.kind[kept])
 
     @property
     def of_tokens(self) -> NDArray[np.int64]:
@@ -225,12 +222,6 @@ class Problem(NamedTuple):
         """Where the scores of the ties of labellings (int32[N, T]) stand."""
         labels = self.label_of[states[:, self.source]], self.label_of[states[:, self.target]]
         return np.broadcast_to(self.kind, labels[0].shape), *labels
-
-
-def log_mean(logarithms: Floats) -> float:
-    """Logarithm of the mean of numbers, given their logarithms."""
-    largest = float(logarithms.max())
-    return largest + float(np.log(np.exp(logarithms - largest).mean()))
 
 
 class TiedWork(Work[TiedScores]):
@@ -289,11 +280,11 @@ class TiedWork(Work[TiedScores]):
         chains = self.possible
         component = np.empty(len(chains.starts) - 1, dtype=np.int64)
         of_ends = (np.cumsum(self._is_tied) - 1)[self._of_ends]
-        n, of_ties = kernels.connect(*of_ends, component), component[of_ends[0]]
+        kernels.connect(*of_ends, component)
         place = np.empty(self.n_tokens, dtype=np.int64)
         place[self.tied_tokens] = np.arange(len(self.tied_tokens))
         ends = place[np.stack([ties.source, ties.target])]
-        order = np.lexsort((*ends[::-1], of_ties))
+        order = np.lexsort((*ends[::-1], component[of_ends[0]]))
         return Problem(
             chains=chains,
             component=component,
@@ -301,7 +292,6 @@ class TiedWork(Work[TiedScores]):
             source=ends[0, order],
             target=ends[1, order],
             kind=ties.kind[order].astype(np.int64),
-            bounds=np.searchsorted(of_ties[order], np.arange(n + 1)),
             tables=ties.sums(self.scores.tables),
             label_of=np.asarray(self.scores.label_of),
         )

@@ -31,11 +31,11 @@ _LARGEST = 1 << 22  # numbers of the emissions of a batch of chains
 
 def _single_sequences(problem: Problem, asked: NDArray[np.bool_]) -> Iterator[tuple[int, slice, slice]]:
     """Components (of bool[C]) that are a single sequence, with their tokens and ties."""
-    n_sequences = np.bincount(problem.component, minlength=len(problem.firsts))
+    n_sequences, bounds = np.bincount(problem.component, minlength=len(problem.firsts)), problem.bounds.tolist()
     for c in np.flatnonzero(asked & (n_sequences == 1)).tolist():
         b = int(problem.firsts[c])
         tokens = slice(int(problem.chains.starts[b]), int(problem.chains.starts[b + 1]))
-        yield c, tokens, slice(int(problem.bounds[c]), int(problem.bounds[c + 1]))
+        yield c, tokens, slice(*bounds[c : c + 2])
 
 
 class Cutset(NamedTuple):

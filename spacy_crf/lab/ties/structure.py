@@ -16,8 +16,9 @@ from ...inference.linear_chain import LinearChain
 from ...inference.structure import ScoresOrWork, States, Structure
 from ...kernels import linear_chain as chain_kernels
 from ...types import ChainScores, Clamp, Floats, Path
-from ..local_losses import Walks
+from ..local_losses import SampledLikelihood
 from .belief_propagation import BeliefPropagation
+from .blocks import best_improved
 from .losses import own_terms
 from .mean_field import MeanField
 from .method import Inference
@@ -123,7 +124,8 @@ class TiedChains(Structure[TiedScores]):
             return self.chain.viterbi(work.free)
         states = np.empty(work.n_tokens, dtype=np.int32)
         states[work.free_tokens] = self.chain.viterbi(work.free).states
-        states[work.tied_tokens] = self.inference.best(work.tied)
+        found = self.inference.best(work.tied)
+        states[work.tied_tokens] = found[0] if len(found) == 1 else best_improved(work.tied, found)
         return Path(states, self.score_path(work, states))
 
     def score_path(self, work: TiedWork, states: States) -> Floats:
@@ -176,8 +178,7 @@ class TiedChains(Structure[TiedScores]):
             begin, end = work.free.starts[b : b + 2]
             parts.append((work.free_tokens[begin:end], found))
         if work.tied is not None:
-            for c in range(len(work.tied.firsts)):
-                part, tokens = work.tied.only(c)
+            for part, tokens in work.tied.parts():
                 parts.append((work.tied_tokens[tokens], self.inference.rank(part, n)))
         best: list[tuple[float, States]] = [(0.0, np.full(work.n_tokens, -1, dtype=np.int32))]
         for tokens, found in parts:
@@ -200,19 +201,11 @@ class TiedChains(Structure[TiedScores]):
         return self.labels(work, states)
 
     def walk_samples(
-        self,
-        work: TiedWork,
-        n: int,
-        *,
-        seed: int,
-        walks: Walks,
-        steps: int,
-        persistent: bool,
-        begin: Optional[States],
-        annotation: Clamp,
+        self, work: TiedWork, n: int, *, seed: int, loss: SampledLikelihood, begin: Optional[States], annotation: Clamp
     ) -> States:
         """Draw labellings; for tied sequences they are the ends of walks.
 
+        loss (SampledLikelihood): Has the settings of walks, and keeps their ends.
         begin (int32[1, T]): The labelling from which walks start; None for labellings drawn without ties.
         annotation (bool[T, S]): Identifies the walks, which continue from where the last call left them.
         """
@@ -222,17 +215,13 @@ class TiedChains(Structure[TiedScores]):
         states, tied = np.array(states), work.tied_tokens
         if begin is not None:
             states[:, tied] = begin[:, tied]
-        keys = _keys(work, annotation) if persistent else []
+        keys = _keys(work, annotation) if loss.persistent else []
         for tokens, key in keys:
-            if key in walks.kept:
-                states[:, tokens] = walks.kept[key]
-        states[:, tied] = self.inference.walk_on(work.tied, states[:, tied], steps, walks.random)
-        walks.kept.update({key: states[:, tokens].copy() for tokens, key in keys})
+            if key in loss.kept:
+                states[:, tokens] = loss.kept[key]
+        states[:, tied] = self.inference.walk_on(work.tied, states[:, tied], loss.steps, loss.random)
+        loss.kept.update({key: states[:, tokens].copy() for tokens, key in keys})
         return states
-
-    def answered_by(self, inference: Inference) -> "TiedChains":
-        """The same structure with another method of inference."""
-        return TiedChains(inference)
 
     own_terms = staticmethod(own_terms)
 
@@ -279,13 +268,11 @@ class TiedChains(Structure[TiedScores]):
 def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]:
     """The tokens of each component, and what tells it from others: its annotation and its ties. (Texts for which these are the
     same share their walks, which may go on from any labelling.)"""
-    problem, found = work.tied, []
+    found = []
     starts = np.zeros(work.n_tokens, dtype=bool)
     starts[work.starts[work.starts < work.n_tokens]] = True
-    for c in range(len(problem.firsts)):
-        tokens, ties = np.flatnonzero(problem.of_tokens == c), slice(*problem.bounds[c : c + 2])
-        ends = [np.searchsorted(tokens, end[ties]) for end in (problem.source, problem.target)]
-        of_batch = work.tied_tokens[tokens]
+    for part, tokens in work.tied.parts():
+        of_batch, ends = work.tied_tokens[tokens], (part.source, part.target)
         told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
         digest = blake2b(digest_size=16)
         for array in told:

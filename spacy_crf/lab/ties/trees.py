@@ -39,11 +39,8 @@ class Trees(NamedTuple):
         return cls(problem, forest, component, problem.own)
 
     def expectations(self, weights: Optional[Floats]) -> Expected:
-        """Compute the log partitions of the components, NaN for components that are not trees or underflow; and, for the others,
-        the derivative of their weighted sum.
-
-        weights (float64[C]): None for the log partitions alone.
-        """
+        """Compute the log partitions of the components, NaN for components that are not trees or underflow; and, unless weights
+        (float64[C]) are None, the derivative of the weighted sum of the others."""
         problem, chains = self.problem, self.problem.chains
         shift = problem.tables.max(axis=(1, 2), initial=-np.inf)
         tables = _both_ways(problem.tables, 0.0, shift)
