@@ -12,11 +12,9 @@ from spacy_crf.lab.higher_order import lattice as order_lattice
 from spacy_crf.lab.higher_order.label_parts import TagParts
 from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders
 from spacy_crf.lab.higher_order.model import _respelt, _seen_keys, key_of
-from spacy_crf.lab.higher_order.partial_scores import ScorePlaces
 from spacy_crf.lab.higher_order.structure import HigherOrder
 from spacy_crf.lab.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.models.emissions import Emissions
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .structures import STRUCTURES, Enumerated, Problem, assert_scores_close, random_problem
@@ -222,59 +220,20 @@ def test_components_learn_what_they_are_shown(factory, order, keep, tmp_path):
 
 
 @pytest.mark.parametrize("label_parts", [None, "scheme"])
-def test_passes_over_what_is_left_are_passes_over_all(label_parts):
-    """From one renewal to the next only scores that lattices read are added up, whatever the weights."""
+def test_objectives_of_what_is_left_have_their_gradient(label_parts):
+    """From one renewal to the next the same labellings are summed over, whatever the weights."""
     optimizer = LBFGS(l2=0.01, iterations_per_step=2)
     nlp, examples = pipeline("crf_tagger", 6, optimizer, order=2, keep=1.5, label_parts=label_parts)
     objective = nlp.get_pipe("crf_tagger").training.objective(optimizer, examples)
-    [layer] = objective._layers
     rng, weights = np.random.default_rng(0), objective.weights()
-    for _ in range(3):  # the second and third time what was left before is known
+    for _ in range(3):  # the second and third time what was left before stays
         assert objective.renew()
         objective.evaluate(weights)
         weights = weights + 0.3 * rng.normal(size=len(weights))
-        value, gradient = objective.evaluate(weights)
-        assert layer.chosen
-        for number in range(len(layer.found)):
-            layer.choose(number, None)
-        of_all, gradient_of_all = objective.evaluate(weights)
-        assert value == pytest.approx(of_all, rel=1e-12)
-        np.testing.assert_allclose(gradient, gradient_of_all, atol=1e-10)
+        _, gradient = objective.evaluate(weights)
         direction = rng.normal(size=len(weights))
         above, below = (objective.evaluate(weights + step * direction)[0] for step in (1e-5, -1e-5))
         assert gradient @ direction == pytest.approx((above - below) / 2e-5, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    "n_more", [0, 40]
-)  # with many tags some features have weights for a few, in slots of their own
-def test_chosen_scores_are_some_of_all(n_more):
-    nlp = spacy.blank("en")
-    tagger, examples = nlp.add_pipe("crf_tagger"), tag_examples(nlp, TAG_TEXTS)
-    for number in range(n_more):
-        tagger.add_label(f"X{number}")
-    nlp.initialize(lambda: examples)
-    [layer] = tagger.training.objective(LBFGS(), examples)._layers
-    rng, tables = np.random.default_rng(0), layer.features.tables
-    weights = {name: rng.normal(size=table.n_weights) for name, table in tables.items()}
-    every = layer.at(weights).score(0).scores
-    for _ in range(3):
-        asked = rng.random(every.shape) < 0.2
-        asked[rng.random(len(asked)) < 0.3] = False  # of these tokens: everything
-        layer.choose(0, None)
-        layer.choose(0, ScorePlaces(*np.nonzero(asked)))
-        asked[~asked.any(axis=1)] = True
-        of_pass = layer.at(weights)
-        np.testing.assert_allclose(of_pass.score(0).scores[asked], every[asked], atol=1e-12)
-        derivative = Emissions(
-            np.where(asked, rng.normal(size=every.shape), 0.0), None, layer.tokens["states"].blocks[0].starts
-        )
-        of_pass.collect([0], [derivative])
-        gradient = of_pass.gradient()["states"]
-        layer.choose(0, None)
-        whole = layer.at(weights)
-        whole.collect([0], [derivative])
-        np.testing.assert_allclose(gradient, whole.gradient()["states"], atol=1e-12)
 
 
 def test_gradients_of_batches_learn_too():

@@ -426,9 +426,8 @@ class Structure(Generic[Scores]):
         return work
 
     def to_keep(self) -> Any:
-        """An object that remembers the unpruned labellings of one batch until its `renew` is called, with the scores that they
-        need (`places`); None for structures that prune nothing.
-        """
+        """An object that remembers the unpruned labellings of one batch until its `renew` is called; None for structures that
+        prune nothing."""
         return None
 
     def keeping(self, kept: Any) -> "Structure[Scores]":

@@ -91,10 +91,6 @@ class Architecture(Node):
         """The batch as the layers need it, by their columns (see `columns`)."""
         return batch
 
-    def places(self, places: Any) -> Any:
-        """Scores of the layers that some scores of tags need."""
-        return places
-
     def limits(self, model: Model) -> Any:
         """The object that determines which scores are possible; a different object after a change."""
         return model.attrs["allowed"]

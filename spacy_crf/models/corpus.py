@@ -81,9 +81,6 @@ class SparseCorpus:
         self.tokens = {kind: FixedTokens(compiled[kind], tables[kind]) for kind in windows}
         has_vectors = VECTORS in tables and features.unit is None
         self.vectors = CorpusVectors(tables[VECTORS], features.reader.reach) if has_vectors else None
-        # By batch: the only scores that are needed; between a renewal and the next choice, the scores needed before
-        self.chosen: dict[int, Any] = {}
-        self._before: dict[int, Any] = {}
 
     def add(self, docs: DocBatch) -> None:
         """Look up the next batch."""
@@ -113,15 +110,6 @@ class SparseCorpus:
         if self.vectors is not None:
             self.vectors.finish()
 
-    def choose(self, number: int, places: Any) -> None:
-        """Restrict the scores of a batch to those at `places`; other scores may stay 0. None for all scores."""
-        if number in self.chosen:
-            self._before[number] = self.chosen.pop(number)
-        if places is not None and "states" in self.tokens:
-            chosen = places.choose(self.tokens["states"], number, self._before.pop(number, None))
-            if chosen is not None:
-                self.chosen[number] = chosen
-
     def fingerprint(self) -> Iterable[Optional[NDArray]]:
         """The arrays that distinguish this corpus from others."""
         for found in self.found:
@@ -148,7 +136,6 @@ class SparseCorpus:
     def with_stored(self, stored: list[Any]) -> "SparseCorpus":
         """The corpus that a file holds, with the same features."""
         corpus, (of_batches, tokens, vectors) = copy.copy(self), stored
-        corpus.chosen, corpus._before = {}, {}
         corpus.found = []
         for starts, listed, by_kind in of_batches:
             features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
@@ -191,7 +178,6 @@ class SparseCorpus:
         places = {
             kind: features.tables[table].slots_after(before[table]) for kind, (table, _) in kinds if table in before
         }
-        self.chosen, self._before = {}, {}
         for number, found in enumerate(self.found):
             found_of = found.features.items()
             placed = {kind: self._table(kind).placed_after(of_kind, places[kind]) for kind, of_kind in found_of}
@@ -205,14 +191,11 @@ class SparsePass:
 
     def __init__(self, corpus: SparseCorpus, weights: dict[str, Floats], threads: int):
         self._corpus, self._features, self._threads = corpus, corpus.features, threads
-        self._chosen, self._weights, tables = corpus.chosen, weights, corpus.features.tables
         self._slots = self._features.slots(weights)
         self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
-        self._d_slots = {name: table.zero_slots() for name, table in tables.items()}
-        is_read = len(self._chosen) < len(corpus.found)
+        self._d_slots = {name: table.zero_slots() for name, table in corpus.features.tables.items()}
         self._tokens = {
-            kind: TokensPass(tokens, self._slots[kind], is_read=is_read, threads=threads)
-            for kind, tokens in corpus.tokens.items()
+            kind: TokensPass(tokens, self._slots[kind], threads=threads) for kind, tokens in corpus.tokens.items()
         }
         self._vectors = corpus.vectors
         if self._vectors is not None:
@@ -224,10 +207,7 @@ class SparsePass:
         found, kinds, scores = self._corpus.found[number], self._features.kinds, {}
         for kind, tokens in self._tokens.items():
             into = scores[kinds[kind].scores] = np.zeros((int(found.starts[-1]), self._features.n_states))
-            if number in self._chosen:
-                self._chosen[number].score(self._features.tables[kind], self._weights[kind], self._slots[kind], into)
-            else:
-                tokens.add_scores(number, into)
+            tokens.add_scores(number, into)
         if self._vectors is not None:
             self._vectors.add_scores(number, self._of_words, scores[kinds[VECTORS].scores])
         for kind, features in found.features.items():
@@ -263,19 +243,15 @@ class SparsePass:
         kinds, tables = self._features.kinds, self._features.tables
         for kind, tokens in self._tokens.items():
             given, into = getattr(d_scores, kinds[kind].scores), (self._d_slots[kind], self._gradients[kind])
-            if number in self._chosen:
-                self._chosen[number].scatter(tables[kind], given, *into, part=part)
-            else:
-                tokens.scatter(number, given, *into, part=part)
+            tokens.scatter(number, given, *into, part=part)
         for kind, features in self._corpus.found[number].features.items():
             table, of = kinds[kind]
             into = self._d_slots[table], self._gradients[table]
             tables[table].scatter_placed(features, getattr(d_scores, of), *into, part=part)
 
     def _collect_windows(self, kind: str, table: int, number: int, d_scores: Any, part: GradientPart) -> None:
-        if number not in self._chosen:
-            given = getattr(d_scores, self._features.kinds[kind].scores)
-            self._tokens[kind].scatter_windows(table, number, given, part=part)
+        given = getattr(d_scores, self._features.kinds[kind].scores)
+        self._tokens[kind].scatter_windows(table, number, given, part=part)
 
     def _collect_vectors(self, number: int, d_scores: Any, part: GradientPart) -> None:
         self._vectors.scatter(number, d_scores.scores, self._d_words, part=part)

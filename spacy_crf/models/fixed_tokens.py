@@ -34,17 +34,6 @@ class WindowTable(NamedTuple):
     reach: int  # of the reader of the corpus
     n_windows: int  # U
 
-    def seen(self, windows: NDArray[np.int32], starts: NDArray[np.int64]) -> NDArray[np.integer]:
-        """First slots of the features of each token, -1 for none: int[M, T]."""
-        lengths = np.diff(starts)
-        # Position of each token among the positions of all sequences, which include those around sequences
-        own = np.arange(starts[-1]) + np.repeat((2 * np.arange(len(lengths)) + 1) * self.reach, lengths)
-        found = []
-        for place, first_slots in self.first_slots.items():
-            window = windows[own - self.sight.first - place]
-            found.append(np.where(window >= 0, first_slots[:, window], -1))
-        return np.vstack(found)
-
 
 class FixedTokens:
     """Features that templates find at the tokens of a corpus, batch by batch, stored once for all windows that look alike.
@@ -120,12 +109,10 @@ class TokensPass:
 
     tokens (FixedTokens): The features of the corpus.
     slots (float64[N]): Weights of the features, by slot.
-    is_read (bool): Whether any scores of windows are needed.
     """
 
-    def __init__(self, tokens: FixedTokens, slots: Floats, *, is_read: bool = True, threads: int = 1):
-        self._blocks, self._table, self._slots = tokens.blocks, tokens.table, slots
-        self._windows = tokens.windows if is_read else []
+    def __init__(self, tokens: FixedTokens, slots: Floats, *, threads: int = 1):
+        self._blocks, self._windows, self._table, self._slots = tokens.blocks, tokens.windows, tokens.table, slots
         shapes = [(windows.n_windows, windows.sight.width, self._table.n_columns) for windows in self._windows]
         # Scores of each window for each token that sees it, and their derivatives: [U, O, C]
         self._scores, self._d_scores = [*map(np.zeros, shapes)], [*map(np.zeros, shapes)]

@@ -60,7 +60,6 @@ class CorpusObjective(Weights):
         self.n_impossible = 0
         self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # with the features of all states
         self._kept: list[Any] = []  # pruned labellings of each batch
-        self._n_evaluations = 0  # since the latest `renew`
 
     def renew(self) -> bool:
         """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective does not change.
@@ -71,20 +70,7 @@ class CorpusObjective(Weights):
             self._kept = [self._structure.to_keep() for _ in self._annotation]
         for kept in self._kept:
             kept.renew()
-        self._choose()
-        self._n_evaluations = 0
         return bool(self._kept)
-
-    def _choose(self) -> None:
-        """Inform the layers which of their scores each batch needs."""
-
-        def choose(number: int) -> None:
-            places = self.architecture.places(self._kept[number].places)
-            for layer in self._layers:
-                if isinstance(layer, SparseCorpus):
-                    layer.choose(number, places)
-
-        run_chunks(choose, range(len(self._kept)), self._structure.threads)
 
     @property
     def n_batches(self) -> int:
@@ -179,9 +165,6 @@ class CorpusObjective(Weights):
         merged = None if self._merged is None else self._merged[0]
         if merged is not None:
             shared = merged.potentials(shared)
-        if self._n_evaluations == 1:
-            self._choose()
-        self._n_evaluations += 1
         passes = [layer.at({name: of_layers[name] for name in layer.names}, threads=threads) for layer in self._layers]
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(shared[name].shape) for name in own}
 

@@ -131,18 +131,6 @@ class Table:
         columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
         return self._slots._replace(columns=columns % np.int32(self.n_columns))
 
-    @property
-    def slot_columns(self) -> NDArray[np.int32]:
-        """Columns of the slots as the kernels read them, see `kernels.sparse_rows`."""
-        return self._slots.columns
-
-    @cached_property
-    def weight_of_slot(self) -> NDArray[np.integer]:
-        """Weight of each slot; -1 for slots that only complete whole rows."""
-        weights = np.full(len(self._slots.columns), -1, dtype=self._slots.first.dtype)
-        weights[self._slots.of_pair] = np.arange(self.n_weights)
-        return weights
-
     @classmethod
     def empty(cls, n_columns: int = 1) -> "Table":
         """A table without features."""

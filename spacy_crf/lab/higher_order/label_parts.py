@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import ranges
 from ...errors import Errors, shown
 from ...types import Floats
 from ..kernels.label_parts import spread_parts, sum_parts
@@ -54,15 +53,6 @@ class TagParts(NamedTuple):
         member[np.arange(len(member)), self.tag_columns] = 1.0
         member[np.repeat(np.arange(len(member)), np.diff(self.starts)), self.columns] = 1.0
         return tags.astype(np.float32) @ member > 0.0
-
-    def columns_of(self, tokens: NDArray[np.int64], tags: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Columns that some tags (int64[N]) at some tokens (int64[N], rising) use. RETURNS: Pairs of a token and a column, each
-        once."""
-        counts = np.diff(self.starts)[tags]
-        columns = self.columns[ranges(self.starts[tags], self.starts[tags + 1])]
-        every = np.concatenate([tokens, np.repeat(tokens, counts)]) * self.n_columns
-        every = np.unique(every + np.concatenate([self.tag_columns[tags], columns]))
-        return every // self.n_columns, every % self.n_columns
 
     def sums(self, scores: Floats) -> Floats:
         """Scores of tags (float64[T, S]), as sums of the scores of columns (float64[T, C])."""

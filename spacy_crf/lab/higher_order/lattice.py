@@ -16,7 +16,6 @@ from ...errors import Errors
 from ...inference.structure import Work
 from ...types import ChainScores, Clamp, Floats
 from ..kernels import higher_order as kernels
-from .partial_scores import ScorePlaces
 
 MOST = 3  # the highest order
 
@@ -116,16 +115,6 @@ class LatticeCache:
     def renew(self) -> None:
         """Let the next evaluation rebuild the lattices and keep their present nodes."""
         self.before, self.now = self.now or self.before, {}
-
-    @property
-    def places(self) -> Optional[ScorePlaces]:
-        """The scores of tokens that the lattices read; None before the first lattice."""
-        if not self.now:
-            return None
-        tokens, states = zip(*[(place + lattice.tokens, lattice.level.symbol) for place, lattice in self.now.items()])
-        size = 1 + max(int(symbols.max(initial=0)) for symbols in states)
-        every = np.unique(np.concatenate(tokens) * size + np.concatenate(states))
-        return ScorePlaces(every // size, every % size)
 
 
 class Sums:

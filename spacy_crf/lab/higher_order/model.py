@@ -29,7 +29,6 @@ from ...pipeline.decoding import Decoding
 from ...types import Floats
 from .label_parts import NAMED, LabelParts, TagParts
 from .lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
-from .partial_scores import ScorePlaces
 from .structure import HigherOrder as HigherOrderInference
 
 _SLOWLY = 0.05  # weight of the latest batch in the running averages of thresholds
@@ -137,11 +136,6 @@ class HigherOrderNode(Architecture):
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
-
-    def places(self, places: Optional[ScorePlaces]) -> Optional[ScorePlaces]:
-        if places is None or self._parts is None:
-            return places
-        return ScorePlaces(*self._parts.columns_of(*places))
 
     def named_states(
         self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
