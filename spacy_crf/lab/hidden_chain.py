@@ -28,6 +28,7 @@ from ..models.texts import OfTexts, Reasons, check_text_emissions
 from ..pipeline.annotation.annotation import Annotation
 from ..pipeline.crf_textcat import TextDecoding
 from ..types import ChainScores, Clamp, Floats, Path
+from .local_losses import log_sum
 
 
 class HiddenScores(NamedTuple):
@@ -208,11 +209,6 @@ def _add(total: HiddenScores, part: _OfLabel, d_chain: ChainScores) -> None:
 def _shares(scores: Floats, log_z: Floats) -> Floats:
     """exp(scores - log_z) for each row, 0 where no label is allowed."""
     return np.exp(scores - np.where(log_z > -np.inf, log_z, 0.0)[:, np.newaxis])
-
-
-def log_sum(rows: Floats) -> Floats:
-    """Log-sum of each row: float64[B]."""
-    return np.logaddexp.reduce(rows, axis=1)
 
 
 class HiddenDecoding(TextDecoding):

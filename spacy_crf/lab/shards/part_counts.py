@@ -116,10 +116,6 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
     model.attrs.update(observed=observed, met=met.tolist())
 
 
-class _Rows(HashTable):
-    slots_per_key = 2  # this hash table is the largest object while parts are joined
-
-
 class TableSum:
     """Builds the table of a corpus from the tables of its parts. Call `add` for each part, `choose`, `add_names` for each part,
     and `freeze`.
@@ -130,7 +126,8 @@ class TableSum:
     def __init__(self, empty: Table):
         self._empty, self._n_columns = empty, empty.n_columns
         self._is_hashed = not isinstance(empty.index, FeatureIndex)  # hashed features have no names, and share rows
-        self._rows = _Rows()
+        self._rows = HashTable()
+        self._rows.slots_per_key = 2  # this hash table is the largest object while parts are joined
         self._most = 0  # upper bound of the counts
         self._counts = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
@@ -164,7 +161,7 @@ class TableSum:
         if self._is_hashed:
             return 0
         self._kept = (self._counts >= min_count) & self._seen.any(axis=1)
-        self._keys, self._rows = self._rows.keys[self._kept], _Rows()
+        self._keys, self._rows = self._rows.keys[self._kept], HashTable()
         self._counts, self._seen = self._counts[self._kept], self._seen[self._kept]
         return len(self._kept)
 

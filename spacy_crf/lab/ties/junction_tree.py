@@ -32,8 +32,6 @@ from .scores import Problem
 from .sequences import chosen_of, cutsets, decide, sum_up
 from .trees import Trees
 
-DROPS = (None, "mutual_information")
-
 
 @method
 class JunctionTree(Inference):
@@ -45,7 +43,7 @@ class JunctionTree(Inference):
     """
 
     max_table: int = setting(1_000_000, checks.count, most=100_000_000)
-    drop: Optional[str] = setting(None, checks.one_of, allowed=DROPS)
+    drop: Optional[str] = setting(None, checks.one_of, allowed=(None, "mutual_information"))
 
     exact = True
     answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])

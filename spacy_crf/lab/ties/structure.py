@@ -89,21 +89,17 @@ class TiedChains(Structure[TiedScores]):
     ) -> tuple[Floats, TiedScores]:
         work = self.prepare(scores, clamp)
         weights, tied = work.check_weights(weights), work.tied
-        log_z, tables, parts = np.zeros(work.n_sequences), np.zeros(work.scores.tables.shape), []
+        log_z, tables = np.zeros(work.n_sequences), np.zeros(work.scores.tables.shape)
+        chains = arrays.zeros(work.scores.chains)
         if tied is not None:
             found = self.inference.expectations(tied, weights[work.tied_sequences[tied.firsts]])
             log_z = work.spread(found.log_z)
             work.scores.ties.by_feature(found.tables, tables)
-            parts.append((found.chains, work.tied_tokens))
-        if tied is None or len(work.free_sequences):
+            arrays.add(chains, found.chains, work.tied_tokens)
+        if len(work.free_sequences):
             of_free = weights[work.free_sequences]
             log_z[work.free_sequences], free = self.chain.expectations(work.free, weights=of_free)
-            parts.append((free, work.free_tokens))
-        chains = parts[0][0]
-        if len(parts) > 1:
-            chains = arrays.zeros(work.scores.chains)
-            for part, tokens in parts:
-                arrays.add(chains, part, tokens)
+            arrays.add(chains, free, work.free_tokens)
         return log_z, self.narrow(work, work.scores._replace(**arrays.named(chains), tables=tables))
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
