@@ -89,9 +89,7 @@ def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
 class Brown:
     """A Brown clustering that can be stopped, saved and continued.
 
-    text (CountedText): The words to cluster.
-    n (int): Number of clusters.
-    source (str): Name of the source of the words, for messages.
+    n (int): Number of clusters. source (str): Name of the source of the words, for messages.
     RAISES (ValueError): CRF948 if there are fewer words than clusters.
     """
 

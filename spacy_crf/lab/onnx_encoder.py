@@ -97,10 +97,7 @@ class _Window(NamedTuple):
 
 
 class OnnxEncoder:
-    """An ONNX file with its tokenizer. Each process that needs them opens them.
-
-    path (Path): The ONNX file. tokenizer (Path): The tokenizer.json. settings (dict): Settings of `OnnxTok2Vec`.
-    """
+    """An ONNX file with its tokenizer, and the settings of `OnnxTok2Vec`. Each process that needs the files opens them."""
 
     def __init__(self, path: Path, tokenizer: Path, settings: dict[str, Any]):
         self.path, self.tokenizer, self.settings = path, tokenizer, settings

@@ -118,10 +118,7 @@ class LatticeCache:
 
 
 class Sums:
-    """Scores of a lattice; computes its forward pass on demand.
-
-    clamp (bool[T, S]): Allowed states, None for all.
-    """
+    """Scores of a lattice, in which a clamp (bool[T, S]) may forbid states. Its forward pass is computed on demand."""
 
     def __init__(self, work: Work[HigherOrderScores], level: kernels.Level, clamp: Optional[Clamp] = None):
         self.level, self.starts, self._table = level, work.starts, work.table

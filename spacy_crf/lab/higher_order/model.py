@@ -1,7 +1,5 @@
-"""Chains of higher order: emissions, transitions, and weights of n-grams of three and four tags.
-
-The model's output is ``HigherOrderScores``. Weights of lower and higher orders add up, so an n-gram without a weight still gets
-the scores of its shorter parts.
+"""Chains of higher order: emissions, transitions, and weights of n-grams of three and four tags. Weights of lower and higher
+orders add up, so an n-gram without a weight still gets the scores of its shorter parts.
 """
 
 import math

@@ -17,11 +17,7 @@ _MANY = 200
 
 
 class LatticeAutomaton:
-    """An automaton over kinds of events. Events on which it always acts alike are one kind.
-
-    automaton (Automaton): An automaton without rewards.
-    tags (SpanTags): The meaning of tags as parts of spans.
-    """
+    """An automaton without rewards, over kinds of events. Events on which it always acts alike are one kind."""
 
     pays = True  # whether kinds can have prices
 
@@ -90,9 +86,7 @@ class LatticeAutomaton:
 class TextAutomaton:
     """Automaton of the rule that all spans with one text have one label. In chains it reads events at and behind the text.
 
-    tags (SpanTags): The meaning of tags as parts of spans.
     occurrences (Sequence[Tuple[int, int]]): Places of the text, in the order of their first tokens.
-    tokens (int): Number of tokens in the document.
     """
 
     pays = is_hard = True

@@ -44,11 +44,8 @@ _BOUND = 4e-9  # of bounds outside a part, for each token and move
 
 
 class Program:
-    """The search for one document and its automata. Each call of `solve` continues the search.
-
-    lattice (Lattice): The lattice of the document.
-    automata (Sequence[LatticeAutomaton]): The automata of rules, and of texts that have one label.
-    """
+    """The search in the lattice of one document under the automata of rules, and of texts that have one label. Each call of
+    `solve` continues the search."""
 
     def __init__(self, lattice: Lattice, automata: Sequence[LatticeAutomaton]):
         self._lattice, self._lattice_automata = lattice, automata

@@ -60,9 +60,8 @@ def read(path: Path) -> Any:
 
 
 class File:
-    """A file that is mapped into memory.
+    """A file that is mapped into memory: the arrays of its `value` stay in the file until they are changed.
 
-    value: The value that `write` wrote. Its arrays stay in the file until they are changed.
     RAISES (ValueError): CRF472 if the file is damaged.
     """
 

@@ -1,7 +1,5 @@
 """Chains with ties between any tokens of a Doc: evidence for an entity in one sentence also counts in other sentences that
 mention the entity.
-
-The model's output is ``TiedScores``: the potentials of the chains, and tables of scores for pairs of labels.
 """
 
 from typing import Any, Optional, Union

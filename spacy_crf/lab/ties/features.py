@@ -25,10 +25,7 @@ _ENDS = {1: "one", 2: "both"}  # ends of a tie that are in a gazetteer
 
 
 class TieFeatureSet(FeatureSet):
-    """The token attributes that templates of ties read.
-
-    templates (Dict[str, TieTemplate]): Templates by name.
-    """
+    """The token attributes that templates of ties read."""
 
     def __init__(self, templates: dict[str, TieTemplate]):
         parts = [part for template in templates.values() for feature in template.parts for part in feature]
@@ -54,11 +51,7 @@ def tie_reader(
 
 
 class TieValues:
-    """Computes values of features for pairs of tokens of a batch. Reads the tokens when a feature needs them.
-
-    compiled (CompiledTemplates): From `tie_reader`.
-    docs (DocBatch): The batch.
-    """
+    """Computes values of features for pairs of tokens of a batch. Reads the tokens when a feature needs them."""
 
     def __init__(self, compiled: CompiledTemplates, docs: DocBatch):
         self._compiled, self._docs = compiled, docs
@@ -114,11 +107,8 @@ _MOST_WORDS = 500_000  # whose attributes are kept
 
 
 class SharedFeatures(ItemReader):
-    """Reads items for each token: the values of templates at all tokens tied to it, each value once.
-
-    ties (Dict[str, TieTemplate]): Templates that tie tokens.
-    templates (List[str]): Templates of features; they may read only attributes of words without context, such as lower or shape.
-    """
+    """Reads items for each token: the values of templates at all tokens tied to it, each value once. The templates may read only
+    attributes of words without context, such as lower or shape."""
 
     def __init__(self, owner: str, ties: dict[str, TieTemplate], templates: list[str]):
         self.ties = ties

@@ -33,11 +33,8 @@ class RuledWork(TiedWork):
 
 
 class RuledTies(TiedChains):
-    """Implements `Structure`, exactly, for the ``TiedScores`` of a joined Doc.
-
-    inference (JunctionTree): The inference method.
-    graph (StateGraph): Which state may follow which; each labelling has at most one path.
-    """
+    """Implements `Structure`, exactly, for the ``TiedScores`` of a joined Doc, over a graph with at most one path for each
+    labelling."""
 
     work = RuledWork
 
@@ -101,9 +98,8 @@ class TiedSearch:
     """The search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
     yield. Its labelling is the result if there are no ties, or no junction tree with room for the automata.
 
-    inference (JunctionTree): The junction tree; None if another inference decodes.
+    inference (JunctionTree): None if another inference decodes.
     as_chains (Callable): Makes chains of scores with ties, given a clamp.
-    document (Documents): With the scores of chains and ties.
     """
 
     def __init__(

@@ -30,10 +30,7 @@ _UPPER = BeliefPropagation(iterations=500, damping=0.3, tolerance=1e-6, tree_rew
 
 
 class TiedChains(Structure[TiedScores]):
-    """Implements `Structure` for `TiedScores`; clamps are bool[T, S].
-
-    inference (Inference): The inference method for tied sequences.
-    """
+    """Implements `Structure` for `TiedScores`; clamps are bool[T, S]."""
 
     work = TiedWork
     chunk_tokens = 1 << 62

@@ -34,10 +34,7 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]
 
 
 class Executor:
-    """Base of the executors.
-
-    workers (int): Number of workers.
-    """
+    """Base of the executors."""
 
     workers: int
 
