@@ -131,11 +131,6 @@ class Problem(NamedTuple):
         return self.of_tokens[self.source]
 
     @property
-    def bounds(self) -> NDArray[np.int64]:
-        """The ties of component c are bounds[c]:bounds[c + 1]: int64[C + 1]."""
-        return np.searchsorted(self.of_ties, np.arange(len(self.firsts) + 1))
-
-    @property
     def inside(self) -> NDArray[np.bool_]:
         """Which ties join two tokens of one sequence: bool[E]."""
         return np.equal(*self.sequences)

@@ -31,7 +31,8 @@ _LARGEST = 1 << 22  # numbers of the emissions of a batch of chains
 
 def _single_sequences(problem: Problem, asked: NDArray[np.bool_]) -> Iterator[tuple[int, slice, slice]]:
     """Components (of bool[C]) that are a single sequence, with their tokens and ties."""
-    n_sequences, bounds = np.bincount(problem.component, minlength=len(problem.firsts)), problem.bounds.tolist()
+    n_sequences = np.bincount(problem.component, minlength=len(problem.firsts))
+    bounds = np.searchsorted(problem.of_ties, np.arange(len(problem.firsts) + 1)).tolist()
     for c in np.flatnonzero(asked & (n_sequences == 1)).tolist():
         b = int(problem.firsts[c])
         tokens = slice(int(problem.chains.starts[b]), int(problem.chains.starts[b + 1]))
