@@ -29,7 +29,6 @@ def best_improved(problem: Problem, found: States) -> States:
     better = np.where(of_lost, 0, found).astype(np.int32)
     solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
     for states in better:
-        last = [b""] * len(blocks)  # what each was told when it had its best labelling
         changed = True
         while changed:
             kernels.ascend(chains, ties, some, len(states), states)
@@ -37,13 +36,11 @@ def best_improved(problem: Problem, found: States) -> States:
             for n, block in enumerate(blocks):
                 part = block.given(ties, states)
                 told = part.chains.emissions.tobytes()
-                if told != last[n]:
-                    last[n] = told
-                    if (n, told) not in solved:
-                        [solved[n, told]] = SENTENCES.best(part)
-                    [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, told]]))
-                    if best > now + _MORE:
-                        states[block.tokens], changed = solved[n, told], True
+                if (n, told) not in solved:
+                    [solved[n, told]] = SENTENCES.best(part)
+                [[now], [best]] = part.score(np.stack([states[block.tokens], solved[n, told]]))
+                if best > now + _MORE:
+                    states[block.tokens], changed = solved[n, told], True
     best = problem.score(better).argmax(axis=0)[problem.of_tokens]
     return np.where(of_lost, -1, better[best, np.arange(better.shape[1])]).astype(np.int32)
 
