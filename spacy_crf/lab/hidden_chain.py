@@ -60,7 +60,7 @@ class _OfLabel(NamedTuple):
 
     label: int
     texts: NDArray[np.bool_]  # [B]
-    units: Any  # units of these texts: bool[U], or a slice for all units
+    units: NDArray[np.bool_]  # [U] units of these texts
     columns: slice  # columns of the units' scores
     work: ChainWork
 
@@ -77,16 +77,11 @@ class HiddenWork(NamedTuple):
 
     def of_label(self, label: int, texts: NDArray[np.bool_]) -> _OfLabel:
         """The chains of some texts (bool[B]) below a label."""
-        scores = self.scores
-        size = scores.states.shape[1]
+        scores, size, lengths = self.scores, self.scores.states.shape[1], np.diff(self.scores.starts)
         shared = scores.units.shape[1] == size
         columns = slice(0, size) if shared else slice(label * size, (label + 1) * size)
-        units, starts, chosen = scores.units, scores.starts, slice(None)
-        if not texts.all():
-            lengths = np.diff(starts)
-            chosen = np.repeat(texts, lengths)
-            units, starts = units[chosen], np.append(0, np.cumsum(lengths[texts]))
-        emissions = units[:, columns] + scores.states[label]
+        chosen, starts = np.repeat(texts, lengths), np.append(0, np.cumsum(lengths[texts]))
+        emissions = scores.units[chosen, columns] + scores.states[label]
         chain = ChainScores(emissions, scores.transitions[label], scores.first[label], scores.last[label], starts)
         return _OfLabel(label, texts, chosen, columns, _CHAIN.prepare(chain))
 
