@@ -1,19 +1,11 @@
-"""exp of rows of scores minus their maximum, in whole vectors.
-
-numpy's exp and loops for minimum and maximum took twice as long: LLVM calls a function for each exp, and does not vectorise a
-maximum that has to keep the sign of 0 and NaN, which scores do not need.
-"""
+"""exp of rows of scores minus their maximum, in loops that LLVM vectorises. (For numpy's exp it calls a function for each number,
+which takes twice as long.)"""
 
 import math
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 
 from . import helper
-from .llvm_code import with_loops
-from .tiles import INT, VECTOR, WHOLE
 
 LEAST = -700.0  # the smallest argument of exp
 _INVERSE = 1.0 / math.log(2.0)
@@ -23,67 +15,16 @@ _ROUND = 1.5 * 2.0**52  # adding it rounds a number, and puts the whole number i
 _BIAS, _FRACTION = 1023, 52  # exponent of a float64 minus the true one, and number of bits of its fraction
 
 
-def _power_by_loops(rounded):
-    return math.ldexp(1.0, int(rounded - _ROUND)) if rounded == rounded else rounded  # NaN has no exponent
-
-
-@with_loops(_power_by_loops)
-def _two_to_the(typing, rounded):
-    """2^n for n + _ROUND: n becomes the exponent of a float64."""
-
-    def generate(context, builder, signature, arguments):
-        exponent = builder.add(builder.bitcast(arguments[0], INT), INT(_BIAS))
-        return builder.bitcast(builder.shl(exponent, INT(_FRACTION)), ir.DoubleType())
-
-    return types.float64(types.float64), generate
-
-
-def _extremes_by_loops(rows, t):
+@helper(fastmath={"nnan", "nsz"}, forceinline=True)
+def extremes(rows, t):
+    """The largest score in a row of scores (float64[n, P]), and the smallest that is not -inf; -inf and inf if there is none.
+    (LLVM vectorises a maximum only if it may ignore NaN and the sign of 0; other numbers stay what they are.)"""
     largest, smallest = -np.inf, np.inf
     for j in range(rows.shape[1]):
         score = rows[t, j]
-        if score > largest:
-            largest = score
-        if -np.inf < score < smallest:
-            smallest = score
+        largest = max(largest, score)
+        smallest = min(smallest, score if score > -np.inf else np.inf)
     return largest, smallest
-
-
-@with_loops(_extremes_by_loops)
-def extremes(typing, rows, t):
-    """The largest score in a row of scores (float64[n, P], P a multiple of WHOLE), and the smallest that is not -inf; -inf and
-    inf if there is none."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        width = builder.extract_value(array.shape, 1)
-        begin = builder.mul(arguments[1], width)
-        lowest, highest = (ir.Constant(VECTOR, [sign * math.inf] * WHOLE) for sign in (-1, 1))
-        largest, smallest = (cgutils.alloca_once_value(builder, of_none) for of_none in (lowest, highest))
-        with cgutils.for_range_slice(builder, INT(0), width, INT(WHOLE), INT) as (column, _):
-            place = builder.gep(array.data, [builder.add(begin, column)])
-            scores = builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=8)
-            possible = builder.select(builder.fcmp_ordered(">", scores, lowest), scores, highest)
-            builder.store(_chosen(builder, ">", scores, builder.load(largest)), largest)
-            builder.store(_chosen(builder, "<", possible, builder.load(smallest)), smallest)
-        found = [_among(builder, ">", builder.load(largest)), _among(builder, "<", builder.load(smallest))]
-        return context.make_tuple(builder, signature.return_type, found)
-
-    return types.UniTuple(types.float64, 2)(rows, types.int64), generate
-
-
-def _chosen(builder, which, numbers, others):
-    return builder.select(builder.fcmp_ordered(which, numbers, others), numbers, others)
-
-
-def _among(builder, which, vector):
-    """The largest or smallest number of a vector."""
-    distance = WHOLE // 2
-    while distance:
-        turned = ir.Constant(ir.VectorType(ir.IntType(32), WHOLE), [(n + distance) % WHOLE for n in range(WHOLE)])
-        vector = _chosen(builder, which, builder.shuffle_vector(vector, vector, turned), vector)
-        distance //= 2
-    return builder.extract_element(vector, ir.IntType(32)(0))
 
 
 @helper(fastmath={"contract"}, forceinline=True)
@@ -105,7 +46,8 @@ def exp(x):
     y = 0.5 + r * y
     y = 1.0 + r * y
     y = 1.0 + r * y
-    return y * _two_to_the(rounded)
+    power = (np.float64(rounded).view(np.int64) + _BIAS) << _FRACTION  # n becomes the exponent of a float64
+    return y * np.int64(power).view(np.float64)
 
 
 @helper(fastmath={"contract"}, forceinline=True)
