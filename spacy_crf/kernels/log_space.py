@@ -84,10 +84,10 @@ def gather(log_potentials, t, begin, entered, terms):
 
 
 @helper
-def _exponentials(transitions, turned):
+def exponentials_of(transitions, turned):
     """exp of a matrix that all tokens share, minus the maximum; target by source if `turned`.
 
-    RETURNS (float64[S, S], float64): The exponentials, and the maximum, -inf if no score is finite.
+    RETURNS (float64[S, S], float64, bool): The exponentials; the maximum, -inf if no score is finite; `turned`.
     """
     size, top = transitions.shape[1], -np.inf
     exps = np.empty((size, size))
@@ -97,7 +97,7 @@ def _exponentials(transitions, turned):
             top = max(top, exps[i, j])
     for i in range(size if top > -np.inf else 0):
         exp_less(exps, i, top, -SPREAD)
-    return exps, top
+    return exps, top, turned
 
 
 @helper
@@ -109,10 +109,10 @@ def _largest(rows, t):
 
 
 @helper
-def _step(rows, t, transitions, k, known, room, sums, to):
+def sum_steps(rows, t, transitions, k, known, room, sums, to):
     """sums[to, j] = logsum_i(rows[t, i] + transitions[k, i, j]), with transitions[k, j, i] if the transitions are turned.
 
-    known (tuple): Result of `_exponentials`, and whether the transitions are turned. room (float64[1, S]): Work space.
+    known (tuple): From `exponentials_of`. room (float64[1, S]): Work space.
     """
     exps, top, turned = known
     size = sums.shape[1]
@@ -168,8 +168,7 @@ def log_forward(log_potentials, entered, left, log_z):
     opening, closing, lengths, _, transitions, first, last, _, _, starts = log_potentials
     size = lengths.shape[1]
     step = 1 if transitions.shape[0] > 1 else 0
-    exps, top = _exponentials(transitions, False)
-    known = exps, top, False
+    known = exponentials_of(transitions, False)
     terms, shares = np.empty(lengths.shape), np.empty(lengths.shape)
     room = np.empty((1, size))
     for b in range(starts.shape[0] - 1):
@@ -183,7 +182,7 @@ def log_forward(log_potentials, entered, left, log_z):
                 for j in range(size):
                     entered[t, j] = first[j]
             else:
-                _step(left, t - 1, transitions, t * step, known, room, entered, t)
+                sum_steps(left, t - 1, transitions, t * step, known, room, entered, t)
             for j in range(size):
                 entered[t, j] += opening[t, j]
             # left[t, j] = closing[t, j] + logsum_k(entered[t-k, j] + lengths[k, j] + spans[.., j])
@@ -201,8 +200,7 @@ def log_backward(log_potentials, leaving, out):
     opening, closing, lengths, spans, transitions, _, last, span_of, reach, starts = log_potentials
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
-    exps, top = _exponentials(transitions, True)
-    known = exps, top, True
+    known = exponentials_of(transitions, True)
     terms, shares = np.empty(lengths.shape), np.empty(lengths.shape)
     room = np.empty((1, size))
     for b in range(starts.shape[0] - 1):
@@ -213,7 +211,7 @@ def log_backward(log_potentials, leaving, out):
                 for j in range(size):
                     leaving[t, j] = last[j]
             else:
-                _step(out, t + 1, transitions, (t + 1) * step, known, room, leaving, t)
+                sum_steps(out, t + 1, transitions, (t + 1) * step, known, room, leaving, t)
             for i in range(size):
                 leaving[t, i] += closing[t, i]
             # out[t, j] = opening[t, j] + logsum_k(leaving[t+k, j] + lengths[k, j] + spans[.., j])
@@ -240,7 +238,7 @@ def log_expectations(log_potentials, weights, entered, left, leaving, suffixes, 
     _, d_begins, d_ends, d_lengths, d_spans, d_transitions, _, _, _, _ = out
     longest, size = lengths.shape
     step = 1 if transitions.shape[0] > 1 else 0
-    exps, top = _exponentials(transitions, False)
+    exps, top, _ = exponentials_of(transitions, False)
     room = np.empty((2, size))
     for b in range(starts.shape[0] - 1):
         begin, end = starts[b], starts[b + 1]

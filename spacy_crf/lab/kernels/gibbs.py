@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
-from ...kernels.exponentials import exp_less, exp_row
-from ...kernels.numerics import SPREAD, TINY, best_before, best_end, draw, log_sum
+from ...kernels.linear_chain import ChainArrays
+from ...kernels.log_space import exponentials_of, sum_steps
+from ...kernels.numerics import best_before, best_end, draw, log_sum
 from ...types import Floats
 
 _MORE = 1e-9  # by which a labelling has to be better than another one
@@ -42,19 +43,19 @@ class Neighbours(NamedTuple):
 
 
 @helper
-def own_scores(chains, t, begin, end, power, row):
-    """Sets row (float64[S]) to the scores of a token without those of transitions."""
+def own_scores(chains, t, begin, end, row):
+    """Set row (float64[S]) to the scores of a token, without transitions and ties."""
     emissions, _, first, last, _ = chains
     for j in range(len(row)):
-        row[j] = power * emissions[t, j]
+        row[j] = emissions[t, j]
         if t == begin:
-            row[j] += power * first[j]
+            row[j] += first[j]
         if t == end - 1:
-            row[j] += power * last[j]
+            row[j] += last[j]
 
 
 @helper
-def _tell(neighbours, states, t, begin, end, inside, power, row):
+def _tell(neighbours, states, t, begin, end, inside, row):
     """Add the scores of a token's ties to tokens inside begin:end, or else of those to tokens outside it, to `row`.
 
     RETURNS (bool): Whether the token has other ties too.
@@ -67,46 +68,19 @@ def _tell(neighbours, states, t, begin, end, inside, power, row):
         else:
             told = tables[kinds[e], label_of[states[ends[e]]]]
             for j in range(len(row)):
-                row[j] += power * told[label_of[j]]
+                row[j] += told[label_of[j]]
     return has_others
 
 
 @helper
-def _filter(rows, t, transitions, k, power, exps, top, room):
-    """Adds to rows[t] the sums over the states before.
-
-    exps (float64[S, S]), top (float): From `_exponentials`. room (float64[2, S])
-    """
-    size = rows.shape[1]
-    largest = -np.inf
-    for i in range(size):
-        largest = max(largest, rows[t - 1, i])
-    sums = room[1]
-    sums[:] = 0.0
-    if top > -np.inf and largest > -np.inf:
-        exp_row(rows, t - 1, largest, room, 0, -SPREAD)
-        for i in range(size):
-            mass = room[0, i]
-            for j in range(size):
-                sums[j] += mass * exps[i, j]
-    for j in range(size):
-        if sums[j] > TINY:
-            rows[t, j] += largest + top + math.log(sums[j])
-        elif rows[t, j] > -np.inf:
-            for i in range(size):
-                room[0, i] = rows[t - 1, i] + power * transitions[k, i, j]
-            rows[t, j] += log_sum(room[0])
-
-
-@helper
-def _follow(chains, neighbours, rows, power, b, uniforms, room, states):
+def _follow(chains, neighbours, rows, b, uniforms, terms, states):
     """Goes through a sequence backwards, whose states (int32[T]) are drawn where there are random numbers, and given otherwise.
 
     RETURNS (float): The shift of this labelling.
     """
     transitions, size, shift = chains.transitions, rows.shape[1], 0.0
     begin, end = chains.starts[b], chains.starts[b + 1]
-    step, terms = 1 if transitions.shape[0] > 1 else 0, room[0]
+    step = 1 if transitions.shape[0] > 1 else 0
     bounds, ends = neighbours.bounds, neighbours.ends
     for t in range(end - 1, begin - 1, -1):
         is_joined = False
@@ -116,10 +90,10 @@ def _follow(chains, neighbours, rows, power, b, uniforms, room, states):
             for i in range(size):
                 terms[i] = rows[t, i]
                 if t < end - 1:
-                    terms[i] += power * transitions[(t + 1) * step, i, states[t + 1]]
+                    terms[i] += transitions[(t + 1) * step, i, states[t + 1]]
         if is_joined:
             shift -= log_sum(terms)
-            _tell(neighbours, states, t, t + 1, end, True, power, terms)
+            _tell(neighbours, states, t, t + 1, end, True, terms)
             shift += log_sum(terms)
         if len(uniforms):
             states[t] = draw(terms, uniforms[t])
@@ -143,21 +117,6 @@ def _of_ties(neighbours, states, others, begin, end, inside):
     return score
 
 
-@helper
-def _exponentials(transitions, power, exps):
-    """Set exps (float64[S, S]) to exp(power · transitions - maximum), if all tokens share the transitions. RETURNS (float):
-    The maximum; -inf if they don't."""
-    top = -np.inf
-    if transitions.shape[0] == 1:
-        for i in range(exps.shape[0]):
-            for j in range(exps.shape[1]):
-                exps[i, j] = power * transitions[0, i, j]
-                top = max(top, exps[i, j])
-        for i in range(exps.shape[0] if top > -np.inf else 0):
-            exp_less(exps, i, top, -SPREAD)
-    return top
-
-
 @kernel
 def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
     """Draws all sequences again and again.
@@ -171,31 +130,33 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
     drawn (int32[N, T]): Receives the labellings.
     RETURNS (int): How many draws were taken.
     """
-    transitions, starts = chains.transitions, chains.starts
-    n_tokens, size = chains.emissions.shape
+    transitions, starts, (n_tokens, size) = chains.transitions, chains.starts, chains.emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
-    rows, room, exps = np.empty((n_tokens, size)), np.empty((2, size)), np.empty((size, size))
-    proposed = np.empty(n_tokens, dtype=np.int32)
-    taken, top, last_power = 0, -np.inf, -1.0
+    rows, room, proposed = np.empty((n_tokens, size)), np.empty((2, size)), np.empty(n_tokens, dtype=np.int32)
+    taken, here, ties, known = 0, chains, neighbours, exponentials_of(transitions, False)
     for n in range(len(powers)):
-        power = powers[n]
-        is_new = power != last_power
+        power, is_new = powers[n], n == 0 or powers[n] != powers[n - 1]
         if is_new:
-            top, last_power = _exponentials(transitions, power, exps), power
+            here = ChainArrays(
+                power * chains.emissions, power * transitions, power * chains.first, power * chains.last, starts
+            )
+            bounds, ends, kinds, tables, label_of = neighbours
+            ties = Neighbours(bounds, ends, kinds, power * tables, label_of)
+            known = exponentials_of(here.transitions, False)
         for b in range(len(starts) - 1):
             begin, end = starts[b], starts[b + 1]
-            if is_told or is_new:
-                for t in range(begin, end):
-                    own_scores(chains, t, begin, end, power, rows[t])
-                    if is_told:
-                        _tell(neighbours, states, t, begin, end, False, power, rows[t])
-                    if t > begin:
-                        _filter(rows, t, transitions, t * step, power, exps, top, room)
-            more = _follow(chains, neighbours, rows, power, b, uniforms[n], room, proposed)
-            more -= _follow(chains, neighbours, rows, power, b, uniforms[n, :0], room, states)
+            for t in range(begin, end if is_told or is_new else begin):
+                own_scores(here, t, begin, end, rows[t])
+                if is_told:
+                    _tell(ties, states, t, begin, end, False, rows[t])
+                if t > begin:
+                    sum_steps(rows, t - 1, here.transitions, t * step, known, room[:1], room, 1)
+                    rows[t] += room[1]
+            more = _follow(here, ties, rows, b, uniforms[n], room[0], proposed)
+            more -= _follow(here, ties, rows, b, uniforms[n, :0], room[0], states)
             if not is_told:
-                more += power * _of_ties(neighbours, proposed, states, begin, end, False)
-                more -= power * _of_ties(neighbours, states, states, begin, end, False)
+                more += _of_ties(ties, proposed, states, begin, end, False)
+                more -= _of_ties(ties, states, states, begin, end, False)
             if more >= 0.0 or uniforms[n, n_tokens + b] < math.exp(more):
                 taken += 1
                 states[begin:end] = proposed[begin:end]
@@ -252,13 +213,13 @@ def ascend(chains, neighbours, some, sweeps, states):
             for turn in range(2):
                 has_inside = False
                 for t in range(begin, end):
-                    own_scores(chains, t, begin, end, 1.0, own[t])
+                    own_scores(chains, t, begin, end, own[t])
                     rows[t] = own[t]
-                    has_inside |= _tell(neighbours, states, t, begin, end, False, 1.0, own[t])
+                    has_inside |= _tell(neighbours, states, t, begin, end, False, own[t])
                     if turn == 0:
                         rows[t] = own[t]
                     else:  # none is inside of nothing
-                        _tell(neighbours, states, t, 0, 0, False, 1.0, rows[t])
+                        _tell(neighbours, states, t, 0, 0, False, rows[t])
                 if turn == 1 and not has_inside:
                     continue
                 best_path(chains, rows, begin, end, proposed)

@@ -27,7 +27,7 @@ def max_marginals(chains, label_of, rows, out):
             continue
         # before[t, j] = emissions[t, j] + max_i(before[t-1, i] + transitions[i, j])
         for t in range(begin, end):
-            own_scores(chains, t, begin, end, 1.0, before[t])
+            own_scores(chains, t, begin, end, before[t])
             if t > begin:
                 scores[:] = -np.inf
                 for i in range(size):
@@ -36,7 +36,7 @@ def max_marginals(chains, label_of, rows, out):
                 before[t] += scores
         # behind[t, i] = max_j(transitions[i, j] + emissions[t+1, j] + behind[t+1, j])
         for t in range(end - 2, begin - 1, -1):
-            own_scores(chains, t + 1, begin, end, 1.0, scores)
+            own_scores(chains, t + 1, begin, end, scores)
             scores += behind[t + 1]
             for i in range(size):
                 largest = -np.inf
@@ -108,7 +108,7 @@ def decide(chains, neighbours, told, order, states):
     for b in order:
         begin, end = chains.starts[b], chains.starts[b + 1]
         for t in range(begin, end):
-            own_scores(chains, t, begin, end, 1.0, rows[t])
+            own_scores(chains, t, begin, end, rows[t])
             for e in range(bounds[t], bounds[t + 1]):
                 other = states[ends[e]]
                 says = told[e] if other < 0 else tables[kinds[e], label_of[other]]
