@@ -4,6 +4,7 @@ What a prefix can still reach is bounded by the best suffix that ignores the aut
 complete labelling that is taken from the queue is the best. Where the rules are broken by little, few prefixes are looked at.
 """
 
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -25,18 +26,15 @@ class EventAutomata(NamedTuple):
     offsets: NDArray[np.int64]  # [N + 1]
 
 
-class SearchQueue(NamedTuple):
-    """The prefixes that were reached, M at most, and the queue of those that were not expanded yet."""
+class Prefixes(NamedTuple):
+    """The prefixes that were reached, M at most."""
 
-    bounds: Floats  # [M] of what they can still reach
-    reached: Floats  # [M]
+    reached: Floats  # [M] their scores
     tag_of: NDArray[np.int32]  # [M]
     place_of: NDArray[np.int32]  # [M] where they end
     parent: NDArray[np.int32]  # [M]
     states: NDArray[np.int16]  # [M, N] of the automata
-    heap: NDArray[np.int32]  # [M] the one with the largest bound on top
-    seen: NDArray[np.int32]  # [2^m] those that were taken, by their hash, -1 where there is room
-    counts: NDArray[np.int64]  # how many there are, and how many are in the queue
+    seen: NDArray[np.int32]  # [2^m] the prefixes that were taken from the queue, by their hash, -1 where there is room
 
 
 @helper
@@ -44,44 +42,26 @@ def _make_prefixes(most, n_automata):
     slots = 1
     while slots < 2 * most:
         slots *= 2
-    bounds, reached = np.empty((2, most))
-    tag_of, place_of, parent, heap = np.empty((4, most), dtype=np.int32)
+    tag_of, place_of, parent = np.empty((3, most), dtype=np.int32)
     states, seen = np.empty((most, n_automata), dtype=np.int16), np.full(slots, -1, dtype=np.int32)
-    return SearchQueue(bounds, reached, tag_of, place_of, parent, states, heap, seen, np.zeros(2, dtype=np.int64))
+    return Prefixes(np.empty(most), tag_of, place_of, parent, states, seen)
 
 
 @helper
-def _take(prefixes, last_place):
-    """The best prefix in the queue that is the first of its kind or complete, -1 if there is none."""
-    while prefixes.counts[1] > 0:
-        prefixes.counts[1] -= 1
-        node = pop(prefixes.heap, prefixes.bounds, prefixes.counts[1])
+def _take(queue, prefixes, last_place):
+    """Take from the queue the best prefix that is complete or the first of its kind. RETURNS (int): Its number, -1 for none."""
+    while len(queue) > 0:
+        _, node = heappop(queue)
         if prefixes.place_of[node] == last_place or _is_first(prefixes, node):
             return node
     return -1
 
 
 @helper
-def pop(heap, bounds, n):
-    """Take the top from the heap, of which n nodes are left."""
-    top, moved, at = heap[0], heap[n], 0
-    while 2 * at + 1 < n:
-        below = 2 * at + 1
-        if below + 1 < n and bounds[heap[below + 1]] > bounds[heap[below]]:
-            below += 1
-        if bounds[moved] >= bounds[heap[below]]:
-            break
-        heap[at] = heap[below]
-        at = below
-    heap[at] = moved
-    return top
-
-
-@helper
 def _is_first(prefixes, node):
     """Note that a prefix was taken. Prefixes that end at one place in the same tag and automaton states are of one kind, and
     the first one taken is the best of its kind. RETURNS (bool): Whether it is the first of its kind."""
-    _, _, tag_of, place_of, _, states, _, seen, _ = prefixes
+    _, tag_of, place_of, _, states, seen = prefixes
     slots = seen.shape[0]
     code = np.int64(place_of[node]) * 1000003 + tag_of[node]
     for n in range(states.shape[1]):
@@ -120,8 +100,11 @@ def best_first(log_potentials, automata, max_nodes, path):
     # All that a candidate needs is at hand here: handed to a function it took twice as long.
     events, following, scores, ends, offsets = automata
     prefixes = _make_prefixes(max_nodes, len(offsets) - 1)
-    bounds, reached, tag_of, place_of, parent, states, heap, _, counts = prefixes
-    current = place = -1
+    reached, tag_of, place_of, parent, states, _ = prefixes
+    current = place = node = -1
+    queue = [(0.0, node)]  # minus the bound of each prefix, and its number
+    queue.pop()
+    n_prefixes = 0
     while place < 2 * tokens - 1:
         t = (place + 1) // 2  # where a segment begins
         begins = place == 2 * t - 1
@@ -138,7 +121,7 @@ def best_first(log_potentials, automata, max_nodes, path):
                 continue
             if begins and longest == 1:
                 score, end = score + segment_score(log_potentials, t, 0, j), 2 * t + 1
-            node = counts[0]
+            node = n_prefixes
             if node == max_nodes:
                 return -1
             allowed = True
@@ -155,17 +138,10 @@ def best_first(log_potentials, automata, max_nodes, path):
                 states[node, n] = state
             if not allowed or score == -np.inf:
                 continue
-            reached[node], bounds[node] = score, score + rest[end, j]
-            tag_of[node], place_of[node], parent[node] = j, end, current
-            n = counts[1]
-            heap[n] = node
-            while n > 0 and bounds[heap[(n - 1) // 2]] < bounds[node]:
-                heap[n] = heap[(n - 1) // 2]
-                n = (n - 1) // 2
-            heap[n] = node
-            counts[0] += 1
-            counts[1] += 1
-        current = _take(prefixes, 2 * tokens - 1)
+            reached[node], tag_of[node], place_of[node], parent[node] = score, j, end, current
+            heappush(queue, (-score - rest[end, j], node))
+            n_prefixes += 1
+        current = _take(queue, prefixes, 2 * tokens - 1)
         if current < 0:
             return 0
         place = place_of[current]

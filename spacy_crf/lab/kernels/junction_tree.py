@@ -14,6 +14,7 @@ are flat, each behind that of the one before.
     message[n1, n2, ...] = log sum_x exp(table[n1, n2, ..., x])
 """
 
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -36,15 +37,13 @@ class Order(NamedTuple):
 
 class Left(NamedTuple):
     """The variables that are left. The neighbours of variable v are ``pool[begin[v] : begin[v] + count[v]]``, where there is room
-    for so many. In the heap, the variable at k comes before those at 2 k + 1 and 2 k + 2."""
+    for ``room[v]`` of them."""
 
     begin: NDArray[np.int64]  # [N]
     count: NDArray[np.int64]  # [N]
     room: NDArray[np.int64]  # [N]
     lacking: NDArray[np.int64]  # [N] pairs of its neighbours that are no neighbours
     others: Floats  # [N] log of how many labellings its neighbours have
-    heap: NDArray[np.int64]  # [N] variables
-    at: NDArray[np.int64]  # [N] where each stands
 
 
 @helper
@@ -88,7 +87,7 @@ def _read(source, target, n):
     """n variables and their neighbours. RETURNS (Left, int64[P], int): The variables, the array that has their neighbours, and
     the first free place in it."""
     begin, count, room, lacking = np.zeros((4, n), dtype=np.int64)
-    left = Left(begin, count, room, lacking, np.zeros(n), np.arange(n), np.arange(n))
+    left = Left(begin, count, room, lacking, np.zeros(n))
     pool, end = np.empty(8 * len(source) + 4, dtype=np.int64), 0
     for e in range(len(source)):
         u, v = source[e], target[e]
@@ -135,35 +134,6 @@ def _around(pool, left, some, marks, stamp, found):
 
 
 @helper
-def _before(left, u, v):
-    lacking, others = left.lacking, left.others
-    if lacking[u] != lacking[v]:
-        return lacking[u] < lacking[v]
-    return others[u] < others[v] if others[u] != others[v] else u < v
-
-
-@helper
-def _settle(left, n, k):
-    """Moves what is at k to its place in a heap of n variables."""
-    heap, at = left.heap, left.at
-    v = heap[k]
-    while k > 0 and _before(left, v, heap[(k - 1) // 2]):
-        heap[k] = heap[(k - 1) // 2]
-        at[heap[k]] = k
-        k = (k - 1) // 2
-    while 2 * k + 1 < n:
-        below = 2 * k + 1
-        if below + 1 < n and _before(left, heap[below + 1], heap[below]):
-            below += 1
-        if not _before(left, heap[below], v):
-            break
-        heap[k] = heap[below]
-        at[heap[k]] = k
-        k = below
-    heap[k], at[v] = v, k
-
-
-@helper
 def _latest_first(place, some):
     """Sorts some variables (int64[M], few) by their place."""
     for k in range(1, len(some)):
@@ -195,13 +165,19 @@ def order(source, target, sizes, most):
     left, pool, end = _read(source, target, n)
     begin, count = left.begin, left.count
     logs, marks, stamp, found = np.log(sizes), np.full(n, -1), n, np.empty(n, dtype=np.int64)
+    queue = [
+        (0, 0.0, n)
+    ]  # costs and variables; an entry whose costs are no longer those of its variable is passed over
+    queue.pop()
     for v in range(n):
         _count(pool, left, v, logs, marks, v)
-        _settle(left, v + 1, v)
+        heappush(queue, (left.lacking[v], left.others[v], v))
     variables, place, starts = np.empty(n, dtype=np.int64), np.full(n, n), np.zeros(n + 1, dtype=np.int64)
     rest, largest = np.empty(4 * n + 4, dtype=np.int64), 0.0
     for done in range(n):
-        v = left.heap[0]
+        lacking, others, v = heappop(queue)
+        while place[v] < n or lacking != left.lacking[v] or others != left.others[v]:
+            lacking, others, v = heappop(queue)
         table = float(sizes[v])
         for k in range(begin[v], begin[v] + count[v]):
             table *= sizes[pool[k]]
@@ -216,24 +192,17 @@ def order(source, target, sizes, most):
         beside = rest[starts[done] : behind]
         beside[:] = pool[begin[v] : begin[v] + count[v]]
         variables[done], place[v], starts[done + 1] = v, done, behind
-        left.heap[0] = left.heap[n - 1 - done]
-        _settle(left, n - 1 - done, 0)
         for u in beside:
             _remove(pool, left, u, v)
-        changed, are_joined = beside, left.lacking[v] == 0
-        if not are_joined:
+        changed = beside
+        if lacking > 0:
             pool, end = _join(pool, end, left, beside, marks, stamp)
             stamp += len(beside)
             changed = found[: _around(pool, left, beside, marks, stamp, found)]
         for u in changed:
-            if are_joined:
-                # It lacks a neighbour less, and its pairs with those that it was no neighbour of
-                left.lacking[u] -= count[u] + 1 - len(beside)
-                left.others[u] -= logs[v]
-            else:
-                stamp += 1
-                _count(pool, left, u, logs, marks, stamp)
-            _settle(left, n - 1 - done, left.at[u])
+            stamp += 1
+            _count(pool, left, u, logs, marks, stamp)
+            heappush(queue, (left.lacking[u], left.others[u], u))
         stamp += 1
     for k in range(n):
         _latest_first(place, rest[starts[k] : starts[k + 1]])

@@ -15,10 +15,11 @@ Shapes: n tokens, S states, those of one tag side by side. Transitions are [1, S
 are possible anywhere, by their source: the arcs of state i are ``source_starts[i]:source_starts[i + 1]``.
 """
 
+from heapq import heappop, heappush
+
 import numpy as np
 
 from ...kernels import helper, kernel
-from .best_first import pop
 
 
 @helper
@@ -59,15 +60,6 @@ def _larger(array, size):
 
 
 @helper
-def _push(heap, bounds, n, node):
-    """Adds a node to the heap, which has n."""
-    while n > 0 and bounds[heap[(n - 1) // 2]] < bounds[node]:
-        heap[n] = heap[(n - 1) // 2]
-        n = (n - 1) // 2
-    heap[n] = node
-
-
-@helper
 def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
     """The best labellings of one sequence that has tokens, see `best_labellings`. RETURNS (int, bool): How many were found, and
     whether there are no others as good."""
@@ -76,11 +68,11 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
     tokens, states = end - begin, tag_of.shape[0]
     rest = np.empty((tokens, states))
     _bounds(scores, arcs, tag_of, begin, rest)
-    # Prefixes: their bound, last state (the first one of its tag), last token, parent, and where their sums begin in `sums`
-    bounds, sums, heap = np.empty(1024), np.empty(1024), np.empty(1024, dtype=np.int64)
-    state, place, parent = heap.copy(), heap.copy(), heap.copy()
-    start = heap.copy()
-    n_nodes = n_sums = n_queue = n_taken = found = 0
+    # Prefixes: their last state (the first one of its tag), last token, parent, and where their sums begin in `sums`
+    sums, (state, place, parent, start) = np.empty(1024), np.empty((4, 1024), dtype=np.int64)
+    n_nodes = n_sums = n_taken = found = 0
+    queue = [(0.0, n_nodes)]  # minus the bound of each prefix, and its number
+    queue.pop()
     alpha, largest = np.empty(states), np.empty(states)
     current, t = -1, -1
     while True:
@@ -117,10 +109,10 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
                 j += 1
             if top == -np.inf:
                 continue
-            if n_nodes == len(bounds):
+            if n_nodes == len(state):
                 size = 2 * n_nodes
-                bounds, heap, state = _larger(bounds, size), _larger(heap, size), _larger(state, size)
-                place, parent, start = _larger(place, size), _larger(parent, size), _larger(start, size)
+                state, place = _larger(state, size), _larger(place, size)
+                parent, start = _larger(parent, size), _larger(start, size)
             if n_sums + j - j0 > len(sums):
                 sums = _larger(sums, 2 * (n_sums + j - j0))
             start[n_nodes] = n_sums
@@ -129,21 +121,18 @@ def _search(scores, arcs, tag_of, begin, end, most, labellings, totals):
                 n_sums += 1
                 if alpha[i] + rest[t + 1, i] > -np.inf:
                     total += np.exp(alpha[i] + rest[t + 1, i] - top)
-            bounds[n_nodes], state[n_nodes], place[n_nodes] = top + np.log(total), j0, t + 1
-            parent[n_nodes] = current
-            _push(heap, bounds, n_queue, n_nodes)
+            state[n_nodes], place[n_nodes], parent[n_nodes] = j0, t + 1, current
+            heappush(queue, (-top - np.log(total), n_nodes))
             n_nodes += 1
-            n_queue += 1
         # The next one to look at: those that are complete are answers
         while True:
-            if n_queue == 0 or found == len(totals):
+            if len(queue) == 0 or found == len(totals):
                 return found, True
-            n_queue -= 1
-            current = pop(heap, bounds, n_queue)
+            cost, current = heappop(queue)
             t = place[current]
             if t < tokens - 1:
                 break
-            totals[found], node = bounds[current], current
+            totals[found], node = -cost, current
             while node >= 0:
                 labellings[found, begin + place[node]] = tag_of[state[node]]
                 node = parent[node]
