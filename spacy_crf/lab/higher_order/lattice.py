@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ... import arrays
 from ...errors import Errors
 from ...inference.structure import Work
+from ...kernels.hashing import hash_rows, insert
 from ...types import ChainScores, Clamp, Floats
 from ..kernels import higher_order as kernels
 
@@ -33,7 +34,7 @@ class Orders(NamedTuple):
     keep: Optional[float] = None  # mean number of nodes that a token keeps after each level; None for all
     thresholds: Optional[Floats] = None  # [order] least probability of kept nodes; None to keep as many as `keep` says
     digit_of: Optional[NDArray[np.int64]] = None  # [S] digit of each state, None if states are tags
-    slots: Optional[NDArray[np.int32]] = None  # hash table of the keys, see `indexed`
+    table: Optional[tuple[NDArray[np.uint64], NDArray[np.int32]]] = None  # hash table of the keys, see `indexed`
     measured: Optional[Floats] = None  # [order] in derivatives: the thresholds in training, or NaN
 
     @property
@@ -49,11 +50,10 @@ class Orders(NamedTuple):
 
 def indexed(orders: Orders) -> Orders:
     """The orders with a hash table of the keys."""
-    if not orders.keys.flags.writeable:  # as loaded, for which all kernels would be compiled once more
-        orders = orders._replace(keys=orders.keys.copy())
-    slots = np.full(1 << max(4, (2 * len(orders.keys)).bit_length()), -1, dtype=np.int32)
-    kernels.index_keys(orders.keys, slots)
-    return orders._replace(slots=slots)
+    size = 1 << max(4, (2 * len(orders.keys)).bit_length())
+    table = np.zeros(size, dtype=np.uint64), np.full(size, -1, dtype=np.int32)
+    insert(*table, hash_rows(orders.keys.astype(np.uint64)[:, np.newaxis]), 0)
+    return orders._replace(table=table)
 
 
 def key_of(tags: tuple[int, ...], size: int) -> int:

@@ -83,7 +83,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
     def grams(self) -> kernels.Grams:
         """The n-grams of tags that have a weight."""
         orders, n_steps = self.scores.orders, self.transitions.size
-        return kernels.Grams(orders.keys, orders.slots, orders.digits(self.n_states), orders.size + 1, n_steps)
+        return kernels.Grams(*orders.table, orders.digits(self.n_states), orders.size + 1, n_steps)
 
     @cached_property
     def sequence_of(self) -> NDArray[np.int64]:
@@ -167,7 +167,7 @@ class HigherOrder(Structure[HigherOrderScores]):
             scores = HigherOrderScores(*scores[:4], none.astype(float), Orders(1, none, size), scores.starts)
         orders = scores.orders
         arrays.check_shape("grams", scores.grams, (len(orders.keys),), "one number for each n-gram that has a weight")
-        scores = scores if orders.slots is not None else scores._replace(orders=indexed(orders))
+        scores = scores if orders.table is not None else scores._replace(orders=indexed(orders))
         return super().conform(scores)
 
     def expand(self, scores: HigherOrderScores, expansion: Expansion) -> HigherOrderScores:

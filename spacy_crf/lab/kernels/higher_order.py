@@ -18,20 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
-from ...kernels.numerics import TINY, draw_mass, merge
+from ...kernels.hashing import find_slot
+from ...kernels.numerics import FIRST_HASH, TINY, draw_mass, merge, mix
 from ...types import Floats
-
-_PRIME, _FACTOR = (1 << 32) - 5, 2654435  # whose product is no larger than an int64 is
 
 
 class Grams(NamedTuple):
-    """Which n-grams of tags have a weight. A key is a number whose digits are 1 and then the tags."""
+    """The n-grams of tags that have a weight. A key is a number whose digits are 1 and then the tags."""
 
-    keys: NDArray[np.int64]  # [G] sorted
-    slots: NDArray[np.int32]  # [2^k] a hash table of their numbers, -1 for none
-    digits: NDArray[np.int64]  # [S] the tag of each state
-    base: int  # tags, and one more digit, the last, for what is outside of a sequence
-    zero: int  # where in the table of scores n-grams begin: with 0
+    slots: NDArray[np.uint64]  # [2^k] hash table of the keys, see `hashing.find_slot`
+    rows: NDArray[np.int32]  # [2^k] number of the n-gram in each slot, -1 for none
+    digits: NDArray[np.int64]  # [S] tag of each state
+    base: int  # number of digits: the tags, then one digit for what is outside of a sequence
+    zero: int  # place in the table of scores where n-grams begin, with a 0 for n-grams without a weight
 
 
 class Level(NamedTuple):
@@ -66,31 +65,10 @@ class Chances(NamedTuple):
 # ------------------------------------------------------------------------------------------------------- n-grams
 
 
-@kernel
-def index_keys(keys, slots):
-    """Fills in the hash table, which is -1 everywhere."""
-    for n in range(keys.shape[0]):
-        slot = _slot(keys[n], slots)
-        while slots[slot] >= 0:
-            slot = (slot + 1) & (slots.shape[0] - 1)
-        slots[slot] = n
-
-
-@helper(inline="always")
-def _slot(key, slots):
-    return (key % _PRIME * _FACTOR >> 12) & (slots.shape[0] - 1)
-
-
 @helper
 def place_of(grams, key):
-    """Where in the table the score of an n-gram is."""
-    keys, slots, _, _, zero = grams
-    slot = _slot(key, slots)
-    while slots[slot] >= 0:
-        if keys[slots[slot]] == key:
-            return zero + 1 + slots[slot]
-        slot = (slot + 1) & (slots.shape[0] - 1)
-    return zero
+    """Place in the table of the score of an n-gram."""
+    return grams.zero + 1 + grams.rows[find_slot(grams.slots, mix(FIRST_HASH, np.uint64(key)))]
 
 
 @helper
