@@ -48,30 +48,23 @@ def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight:
     before, after = np.zeros(n_classes, np.int64), np.zeros(n_classes, np.int64)
     beside = np.zeros(n_classes, np.int64)  # the classes beside the word
     gain = np.zeros(n_classes)
+    sides = (
+        (bigrams.next_starts, bigrams.next_words, bigrams.next_counts, after),
+        (bigrams.previous_starts, bigrams.previous_words, bigrams.previous_counts, before),
+    )
     for word in range(len(of_word)):
         own, itself, n_beside = of_word[word], 0, 0
-        n_before, n_after = 0, 0
-        for n in range(bigrams.next_starts[word], bigrams.next_starts[word + 1]):
-            other, count = bigrams.next_words[n], bigrams.next_counts[n]
-            if other == word:
-                itself = count
-                continue
-            h = of_word[other]
-            if before[h] == 0 and after[h] == 0:
-                beside[n_beside] = h
-                n_beside += 1
-            after[h] += count
-            n_after += count
-        for n in range(bigrams.previous_starts[word], bigrams.previous_starts[word + 1]):
-            other, count = bigrams.previous_words[n], bigrams.previous_counts[n]
-            if other == word:
-                continue
-            g = of_word[other]
-            if before[g] == 0 and after[g] == 0:
-                beside[n_beside] = g
-                n_beside += 1
-            before[g] += count
-            n_before += count
+        for starts, words, counts, found in sides:
+            for n in range(starts[word], starts[word + 1]):
+                if words[n] == word:
+                    itself = counts[n]
+                    continue
+                k = of_word[words[n]]
+                if before[k] == 0 and after[k] == 0:
+                    beside[n_beside] = k
+                    n_beside += 1
+                found[k] += counts[n]
+        n_before, n_after = before.sum(), after.sum()
         _move(classes, own, -1, before, after, itself, n_before, n_after, beside[:n_beside])
         for c in range(n_classes):
             gain[c] = -(_f(first[c] + n_after + itself, logs) - _f(first[c], logs))
