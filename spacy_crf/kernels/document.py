@@ -39,17 +39,28 @@ def document_values(forms, doc_starts, begins):
     values = np.full((len(forms.lower), 3), ABSENT, dtype=np.uint64)
     for d in range(len(doc_starts) - 1):
         begin, end = doc_starts[d], doc_starts[d + 1]
-        # A stable sort takes three times as long
-        order = begin + np.argsort(forms.lower[begin:end])
-        first = 0
-        while first < len(order):
-            last = first + 1
-            while last < len(order) and forms.lower[order[last]] == forms.lower[order[first]]:
-                last += 1
-            if last > first + 1:
-                _of_word(np.sort(order[first:last]), forms, begins, values)
-            first = last
+        order, bounds = _grouped(forms.lower[begin:end])
+        for g in range(len(bounds) - 1):
+            if bounds[g + 1] > bounds[g] + 1:
+                _of_word(np.sort(begin + order[bounds[g] : bounds[g + 1]]), forms, begins, values)
     return values
+
+
+@helper
+def _grouped(keys):
+    """The places of keys (uint64[N]), equal keys side by side (int64[N]), and where each key begins and the last one ends
+    (int64[M + 1])."""
+    order, bounds, size = (
+        np.argsort(keys),
+        np.empty(len(keys) + 1, dtype=np.int64),
+        0,
+    )  # a stable sort takes three times as long
+    for n in range(len(keys)):
+        if n == 0 or keys[order[n]] != keys[order[n - 1]]:
+            bounds[size] = n
+            size += 1
+    bounds[size] = len(keys)
+    return order, bounds[: size + 1]
 
 
 @helper
@@ -185,46 +196,36 @@ def _longest(first, begin, stop, label, n_labels, texts, most):
 def _most_of_others(keys, labels, n_labels):
     """For each of N keys, the majority label of the other places with the same key: int64[N]."""
     most = np.full(len(keys), NO_LABEL)
-    order = np.argsort(keys)
+    order, bounds = _grouped(keys)
     counts, without = np.zeros(n_labels, dtype=np.int64), np.empty(n_labels, dtype=np.int64)
-    first = 0
-    while first < len(order):
-        last = first + 1
-        while last < len(order) and keys[order[last]] == keys[order[first]]:
-            last += 1
-        if last > first + 1:
+    for g in range(len(bounds) - 1):
+        places = order[bounds[g] : bounds[g + 1]]
+        if len(places) > 1:
             counts[:] = 0
             without[:] = NO_LABEL
-            for n in order[first:last]:
+            for n in places:
                 counts[labels[n]] += 1
-            for n in order[first:last]:
+            for n in places:
                 own = labels[n]
                 if without[own] == NO_LABEL:
                     counts[own] -= 1
                     without[own] = counts.argmax()
                     counts[own] += 1
                 most[n] = without[own]
-        first = last
     return most
 
 
 @helper
 def _most_of_each(keys, labels, n_labels):
     """The distinct keys in order (uint64[M]), and the majority label of each (int64[M])."""
-    order = np.argsort(keys)
-    each, most = np.empty(len(keys), dtype=np.uint64), np.empty(len(keys), dtype=np.int64)
-    counts = np.zeros(n_labels, dtype=np.int64)
-    size, first = 0, 0
-    while first < len(order):
-        last = first
+    order, bounds = _grouped(keys)
+    most, counts = np.empty(len(bounds) - 1, dtype=np.int64), np.zeros(n_labels, dtype=np.int64)
+    for g in range(len(most)):
         counts[:] = 0
-        while last < len(order) and keys[order[last]] == keys[order[first]]:
-            counts[labels[order[last]]] += 1
-            last += 1
-        each[size], most[size] = keys[order[first]], counts.argmax()
-        size += 1
-        first = last
-    return each[:size], most[:size]
+        for n in order[bounds[g] : bounds[g + 1]]:
+            counts[labels[n]] += 1
+        most[g] = counts.argmax()
+    return keys[order[bounds[:-1]]], most
 
 
 @helper
