@@ -11,9 +11,8 @@ from spacy_crf.features.feature_index import FeatureIndex, FeatureNames
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.features.phrases import PhraseIndex, SpelledSpans
 from spacy_crf.features.segment_templates import SegmentFeatureSet, parse_segment_template, segment_features
-from spacy_crf.features.segments import CompiledSegments, SpanIndexBuilder
+from spacy_crf.features.segments import CompiledSegments, SpanIndexBuilder, all_spans
 from spacy_crf.features.templates import parse_template
-from spacy_crf.kernels.segment_features import all_spans
 from spacy_crf.models.segments import SegmentFeatures
 
 nlp = spacy.blank("en")

@@ -14,7 +14,7 @@ from ..errors import Errors
 from ..inference.linear_chain import LinearChain
 from ..inference.semi_markov import SemiMarkov
 from ..inference.structure import Structure
-from ..kernels.rules import add_prices, run_automata
+from ..kernels.rules import run_automata
 from ..schemes import SEGMENTS, Segments, TransitionMask
 from ..types import GOES_ON, Bools, Floats, Ints
 from .automaton import BREAK, Automaton, SpanTags, make_automaton, minimised, parted, product, rule_graph
@@ -212,8 +212,7 @@ class RuleSet:
             priced["transitions"] = priced["transitions"] + masks.transitions
             priced["first"] = priced["first"] + masks.first
         if masks.words is not None:
-            array = np.ascontiguousarray(priced[of_tokens], dtype=np.float64)
-            priced[of_tokens] = add_prices(array, masks.words, facts.words.of_token)
+            priced[of_tokens] = priced[of_tokens] + masks.words[facts.words.of_token]
         if masks.others:
             opening, closing = ends(scores.starts, n_tokens)
         for rule in masks.others:

@@ -269,18 +269,19 @@ class CompiledSegments:
         repeats = [*self._repeats(columns, tokens, longest, token_index)]
         if not others and not repeats:
             begin, length, rows = wholes
-            starts, lengths, bounds = kernels.number_spans(begin, length, n_tokens)
+            spans, bounds = _distinct(begin, length, n_tokens)
             none = TokenFeatures(rows[:0], None, np.zeros_like(bounds))
-            return KnownSpans(SpanList(starts, lengths), TokenFeatures(rows, None, bounds), none)
+            return KnownSpans(spans, TokenFeatures(rows, None, bounds), none)
         parts = [(*wholes, np.ones(len(wholes[0]), dtype=np.float32)), *others, *repeats]
         n_own = sum(len(begin) for begin, *_ in parts[: 1 + len(others)])
         begin, length, rows, values = (np.concatenate(arrays) for arrays in zip(*parts))
         order = np.argsort(begin * (longest + 1) + length, kind="stable")
         begin, length, rows, values = (array[order] for array in (begin, length, rows, values))
-        starts, lengths, bounds = kernels.number_spans(begin, length, n_tokens)
-        span, is_own = np.repeat(np.arange(len(lengths)), np.diff(bounds)), order < n_own
-        of_own, of_repeats = (_by_span(span[s], rows[s], values[s], len(lengths)) for s in (is_own, ~is_own))
-        return KnownSpans(SpanList(starts, lengths), of_own, of_repeats)
+        spans, bounds = _distinct(begin, length, n_tokens)
+        n_spans = len(spans.lengths)
+        span, is_own = np.repeat(np.arange(n_spans), np.diff(bounds)), order < n_own
+        of_own, of_repeats = (_by_span(span[s], rows[s], values[s], n_spans) for s in (is_own, ~is_own))
+        return KnownSpans(spans, of_own, of_repeats)
 
     def _known(
         self, docs: list[Doc], columns: TokenColumns, tokens: kernels.SpanTokens, longest: int, index: FeatureIndex
@@ -290,7 +291,7 @@ class CompiledSegments:
             return
         n_tokens, at_once = len(tokens.closing), max(1, _SPANS_AT_ONCE // longest)
         for first in range(0, n_tokens, at_once):
-            begin, length = kernels.all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
+            begin, length = all_spans(tokens.closing, first, min(first + at_once, n_tokens), longest)
             spans = self.listed(docs, columns, tokens, begin, length)
             if not self._reads_wholes:
                 hashes = self.hash(spans)
@@ -335,6 +336,26 @@ def _repeated_items(token, row, value, opening, closing, longest: int) -> _Found
     chosen, end = np.repeat(np.arange(len(pair)), behind - first), ranges(first, behind)
     pair, begin = pair[chosen], begin[chosen]
     return begin, (end - begin).astype(np.int32), row[1:][pair], -value[1:][pair]
+
+
+def all_spans(
+    closing: NDArray[np.int64], first: int, last: int, longest: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Every span of at most `longest` tokens whose first token is `first` to `last` - 1, sorted by first token, then by length.
+
+    closing (int64[T]): Where the sequence of each token ends.
+    RETURNS (int64[N], int32[N]): First tokens and lengths.
+    """
+    begin = np.arange(first, last)
+    counts = np.minimum(longest, closing[first:last] - begin)
+    return np.repeat(begin, counts), ranges(np.ones_like(counts), counts + 1).astype(np.int32)
+
+
+def _distinct(begin: NDArray[np.int64], length: NDArray[np.int32], n_tokens: int) -> tuple[SpanList, NDArray[np.int64]]:
+    """The distinct spans of a sorted list with repeats, and the bounds of each span's entries in the list (int64[N + 1])."""
+    [first] = np.nonzero((np.diff(begin, prepend=-1) != 0) | (np.diff(length, prepend=0) != 0))
+    starts = np.searchsorted(begin[first], np.arange(n_tokens + 1))
+    return SpanList(starts, length[first]), np.append(first, len(begin))
 
 
 def _by_span(spans: NDArray, rows: NDArray, values: NDArray[np.float32], n_spans: int) -> TokenFeatures:

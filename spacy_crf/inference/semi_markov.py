@@ -77,7 +77,10 @@ class SegmentWork(Work[SegmentScores]):
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
         """Number of the listed span that begins at each token and has each length, -1 for none: int32[T, K]."""
-        return kernels.number_spans(*self.scores.listed, len(self.scores.lengths))
+        listed = self.scores.listed
+        span_of = np.full((self.n_tokens, len(self.scores.lengths)), -1, dtype=np.int32)
+        span_of[begins_of(listed), listed.lengths - 1] = np.arange(len(listed.lengths))
+        return span_of
 
     def rows(self, scores: SegmentScores) -> Rows:
         """Scores or derivatives as the kernels take them."""
@@ -307,8 +310,13 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
         float(first_shift[0] + last_shift[0]),
         (allowed[1:] <= allowed[:-1]).all(axis=0),
         float(max(spread.max(initial=0.0), first_spread[0], last_spread[0])),
-        kernels.largest(lengths.ravel()),
+        _largest(lengths),
     )
+
+
+def _largest(scores: Floats) -> float:
+    """The largest absolute value of the scores that are not -inf."""
+    return float(np.abs(scores[scores > -np.inf]).max(initial=0.0))
 
 
 _shared = LatestResults()
@@ -321,7 +329,7 @@ def _linear_forward(work: SegmentWork) -> Optional[tuple]:
     log_potentials, exponentials = work.log_potentials, work.exponentials
     if work.masked or exponentials.spread > SPREAD:
         return None
-    if exponentials.extra + kernels.largest(log_potentials.spans.ravel()) > kernels.EXTRA:
+    if exponentials.extra + _largest(log_potentials.spans) > kernels.EXTRA:
         return None
     of_tokens = log_potentials.opening, log_potentials.closing
     of_segments = exponentials.lengths, np.exp(log_potentials.spans)

@@ -25,8 +25,8 @@ PREDICTION = {
     + _named(
         checks="well_listed",
         hashing="hash_ngrams",
-        segment_features="list_known number_spans",
-        semi_markov="no_mask number_spans running_sums viterbi",
+        segment_features="list_known",
+        semi_markov="no_mask running_sums viterbi",
         sparse_rows="add_scores",
     ),
     "hidden_chain": _ANY_PREDICTION + _named(linear_chain="forward scale"),
@@ -41,9 +41,8 @@ TRAINING = {
     + _TOKEN_TRAINING
     + _named(
         checks="well_listed",
-        segment_features="hash_spans hash_whole list_known number_spans",
-        semi_markov="cover expectations forward largest no_mask number_spans only_path path_expectations path_score running_sums"
-        " viterbi",
+        segment_features="hash_spans hash_whole list_known",
+        semi_markov="cover expectations forward no_mask only_path path_expectations path_score running_sums viterbi",
         sparse_rows="add_scores",
     ),
     "hidden_chain": _ANY_TRAINING + _named(linear_chain="expectations forward scale transition_expectations"),

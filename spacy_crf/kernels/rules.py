@@ -1,4 +1,4 @@
-"""Rules for many documents at once: scores by automata, and prices of tokens."""
+"""Scores of many documents by automata."""
 
 import numpy as np
 
@@ -28,18 +28,3 @@ def run_automata(events, doc_starts, following, scores, last, offsets, totals):
             if state >= 0:
                 total += last[offsets[n] + state]
             totals[d, n] = total
-
-
-@kernel
-def add_prices(emissions, prices, kinds):
-    """Emissions plus the price of each state for the kind of the token.
-
-    emissions (float64[n, S]), prices (float64[K, S]), kinds (int32[n])
-    RETURNS (float64[n, S]): emissions[t] + prices[kinds[t]].
-    """
-    priced = np.empty_like(emissions)
-    for t in range(emissions.shape[0]):
-        before, price, after = emissions[t], prices[kinds[t]], priced[t]
-        for j in range(len(after)):
-            after[j] = before[j] + price[j]
-    return priced

@@ -15,31 +15,11 @@ LENGTH, WHOLE, FIRST, LAST = 0, 1, 2, 3
 
 
 @kernel
-def all_spans(closing, first, last, longest):
-    """Every span of at most `longest` tokens whose first token is `first` to `last` - 1, sorted by first token, then by length.
-
-    closing (int64[T]): Where the sequence of each token ends.
-    RETURNS (begin int64[N], length int32[N])
-    """
-    total = 0
-    for t in range(first, last):
-        total += min(longest, closing[t] - t)
-    begin, length = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int32)
-    n = 0
-    for t in range(first, last):
-        for k in range(min(longest, closing[t] - t)):
-            begin[n] = t
-            length[n] = k + 1
-            n += 1
-    return begin, length
-
-
-@kernel
 def hash_whole(column, begin, length):
     """Hash of all values of a span, word by word.
 
     column (uint64[T]): One value per token.
-    begin (int64[N]), length (int32[N]): The spans; in the order of `all_spans`, each takes one step.
+    begin (int64[N]), length (int32[N]): The spans; if they are sorted by first token, then by length, each takes one step.
     RETURNS (uint64[N])
     """
     hashes = np.empty(len(begin), dtype=np.uint64)
@@ -153,33 +133,11 @@ def list_known(tokens, longest, seeds, columns, table):
 
 
 @kernel
-def number_spans(begin, length, n_tokens):
-    """Number the distinct spans of a list with repeats (begin int64[M], length int32[M]) that is sorted in span order.
-
-    RETURNS (starts int64[T + 1], lengths int32[N], bounds int64[N + 1]): The distinct spans by token, as in `SpanList`, and the
-        bounds of each span's entries in the list.
-    """
-    starts, lengths = np.zeros(n_tokens + 1, dtype=np.int64), np.empty(len(begin), dtype=np.int32)
-    bounds = np.empty(len(begin) + 1, dtype=np.int64)
-    n_spans = 0
-    for m in range(len(begin)):
-        if m == 0 or begin[m] != begin[m - 1] or length[m] != length[m - 1]:
-            lengths[n_spans] = length[m]
-            bounds[n_spans] = m
-            starts[begin[m] + 1] += 1
-            n_spans += 1
-    bounds[n_spans] = len(begin)
-    for t in range(n_tokens):
-        starts[t + 1] += starts[t]
-    return starts, lengths[:n_spans].copy(), bounds[: n_spans + 1].copy()
-
-
-@kernel
 def list_repeats(keys, closing, longest):
     """Repeated features in spans: an entry for each token of a span whose feature an earlier token of the span has too.
 
     keys (int32[T]): Row of the feature of each token, -1 for none.
-    closing (int64[T]), longest (int): As in `all_spans`.
+    closing (int64[T]): Where the sequence of each token ends. longest (int): Tokens of the longest span.
     RETURNS (begin int64[M], length int32[M], rows int32[M])
     """
     size = 0

@@ -67,16 +67,6 @@ class SegmentForwardRows(NamedTuple):
 
 
 @kernel
-def number_spans(span_starts, span_lengths, longest):
-    """`span_of` (int32[n, K]) for the spans of a `SpanList`."""
-    span_of = np.full((len(span_starts) - 1, longest), -1, dtype=np.int32)
-    for t in range(len(span_of)):
-        for n in range(span_starts[t], span_starts[t + 1]):
-            span_of[t, span_lengths[n] - 1] = n
-    return span_of
-
-
-@kernel
 def running_sums(scores, opening, closing):
     """Move the scores of tokens to the ends of segments: the closing score adds a running sum, the opening score subtracts it.
 
@@ -129,16 +119,6 @@ def no_mask(starts, reach):
     """`reach` (int32[n, S]) for chunks without a clamp."""
     for b in range(starts.shape[0] - 1):
         reach[starts[b] : starts[b + 1]] = starts[b]
-
-
-@kernel
-def largest(scores):
-    """The largest absolute value of the scores (float64[N]) that are not -inf."""
-    found = 0.0
-    for score in scores:
-        size = abs(score) if score > -np.inf else 0.0
-        found = size if size > found else found
-    return found
 
 
 # ---------------------------------------------------------------------------------------------- scaled linear domain

@@ -94,17 +94,6 @@ def arrive(ties, messages, are_logarithms, some, tokens, label_of, emissions, ou
             out[t, j] = emissions[t, j] + told[v, label_of[j]]
 
 
-@kernel
-def by_label(of_states, label_of, sums):
-    """Adds numbers of states (float64[N, S]) to those of their labels (float64[N, L]).
-
-    label_of (int64[S])
-    """
-    for n in range(len(of_states)):
-        for j in range(len(label_of)):
-            sums[n, label_of[j]] += of_states[n, j]
-
-
 @helper(fastmath=LINEAR)
 def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, room):
     """Sends what one place says to another one, given what it believes.

@@ -148,9 +148,7 @@ class Problem(NamedTuple):
 
     def by_label(self, of_states: Floats, width: int = 0) -> Floats:
         """Sums of numbers of states (float64[N, S]): float64[N, L], with columns of 0 up to a width."""
-        sums = np.zeros((len(of_states), max(self.n_labels, width)))
-        kernels.by_label(of_states, self.label_of, sums)
-        return sums
+        return of_states @ (self.label_of[:, np.newaxis] == np.arange(max(self.n_labels, width))).astype(np.float64)
 
     def by_component(self, of_sequences: Floats) -> Floats:
         """Sums of numbers of sequences: float64[C]."""
