@@ -1,7 +1,7 @@
 """Best-first search (A*) for the best labelling that a set of automata accepts, without building their product.
 
-What a prefix can still reach is bounded by the best suffix that ignores the automata; since these never reward, the first
-complete labelling that is taken from the queue is the best. Where the rules are broken by little, few prefixes are looked at.
+The bound of a prefix adds the best suffix that ignores the automata. Since automata never reward, the first complete labelling
+taken from the queue is the best one. If the best labelling breaks few rules, the search expands few prefixes.
 """
 
 from heapq import heappop, heappush

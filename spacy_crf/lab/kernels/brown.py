@@ -1,13 +1,13 @@
-"""Brown clustering: which two classes of words to merge, so that neighbours still say most about each other.
+"""Brown clustering: merge the two classes of words whose merge loses the least mutual information of neighbouring words.
 
 With the counts n_ij of class i followed by class j, and their sums l_i over j and r_j over i, the mutual information of
 neighbours, times the number of pairs N, is
 
     sum_ij f(n_ij) - sum_i f(l_i) - sum_j f(r_j) + f(N),   f(n) = n log n
 
-(Brown et al. 1992, "Class-Based n-gram Models of Natural Language", section 3). What merging two classes loses of it is a sum
-over the classes beside them, in which only those count that both have beside them: f(x) + f(y) - f(x + y) is 0 where x or y is.
-So the table of losses is kept up to date with little work when a class gets words that are rare, as most are.
+(Brown et al. 1992, "Class-Based n-gram Models of Natural Language", section 3). The loss of a merge is a sum over the neighbours
+that both classes share, since f(x) + f(y) - f(x + y) is 0 if x or y is 0. So it takes little work to update the table of losses
+when a class gets a rare word, as most words are.
 """
 
 import math
@@ -32,21 +32,21 @@ class Bigrams(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Classes of words in M slots, some of them free; and which words are in them."""
+    """Classes of words in M slots, some of them free, and the words of each class."""
 
     after: NDArray[np.int32]  # [M, M] after[k, i]: how often class k follows class i
     before: NDArray[np.int32]  # [M, M] before[k, i]: how often class k precedes class i
     first: NDArray[np.int64]  # [M] pairs that begin with the class
-    second: NDArray[np.int64]  # [M] pairs that end with it
+    second: NDArray[np.int64]  # [M] pairs that end with the class
     losses: Floats  # [M, M] losses[i, j], j < i: of merging the two, times the number of pairs; inf for free slots
     is_used: NDArray[np.bool_]  # [M]
     parent: NDArray[np.int32]  # [V] a word of the same class, itself for one of them
-    slot: NDArray[np.int32]  # [V] where the class of such a word is
+    slot: NDArray[np.int32]  # [V] slot of the class, for words that are their own parent
 
 
 @helper
 def _f(n, logs):
-    """n log n; logs (float64[N]) has it for small numbers."""
+    """n log n; logs (float64[N]) contains the values for small n."""
     return logs[n] if n < len(logs) else n * math.log(n)
 
 
@@ -79,7 +79,7 @@ def _slot_of(word, window):
 
 @helper
 def _add_counts(word, new, bigrams, window):
-    """Counts of a word in a slot of its own, beside words that are in classes already."""
+    """Add the counts of a new word in a slot of its own, beside the words that have classes already."""
     for n in range(bigrams.next_starts[word], bigrams.next_starts[word + 1]):
         other, count = bigrams.next_words[n], bigrams.next_counts[n]
         if other <= word:
@@ -121,7 +121,7 @@ def _change_sums(new, old, sums, window, logs):
 
 @helper
 def _place(word, new, bigrams, window, logs):
-    """Makes a class of one word."""
+    """Make a class of one word in a free slot, and compute its losses."""
     old_first, old_second = window.first.copy(), window.second.copy()
     _add_counts(word, new, bigrams, window)
     window.slot[word] = new
@@ -142,7 +142,7 @@ def _place(word, new, bigrams, window, logs):
 
 @helper
 def _cheapest(window):
-    """The two classes whose merging loses least; of equals the first."""
+    """The slots of the two classes whose merge loses least, the first of equals."""
     best, one, other = np.inf, -1, -1
     for i in range(len(window.losses)):
         if window.is_used[i]:
@@ -186,7 +186,7 @@ def _merge_items(a, b, beside, window, logs):
 
 @helper
 def _merge(a, b, window, logs):
-    """Puts what is in slot b into slot a."""
+    """Merge the class in slot b into the class in slot a."""
     for j in range(len(window.first)):
         if window.is_used[j] and j != a and j != b:
             window.losses[max(a, j), min(a, j)] -= _own(a, j, window, logs)
@@ -207,8 +207,8 @@ def _merge(a, b, window, logs):
 
 @kernel(seconds=20)
 def place_words(begin, end, bigrams, window, logs):
-    """Puts the words from ``begin`` to ``end`` into classes, one after the other: each gets the free slot, and then the two
-    classes whose merge loses least are merged, which frees a slot again."""
+    """Put the words from ``begin`` to ``end`` into classes, one after the other: each word gets the free slot, then the merge
+    that loses least frees a slot again."""
     word_in = np.full(len(window.first), -1, dtype=np.int32)  # one of each class, of which others know the class
     for word in range(begin):
         if window.parent[word] == word:
@@ -228,7 +228,7 @@ def place_words(begin, end, bigrams, window, logs):
 
 @kernel(seconds=20)
 def join_classes(window, logs):
-    """Merges classes until one is left.
+    """Merge classes until one is left.
 
     RETURNS (int32[C - 1, 2]): The two slots of each merge; the merged class is in the first one.
     """

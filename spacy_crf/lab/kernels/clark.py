@@ -1,5 +1,5 @@
-"""Exchange clustering: each word moves to the class in which neighbours of words say most about each other, and its letters are
-most probable (Clark 2003).
+"""Exchange clustering: each word moves to the class that makes the pairs of neighbouring words and the letters of the word most
+probable (Clark 2003).
 
 With the counts N(g, h) of a word of class g before one of class h, and their sums L(g) over h and R(h) over g, a model of pairs
 of classes has, but for a constant, the log-likelihood
@@ -20,7 +20,7 @@ from .brown import Bigrams, _f
 
 
 class Classes(NamedTuple):
-    """The class of each word, and how often classes follow each other."""
+    """The class of each word, and the number of times that classes follow each other."""
 
     of_word: NDArray[np.int32]  # [V]
     pairs: NDArray[np.int64]  # [C, C] pairs[g, h]: how often a word of class h follows one of class g
@@ -29,7 +29,7 @@ class Classes(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """The letters of words, and how probable pairs of letters are in each class."""
+    """The letters of words, and the probabilities of pairs of letters in each class."""
 
     starts: NDArray[np.int64]  # [V + 1]
     pairs: NDArray[np.int32]  # [N] numbers of the pairs of letters of each word, one after the other
@@ -38,10 +38,10 @@ class Letters(NamedTuple):
 
 @kernel
 def exchange_words(bigrams: Bigrams, classes: Classes, letters: Letters, weight: float, logs: Floats) -> int:
-    """Take each word once, the most frequent first, and put it where the log-likelihood is largest: of equal classes where it is.
+    """Move each word once, the most frequent first, to the class with the largest log-likelihood; of equal classes to its own.
 
-    weight (float): Of the letters of a word, beside its neighbours. logs (float64[N]): n log n of small numbers.
-    RETURNS (int): How many words moved.
+    weight (float): Weight of the letters of a word; its neighbours have 1. logs (float64[N]): n log n of small numbers.
+    RETURNS (int): Number of words that moved.
     """
     of_word, pairs, first, second = classes
     n_classes, n_moved = len(first), 0

@@ -1,4 +1,4 @@
-"""A way through a corpus that trains in the dual, see ``lab/dual.py``."""
+"""Passes over a corpus that train in the dual, see ``lab/dual.py``."""
 
 import math
 from typing import NamedTuple, Optional
@@ -47,8 +47,8 @@ class Ascent(NamedTuple):
     """The state of each sequence in the dual, and the settings of a pass. Only exponentiated gradients use the last three
     fields."""
 
-    order: NDArray  # [n] of the sequences
-    learns: bool  # or are only the losses wanted?
+    order: NDArray  # [n] order of the sequences
+    learns: bool  # whether to learn, or only to compute the losses
     costs: Floats  # [S, S]
     weights: Floats  # [M]
     l2: Floats  # [M] of each weight

@@ -1,8 +1,8 @@
 """Labellings that automata accept, in a lattice (`kernels.lattice`): an upper bound by dual decomposition, and a search
-among the labellings that it does not rule out.
+among the labellings that the bound does not rule out.
 
 Each automaton reads the steps of its own copy of the labelling, and prices on what it reads pay for where the copies
-differ. With prices u, for every labelling y that all automata accept,
+differ. With prices u, every labelling y that all automata accept has
 
     score(y) + sum_a score_a(y)  <=  max_y [score(y) + sum_a u_a(y)]  +  sum_a max_z [score_a(z) - u_a(z)]
 
@@ -36,9 +36,9 @@ class KindAutomata(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What may happen to automata, and when: each time with a kind other than 0 is a row, and each such kind a slot."""
+    """The events of automata: each time at which an automaton may read a kind other than 0 is a row, each such kind a slot."""
 
-    rows: NDArray[np.int64]  # [A + 1] of each automaton
+    rows: NDArray[np.int64]  # [A + 1] first row of each automaton
     may_rest: NDArray[np.bool_]  # [R] whether kind 0 is possible too
     starts: NDArray[np.int64]  # [R + 1] the slots of a row
     kind: NDArray[np.int32]  # [Z]
@@ -56,9 +56,9 @@ class Slots(NamedTuple):
 def make_slots(steps, kinds, states, rests):
     """The slots of automata in a part of a lattice.
 
-    kinds (int32[A, N]): What each step is to each automaton.
+    kinds (int32[A, N]): The kind of each step for each automaton.
     states (int64[A + 1]): First state of each automaton.
-    rests (bool): Whether labellings may pass by a time without a step.
+    rests (bool): Whether a labelling may have no step at a time.
     """
     n_automata, n_steps = kinds.shape
     times = steps.time[-1] + 1
@@ -125,7 +125,7 @@ def first_prices(steps, kinds, slots, order, prices):
     steps. They are optimal if the worth of a choice at one time does not depend on the choices at other times. One automaton
     pays for each step.
 
-    kinds (int32[A, N]): What each step is to each automaton.
+    kinds (int32[A, N]): The kind of each step for each automaton.
     order (int64[A]): Automata, the first ones before the others.
     prices (float64[Z]): Receives them.
     """
@@ -215,13 +215,13 @@ def bound_automaton(following, scores, last, prices):
 
 
 class Climb(NamedTuple):
-    """Where an ascent stands."""
+    """State of an ascent."""
 
     values: Floats  # [4] the lowest bound, the score of the best labelling known, the rate, and steps without a gain
     prices: Floats  # [Z]
     best_prices: Floats  # [Z] of the lowest bound
     best_path: NDArray[np.int32]  # [V] the steps of the best labelling known
-    length: NDArray[np.int64]  # [1] how many there are
+    length: NDArray[np.int64]  # [1] number of these steps
 
 
 @helper
@@ -319,17 +319,17 @@ def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
 class PrefixTable(NamedTuple):
     """The prefixes that the search keeps, M at most."""
 
-    score: Floats  # [M] with what automata said
-    worth: Floats  # [M] with a bound of what may follow
+    score: Floats  # [M] score, including the scores of the automata
+    worth: Floats  # [M] score plus a bound on what may follow
     parent: NDArray[np.int32]  # [M]
     step: NDArray[np.int32]  # [M]
     place: NDArray[np.int32]  # [M]
-    beside: NDArray[np.int32]  # [M] another one at the same place, -1 for none
+    beside: NDArray[np.int32]  # [M] another prefix at the same place, -1 for none
     states: NDArray[np.int32]  # [M, A]
-    latest: NDArray[np.int32]  # [V] one at each place
-    free: NDArray[np.int32]  # [M] those that can be used
-    known: NDArray[np.int32]  # [2^m] those at places that come, by their hash, -1 where there is room
-    counts: NDArray[np.int64]  # how many can be used, how many hashes are taken, and the last place that has any
+    latest: NDArray[np.int32]  # [V] a prefix at each place, -1 for none
+    free: NDArray[np.int32]  # [M] unused entries
+    known: NDArray[np.int32]  # [2^m] prefixes at later places, by their hash, -1 where there is room
+    counts: NDArray[np.int64]  # number of unused entries, number of hashes in use, and the last place that has a prefix
 
 
 @helper
@@ -346,7 +346,7 @@ def _make_prefixes(most, n_automata, n_places):
 
 @helper
 def _slot_of(prefixes, place, states):
-    """Where the hash of a prefix is, or would be."""
+    """The slot of a prefix in the hash table, or the free slot for it."""
     mask = len(prefixes.known) - 1
     code = np.int64(place)
     for state in states:
@@ -366,7 +366,7 @@ def _slot_of(prefixes, place, states):
 
 @helper
 def _hash_again(prefixes, place):
-    """Forgets the hashes of prefixes that end at this place or before."""
+    """Drop the prefixes that end at this place or before it from the hash table."""
     prefixes.known[:] = -1
     prefixes.counts[1] = 0
     for later in range(place + 1, prefixes.counts[2] + 1):
@@ -379,7 +379,7 @@ def _hash_again(prefixes, place):
 
 @helper
 def _put(prefixes, place, states, score, worth, parent, step):
-    """Keeps a prefix, if it is the best of its kind. RETURNS (bool): False if there is no room."""
+    """Keep a prefix if it is the best one of its place and states. RETURNS (bool): False if there is no room."""
     slot = _slot_of(prefixes, place, states)
     m = prefixes.known[slot]
     if m < 0:
@@ -400,7 +400,7 @@ def _put(prefixes, place, states, score, worth, parent, step):
 
 @helper
 def _choose(prefixes, place, width):
-    """Keeps the best prefixes at a place. RETURNS (float): The worth of the best prefix that is dropped."""
+    """Keep only the best prefixes at a place. RETURNS (float): The worth of the best prefix that is dropped."""
     count, m = 0, prefixes.latest[place]
     while m >= 0:
         count, m = count + 1, prefixes.beside[m]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...kernels import helper, kernel
 from ...types import Floats
 
-_LEAST = 1e-100  # what is left of the largest sum of the token before; with less numbers are not trusted
+_LEAST = 1e-100  # least ratio of the largest sums of two neighbouring tokens; smaller sums are not trusted
 
 
 class Factors(NamedTuple):
@@ -37,7 +37,7 @@ class Frontier(NamedTuple):
 
     n_open: NDArray[np.int64]  # [T] tokens whose labels are known at a token, the one opened last in the last place
     closes: NDArray[np.bool_]  # [T, W] which of these places are open no longer behind the token
-    opens: NDArray[np.bool_]  # [T] whether the token's own label is to be known behind it
+    opens: NDArray[np.bool_]  # [T] whether the token's own label belongs to the frontier behind it
     ties: NDArray[np.int64]  # [T + 1] the ties that end at token t are ties[t]:ties[t + 1]
     place: NDArray[np.int64]  # [E] of the other end
     kind: NDArray[np.int64]  # [E]
@@ -53,7 +53,7 @@ def _label(a, place, n_open, n_labels):
 
 @helper
 def _continued(frontier, t, n_labels, into):
-    """Sets into (int64[A]) to the frontiers behind a token, without its own label."""
+    """Set into (int64[A]) to the frontiers behind a token, without its own label."""
     n_open = frontier.n_open[t]
     for a in range(n_labels**n_open):
         left = 0
@@ -82,7 +82,7 @@ def _weigh(factors, frontier, t, scale, out):
 
 @helper
 def _behind(factors, frontier, t, sums, into, before):
-    """Sets before (float64[A', S]) to the sums behind a token."""
+    """Set before (float64[A', S]) to the sums behind a token."""
     label_of, n_labels, opens = factors.label_of, factors.tables.shape[1], frontier.opens[t]
     _continued(frontier, t, n_labels, into)
     before[:] = 0.0
@@ -95,7 +95,7 @@ def _behind(factors, frontier, t, sums, into, before):
 def sum_up(factors, frontier, weight, d_own, d_steps, d_tables):
     """Compute the log partition of the factors, and add its derivative times a weight, unless d_own has no rows.
 
-    RETURNS (float): NaN where numbers are not to be trusted.
+    RETURNS (float): The log partition; NaN if numbers are too small to be trusted.
     """
     own, steps, tables, label_of = factors
     starts, (n_tokens, size), n_labels = frontier.starts, own.shape, tables.shape[1]

@@ -1,20 +1,20 @@
-"""Walks through the labellings of tied chains: one sequence after the other is drawn, given the present labels of all others.
+"""Gibbs sampling of tied chains: walks draw one sequence after the other, given the present labels of all others.
 
-A sequence is drawn as a whole (a block): filtered forwards, then drawn backwards. What its ties to others say of a token is added
-to its emissions:
+A walk draws a sequence as a whole (a block): a filter runs forwards, then the states are drawn backwards. Scores of ties to other
+sequences are added to the emissions:
 
     rows[t, j] = power · (emissions[t, j] + told[t, j]) + logsum_i(rows[t-1, i] + power · transitions[i, j])
 
-A tie inside of a sequence is known at its first token only, when the last one has been drawn. So labellings come up too often or
-too rarely by a factor, and draws are taken with a probability (Metropolis & al. 1953; Hastings 1970):
+The filter cannot know a tie inside a sequence: only the draw of its first token knows the label of its last one. So labellings
+come up too often or too rarely by a factor, and a draw is accepted with a probability (Metropolis et al. 1953; Hastings 1970):
 
     shift(y) = sum_t logsum_i(next[t, i] + power · inside[t, i]) - logsum_i(next[t, i])
     next[t, i] = rows[t, i] + power · transitions[i, y[t+1]]
     taken with probability min(1, exp(shift(draw) - shift(what was there)))
 
-Where sequences are told nothing by others, the ties to these come in there too.
+If draws ignore the ties to other sequences, the probability includes these ties too.
 
-Shapes: T tokens, S states, L labels, E ties; a tie is there twice, once for each of its ends.
+Shapes: T tokens, S states, L labels, E ties; a tie is listed twice, once for each of its ends.
 """
 
 import math
@@ -29,7 +29,7 @@ from ...kernels.log_space import exponentials_of, sum_steps
 from ...kernels.numerics import best_before, best_end, draw, log_sum
 from ...types import Floats
 
-_MORE = 1e-9  # by which a labelling has to be better than another one
+_MORE = 1e-9  # least gain for which a labelling replaces another one
 
 
 class Neighbours(NamedTuple):
@@ -38,7 +38,7 @@ class Neighbours(NamedTuple):
     bounds: NDArray[np.int64]  # [T + 1]
     ends: NDArray[np.int64]  # [2 E]
     kinds: NDArray[np.int64]  # [2 E]
-    tables: Floats  # [2 K, L, L] what label i of the other end adds to label j of this one
+    tables: Floats  # [2 K, L, L] score of label i at the other end with label j at this end
     label_of: NDArray[np.int64]  # [S]
 
 
@@ -74,7 +74,7 @@ def _tell(neighbours, states, t, begin, end, inside, row):
 
 @helper
 def _follow(chains, neighbours, rows, b, uniforms, terms, states):
-    """Goes through a sequence backwards, whose states (int32[T]) are drawn where there are random numbers, and given otherwise.
+    """Follow a sequence backwards. With random numbers the states (int32[T]) are drawn, without any they are given.
 
     RETURNS (float): The shift of this labelling.
     """
@@ -119,7 +119,7 @@ def _of_ties(neighbours, states, others, begin, end, inside):
 
 @kernel
 def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
-    """Draws all sequences again and again.
+    """Draw all sequences, once in each of N rounds.
 
     chains (ChainArrays), neighbours (Neighbours)
     powers (float64[N]): Exponent of the probabilities in each round.
@@ -128,7 +128,7 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
     uniforms (float64[N, T + B]): Random numbers of the tokens and of the sequences.
     states (int32[T]): A possible labelling, which is updated.
     drawn (int32[N, T]): Receives the labellings.
-    RETURNS (int): How many draws were taken.
+    RETURNS (int): Number of accepted draws.
     """
     transitions, starts, (n_tokens, size) = chains.transitions, chains.starts, chains.emissions.shape
     step = 1 if transitions.shape[0] > 1 else 0
@@ -166,8 +166,8 @@ def walk(chains, neighbours, powers, is_told, uniforms, states, drawn):
 
 @helper
 def best_path(chains, rows, begin, end, states):
-    """Sets the states of a sequence to the best ones, by the scores of its tokens without transitions in rows, which become
-    those of the best prefixes."""
+    """Set the states of a sequence to its best labelling. `rows` has the scores of its tokens without transitions, and receives
+    the scores of the best prefixes."""
     transitions, free = chains.transitions, np.zeros(rows.shape[1])
     step = 1 if transitions.shape[0] > 1 else 0
     for t in range(begin + 1, end):

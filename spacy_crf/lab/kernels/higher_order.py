@@ -1,14 +1,14 @@
 """Chains of higher order: lattices of the labellings that are left, level by level.
 
-At level m a node is what the last m states are, and an arc one state more: the arcs that are kept are the nodes of level m + 1.
-So all arcs into a node come from a range of nodes, and a sum over them is one over a row.
+At level m, a node stands for the last m states and an arc adds one state: the kept arcs are the nodes of level m + 1. So the
+sources of all arcs into a node are a range of nodes, and a sum over these arcs is a sum over a row.
 
     level 1            level 2
     a1 ––– b1          a1b1 ––– b1c2
        ╲              (a1b2 ––– b2c2: pruned)
     a2 ––– b2 ––– c2   a2b2 ––– b2c2
 
-What arcs score stands in one table: all transitions, row by row, then 0 for n-grams without a weight, then those with one.
+One table has the scores of all arcs: the transitions, row by row, then 0 for n-grams without a weight, then the other n-grams.
 """
 
 import math
@@ -38,17 +38,17 @@ class Level(NamedTuple):
     ``arcs[v]:arcs[v + 1]``, the first one from node ``source[v]``, each from the next node."""
 
     starts: NDArray[np.int64]  # [T + 1] the nodes of each token
-    symbol: NDArray[np.int64]  # [N] the state that a node ends with
-    code: NDArray[np.int64]  # [N] the tags that it ends with, as a key
-    scores: Floats  # [N] of its token, and of what the last tags use
+    symbol: NDArray[np.int64]  # [N] the last state of each node
+    code: NDArray[np.int64]  # [N] its last tags, as a key
+    scores: Floats  # [N] score of the state at its token, plus the scores at the places of `trail`
     source: NDArray[np.int64]  # [N]
     arcs: NDArray[np.int64]  # [N + 1]
-    used: NDArray[np.int64]  # [A] place of its score in the table
-    trail: NDArray[np.int64]  # [N, order] places of the scores that the last tags use, -1 for none
+    used: NDArray[np.int64]  # [A] place of the score of each arc in the table
+    trail: NDArray[np.int64]  # [N, order] places of the scores of the last tags, -1 for none
 
 
 class LatticeForwardSums(NamedTuple):
-    """What the pass forward leaves."""
+    """Results of the forward pass."""
 
     alpha: Floats  # [N] log sum of all prefixes that end here
     linear: Floats  # [N] the same as a share of the largest of the token
@@ -73,7 +73,7 @@ def place_of(grams, key):
 
 @helper
 def _use(grams, states, begin, t, m, stride):
-    """Where in the table the score is that the last m + 1 states of a path use at token t; -1 if there is none.
+    """Place in the table of the score of the last m + 1 states of a path at token t; -1 for none.
 
     begin (int): First token of the sequence.
     """
@@ -93,7 +93,7 @@ def score_paths(states, potentials, starts, grams, order, depth, totals):
     """Scores of one path per sequence.
 
     states (int32[T]): The paths; -1 stands for none.
-    potentials (tuple): Emissions (float64[T, S]), first, last (float64[S]), the table, and how far tokens are apart in it.
+    potentials (tuple): Emissions (float64[T, S]), first, last (float64[S]), the table, and the distance of two tokens in it.
     order (int): The order. depth (int64[B]): The highest order that counts in each sequence.
     totals (float64[B]): Receives the scores.
     """
@@ -116,7 +116,7 @@ def score_paths(states, potentials, starts, grams, order, depth, totals):
 
 @kernel
 def add_paths(states, factors, starts, grams, order, stride, depth, out):
-    """Adds what `score_paths` uses, times a factor of each sequence (float64[B]).
+    """Add the number of uses of each score in `score_paths`, times a factor of each sequence (float64[B]).
 
     out (tuple): Derivatives with respect to emissions, first, last, transitions (float64[n · S · S]) and n-grams.
     """
@@ -141,7 +141,7 @@ def add_paths(states, factors, starts, grams, order, stride, depth, out):
 
 @helper(inline="always")
 def _add_use(use, derivative, d_transitions, d_grams):
-    """Adds a derivative with respect to a place in the table."""
+    """Add a derivative with respect to a place in the table."""
     n_transitions = d_transitions.shape[0]
     if use < n_transitions:
         d_transitions[use] += derivative
@@ -154,9 +154,9 @@ def _add_use(use, derivative, d_transitions, d_grams):
 
 @kernel
 def first_level(kept, emissions, first, last, starts, grams, order, stride):
-    """The lattice of single states (Level).
+    """Make the lattice of single states (Level).
 
-    kept (bool[T, S]): Which states of each token.
+    kept (bool[T, S]): States that become nodes.
     """
     digits, base = grams.digits, grams.base
     n_tokens, size = kept.shape
@@ -195,11 +195,11 @@ def first_level(kept, emissions, first, last, starts, grams, order, stride):
 
 @kernel
 def next_level(level, m, weights, chosen, stays, starts, grams):
-    """The lattice of level m + 1 (Level).
+    """Make the lattice of level m + 1 (Level).
 
-    level (Level): That of level m. weights (float64[A]): Scores of its arcs.
+    level (Level): The lattice of level m. weights (float64[A]): Scores of its arcs.
     chosen (bool[A]): The arcs that become nodes.
-    stays (bool[B]): Sequences whose lattice remains as it is.
+    stays (bool[B]): Sequences that keep the lattice of level m.
     """
     node_starts, symbol, code, scores, source, arcs, used, trail = level
     digits, base = grams.digits, grams.base
@@ -260,7 +260,7 @@ def next_level(level, m, weights, chosen, stays, starts, grams):
 
 @kernel
 def score_nodes(level, emissions, first, last, starts, table, scores):
-    """Scores of the nodes of a lattice that was made with others (float64[N])."""
+    """Write the scores (float64[N]) of the nodes of a lattice that was made with other scores."""
     node_starts, symbol, _, _, _, _, _, trail = level
     for b in range(starts.shape[0] - 1):
         for t in range(starts[b], starts[b + 1]):
@@ -277,10 +277,10 @@ def score_nodes(level, emissions, first, last, starts, table, scores):
 
 @kernel
 def reachable(level, possible, open_arcs, starts, found):
-    """Whether sequences have any way from their first to their last token.
+    """Find the sequences that have a path from the first to the last token.
 
-    possible (bool[N]): Nodes. open_arcs (bool[A]): Arcs.
-    found (bool[B]): Receives it.
+    possible (bool[N]), open_arcs (bool[A]): Nodes and arcs that a path may use.
+    found (bool[B]): Receives whether a sequence has a path.
     """
     node_starts, _, _, _, source, arcs, _, _ = level
     reached = np.zeros(possible.shape[0], dtype=np.bool_)
@@ -305,7 +305,7 @@ def reachable(level, possible, open_arcs, starts, found):
 def forward(level, scores, weights, exponentials, starts, prefixes, log_z):
     """Log partitions.
 
-    scores (float64[N]): Of the nodes, -inf where they are forbidden. weights (float64[A]): Of the arcs. exponentials: Their exp.
+    scores (float64[N]): Scores of nodes, -inf for forbidden ones. weights, exponentials (float64[A]): Scores of arcs; their exp.
     prefixes (LatticeForwardSums), log_z (float64[B]): Receive the sums.
     """
     node_starts, _, _, _, source, arcs, _, _ = level
@@ -357,9 +357,9 @@ def _arriving(source, first, end, weights, exponentials, prefixes, shift, v):
 
 @kernel
 def posterior(level, scores, weights, exponentials, starts, prefixes, log_z, factors, chances):
-    """How probable nodes and arcs are, times a factor of their sequence.
+    """Probabilities of nodes and arcs, times a factor of their sequence.
 
-    factors (float64[B]). chances (Chances): Receives them; it is 0.
+    factors (float64[B]): The factors. chances (Chances): Zeros; receives the probabilities.
     """
     node_starts, _, _, _, source, arcs, _, _ = level
     alpha, linear, sums = prefixes
@@ -390,7 +390,7 @@ def posterior(level, scores, weights, exponentials, starts, prefixes, log_z, fac
 
 @kernel
 def collect(level, chances, starts, out):
-    """Adds the derivatives with respect to all scores.
+    """Add the derivatives with respect to all scores.
 
     out (tuple): See `add_paths`.
     """
@@ -418,9 +418,9 @@ def collect(level, chances, starts, out):
 
 @kernel
 def viterbi(level, scores, weights, starts, path, totals):
-    """Best path of each sequence; the lowest last state wins a tie, then the one before it, and so on.
+    """Best path of each sequence; of equal paths, the one with the lowest last state, then the lowest state before it, and so on.
 
-    path (int32[T]): Receives the states, -1 where there is none. totals (float64[B]): Receives their score.
+    path (int32[T]): Receives the states, -1 where no path is allowed. totals (float64[B]): Receives the scores.
     """
     node_starts, symbol, _, _, source, arcs, _, _ = level
     delta, back = np.empty(symbol.shape[0]), np.empty(symbol.shape[0], dtype=np.int64)
@@ -443,10 +443,10 @@ def viterbi(level, scores, weights, starts, path, totals):
 
 @helper
 def follow_nodes(level, delta, back, begin, end, path):
-    """Sets the states of a sequence to its best path.
+    """Write the best path of a sequence.
 
     delta (float64[N]), back (int64[N]): Score of the best prefix that ends with each node, and the node before, -1 for none.
-    RETURNS (float): Its score.
+    RETURNS (float): The score of the path.
     """
     last, total = -1, -np.inf
     for v in range(level.starts[end - 1], level.starts[end]):
@@ -463,7 +463,7 @@ def n_best(level, scores, weights, n, paths, totals):
     """The n best paths of one sequence of at least one token, best first, ties as in `viterbi`.
 
     paths (int32[n, T]), totals (float64[n]): Receive the paths.
-    RETURNS (int): How many there are.
+    RETURNS (int): Number of paths.
     """
     node_starts, symbol, _, _, source, arcs, _, _ = level
     n_nodes, n_tokens = symbol.shape[0], node_starts.shape[0] - 1
@@ -505,7 +505,7 @@ def n_best(level, scores, weights, n, paths, totals):
 
 @kernel
 def sample(level, chances, starts, uniforms, drawn):
-    """Paths drawn by their probability, from the end.
+    """Draw paths from the posterior, backwards from the last token.
 
     chances (Chances): With factors of 1. uniforms (float64[n, T]). drawn (int32[n, T]): Receives the paths, -1 for none.
     """
@@ -591,8 +591,11 @@ def _entered(level, enters, t, open_spans):
 
 @kernel
 def span_probabilities(level, chances, ends, continues, label_of, begin, end, label, probabilities):
-    """ends (tuple): From `span_ends`. label_of (int64[S]): The label of each state, -1 for none.
-    begin, end, label (int64[n]): The spans. probabilities (float64[n]): Receives them."""
+    """Probability of each of n spans.
+
+    ends (tuple): From `span_ends`. label_of (int64[S]): The label of each state, -1 for none.
+    begin, end, label (int64[n]): The spans. probabilities (float64[n]): Receives the probabilities.
+    """
     enters, leaves = ends
     open_spans = np.zeros(enters.shape[0])
     for n in range(begin.shape[0]):
@@ -605,9 +608,9 @@ def span_probabilities(level, chances, ends, continues, label_of, begin, end, la
 
 @kernel
 def likely_spans(level, chances, ends, continues, label_of, starts, min_prob, begin, end, label, probabilities):
-    """All spans of at least some probability, see `span_probabilities`; as many as there is room for, by their last token.
+    """List all spans with at least a certain probability, by their last token, as far as there is room for them.
 
-    RETURNS (int): How many there are.
+    RETURNS (int): Number of spans, perhaps more than there is room for.
     """
     enters, leaves = ends
     open_spans = np.zeros(enters.shape[0])

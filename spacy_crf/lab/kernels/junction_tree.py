@@ -1,14 +1,15 @@
-"""Variables of a graph are eliminated one after the other, and derivatives, best states or draws come back in the opposite order.
+"""Eliminate the variables of a graph one after the other; derivatives, best states and draws follow in the opposite order
+(Koller & Friedman 2009, chapter 9).
 
 T tokens, which are the variables, S states, E edges, K tables, L labels.
 
-Order. Next is the variable whose neighbours lack the fewest edges (min-fill), of equals the one with the smallest table.
-Neighbours stand in lists that grow in one array; an eliminated variable is taken off the lists of its neighbours, who become
-neighbours of each other.
+Order. The next variable is the one whose neighbours lack the fewest edges (min-fill); of equals, the one with the smallest table.
+The lists of neighbours grow in one array. An eliminated variable leaves the lists of its neighbours, which become neighbours of
+each other.
 
-Tables. A token has the states that are possible. Tokens are numbered as they are eliminated. The table of a token has an axis for
-each of the neighbours that it has left, those that are eliminated later first, and a last one for itself. Tables and messages
-are flat, each behind that of the one before.
+Tables. Tokens are numbered in the order of elimination. The table of a token has an axis for each of its remaining neighbours,
+those that are eliminated later first, and a last axis for the possible states of the token. All tables lie in one flat array,
+one behind the other; so do all messages.
 
     table[n1, n2, ..., x] = own[x] + edges[ni, x] + messages[ni, ..., x]
     message[n1, n2, ...] = log sum_x exp(table[n1, n2, ..., x])
@@ -30,8 +31,10 @@ class Order(NamedTuple):
     """The order in which variables are eliminated."""
 
     variables: NDArray[np.int64]  # [N]
-    place: NDArray[np.int64]  # [N] of each variable in this order
-    starts: NDArray[np.int64]  # [N + 1] the neighbours that variable n has left are rest[starts[n]:starts[n + 1]]
+    place: NDArray[np.int64]  # [N] place of each variable in this order
+    starts: NDArray[
+        np.int64
+    ]  # [N + 1] the remaining neighbours of the variable at place n are rest[starts[n]:starts[n + 1]]
     rest: NDArray[np.int64]  # [R] variables, those that are eliminated later first
 
 
@@ -42,13 +45,16 @@ class Left(NamedTuple):
     begin: NDArray[np.int64]  # [N]
     count: NDArray[np.int64]  # [N]
     room: NDArray[np.int64]  # [N]
-    lacking: NDArray[np.int64]  # [N] pairs of its neighbours that are no neighbours
-    others: Floats  # [N] log of how many labellings its neighbours have
+    lacking: NDArray[np.int64]  # [N] number of pairs of its neighbours without an edge
+    others: Floats  # [N] log of the number of labellings of its neighbours
 
 
 @helper
 def _append(pool, end, left, v, other):
-    """RETURNS (int64[P], int): The array of all lists, enlarged if it was full, and the first free place in it."""
+    """Append a variable to the neighbours of v.
+
+    RETURNS (int64[P], int): The array of all lists, enlarged if it was full, and the first free place in it.
+    """
     begin, count, room = left.begin, left.count, left.room
     if count[v] == room[v]:
         more = 2 * room[v] + 2
@@ -67,7 +73,7 @@ def _append(pool, end, left, v, other):
 
 @helper
 def _count(pool, left, v, logs, marks, stamp):
-    """Sets the costs of a variable. marks (int64[N]): Have room for such a stamp."""
+    """Set the costs of a variable. marks (int64[N]): Work space, without this stamp."""
     begin, count = left.begin, left.count
     end = begin[v] + count[v]
     for k in range(begin[v], end):
@@ -84,8 +90,8 @@ def _count(pool, left, v, logs, marks, stamp):
 
 @helper
 def _read(source, target, n):
-    """n variables and their neighbours. RETURNS (Left, int64[P], int): The variables, the array that has their neighbours, and
-    the first free place in it."""
+    """Read the edges of n variables. RETURNS (Left, int64[P], int): The variables, the array of their neighbours, and the first
+    free place in it."""
     begin, count, room, lacking = np.zeros((4, n), dtype=np.int64)
     left = Left(begin, count, room, lacking, np.zeros(n))
     pool, end = np.empty(8 * len(source) + 4, dtype=np.int64), 0
@@ -104,7 +110,7 @@ def _read(source, target, n):
 
 @helper
 def _join(pool, end, left, some, marks, stamp):
-    """Makes some variables (int64[M]) neighbours of each other. RETURNS (int64[P], int): As `_append`."""
+    """Connect some variables (int64[M]) with each other. RETURNS (int64[P], int): As `_append`."""
     begin, count = left.begin, left.count
     for n in range(len(some)):
         u = some[n]
@@ -119,7 +125,7 @@ def _join(pool, end, left, some, marks, stamp):
 
 @helper
 def _around(pool, left, some, marks, stamp, found):
-    """Some variables (int64[M]) and their neighbours, each once: to found (int64[N]). RETURNS (int): How many they are."""
+    """Write some variables (int64[M]) and their neighbours, each once, to found (int64[N]). RETURNS (int): Their number."""
     begin, count = left.begin, left.count
     n = 0
     for u in some:
@@ -135,7 +141,7 @@ def _around(pool, left, some, marks, stamp, found):
 
 @helper
 def _latest_first(place, some):
-    """Sorts some variables (int64[M], few) by their place."""
+    """Sort a few variables (int64[M]) by their place, the latest first."""
     for k in range(1, len(some)):
         v, m = some[k], k
         while m > 0 and place[some[m - 1]] < place[v]:
@@ -157,8 +163,8 @@ def _remove(pool, left, v, other):
 def order(source, target, sizes, most):
     """Find the order of elimination.
 
-    source, target (int64[E]): The ends of edges, some of which may be the same. sizes (int64[N]): Of the variables.
-    most (int): Numbers of a table; at the first one that would be larger there is no more order.
+    source, target (int64[E]): The ends of edges, which may repeat. sizes (int64[N]): Number of states of each variable.
+    most (int): Largest size of a table; the search stops at the first table that would be larger.
     RETURNS (Order, float): The order, and the size of the largest table.
     """
     n = len(sizes)
@@ -213,32 +219,35 @@ def order(source, target, sizes, most):
 
 
 class Graph(NamedTuple):
-    """Scores of tokens, and of pairs of them: edges are those of neighbours, and then ties."""
+    """Scores of tokens and of pairs of tokens: the edges between neighbours, then the ties."""
 
     own: Floats  # [T, S]
     states: NDArray[np.int64]  # [sum] the states of token t are states[bounds[t]:bounds[t + 1]]
     bounds: NDArray[np.int64]  # [T + 1]
     source: NDArray[np.int64]  # [E]
     target: NDArray[np.int64]  # [E]
-    kind: NDArray[np.int64]  # [E] of ties, -1 for neighbours
+    kind: NDArray[np.int64]  # [E] table of a tie, -1 for neighbours
     transitions: Floats  # [1 or T, S, S]
     tables: Floats  # [K, L, L]
     label_of: NDArray[np.int64]  # [S]
 
 
 class Tree(NamedTuple):
-    """Where everything stands."""
+    """Places of tables, messages and edges."""
 
     order: Order
-    tables: NDArray[np.int64]  # [T + 1] where the table of each begins, all at 0 if they are not kept
-    messages: NDArray[np.int64]  # [T + 1] where its message does
-    edges: NDArray[np.int64]  # [E] those that are scored in the table n are edges[edge_starts[n]:edge_starts[n + 1]]
+    tables: NDArray[np.int64]  # [T + 1] where the table of each token begins, all at 0 if tables are not kept
+    messages: NDArray[np.int64]  # [T + 1] where its message begins
+    edges: NDArray[np.int64]  # [E] table n contains the scores of the edges edges[edge_starts[n]:edge_starts[n + 1]]
     edge_starts: NDArray[np.int64]  # [T + 1]
 
 
 @kernel
 def possible(own):
-    """The states of tokens that are possible, one where none is: states and bounds of a `Graph`."""
+    """The possible states of tokens (state 0 of a token without any): `states` and `bounds` of a `Graph`.
+
+    own (float64[T, S]): Scores, -inf for impossible states.
+    """
     n, size = own.shape
     states, bounds, found = np.empty(n * size, dtype=np.int64), np.zeros(n + 1, dtype=np.int64), 0
     for t in range(n):
@@ -255,7 +264,7 @@ def possible(own):
 
 @helper
 def _axes(tree, bounds, n, sizes, strides):
-    """Sets sizes (int64[A]) to those of the axes of a table, but for the last one. RETURNS (int): How many there are."""
+    """Set sizes (int64[A]) to the sizes of the axes of a table except the last one. RETURNS (int): Number of these axes."""
     order = tree.order
     begin, end = order.starts[n], order.starts[n + 1]
     for a in range(end - begin):
@@ -267,9 +276,9 @@ def _axes(tree, bounds, n, sizes, strides):
 
 @helper
 def _place(tree, bounds, n, others, strides):
-    """Sets strides (int64[A]) to those by which a factor goes along the axes of a table.
+    """Set strides (int64[A]) to the steps of a factor along the axes of a table.
 
-    others (int64[M]): Neighbours of the token that the factor is on, beside the token itself, in their order.
+    others (int64[M]): The neighbours that the factor depends on, besides the token of the table, in the order of its axes.
     """
     order = tree.order
     begin, a = order.starts[n], order.starts[n + 1] - order.starts[n] - 1
@@ -286,7 +295,7 @@ def _place(tree, bounds, n, others, strides):
 
 @helper
 def _of_message(tree, child):
-    """The neighbours that the message of a child is on, beside the token that it is sent to."""
+    """The tokens that the message of a child depends on, besides its receiver."""
     order = tree.order
     return order.rest[order.starts[child] : order.starts[child + 1] - 1]
 
@@ -307,7 +316,7 @@ def _next(counters, sizes, strides, n_axes, at):
 
 @helper
 def _add(table, size, factor, axes, n_axes, back):
-    """Adds a factor (float64[...]) to a table (float64[rows * size]); on the way back, sums of the table to the factor.
+    """Add a factor (float64[...]) to a table (float64[rows * size]); on the way back, add the table to the factor.
 
     axes (int64[3, A]): Counters, sizes, and strides.
     """
@@ -326,7 +335,7 @@ def _add(table, size, factor, axes, n_axes, back):
 
 @helper
 def _edge(graph, e, v, transitions, tables, of_edge, back):
-    """Sets of_edge (float64[states of the other end * states of v]) to the scores of an edge; on the way back, adds it to their
+    """Set of_edge (float64[states of the other end * states of v]) to the scores of an edge; on the way back, add it to their
     derivatives. RETURNS (int): The other end."""
     states, bounds, label_of = graph.states, graph.bounds, graph.label_of
     u, k = graph.source[e] + graph.target[e] - v, graph.kind[e]
@@ -347,7 +356,7 @@ def _edge(graph, e, v, transitions, tables, of_edge, back):
 
 @helper
 def _sum_up(table, size, message):
-    """Sets a message to the log sums of the rows of a table, and these to the probabilities of their states."""
+    """Set a message to the log sums of the rows of a table, and the rows to probabilities."""
     for row in range(len(message)):
         at, largest = row * size, -np.inf
         for x in range(at, at + size):
@@ -379,11 +388,11 @@ def _largest(table, size, message):
 
 @kernel
 def eliminate(graph, tree, maximum):
-    """Eliminates all tokens.
+    """Eliminate all tokens.
 
-    maximum (bool): Whether the best states count alone, in place of all together.
-    RETURNS (float64[sum], float64[sum], float): The tables (of sums, the probabilities of the states of the tokens given those
-        of their neighbours), the messages, and the log partition, or the best score.
+    maximum (bool): Whether to take maxima in place of sums.
+    RETURNS (float64[sum], float64[sum], float): The tables (for sums: the probability of each state of a token given the states
+        of its neighbours), the messages, and the log partition or the best score.
     """
     bounds, (variables, place, starts, rest) = graph.bounds, tree.order
     n, total = len(variables), 0.0
@@ -424,8 +433,8 @@ def eliminate(graph, tree, maximum):
 
 @kernel
 def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
-    """Adds to derivatives, of the shapes of the scores, how often each is used, times a weight. Tables (of sums) become the
-    weighted probabilities of their labellings."""
+    """Add the expected number of uses of each score, times a weight, to derivatives in the shapes of the scores. The tables (of
+    sums) become the weighted probabilities of their labellings."""
     bounds, (variables, place, starts, rest) = graph.bounds, tree.order
     n = len(variables)
     axes = np.zeros((3, np.diff(starts).max() if n else 0), dtype=np.int64)
@@ -461,7 +470,7 @@ def derive(graph, tree, tables, weight, d_own, d_transitions, d_tables):
 
 @helper
 def _row(tree, bounds, k, chosen):
-    """The row of a table that the states of the other tokens choose."""
+    """The row of a table for the chosen states of the other tokens."""
     order, row = tree.order, 0
     for t in order.rest[order.starts[k] : order.starts[k + 1]]:
         row = row * (bounds[t + 1] - bounds[t]) + chosen[t]
@@ -470,7 +479,7 @@ def _row(tree, bounds, k, chosen):
 
 @kernel
 def best(graph, tree, tables, states):
-    """Sets the states (int32[T]) to the best ones, by tables of maxima."""
+    """Set states (int32[T]) to the best labelling, from the tables of maxima."""
     bounds, variables = graph.bounds, tree.order.variables
     chosen = np.zeros(len(states), dtype=np.int64)
     for k in range(len(variables) - 1, -1, -1):
@@ -483,7 +492,7 @@ def best(graph, tree, tables, states):
 
 @kernel
 def draw(graph, tree, tables, uniforms, states):
-    """Draws labellings (int32[M, T]), by tables of sums and random numbers (float64[M, T])."""
+    """Draw labellings (int32[M, T]) from the tables of sums by random numbers (float64[M, T])."""
     bounds, variables = graph.bounds, tree.order.variables
     chosen = np.zeros(states.shape[1], dtype=np.int64)
     for m in range(len(states)):

@@ -1,15 +1,14 @@
-"""The best labellings of a graph whose states know their tag, where a labelling scores the sum over its paths.
+"""The best labellings of a graph with several states for a tag, where the score of a labelling is the sum over its paths.
 
-Best-first search (A*) over prefixes of tags. A prefix keeps the sums over its paths, one for each state of its last tag. What
-it can still reach is bounded by taking, behind each state, the best of the tags where a sum over labellings would take all:
+Best-first search (A*) over prefixes of tags. A prefix keeps the sums over its paths, one for each state of its last tag. Its
+bound takes, behind each state, the best of the next tags:
 
     rest[t, i] = max_y logsum_{j of tag y} (arc[i, j] + emissions[t+1, j] + rest[t+1, j])
     bound(prefix) = logsum_i (alpha[i] + rest[t, i])
 
-The maximum behind every single state is at least the one behind all of them together, so no labelling is better than the bound
-of its prefixes, and those that are taken from the queue complete come in their order. With one state for each tag the bound is
-exact, and nothing is looked at in vain. Finding the best labelling is NP-hard otherwise (Lyngso & Pedersen 2002), so there is a
-limit.
+A maximum behind each single state is at least the maximum behind all of them together. So no labelling is better than the bound
+of its prefixes, and complete labellings leave the queue best first. With one state for each tag the bound is exact; otherwise the
+problem is NP-hard (Lyngso & Pedersen 2002), so the search has a limit.
 
 Shapes: n tokens, S states, those of one tag side by side. Transitions are [1, S, S] or [n, S, S]. Arcs are the transitions that
 are possible anywhere, by their source: the arcs of state i are ``source_starts[i]:source_starts[i + 1]``.
@@ -24,7 +23,7 @@ from ...kernels import helper, kernel
 
 @helper
 def _bounds(scores, arcs, tag_of, begin, rest):
-    """rest (float64[n, S]): Receives what is best behind each state of one sequence, which starts at a token."""
+    """Write to rest (float64[n, S]) the best score behind each state of the sequence that starts at token `begin`."""
     emissions, transitions, _, last, _ = scores
     source_starts, target = arcs
     tokens, states = rest.shape

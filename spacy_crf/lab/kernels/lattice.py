@@ -1,9 +1,9 @@
 """Lattices: the nodes on good labellings of one sequence, and the steps between them.
 
 A labelling is a chain of segments; of tags, each segment is one token. Nodes are rows of states: row 2 t is in front of
-token t, where a segment of that state begins, and row 2 t + 1 behind it, where one ends. The worth of a node is the score of
-the best labelling through it (its max-marginal): few are worth little less than the best labelling, and a labelling with a
-node that is left out is worth no more than that node.
+token t, where a segment of that state begins, and row 2 t + 1 behind token t, where a segment ends. The worth of a node is the
+score of the best labelling through it (its max-marginal). Few nodes are worth nearly as much as the best labelling, and no
+labelling scores more than any of its nodes is worth.
 """
 
 from typing import NamedTuple
@@ -47,7 +47,7 @@ def _advance(row, matrices, k, out):
 
 @helper(inline="always")
 def segment_score(log_potentials, t, k, j):
-    """Of the segment of state j over k + 1 tokens from t, -inf if it is not possible."""
+    """Score of the segment of state j over k + 1 tokens from t, -inf for an impossible segment."""
     if log_potentials.reach[t + k, j] > t:
         return -np.inf
     score = log_potentials.opening[t, j] + log_potentials.lengths[k, j] + log_potentials.closing[t + k, j]
@@ -57,10 +57,10 @@ def segment_score(log_potentials, t, k, j):
 
 @kernel
 def suffixes(log_potentials, rest):
-    """The best that can follow each node.
+    """Score of the best labelling behind each node.
 
-    log_potentials (log_space.LogPotentials): Of one sequence of at least one token.
-    rest (float64[2 n, S]): Receives it.
+    log_potentials (log_space.LogPotentials): Scores of one sequence of at least one token.
+    rest (float64[2 n, S]): Receives the scores.
     """
     transitions, size = log_potentials.transitions, rest.shape[1]
     tokens, longest = len(rest) // 2, len(log_potentials.lengths)
@@ -86,11 +86,11 @@ def suffixes(log_potentials, rest):
 
 @kernel
 def find_worth(log_potentials, prefix, worth):
-    """What the nodes are worth.
+    """Compute the worth of all nodes.
 
-    log_potentials (log_space.LogPotentials): Of one sequence of at least one token.
-    prefix (float64[2 n, S]): Receives the score of the best way to each node.
-    worth (float64[2 n, S])
+    log_potentials (log_space.LogPotentials): Scores of one sequence of at least one token.
+    prefix (float64[2 n, S]): Receives the score of the best labelling up to each node.
+    worth (float64[2 n, S]): Receives the worth.
     RETURNS (float64): Score of the best labelling.
     """
     suffixes(log_potentials, worth)
@@ -116,7 +116,7 @@ def find_worth(log_potentials, prefix, worth):
 
 @helper
 def _rest(prefix, worth, row, j):
-    """The best that can follow a node."""
+    """Score of the best labelling behind a node."""
     return worth[row, j] - prefix[row, j] if prefix[row, j] > -np.inf else -np.inf
 
 
@@ -138,7 +138,7 @@ def _keep(kept, added, row, j):
 
 @helper
 def _places(kept):
-    """The time and the state of each place, and which places each time has: bounds[t]:bounds[t + 1]."""
+    """The time and the state of each place, and bounds: time t has the places bounds[t] to bounds[t + 1] - 1."""
     n_places = kept.sum() + 2
     time, state = np.empty(n_places, dtype=np.int32), np.empty(n_places, dtype=np.int32)
     bounds = np.empty(len(kept) + 3, dtype=np.int64)
@@ -156,9 +156,9 @@ def _places(kept):
 
 @kernel
 def connect(log_potentials, prefix, worth, kept, added):
-    """Keeps the nodes on the best way to each node that was added, and on the best way on.
+    """Keep also the nodes on the best labelling through each added node.
 
-    kept (bool[2 n, S]): Connected but for those that were added (bool[2 n, S]). Both are widened in place.
+    kept, added (bool[2 n, S]): The kept nodes, connected except for the added ones. The kernel adds nodes to both.
     """
     transitions, size = log_potentials.transitions, prefix.shape[1]
     tokens, longest = len(kept) // 2, len(log_potentials.lengths)
@@ -193,10 +193,10 @@ def connect(log_potentials, prefix, worth, kept, added):
 
 @kernel
 def list_steps(log_potentials, events, prefix, kept, jumps):
-    """The steps between the nodes that are kept (bool[2 n, S]): into segments, and over them, which are no events.
+    """List the steps between the kept nodes (bool[2 n, S]): into segments, which are events, and over segments, which are not.
 
-    jumps (int64[2 n]): The row with a single node that a row with a single node leads to, along the best labelling, with
-        nothing that automata would read; 0 for the next one.
+    jumps (int64[2 n]): For a row with a single node, a later row with a single node, if no automaton reads anything between the
+        two along the best labelling; 0 for a step to the next row.
     """
     transitions, first, last = log_potentials.transitions, log_potentials.first, log_potentials.last
     longest, rows = len(log_potentials.lengths), len(kept)

@@ -7,11 +7,11 @@ from ...kernels import kernel
 
 @kernel
 def cover_probability(segments, allowed, span_starts, probability):
-    """How probable it is that the segment which covers a token is one of those allowed. O(N · S), and sums without differences.
+    """Probability that an allowed segment covers each token, in time O(N · S) and without differences of sums.
 
     segments (float64[N, S]): Marginals of all segments, by their first token and then by their length.
-    allowed (bool[N, S]): Which of them.
-    span_starts (int64[T + 1]): Which begin at each token.
+    allowed (bool[N, S]): The allowed segments.
+    span_starts (int64[T + 1]): Bounds of the segments that begin at each token.
     probability (float64[T]): Zeros, added to.
     """
     for b in range(len(span_starts) - 1):
@@ -31,8 +31,8 @@ def marginal_gradient(segments, steps, allowed, rewards, span_starts, starts, d_
     segments (float64[N, S]), steps (float64[T, S, S]): Marginals of all segments, by their first token and then by their length,
         and of the transitions into a segment that begins at each token.
     allowed (bool[N, S]): Segments that are rewarded at each of their tokens.
-    rewards (float64[T]): Of each token.
-    span_starts (int64[T + 1]): Which segments begin at each token.
+    rewards (float64[T]): Reward of each token.
+    span_starts (int64[T + 1]): Bounds of the segments that begin at each token.
     starts (int64[B + 1]): Where the sequences start.
     d_segments (float64[N, S]), d_steps (float64[T, S, S]): Receive the derivative.
     """

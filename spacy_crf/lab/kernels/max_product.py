@@ -1,4 +1,4 @@
-"""Max-product: what `ties` and `linear_chain` do with sums, with maxima, in logarithms.
+"""Max-product: the messages of `ties` and the passes of `linear_chain` with maxima in place of sums, in logarithms.
 
 T tokens, S states, L labels, E ties, V tied tokens (places), see `ties` and `gibbs`.
 """
@@ -99,8 +99,8 @@ def decide(chains, neighbours, told, order, states):
     """Give one sequence after the other its best labelling, given the labels decided before it and the messages from the
     sequences after it. Without cycles the result is a best labelling of all, even if several are equally good.
 
-    told (float64[2 E, L]): What the other ends of `gibbs.Neighbours` say.
-    order (int64[B]): Of the sequences. states (int32[T]): Receives them; -1 where nothing is decided.
+    told (float64[2 E, L]): Messages of the other ends of `gibbs.Neighbours`.
+    order (int64[B]): Order of the sequences. states (int32[T]): Receives the labelling, -1 where nothing is decided.
     """
     bounds, ends, kinds, tables, label_of = neighbours
     rows = np.empty(chains.emissions.shape)

@@ -1,6 +1,6 @@
-"""Ties between the tokens of chains: which sequences they connect, and what tied tokens tell each other.
+"""Ties between the tokens of chains: the sequences that they connect, and the messages of belief propagation along them.
 
-L labels (P of them, filled up to a multiple of LANES with such as nobody has), E ties, V tied tokens (places), C components:
+L labels (P: rounded up to a multiple of LANES by labels without a state), E ties, V tied tokens (places), C components:
 sets of sequences that ties connect. A tie has two messages, one into each of its ends; row 0 is the one into its source.
 """
 
@@ -13,8 +13,8 @@ from ...kernels import helper, kernel
 from ...kernels.numerics import LANES, LINEAR
 from ...types import Floats
 
-LEAST = 1e-300  # of a number of a message
-_LITTLE = 0.01  # of the tolerance, by which a message moves that is no news
+LEAST = 1e-300  # the least number of a message
+_LITTLE = 0.01  # part of the tolerance up to which a moved message is not sent on
 
 
 class Sent(NamedTuple):
@@ -23,7 +23,7 @@ class Sent(NamedTuple):
     ends: NDArray[np.int64]  # [2, E] places
     kind: NDArray[np.int64]  # [E]
     tables: Floats  # [2, K, P, P] exp of the scores, of each kind less the largest, and the same turned
-    shares: Floats  # [E] by which power a message counts
+    shares: Floats  # [E] exponent of each message
 
 
 @helper
@@ -36,10 +36,10 @@ def _root(parents, i):
 
 @kernel
 def connect(source, target, component):
-    """Sets the component of each of B sequences (int64[B]), numbered in the order of their first sequences.
+    """Set the component of each of B sequences (int64[B]); components are numbered in the order of their first sequences.
 
     source, target (int64[E]): Sequences that are tied.
-    RETURNS (int): How many components there are.
+    RETURNS (int): Number of components.
     """
     for b in range(len(component)):
         component[b] = b
@@ -73,10 +73,10 @@ def add_forest(source, target, order, parents, uses):
 
 @kernel
 def arrive(ties, messages, are_logarithms, some, tokens, label_of, emissions, out):
-    """Sets the emissions of some tied tokens to their own and all messages.
+    """Set the emissions of some tied tokens to their own emissions plus all messages.
 
-    ties (Sent), messages (float64[E, 2, at least L]): See `sweep`, or their logarithms.
-    some (int64[N]): Places. tokens (int64[V]): Which are there. label_of (int64[S])
+    ties (Sent), messages (float64[E, 2, at least L]): As in `sweep`, or their logarithms.
+    some (int64[N]): Places. tokens (int64[V]): Token of each place. label_of (int64[S]): Label of each state.
     emissions (float64[T, S]): Without messages. out (float64[T, S])
     """
     ends, shares, asked = ties.ends, ties.shares, np.zeros(len(tokens), dtype=np.bool_)
@@ -96,10 +96,10 @@ def arrive(ties, messages, are_logarithms, some, tokens, label_of, emissions, ou
 
 @helper(fastmath=LINEAR)
 def _send(beliefs, tables, n, ends, messages, rows, share, damping, tolerance, room):
-    """Sends what one place says to another one, given what it believes.
+    """Send the message of one place to another, computed from the beliefs of the sender.
 
     tables (float64[2 K, P, P]): By labels of the receiver and the sender. ends (int, int): Sender and receiver.
-    messages (float64[2 E, P]), rows (int, int): The one back, and this one. room (float64[2, P])
+    messages (float64[2 E, P]), rows (int, int): Rows of the message back and of this message. room (float64[2, P])
     RETURNS (int): 0 if the message has not moved, 1 if little, 2 if by more than the tolerance.
     """
     (u, v), (back, forth), size, total = ends, rows, messages.shape[1], 0.0
@@ -153,8 +153,8 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
     message.
 
     ties (Sent): All of them.
-    some (int64[M]): Which, by their components, and then in order.
-    bounds (int64[C + 1]): Which of these each component has, damping (float64[C]): How much of its value a message keeps there.
+    some (int64[M]): The ties, by their components and then in order.
+    bounds (int64[C + 1]): Bounds of the ties of each component. damping (float64[C]): Share of its value that a message keeps.
     tolerance (float): Messages stay if none of their numbers changes by more than this part.
     beliefs (float64[V, P]): Beliefs at each place, with all its messages; each row adds up to 1. They are updated with the
         messages.
@@ -192,7 +192,7 @@ def sweep(ties, some, bounds, damping, sweeps, tolerance, beliefs, messages):
 
 @kernel
 def weigh(ties, beliefs, messages, weights, log_z, d_tables):
-    """What each tie is worth, and how often each pair of labels is expected at its ends:
+    """The partition of each tie, and the expected number of times that each pair of labels is at its ends:
 
     b[e](i, j) = b[u](i) / m[v>u](i) · table[i, j] · b[v](j) / m[u>v](j) / z[e]
 

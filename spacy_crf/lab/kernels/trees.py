@@ -1,8 +1,8 @@
 """Trees of tied tokens: two passes, from the leaves to the root and back.
 
-T tokens, S states, E ties, L labels (filled up to a multiple of WHOLE with such as nobody has), K tables, C components. Tokens
-are in an order in which parents come before their children, those of one parent behind each other, and each tree as a whole. What
-passes along a tie is scaled so that its numbers add up to 1:
+T tokens, S states, E ties, L labels (rounded up to a multiple of WHOLE by labels without a state), K tables, C components. Tokens
+are in an order in which parents come before their children, children of one parent and tokens of one tree side by side. Messages
+along a tie are scaled so that their numbers add up to 1:
 
     up[u](j)   = sum_i inside[u](i) table[i, j]            inside[u] = own[u] * product of up[c], c children of u
     down[u](i) = sum_j cavity[u](j) table[i, j]            cavity[u] = own[p] * down[p] * product of up[c], c other children of p
@@ -51,7 +51,7 @@ class Room(NamedTuple):
 
 @kernel
 def grow(source, target, component, n_components):
-    """The forest of ties.
+    """Find the trees of ties.
 
     source, target (int64[E]): Tokens. component (int64[T]).
     """
@@ -106,7 +106,7 @@ def grow(source, target, component, n_components):
 
 @helper(fastmath=LINEAR, inline="always")
 def _along(tables, side, n, source, s, target, t):
-    """target[t] = source[s] times a table, scaled so that it adds up to 1. RETURNS (float): What it added up to."""
+    """target[t] = source[s] times a table, scaled so that it adds up to 1. RETURNS (float): The sum before scaling."""
     size, total = tables.shape[3], 0.0
     sums = target[t, :size]  # which tells LLVM that no index is negative
     for j in range(size):
@@ -123,7 +123,7 @@ def _along(tables, side, n, source, s, target, t):
 
 @helper(fastmath=LINEAR, inline="always")
 def _multiply(left, s, right, u, target, t):
-    """target[t] = left[s] * right[u]. RETURNS (int): How many numbers get too small to be trusted."""
+    """target[t] = left[s] * right[u]. RETURNS (int): Number of products that are too small to be trusted."""
     size, wrong = target.shape[1], 0
     ones, others, products = left[s, :size], right[u, :size], target[t, :size]
     for i in range(size):
