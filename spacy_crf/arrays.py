@@ -75,13 +75,11 @@ def contiguous(array, dtype) -> NDArray:
 
 
 def conform(scores: Scores) -> Scores:
-    """Scores with contiguous arrays of float64 and with starts. Values are not checked.
-
-    RAISES (ValueError): CRF011 for arrays that do not agree in their axes.
+    """Scores with contiguous arrays of float64 and with starts. Values are not checked. RAISES (ValueError): CRF011 for arrays
+    that do not agree in their axes.
     """
     kind = type(scores)
-    arrays = [np.ascontiguousarray(array, dtype=np.float64) for array in scores[: len(kind.AXES)]]
-    arrays = [array if array.flags.writeable else array.copy() for array in arrays]
+    arrays = [contiguous(array, np.float64) for array in scores[: len(kind.AXES)]]
     _check_shapes(kind, tuple([array.shape for array in arrays]))
     starts = contiguous([0, len(arrays[0])] if scores.starts is None else scores.starts, np.int64)
     return kind(*arrays, *scores[len(arrays) : -1], starts)
@@ -133,14 +131,16 @@ def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
 
 
 def cut(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
-    """The scores of some sequences.
+    """The scores of some tokens, with the ties between them, if there are ties.
 
-    tokens (Tokens): All tokens of the sequences.
-    starts (int64[b + 1]): Where the sequences start among these tokens.
+    starts (int64[b + 1]): Where sequences start among these tokens, which may lack some tokens of their former sequences.
     """
-    rows = _rows(scores, tokens)
-    part = {name: array[rows[axes(scores, name)[0]]] for name, array in named(scores).items() if _is_cut(scores, name)}
-    return scores._replace(**part, **_cut_list(scores, tokens, rows), starts=starts)
+    rows, n_tokens = _rows(scores, tokens), len(scores[0])
+    by_row = [name for name in type(scores).AXES if not is_shared(scores, name)]
+    parts: dict[str, Any] = {name: getattr(scores, name)[rows[axes(scores, name)[0]]] for name in by_row}
+    if hasattr(scores, "ties"):
+        parts["ties"] = scores.ties.among(np.arange(n_tokens)[tokens], n_tokens)
+    return scores._replace(**parts, **_cut_list(scores, tokens, rows), starts=starts)
 
 
 def _cut_list(scores: Scores, tokens: Tokens, rows: dict[str, Any]) -> dict[str, SpanList]:
@@ -156,16 +156,7 @@ def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any
     """The scores and the clamp of one document of a batch, without empty sequences."""
     first, last = np.searchsorted(scores.starts, [tokens.start, tokens.stop], side="left")
     starts = np.unique(np.clip(scores.starts[first : last + 1], tokens.start, tokens.stop)) - tokens.start
-    return cut_linked(scores, tokens, starts), cut_clamp(clamp, tokens)
-
-
-def cut_linked(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
-    """`cut` for tokens that may lack some tokens of their sequences; keeps the ties between the tokens, if there are ties."""
-    part, ties = cut(scores, tokens, starts), getattr(scores, "ties", None)
-    if ties is None:
-        return part
-    n_tokens = len(scores[0])
-    return part._replace(ties=ties.among(np.arange(n_tokens)[tokens], n_tokens))
+    return cut(scores, tokens, starts), cut_clamp(clamp, tokens)
 
 
 def cut_clamp(clamp: Any, tokens: Tokens) -> Any:
@@ -188,19 +179,17 @@ def zeros(scores: Scores) -> Scores:
 def part_of(total: Scores, tokens: slice) -> Scores:
     """Arrays for the derivative of some sequences: views of their rows, and new zeros for shared arrays."""
     rows = _rows(total, tokens)
-    return total._replace(
-        **{
-            name: array[rows[axes(total, name)[0]]] if _is_cut(total, name) else np.zeros(array.shape)
-            for name, array in named(total).items()
-        },
-        **_cut_list(total, tokens, rows),
-    )
+    parts = {
+        name: np.zeros(array.shape) if is_shared(total, name) else array[rows[axes(total, name)[0]]]
+        for name, array in named(total).items()
+    }
+    return total._replace(**parts, **_cut_list(total, tokens, rows))
 
 
 def add_shared(total: Scores, part: Scores) -> None:
     """Add the shared arrays of a part that `part_of` made."""
     for name, array in named(total).items():
-        if not _is_cut(total, name):
+        if is_shared(total, name):
             array += getattr(part, name)
 
 
@@ -210,17 +199,17 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
     rows = _rows(total, tokens)
     for name, array in named(total).items():
         of_part = getattr(part, name)
-        if _is_cut(total, name):
-            array[rows[axes(total, name)[0]]] += of_part
-        else:
+        if is_shared(total, name):
             array += of_part.sum(axis=0) if of_part.ndim > array.ndim else of_part
+        else:
+            array[rows[axes(total, name)[0]]] += of_part
 
 
 def add_repeated(total: Scores, part: Scores, tokens: Ints) -> None:
     """`add` for tokens that may occur several times; it does not add the scores of the beginnings and ends of sequences."""
     rows = _rows(total, tokens)
     for name, array in named(total).items():
-        if _is_cut(total, name):
+        if not is_shared(total, name):
             np.add.at(array, rows[axes(total, name)[0]], getattr(part, name))
         elif name not in ("first", "last"):
             array += getattr(part, name)
@@ -264,10 +253,6 @@ def ranges(begin: Ints, end: Ints) -> Ints:
     lengths = end - begin
     after = np.cumsum(lengths)
     return np.arange(lengths.sum()) + np.repeat(begin - (after - lengths), lengths)
-
-
-def _is_cut(scores: Scores, name: str) -> bool:
-    return not is_shared(scores, name)
 
 
 def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:

@@ -89,7 +89,10 @@ class Errors:
     CRF011 = "{what} has shape {shape}, but {expected} was expected. The scores of a batch must agree in their tokens and states."
     CRF012 = "starts = {starts} don't cut {tokens} tokens into sequences: begin with 0, end with {tokens}, never let starts fall."
     CRF013 = "Token {token} has state {state}, but there are {states} states. Use numbers below {states}."
-    CRF016 = "The list of spans can't be used: {reason}. List spans by their first token, then by length, each once."
+    CRF016 = (
+        "The list of spans can't be used: `starts` must lead from 0 to the number of spans, token by token; the lengths of the "
+        "spans that begin at a token must rise, from 1 to at most {longest}, and not reach beyond the end of the sequence."
+    )
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
     CRF040 = "The ties can't be used: {reason}."
     CRF042 = """JunctionTree: {tokens} connected tokens need a table of {size} numbers, and max_table = {most}. Raise

@@ -46,9 +46,8 @@ class Segments(NamedTuple):
 
     @classmethod
     def spelt(cls, states: NDArray, label: NDArray, continues: Bools, opening: Bools) -> "Segments":
-        """Segments of a labelling.
+        """Segments of a labelling: the states (int32[T]), and the label of each, -1 for none.
 
-        states (int32[T]), label (int64[T]): The states, and the label of each, -1 for none.
         continues (bool[S, S]): Whether a state continues the span of the state before.
         opening (bool[T]): Where sequences begin.
         """
@@ -79,10 +78,7 @@ class Scheme:
         return ["O"] + [f"{prefix}-{label}" for label in labels for prefix in self.prefixes]
 
     def transition_mask(self, n_labels: int) -> TransitionMask:
-        """Which tag sequences are valid.
-
-        RETURNS (TransitionMask): For ``S = 1 + n_labels * len(prefixes)`` tags.
-        """
+        """Which sequences of the ``S = 1 + n_labels * len(prefixes)`` tags are valid."""
         label, prefix = self._label_and_prefix(n_labels)
         size = len(label)
         outside = label < 0
@@ -291,12 +287,8 @@ MANY_SPANS, SHORT_SPANS = 2000, 2.0  # spans of a label, and tokens of a span
 
 
 def choose_scheme(n_labels: int, lengths: Sequence[int]) -> str:
-    """Choose the scheme that fits the data. Four tags for a label describe the ends of spans better than two, but each is learned
-    from fewer tokens: two are better where labels have few and short spans.
-
-    n_labels (int): How many labels there are.
-    lengths (Sequence[int]): Tokens of each annotated span.
-    RETURNS (str): "BIO" or "BILUO".
+    """Choose "BIO" or "BILUO" by the number of labels and the tokens of each annotated span. Four tags for a label describe the
+    ends of spans better than two, but each is learned from fewer tokens: two are better where labels have few and short spans.
     """
     is_short = len(lengths) > 0 and sum(lengths) < SHORT_SPANS * len(lengths)
     return "BIO" if is_short and len(lengths) < MANY_SPANS * n_labels else "BILUO"

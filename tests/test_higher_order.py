@@ -126,7 +126,7 @@ def test_losses_of_what_is_left(loss, name):
         assert (losses >= 0.0).all() and not impossible.any()
         if not loss.smooth:
             continue
-        structure = problem.structure.keeping(problem.structure.to_keep())  # differences are those of one function
+        structure = problem.structure.remembering()  # differences are those of one function
         for name_, array in arrays.named(scores).items():
             direction = rng.normal(size=array.shape)
             first = loss(structure, scores, clamp)[0].sum()

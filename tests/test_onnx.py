@@ -145,7 +145,6 @@ def test_vectors_of_large_corpora_are_in_a_file(path, monkeypatch):
     nlp, _ = _trained(_encoder(path))
     weights = nlp.get_pipe("crf_ner").model.get_ref("encoder").get_ref("output").get_param("W")
     monkeypatch.setattr(spacy_crf.models.corpus, "block_tokens", lambda *_: 8)
-    monkeypatch.setattr(spacy_crf.models.corpus, "IN_MEMORY", 20 * WIDTH)
     again, _ = _trained(_encoder(path))
     found = again.get_pipe("crf_ner").model.get_ref("encoder").get_ref("output").get_param("W")
     np.testing.assert_allclose(found, weights, rtol=1e-3, atol=1e-4)

@@ -142,10 +142,14 @@ def test_long_sequences_stay_exact():
     "change, code, text",
     [
         (lambda s: s._replace(lengths=np.zeros((0, 2))), "CRF011", "lengths has shape (0, 2)"),
-        (lambda s: s._replace(listed=SpanList(np.zeros(3), s.listed.lengths)), "CRF016", "starts"),
-        (lambda s: s._replace(listed=SpanList(s.listed.starts, s.listed.lengths + 9)), "CRF016", "outside 1 to 3"),
-        (lambda s: s._replace(listed=SpanList([0, 0, 0, 0, 0, 1], [2]), spans=np.zeros((1, 2))), "CRF016", "beyond"),
-        (lambda s: s._replace(listed=SpanList([0, 2, 2, 2, 2, 2], [2, 2]), spans=np.zeros((2, 2))), "CRF016", "rise"),
+        (lambda s: s._replace(listed=SpanList(np.zeros(3), s.listed.lengths)), "CRF016", "at most 3"),
+        (lambda s: s._replace(listed=SpanList(s.listed.starts, s.listed.lengths + 9)), "CRF016", "at most 3"),
+        (lambda s: s._replace(listed=SpanList([0, 0, 0, 0, 0, 1], [2]), spans=np.zeros((1, 2))), "CRF016", "at most 3"),
+        (
+            lambda s: s._replace(listed=SpanList([0, 2, 2, 2, 2, 2], [2, 2]), spans=np.zeros((2, 2))),
+            "CRF016",
+            "at most 3",
+        ),
     ],
 )
 def test_mistakes_are_named(change, code, text):

@@ -17,7 +17,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores, SegmentScores
 
 from . import reference
-from .structures import STRUCTURES, assert_scores_close, fill_with, is_allowed, random_problem
+from .structures import fill_with, is_allowed
 from .util import entities, ner_examples, plain, tag_examples
 
 WORDS = ["v", "w", "x", "y", "z"]
@@ -474,23 +474,6 @@ def test_a_pool_learns_from_soft_labels():
     for _ in range(10):
         last = nlp.update(examples, sgd=Adam(0.01))[pipe.name]
     assert last < 0.8 * first and (pipe.model.get_param("shares") != before).all()
-
-
-@pytest.mark.parametrize("row", ["chain", "segments", "segments of one token"])
-@pytest.mark.parametrize("per_position", [False, True])
-def test_pieces_of_one_state_are_pieces(row, per_position):
-    structure, scores, _ = random_problem(STRUCTURES[row], [3, 0, 1, 4], 2, per_position=per_position)
-    work = structure.prepare(scores)
-    begin = np.array([0, 0, 1, 3, 4, 4, 5, 0])
-    end = begin + np.array([1, 2, 1, 1, 1, 3, 2, 1])
-    states, weights = np.array([0, 1, 1, 0, 0, 1, 0, 0]), np.arange(1.0, 9.0)
-    every = np.arange(len(begin))
-    expected = structure.score_segments(work, begin, end)[every, states]
-    np.testing.assert_array_equal(structure.score_labelled_segments(work, begin, end, states), expected)
-    derivative = np.zeros((len(begin), 2))
-    derivative[every, states] = weights
-    found = structure.labelled_segments_derivative(work, begin, end, states, weights)
-    assert_scores_close(found, structure.segments_derivative(work, begin, end, derivative))
 
 
 def test_texts_without_words_have_no_soft_labels():

@@ -60,8 +60,7 @@ class LinearChain(Structure[ChainScores]):
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
 
-    def rank(self, work: ChainWork, states: States, scores: Floats) -> int:
-        return log_space.rank(work, states, scores)
+    rank = staticmethod(log_space.rank)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         linear = scaling.forward(work)
@@ -99,21 +98,13 @@ class LinearChain(Structure[ChainScores]):
 
     def segments_derivative(self, work: ChainWork, begin: Ints, end: Ints, derivative: Floats) -> ChainScores:
         out, single = arrays.zeros(work.scores), end - begin == 1
-        np.add.at(out.emissions, begin[single], derivative[single])
-        return _with_ends(work, out)
-
-    # For a few states of each token these two take a third of the time of the general ones
-
-    def score_labelled_segments(self, work: ChainWork, begin: Ints, end: Ints, states: Ints) -> Floats:
-        return np.where(end - begin == 1, work.emissions[begin, states], -np.inf)
-
-    def labelled_segments_derivative(
-        self, work: ChainWork, begin: Ints, end: Ints, states: Ints, derivative: Floats
-    ) -> ChainScores:
-        out, single = arrays.zeros(work.scores), end - begin == 1
-        places = begin[single] * work.n_states + states[single]
-        out.emissions.ravel()[:] = np.bincount(places, derivative[single], minlength=out.emissions.size)
-        return _with_ends(work, out)
+        places = begin[single, np.newaxis] * work.n_states + np.arange(work.n_states)
+        sums = np.bincount(places.ravel(), derivative[single].ravel(), minlength=out.emissions.size)
+        out.emissions[:] = sums.reshape(out.emissions.shape)
+        opening, closing = work.ends()
+        out.first[:] = out.emissions[opening].sum(axis=0)
+        out.last[:] = out.emissions[closing].sum(axis=0)
+        return out
 
     def segment_marginals(self, work: ChainWork, every: SpanList) -> tuple[Floats, Floats]:
         steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
@@ -134,14 +125,6 @@ def _spelt(work: ChainWork, spelt: SpanStates) -> SpanStates:
     return spelt if expansion is None else expansion.spans(spelt)
 
 
-def _with_ends(work: ChainWork, out: ChainScores) -> ChainScores:
-    """Derivatives with those of `first` and `last`, which follow from those of the emissions."""
-    opening, closing = work.ends()
-    out.first[:] = out.emissions[opening].sum(axis=0)
-    out.last[:] = out.emissions[closing].sum(axis=0)
-    return out
-
-
 def _log_backward(work: ChainWork, b: int, done: tuple, log_z: Floats, weights: Floats, out: ChainScores) -> None:
     log_space.backward(done, log_z, weights, out)
     out.first[:] += out.emissions[work.starts[b]]
@@ -157,8 +140,8 @@ class TextScores(ChainScores):
 
 
 class TextSoftmax(LinearChain):
-    """Answers the questions of a chain without its passes. The passes of `scaling` refuse scores that lie far apart, as those of
-    naive Bayes do, and log space takes longer than all other work.
+    """Answers the questions of a chain without the passes of `scaling`, which refuse scores that lie as far apart as those of
+    naive Bayes, and without log space, which takes longer than all other work.
     """
 
     def forward(self, work: ChainWork) -> tuple[Floats, Floats]:

@@ -64,16 +64,14 @@ class ChainWork(Work[ChainScores]):
     @cached_property
     def steps(self) -> "OrderedScores":
         """The shared scores in the order of their layout."""
-        scores = self.scores
+        shared, expansion = (self.transitions, self.scores.first, self.scores.last), self.expansion
         if self.per_position:
-            return OrderedScores(_whole(self.n_states), self.transitions, scores.first, scores.last)
+            return OrderedScores(_whole(self.n_states), *shared)
         if self._whole is not None:
             return self._whole.steps
-        if self.expansion is not None:
-            return self.expansion.keep(
-                OrderedScores, lambda: OrderedScores.of_graph(self.expansion.graph, self.transitions, scores)
-            )
-        return _shared.of(OrderedScores.shared, self.transitions, scores.first, scores.last)
+        if expansion is not None:
+            return expansion.keep(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
+        return _shared.of(OrderedScores.shared, *shared)
 
     @property
     def exponentials(self) -> "Exponentials":
@@ -86,11 +84,6 @@ class ChainWork(Work[ChainScores]):
 
 class TransitionLayout(kernels.BlockLayout):
     """Places of the allowed transitions after the states are reordered: in a block of the matrix, and on a few arcs."""
-
-    @property
-    def block(self) -> tuple[slice, slice, slice]:
-        """Index of the block in matrices [1 or n, P, P]."""
-        return slice(None), slice(self.offset, self.offset + self.shape[0]), slice(0, self.shape[1])
 
     @property
     def states_of_block(self) -> tuple[Ints, Ints]:
@@ -116,11 +109,8 @@ class TransitionLayout(kernels.BlockLayout):
         return bool((self.order == np.arange(len(self.order))).all())
 
     def restore(self, block: Floats, arcs: Floats, out: Floats) -> Floats:
-        """Write the block and the arcs into matrices. Entries of forbidden transitions are not written: they must be 0 already.
-
-        block (float64[1 or n, R, C+]), arcs (float64[A]): Values of the block and of the arcs.
-        out (float64[1 or n, S, S]): Receives the values.
-        RETURNS (float64[1 or n, S, S]): `out`.
+        """Write the block (float64[1 or n, R, C+]) and the arcs (float64[A]) into matrices. Entries of forbidden transitions are
+        not written: they must be 0 already. RETURNS (float64[1 or n, S, S]): `out`.
         """
         size = len(self.order)
         if self.is_whole:
@@ -143,11 +133,7 @@ def _find_layout(transitions: Floats) -> TransitionLayout:
 
 
 def order_of(allowed: Bools) -> Ints:
-    """Order of the states in the layout of their transitions. States that fit already keep their order, and nothing is moved.
-
-    allowed (bool[S, S]): Allowed transitions.
-    RETURNS (int64[S])
-    """
+    """Order of the states (int64[S]) in the layout of their allowed transitions (bool[S, S])."""
     return _find_layout(np.where(allowed, 0.0, -np.inf)[np.newaxis]).order
 
 
@@ -203,11 +189,7 @@ def _padded(size: int, width: int = kernels.LANES) -> int:
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
-    """Uninitialised array whose first number begins a cache line: loading vectors that span two lines took twice as long.
-
-    shape (tuple[int, ...])
-    RETURNS (float64[shape])
-    """
+    """Uninitialised array whose first number begins a cache line: loading vectors that span two lines took twice as long."""
     size = math.prod(shape)
     room = np.empty(size + WHOLE)
     begin = -room.ctypes.data // room.itemsize % WHOLE
@@ -250,22 +232,17 @@ class OrderedScores:
     last: Floats  # [S]
 
     @classmethod
-    def shared(cls, transitions: Floats, first: Floats, last: Floats) -> "OrderedScores":
-        """Shared scores: transitions float64[1 or n, S, S], first and last float64[S]."""
-        return cls(_find_layout(transitions), transitions, first, last)
-
-    @classmethod
-    def of_graph(cls, graph: StateGraph, transitions: Floats, scores: ChainScores) -> "OrderedScores":
-        """Scores of a graph's arcs: transitions float64[1, S, S]."""
+    def shared(
+        cls, transitions: Floats, first: Floats, last: Floats, graph: Optional[StateGraph] = None
+    ) -> "OrderedScores":
+        """Shared scores, perhaps those of a graph's arcs: transitions float64[1, S, S], first and last float64[S]."""
         size = transitions.shape[1]
-        if size > WHOLE and ARC_COST_IN_RUNS * len(graph.source) < size**2:
-            # No block. Neighbouring arcs that rise side by side form runs, which are long: tags mostly leave an automaton in its
-            # state
-            states, places = np.arange(size), np.lexsort((graph.source, graph.target - graph.source))
-            layout = TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
-        else:
-            layout = _find_layout(transitions)
-        return cls(layout, transitions, scores.first, scores.last)
+        if graph is None or size <= WHOLE or ARC_COST_IN_RUNS * len(graph.source) >= size**2:
+            return cls(_find_layout(transitions), transitions, first, last)
+        # No block. Arcs that rise side by side form runs, which are long: tags mostly leave an automaton in its state
+        states, places = np.arange(size), np.lexsort((graph.source, graph.target - graph.source))
+        layout = TransitionLayout(states, states, 0, graph.source[places], graph.target[places], (0, 0))
+        return cls(layout, transitions, first, last)
 
     @cached_property
     def exponentials(self) -> Exponentials:
@@ -299,7 +276,7 @@ def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, 
     shift, spread = exp_less(transitions, matrices[:, :size, :size])
     first_shift, first_spread = exp_less(first[layout.order], ends[0, :size])
     last_shift, last_spread = exp_less(last[layout.order], ends[1, :size])
-    block = matrices[layout.block]
+    block = matrices[:, layout.offset : layout.offset + height, :width]
     rows = []
     for matrix in (block, block.transpose(0, 2, 1)):  # padded with 0 to rows of whole vectors
         rows.append(aligned((*matrix.shape[:2], _padded(matrix.shape[2], WHOLE))))
@@ -375,7 +352,6 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
     """Backward pass of a chunk: the derivative of sum_b weights[b] · log_z[b]. It overwrites alpha and emissions of the forward
     pass, see `kernels.expectations`, and sets log_z to NaN for more sequences that need log space.
 
-    before (ForwardPass): The forward pass. weights (float64[B]): Factor of each sequence.
     d_emissions (float64[n, S]): Receives the derivatives of emissions.
     RETURNS (float64[2, S]): Derivatives of firsts and lasts.
     """
@@ -385,10 +361,8 @@ def backward(work: ChainWork, before: ForwardPass, weights: Floats, d_emissions:
 
 
 def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
-    """Both passes. All tokens share one matrix of transitions.
+    """Both passes; all tokens share one matrix of transitions. `out`, which is 0, receives the derivatives.
 
-    weights (float64[B]): Factor of each sequence.
-    out (ChainScores): 0; receives the derivatives.
     RETURNS (float64[B]): Log partitions, NaN where a sequence needs log space.
     """
     exponentials = work.exponentials
@@ -404,9 +378,8 @@ def expect(work: ChainWork, weights: Floats, out: ChainScores) -> Floats:
 
 
 def marginals(work: ChainWork, rows: Ints) -> tuple[Floats, Floats]:
-    """Both passes, for the marginals of selected tokens alone. All tokens share one matrix of transitions.
+    """Both passes, for the marginals of selected tokens (int64[N], rising). All tokens share one matrix of transitions.
 
-    rows (int64[N]): The tokens, rising.
     RETURNS (float64[N, S], float64[B]): Probabilities of the states; and log partitions, NaN where a sequence needs log space.
     """
     layout = work.exponentials.layout

@@ -5,7 +5,7 @@ has no path.
 """
 
 from functools import cached_property
-from typing import NamedTuple, NoReturn, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,8 @@ from .structure import LikelySpans, SpanStates, States, Structure, Work
 
 
 def add_spans(listed: Optional[SpanList], begin: Ints, end: Ints, n_tokens: int) -> tuple[SpanList, Ints, Ints]:
-    """Add spans to a list that may contain some of them already.
+    """Add spans to a list, or to None; it may contain some of them already.
 
-    listed (SpanList): The list, or None. begin, end (int64[N]): The spans. n_tokens (int): T.
     RETURNS (SpanList, int64[M], int64[N]): The new list; in it, the numbers of the spans listed before; the numbers of the added
         spans.
     """
@@ -52,7 +51,7 @@ def every_span(starts: Ints, longest: int) -> SpanList:
 
 
 def begins_of(listed: SpanList) -> Ints:
-    """First token of each listed span. RETURNS (int64[N])"""
+    """First token of each listed span: int64[N]."""
     return np.repeat(np.arange(len(listed.starts) - 1), np.diff(listed.starts))
 
 
@@ -131,7 +130,7 @@ class SemiMarkov(Structure[SegmentScores]):
         first, lengths = checked.listed
         listed = SpanList(arrays.contiguous(first, np.int64), arrays.contiguous(lengths, np.int32))
         if not checks.well_listed(*listed, checked.starts, len(checked.lengths)):
-            _refuse_listed(listed, checked.starts, len(checked.lengths))
+            raise ValueError(Errors.CRF016.format(longest=len(checked.lengths)))
         return checked._replace(listed=listed)
 
     def forward(self, work: SegmentWork) -> tuple[Floats, tuple]:
@@ -165,11 +164,7 @@ class SemiMarkov(Structure[SegmentScores]):
         kernels.viterbi(work.log_potentials, *path)
         return path
 
-    def rank(self, work: SegmentWork, states: States, scores: Floats) -> int:
-        return log_space.rank(work, states, scores)
-
-    def draw(self, work: SegmentWork, uniforms: Floats) -> States:
-        return log_space.draw(work, uniforms)
+    rank, draw = staticmethod(log_space.rank), staticmethod(log_space.draw)
 
     def only(self, work: SegmentWork, states: States) -> SegmentClamp:
         begins = states != GOES_ON
@@ -221,26 +216,14 @@ class SemiMarkov(Structure[SegmentScores]):
         return expected.spans, expected.transitions
 
     def weigh_spans(self, work: SegmentWork, spans: SpanStates, segments: Segments) -> Floats:
-        tag, tag_of = spans.offset + segments.label, work.tag_of
-        if tag_of is None:
-            return self.weigh_segments(work, Segments(segments.start, segments.end, tag))
-        # Each span is a query for every state of its label.
-        asked, state = np.nonzero(tag[:, np.newaxis] == tag_of)
-        found = self.weigh_segments(work, Segments(segments.start[asked], segments.end[asked], state))
-        return np.minimum(np.bincount(asked, found, minlength=len(tag)), 1.0)
-
-    def weigh_segments(self, work: SegmentWork, segments: Segments) -> Floats:
-        """Probability of each given segment of a chunk.
-
-        segments (Segments): N segments, with states in place of labels.
-        RETURNS (float64[N]): 0 where a segment is impossible.
-        """
-        [asked] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))
-        # A listed span has an expectation of its own.
+        [asked] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))  # longer ones are impossible
+        # A listed span has expectations of its own, one for each state
         listing, _, numbers = list_spans(work.scores, segments.start[asked], segments.end[asked])
         _, expected = SemiMarkov().expectations(SegmentWork(listing, work.clamp, listing))
+        tag, tag_of = spans.offset + segments.label[asked], work.tag_of
+        of_tags = expected.spans if tag_of is None else arrays.by_tag(expected.spans, tag_of, work.n_tags)
         probabilities = np.zeros(len(segments.start))
-        probabilities[asked] = expected.spans[numbers, segments.label[asked]]
+        probabilities[asked] = of_tags[numbers, tag]
         return np.clip(probabilities, 0.0, 1.0)
 
     def list_spans(self, work: SegmentWork, spans: SpanStates, min_prob: float) -> LikelySpans:
@@ -342,20 +325,3 @@ def _linear_forward(work: SegmentWork) -> Optional[tuple]:
     done = potentials, prefixes, np.empty(work.n_sequences)
     kernels.forward(*done)
     return done
-
-
-def _refuse_listed(listed: SpanList, starts: Ints, longest: int) -> NoReturn:
-    """Raise CRF016 with the mistake in a list of spans."""
-    n_tokens, (first, lengths) = int(starts[-1]), listed
-    counts = np.diff(first)
-    leads = len(first) == n_tokens + 1 and first[0] == 0 and first[-1] == len(lengths) and (counts >= 0).all()
-    begin = np.repeat(np.arange(n_tokens), counts) if leads else lengths
-    if not leads:
-        reason = "starts does not lead from 0 to the number of spans, token by token"
-    elif lengths.min() < 1 or lengths.max() > longest:
-        reason = f"lengths lie outside 1 to {longest}"
-    elif (begin + lengths > starts[np.searchsorted(starts, begin, side="right")]).any():
-        reason = "a span reaches beyond the end of its sequence"
-    else:
-        reason = "the lengths of one token's spans do not rise"
-    raise ValueError(Errors.CRF016.format(reason=reason))

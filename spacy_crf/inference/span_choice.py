@@ -7,7 +7,6 @@ that it reaches; Lipton, Elkan & Naryanaswamy 2014, for labels that do not exclu
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..schemes import Segments
 from ..types import Floats, Ints, SegmentScores
@@ -21,11 +20,7 @@ _UNLISTED = -2.0  # score of spans that are not likely: below any likely span, b
 
 
 def prices_of(least: Floats) -> Floats:
-    """Price of a span of each label.
-
-    least (float64[L]): Least probability at which a span of each label is taken.
-    RETURNS (float64[L])
-    """
+    """Price of a span of each label (float64[L]), by the least probability at which a span of the label is taken (float64[L])."""
     return np.clip(least, LEAST, _SURE)
 
 
@@ -52,12 +47,8 @@ def worth(likely: LikelySpans, prices: Floats, starts: Ints, *, may_touch: bool 
     return SegmentScores(none, begins, none, lengths, spans, transitions, ends, ends, listed, np.asarray(starts))
 
 
-def probabilities_of(chosen: Segments, likely: LikelySpans) -> NDArray[np.float64]:
-    """Probability of each chosen span, 0 if the span is not among the likely ones.
-
-    chosen (Segments): N spans. likely (LikelySpans): Spans with their probabilities.
-    RETURNS (float64[N])
-    """
+def probabilities_of(chosen: Segments, likely: LikelySpans) -> Floats:
+    """Probability of each of N chosen spans, 0 if the span is not among the likely ones: float64[N]."""
     columns = [np.concatenate(pair).astype(np.int64) for pair in zip(likely.segments, chosen)]
     _, number = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     number = number.ravel()

@@ -20,11 +20,7 @@ from .structure import LikelySpans, collect
 
 
 def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
-    """Probability that exactly the tokens of each span are one span of its label.
-
-    spans (SpanStates): How states spell spans. segments (Segments): N spans of the chunk.
-    RETURNS (float64[N])
-    """
+    """Probability that exactly the tokens of each of N spans of a chunk are one span of its label: float64[N]."""
     probabilities = np.zeros(len(segments.start))
     for posterior, tokens in _posteriors(work, spans):
         _ask(posterior, tokens, spans, segments, probabilities)
@@ -32,10 +28,7 @@ def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
 
 
 def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySpans:
-    """All spans of a chunk of at least some probability, by their first token.
-
-    spans (SpanStates): How states spell spans. min_prob (float): The least probability.
-    """
+    """All spans of a chunk of at least some probability, by their first token."""
     # Sequences in log space come last: the spans are sorted again
     parts = []
     for posterior, tokens in _posteriors(work, spans):
@@ -102,10 +95,8 @@ def _log_posterior(sequence: ChainWork) -> Posterior:
 
 
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) -> Segments:
-    """The spans that a labelling spells.
+    """The spans that a labelling (int32[T], valid states; -1 is outside of all spans) spells.
 
-    states (int32[T]): Valid states; -1 is outside of all spans.
-    spans (SpanStates): How states spell spans.
     opening (bool[T]): Where sequences begin.
     """
     return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], spans.continues, opening)

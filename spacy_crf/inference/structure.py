@@ -51,10 +51,9 @@ class LikelySpans(NamedTuple):
 
 
 def collect(search: Callable[..., int], size: int) -> LikelySpans:
-    """Spans that a kernel lists. The arrays grow to the size that the kernel asks for.
+    """Spans that a kernel lists in arrays that grow to the size for which the kernel asks.
 
     search (Callable): Fills begin, end, label (int64[N]) and probabilities (float64[N]); returns how many spans there are.
-    size (int): First size of the arrays.
     """
     while True:
         begin, end, label = np.empty((3, size), dtype=np.int64)
@@ -71,11 +70,7 @@ class Chunk(NamedTuple):
 
 
 class Expansion:
-    """The arrays that all sequences share once tags are expanded to the states of a graph.
-
-    graph (StateGraph): The graph.
-    arrays (dict[str, Floats]): The shared scores, one entry for each state of the graph.
-    """
+    """The arrays that all sequences share once tags are expanded to the states of a graph, by the name of the scores."""
 
     def __init__(self, graph: StateGraph, arrays: dict[str, Floats]):
         self.graph, self.arrays = graph, arrays
@@ -174,11 +169,7 @@ class Work(Generic[Scores]):
         return self._part(tokens, self.starts[sequences.start : sequences.stop + 1] - tokens.start)
 
     def only(self: OfWork, sequences: Bools) -> tuple[OfWork, Bools]:
-        """Work of some of the sequences.
-
-        sequences (bool[B]): Which.
-        RETURNS (Work, bool[T]): The work, and which tokens belong to it.
-        """
+        """Work of some of the sequences (bool[B]). RETURNS (Work, bool[T]): The work, and which tokens belong to it."""
         lengths = np.diff(self.starts)
         tokens = np.repeat(sequences, lengths)
         return self._part(np.flatnonzero(tokens), np.append(0, np.cumsum(lengths[sequences]))), tokens
@@ -196,11 +187,6 @@ class Work(Generic[Scores]):
         """
         if self.whole is not self:
             return self.whole.predecessors
-        if self.expansion is not None:
-            return self.expansion.keep("predecessors", self._find_predecessors)
-        return self._find_predecessors()
-
-    def _find_predecessors(self) -> tuple[Ints, Ints]:
         target, source = np.nonzero((self.transitions > -np.inf).any(axis=0).T)
         # Contiguous: `nonzero` gives columns of one array, for which kernels would be compiled once more
         return np.searchsorted(target, np.arange(self.n_states + 1)), np.ascontiguousarray(source)
@@ -218,10 +204,7 @@ class Work(Generic[Scores]):
         return arrays.contiguous(weights, np.float64)
 
     def check_states(self, states: States) -> States:
-        """Checked paths: int32[T].
-
-        RAISES (ValueError): CRF011 or CRF013 for paths that do not fit the scores.
-        """
+        """Checked paths: int32[T]. RAISES (ValueError): CRF011 or CRF013 for paths that do not fit the scores."""
         arrays.check_shape("states", states, (self.n_tokens,), "one state per token")
         states = arrays.contiguous(states, np.int32)
         if len(states) and states.max() >= self.n_tags:
@@ -236,11 +219,19 @@ ScoresOrWork = Union[Scores, Work[Scores]]
 class Structure(Generic[Scores]):
     """A family of labellings with sums and maxima over it. Structures are stateless: the scores hold all data.
 
-    Every question takes the scores of a batch of B sequences, laid end to end, or the result of `prepare`. A clamp excludes the
-    labellings that use what it forbids. If no labelling remains, the log partition and the best score are -inf, expectations and
-    marginals are 0, and paths hold -1. The empty sequence has one labelling, of score 0.
+    Every question takes the scores of a batch of B sequences, laid end to end, or the result of `prepare`. If no labelling
+    remains, the log partition and the best score are -inf, expectations and marginals are 0, and paths hold -1. The empty
+    sequence has one labelling, of score 0.
 
     threads (int): How many chunks of sequences may run at a time; results do not depend on it.
+
+    Arguments of the questions:
+
+    scores (Scores or Work): Potentials of B sequences.
+    clamp: What is still allowed, or None. It excludes the labellings that use what it forbids.
+    weights (float64[B]): Factor of each sequence, 1 by default.
+    states (int32[T]): One labelling for each sequence; -1 stands for none.
+    spans (SpanStates): How states spell spans.
     """
 
     exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
@@ -269,10 +260,8 @@ class Structure(Generic[Scores]):
         return type(self)(threads=threads)
 
     def within(self, beam: Any) -> "Structure[Scores]":
-        """Use beam search for the best labellings (`viterbi`, `n_best`). Sums still run over all labellings.
-
-        beam (lab.beam.Beam): Which prefixes the search keeps.
-        RETURNS (Structure): A copy that does.
+        """RETURNS (Structure): A copy that searches for the best labellings (`viterbi`, `n_best`) within a `lab.beam.Beam`. Sums
+        still run over all labellings.
 
         RAISES (ValueError): CRF340 for a structure that does not answer "beam".
         """
@@ -299,21 +288,6 @@ class Structure(Generic[Scores]):
         """RETURNS (Structure): The structure itself; those with rules give a copy without them."""
         return self
 
-    def own_terms(self, loss: Any) -> Optional[Callable]:
-        """Function that replaces the terms of a loss in `lab.local_losses` for this structure, called with the loss first; None
-        to keep the terms.
-        """
-        return None
-
-    def walk_samples(self, work: Work[Scores], n: int, *, seed: int, **walk: Any) -> States:
-        """Labellings for training. The structure draws them, or, if it can only walk from one labelling to another, walks as the
-        settings of `lab.local_losses.SampledLikelihood` say.
-
-        n (int): How many labellings. seed (int)
-        RETURNS (int32[n, T])
-        """
-        return self.sample(work, n, seed=seed)
-
     # ------------------------------------------------------------------------------------ methods that a structure adds
 
     def forward(self, work: Work[Scores]) -> tuple[Floats, Any]:
@@ -337,10 +311,8 @@ class Structure(Generic[Scores]):
         raise NotImplementedError
 
     def rank(self, work: Work[Scores], states: States, scores: Floats) -> int:
-        """The n best paths of a single sequence that has tokens, ties as in `best`.
-
-        states (int32[n, T]), scores (float64[n]): Receive the paths.
-        RETURNS (int): How many paths there are.
+        """Write the n best paths of a single sequence that has tokens, ties as in `best`, to `states` (int32[n, T]) and `scores`
+        (float64[n]). RETURNS (int): How many paths there are.
         """
         raise NotImplementedError
 
@@ -386,18 +358,6 @@ class Structure(Generic[Scores]):
         """
         raise NotImplementedError
 
-    def score_labelled_segments(self, work: Work[Scores], begin: Ints, end: Ints, states: Ints) -> Floats:
-        """Scores of segments with one state each: float64[N], otherwise as `score_segments`."""
-        return self.score_segments(work, begin, end)[np.arange(len(begin)), states]
-
-    def labelled_segments_derivative(
-        self, work: Work[Scores], begin: Ints, end: Ints, states: Ints, derivative: Floats
-    ) -> Scores:
-        """Derivative of `score_labelled_segments` (float64[N]), as `segments_derivative`."""
-        of_pieces = np.zeros((len(begin), work.n_states))
-        of_pieces[np.arange(len(begin)), states] = derivative
-        return self.segments_derivative(work, begin, end, of_pieces)
-
     def segment_marginals(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
         """Probabilities of all segments (float64[N, S]), and of the transitions into a segment that begins at each token
         (float64[T, S, S]).
@@ -425,13 +385,10 @@ class Structure(Generic[Scores]):
         """The scores as training evaluates them: a structure that prunes labellings keeps the labellings of the annotation."""
         return work
 
-    def to_keep(self) -> Any:
-        """An object that remembers the unpruned labellings of one batch until its `renew` is called; None for structures that
-        prune nothing."""
-        return None
-
-    def keeping(self, kept: Any) -> "Structure[Scores]":
-        """RETURNS (Structure): A copy that keeps intermediate results of one batch in `kept`; itself if it has none to keep."""
+    def remembering(self) -> "Structure[Scores]":
+        """RETURNS (Structure): For a structure that prunes labellings, a copy that remembers those of one batch, as ``kept``,
+        until ``kept.renew()``.
+        """
         return self
 
     # --------------------------------------------------------------------------------- methods common to all structures
@@ -439,8 +396,6 @@ class Structure(Generic[Scores]):
     def prepare(self, scores: ScoresOrWork, clamp: Any = None) -> Work[Scores]:
         """Check scores once, for several questions.
 
-        scores (Scores or Work): Potentials of B sequences.
-        clamp: What is still allowed, or None.
         RAISES (ValueError): CRF010 to CRF016 for scores that are not usable.
         """
         if isinstance(scores, Work):
@@ -490,12 +445,7 @@ class Structure(Generic[Scores]):
         return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
 
     def log_partition(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
-        """Log of the sum over all labellings of exp(score).
-
-        scores (Scores or Work): Potentials of B sequences.
-        clamp: What is still allowed, or None.
-        RETURNS (float64[B])
-        """
+        """Log of the sum over all labellings of exp(score). RETURNS (float64[B])"""
         work = self.prepare(scores, clamp)
         if work.n_tokens <= self.chunk_tokens:  # a short cut: for a short text, chunking would take as long as the sums
             return self.forward(work)[0]
@@ -512,9 +462,6 @@ class Structure(Generic[Scores]):
     ) -> tuple[Floats, Scores]:
         """Log partitions, and the derivative of sum_b weights[b] · log_z[b] with respect to every score.
 
-        scores (Scores): Potentials of B sequences.
-        clamp: What is still allowed, or None.
-        weights (float64[B]): Factor of each sequence, 1 by default.
         RETURNS (float64[B], Scores): Log partitions, and how often each score is expected to be used, times the weights. A
             sequence without any labelling uses nothing.
         """
@@ -550,19 +497,12 @@ class Structure(Generic[Scores]):
         return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
 
     def viterbi(self, scores: ScoresOrWork, *, clamp: Any = None) -> Path:
-        """Best labelling of each sequence, see `best`.
-
-        scores (Scores or Work): Potentials of B sequences.
-        clamp: What is still allowed, or None.
-        RETURNS (Path): States int32[T] and scores float64[B].
-        """
+        """Best labelling of each sequence, see `best`. RETURNS (Path): States int32[T] and scores float64[B]."""
         work = self.prepare(scores, clamp)
         path = self._best(work)
         return Path(self.labels(work, path.states), path.scores)
 
     def _best(self, work: Work[Scores]) -> Path:
-        if self.beam is None and work.n_tokens <= self.chunk_tokens:
-            return self.best(work)
         if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # no sums over chunks: nothing to gain
             return self._best_within(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
@@ -610,11 +550,7 @@ class Structure(Generic[Scores]):
         return path.scores, used
 
     def path_score(self, scores: ScoresOrWork, states: States) -> Floats:
-        """Score of one labelling for each sequence.
-
-        states (int32[T]): The labellings; -1 stands for none.
-        RETURNS (float64[B])
-        """
+        """Score of one labelling for each sequence. RETURNS (float64[B])"""
         work = self.prepare(scores)
         states = work.check_states(states)
         return self.score_path(work, states) if work.tag_of is None else Structure.score_path(self, work, states)
@@ -622,12 +558,7 @@ class Structure(Generic[Scores]):
     def path_expectations(
         self, scores: ScoresOrWork, states: States, *, weights: Optional[Floats] = None, out: Optional[Scores] = None
     ) -> Scores:
-        """Weighted use of each score by the given labellings.
-
-        states (int32[T]): The labellings; -1 stands for none.
-        weights (float64[B]): Factor of each sequence, 1 by default.
-        out (Scores): Receives the sums if it is given.
-        """
+        """Weighted use of each score by the given labellings. RETURNS (Scores): `out` if it is given, which receives the sums."""
         work = self.prepare(scores)
         used = arrays.zeros(work.given) if out is None else out
         states, weights = work.check_states(states), work.check_weights(weights)
@@ -638,11 +569,7 @@ class Structure(Generic[Scores]):
         return used
 
     def log_probability(self, scores: ScoresOrWork, states: States) -> Floats:
-        """Normalised score of one labelling for each sequence.
-
-        states (int32[T]): The labellings; -1 stands for none.
-        RETURNS (float64[B]): At most 0.
-        """
+        """Normalised score of one labelling for each sequence. RETURNS (float64[B]): At most 0."""
         work = self.prepare(scores)
         log_probability = self.path_score(work, states)
         possible = log_probability > -np.inf
@@ -669,10 +596,7 @@ class Structure(Generic[Scores]):
         return run_chunks(search, range(work.n_sequences), self.threads)
 
     def sample(self, scores: ScoresOrWork, n: int, *, seed: Seed, clamp: Any = None) -> States:
-        """Draw n labellings from their distribution. One seed gives one answer for any number of threads.
-
-        RETURNS (int32[n, T])
-        """
+        """Draw n labellings. One seed gives one answer for any number of threads. RETURNS (int32[n, T])"""
         work = self.prepare(scores, clamp)
         uniforms = np.random.default_rng(seed).random((n, work.n_tokens, *self.uniforms))
         states = np.empty((n, work.n_tokens), dtype=np.int32)
@@ -688,7 +612,6 @@ class Structure(Generic[Scores]):
     ) -> Floats:
         """Probability that exactly these tokens are one span of this label, summed over all labellings that contain the span.
 
-        spans (SpanStates): How states spell spans.
         segments (Segments): N spans, by their first token; each inside one sequence.
         RETURNS (float64[N])
         """
@@ -718,7 +641,6 @@ class Structure(Generic[Scores]):
     ) -> LikelySpans:
         """All spans of at least some probability, by their first token.
 
-        spans (SpanStates): How states spell spans.
         min_prob (float): The least probability. With 0 the answer has every possible span; their number grows with the square of
             the tokens.
         """

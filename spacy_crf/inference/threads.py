@@ -29,7 +29,6 @@ def run_chunks(function: Callable[[Chunk], Result], chunks: Sequence[Chunk], thr
     Adding up the results in their order gives the same bits for any number of threads, as long as the chunks are the same. Called
     from one of its own threads, `run_chunks` runs the chunks there, one by one: nesting can't deadlock.
 
-    function (Callable): Takes a chunk. chunks (Sequence[Chunk]), threads (int)
     RETURNS (list): The results in the order of the chunks.
     """
     if threads <= 1 or len(chunks) <= 1 or getattr(_here, "in_pool", False):

@@ -278,9 +278,8 @@ class LocalLoss(LabelledLoss):
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
         free = structure.without_rules
-        own = free.own_terms(self)
-        if own is not None:
-            return own(self, structure, scores, clamp, weights)
+        if hasattr(free, "own_terms"):  # ties have their own
+            return free.own_terms(self)(self, structure, scores, clamp, weights)
         work = free.prepare(scores)
         weights = work.check_weights(weights)
         whole = self.annotation(clamp, structure.wrong, weights)
@@ -445,4 +444,6 @@ class SampledLikelihood(LabelledLoss):
     def _draw(self, structure: Structure[Scores], work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
         """Draw labellings (int32[N, T]). gold (int32[1, T]): The annotated labelling if it is known."""
         seed, begin = int(self.random.integers(1 << 31)), gold if self.start == "gold" else None
+        if not hasattr(structure, "walk_samples"):  # which draws labellings, and need not walk from one to another
+            return structure.sample(work, self.samples, seed=seed)
         return structure.walk_samples(work, self.samples, seed=seed, loss=self, begin=begin, annotation=clamp)

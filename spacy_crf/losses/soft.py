@@ -129,7 +129,7 @@ def _expected_scores(structure: Structure, work: Work, soft: SoftLabelling) -> F
     """Expected score of the segments with soft labels and of the transitions between them: float64[B]."""
     (begin, end, state, weight), steps, scores = soft.pieces, soft.steps, work.scores
     opens, closes = arrays.ends(work.starts, work.n_tokens)
-    of_pieces = structure.score_labelled_segments(work, begin, end, state)
+    of_pieces = structure.score_segments(work, begin, end)[np.arange(len(begin)), state]
     of_pieces += np.where(opens[begin], scores.first[state], 0.0)
     of_pieces += np.where(closes[end - 1], scores.last[state], 0.0)
     of_steps = work.transitions[_rows(work, steps.token), steps.before, steps.after]
@@ -147,7 +147,9 @@ def _subtract_expected(
     """Subtract the derivative of the expected scores, times the weights of the sequences (float64[B])."""
     of_token = np.repeat(weights, np.diff(work.starts))
     (begin, end, state, weight), steps = soft.pieces, soft.steps
-    expected = structure.labelled_segments_derivative(work, begin, end, state, weight * of_token[begin])
+    of_pieces = np.zeros((len(begin), work.n_states))
+    of_pieces[np.arange(len(begin)), state] = weight * of_token[begin]
+    expected = structure.segments_derivative(work, begin, end, of_pieces)
     place = (_rows(work, steps.token) * work.n_states + steps.before) * work.n_states + steps.after
     of_steps = np.bincount(place, steps.weight * of_token[steps.token], minlength=expected.transitions.size)
     expected.transitions.ravel()[:] = of_steps

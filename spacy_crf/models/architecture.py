@@ -19,7 +19,7 @@ from thinc.util import data_validation
 from ..arrays import per_position, states_of
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .emissions import pairs_allowed
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
@@ -30,7 +30,7 @@ class TokenTerms(NamedTuple):
     """Terms of the scores of single tokens of a Doc, other than features, for explanations."""
 
     names: list[str]  # N
-    tokens: NDArray[np.int64]  # [N]
+    tokens: Ints  # [N]
     scores: Floats  # [N, S] added to the scores of the token
 
 
@@ -105,10 +105,7 @@ class Architecture(Node):
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
-        """Set the first values of new weights if they are not 0.
-
-        is_new (bool): Whether all weights are new.
-        """
+        """Set the first values of new weights if they are not 0. `is_new` says whether all weights are new."""
 
     def longest(self, model: Model) -> int:
         """Tokens of the longest segment."""
@@ -157,8 +154,7 @@ class Architecture(Node):
         latest, limits = self._latest, self.limits(model)
         asked = tuple([array.tobytes() for array in weights.values()])
         if latest is None or latest[0] is not limits or latest[1] != asked:
-            potentials = self.potentials(model, weights)
-            latest = self._latest = (limits, asked, potentials)
+            latest = self._latest = (limits, asked, self.potentials(model, weights))
         return latest[2]
 
     def derivatives(self, d_scores: Any) -> SharedScores:
@@ -169,10 +165,7 @@ class Architecture(Node):
         return found
 
     def weighted_sum(self, outputs: Sequence[Any], shares: Floats) -> Any:
-        """Weighted sum of scores of the same texts; impossible scores stay impossible.
-
-        shares (float64[M]): Factor of each output.
-        """
+        """Sum of scores of the same texts by shares (float64[M]); impossible scores stay impossible."""
         total, *others = outputs
         for other in others:
             total = self.alike(total, other)
@@ -223,7 +216,7 @@ class Architecture(Node):
                 _mark(observed, batch.allowed, batch.starts)
         model.attrs["observed"] = (observed & possible).astype(np.uint8)
 
-    def _possible_steps(self, model: Model, n_states: int) -> NDArray[np.bool_]:
+    def _possible_steps(self, model: Model, n_states: int) -> Bools:
         shapes, possible = self.shapes(model, n_states), self.possible(model)
         steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
         return np.vstack(steps)
@@ -267,7 +260,6 @@ def without_stage(model: Model) -> StructureModel:
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    """The potentials of some Docs, and the function that takes their derivatives."""
     node: Architecture = model.attrs["role"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
     weights = {name: model.get_param(name) for name in node.params}
@@ -316,7 +308,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     node.start(model, X, is_new)
 
 
-def _mark(observed: NDArray[np.bool_], clamp: Any, starts: NDArray[np.int64]) -> None:
+def _mark(observed: Bools, clamp: Any, starts: Ints) -> None:
     """Mark in ``observed`` (bool[S + 2, S]) the transitions, firsts and lasts of tokens whose annotation leaves one state."""
     allowed = states_of(clamp)
     n_states, steps = allowed.shape[1], getattr(clamp, "must_begin", None)  # [T] tokens with a transition; None for all

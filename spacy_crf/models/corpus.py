@@ -2,13 +2,10 @@
 
 import copy
 import math
-import shutil
-import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
-from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -17,7 +14,7 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..inference.threads import run_chunks
-from ..types import Floats, Seed, SegmentClamp, SpanList, TokenFeatures
+from ..types import Bools, Floats, Ints, Seed, SegmentClamp, SpanList, TokenFeatures
 from .fixed_tokens import FixedTokens, TokensPass
 from .sparse import VECTORS, FoundFeatures, SparseFeatures, SparseNode
 from .table import GradientPart, Table, parts_for
@@ -27,14 +24,13 @@ from .word_vectors import CorpusVectors
 # Tokens that one thread scores at a time (half as many took 10 to 15 % longer); fewer if transitions depend on the position, and
 # with many tags few enough that their scores stay in the cache (with 117 tags, 8 % of a pass)
 _BLOCK, _SCORES = 1 << 13, 1 << 18
-IN_MEMORY = 1 << 30  # bytes of encoder vectors; vectors of further batches go to a file
 # Bound of the random numbers of marks; sums of 4 million of them are exact
 _MARKS = 1 << 31
 Collector = Callable[[int, Any, GradientPart], None]  # adds up derivatives by the scores of a batch with a number
 
 
 def block_tokens(features: SparseFeatures) -> int:
-    """Number of tokens for one batch of a corpus. RETURNS (int)"""
+    """Number of tokens for one batch of a corpus."""
     if features.feature_set.transitions:
         return max(256, (_BLOCK * 32) // features.n_states**2)
     return min(_BLOCK, max(256, _SCORES // features.n_states))
@@ -43,16 +39,14 @@ def block_tokens(features: SparseFeatures) -> int:
 class PackedClamp(NamedTuple):
     """A clamp in an eighth of its memory."""
 
-    of_segments: bool
     octets: list[NDArray[np.uint8]]
     shapes: list[list[int]]
 
     @classmethod
     def of(cls, clamp: Any) -> "PackedClamp":
         """Pack a clamp (bool[T, S] or SegmentClamp)."""
-        of_segments = isinstance(clamp, SegmentClamp)
-        arrays = clamp if of_segments else (clamp,)
-        return cls(of_segments, [*map(np.packbits, arrays)], [list(array.shape) for array in arrays])
+        arrays = clamp if isinstance(clamp, SegmentClamp) else (clamp,)
+        return cls([*map(np.packbits, arrays)], [list(array.shape) for array in arrays])
 
     def unpacked(self) -> Any:
         """The clamp."""
@@ -60,16 +54,14 @@ class PackedClamp(NamedTuple):
             np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
             for octets, shape in zip(self.octets, self.shapes)
         ]
-        return SegmentClamp(*arrays) if self.of_segments else arrays[0]
+        return SegmentClamp(*arrays) if len(arrays) > 1 else arrays[0]
 
 
 class SparseCorpus:
-    """Features that a sparse layer finds in the batches of a corpus, without the Docs.
+    """Features with weights that a sparse layer finds in the batches of a corpus, without the Docs.
 
     Features of tokens are stored once for all windows that look alike (`FixedTokens`), features of spans, of pairs of states and
     of texts batch by batch.
-
-    features (SparseFeatures): The features that have weights.
     """
 
     def __init__(self, features: SparseFeatures):
@@ -166,7 +158,7 @@ class SparseCorpus:
             of_pass.collect([number], [scores._replace(**drawn)])
         return of_pass.gradient()
 
-    def thin(self, kept: dict[str, NDArray[np.bool_]]) -> None:
+    def thin(self, kept: dict[str, Bools]) -> None:
         """Keep the chosen weights of each table (bool[W], by the name of the table); weights that are not kept count as 0."""
         tables = {name: self.features.tables[name].thinned(of_table) for name, of_table in kept.items()}
         self.move(self.features.with_tables(tables))
@@ -268,8 +260,8 @@ class SparsePass:
 
 
 class DenseCorpus:
-    """Vectors of the tokens of a corpus, batch by batch: the `SparseCorpus` of a layer on an encoder. The vectors of a large
-    corpus are in a temporary file.
+    """Vectors of the tokens of a corpus, batch by batch: the `SparseCorpus` of a layer on an encoder. They are in a temporary
+    file, since those of a large corpus need more than the memory.
 
     layer (Model): On the encoder.
     """
@@ -278,34 +270,24 @@ class DenseCorpus:
 
     def __init__(self, layer: Model):
         self.layer = layer
-        self.vectors: list[NDArray[np.float32]] = []  # [T, width] of each batch
-        self.starts: list[NDArray[np.int64]] = []
-        self._n_bytes = 0
-        self._file: Optional[Path] = None
+        self.starts: list[Ints] = []
+        self._file = TemporaryFile()  # noqa: SIM115
 
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch."""
         ops = self.layer.ops
         vectors = ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs)))
-        self._n_bytes += vectors.nbytes
-        if self._n_bytes > IN_MEMORY:
-            if self._file is None:
-                folder = mkdtemp()
-                weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-                self._file = Path(folder, "vectors")
-            with self._file.open("ab") as file:
-                vectors.tofile(file)
-        else:
-            self.vectors.append(vectors)
+        self._file.write(np.ascontiguousarray(vectors).data)
         self.starts.append(docs.sequence_starts())
 
     def finish(self) -> None:
         """Complete the corpus after the last batch."""
-        if self._file is None:
-            return
-        in_file = np.memmap(self._file, np.float32, "r").reshape(-1, self.layer.get_ref("output").get_dim("nI"))
-        ends = np.cumsum([starts[-1] for starts in self.starts[len(self.vectors) :]])
-        self.vectors += np.split(in_file, ends[:-1])
+        ends = np.cumsum([starts[-1] for starts in self.starts])
+        shape = int(ends[-1]), self.layer.get_ref("output").get_dim("nI")
+        every = np.memmap(self._file, np.float32, "r", shape=shape) if ends[-1] else np.zeros(shape, np.float32)
+        self.vectors = np.split(every, ends[:-1])  # [T, width] of each batch
+        self._file.close()  # the file is gone with the last use of the vectors
+        del self._file
 
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)
@@ -338,14 +320,9 @@ class DensePass:
 
 
 def corpus_of(layer: Model) -> Any:
-    """Storage for what a layer of a model reads of a corpus.
-
-    layer (Model): A layer of a model of a structure.
-    RETURNS (SparseCorpus, DenseCorpus, or the layer's own)
-    """
-    own = layer.attrs["role"].fixed(layer)
+    """Storage for what a layer of a model of a structure reads of a corpus: SparseCorpus, DenseCorpus or the layer's own."""
+    role = layer.attrs["role"]
+    own = role.fixed(layer)
     if own is not None:
         return own
-    if not isinstance(layer.attrs["role"], SparseNode):
-        return DenseCorpus(layer)
-    return SparseCorpus(layer.attrs["role"].features(layer))
+    return SparseCorpus(role.features(layer)) if isinstance(role, SparseNode) else DenseCorpus(layer)

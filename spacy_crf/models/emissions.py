@@ -18,7 +18,7 @@ from ..errors import announcements
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
 from ..features.token_columns import ColumnReader, TokenColumns
-from ..types import Clamp, Floats, SpanList
+from ..types import Bools, Clamp, Floats, Ints, SpanList
 from . import sparse
 from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives
 from .sparse import VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures
@@ -31,11 +31,11 @@ class Emissions(NamedTuple):
 
     scores: Floats  # [T, S]
     transitions: Optional[Floats]  # [T, S, S] from transition templates, None without
-    starts: NDArray[np.int64]  # [B + 1]
+    starts: Ints  # [B + 1]
 
 
 def total(parts: Sequence[Emissions]) -> Emissions:
-    """Sum of emissions of the same Docs; only the first may have transitions. RETURNS (Emissions)"""
+    """Sum of emissions of the same Docs; only the first may have transitions."""
     first, *others = parts
     for other in others:
         first = first._replace(scores=first.scores + other.scores)
@@ -75,13 +75,14 @@ class EmissionFeatures(SparseFeatures):
         of_vectors = {VECTORS: n_states} if self.feature_set.vector_offsets else {}
         return {"states": n_states, "transitions": n_states * n_states, **of_vectors}
 
-    def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Emissions:
+    def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Emissions:
         return Emissions(scores["scores"], scores.get("transitions"), starts)
 
-    def with_states(self, states: NDArray[np.int64], n_states: int) -> "EmissionFeatures":
+    def with_states(self, states: Ints, n_states: int) -> "EmissionFeatures":
         """The weights for other states with these numbers (int64[S]). (For features without pairs of states and vectors.)"""
-        tables = {**self.tables, "states": self.states.with_columns(states, n_states)}
-        return self.with_tables(tables, n_states=n_states)
+        before, columns = self.states, states[self.states.pair_columns].astype(np.int32)
+        table = Table(before.index, before.pair_starts, columns, n_states, before.counts)
+        return self.with_tables({**self.tables, "states": table}, n_states=n_states)
 
     def counters(self) -> dict[str, Counter]:
         compiled = self.compiled.templates.items()
@@ -89,12 +90,9 @@ class EmissionFeatures(SparseFeatures):
             kind: PairCounter(IndexBuilder(some, self.tables[kind].index), self.tables[kind]) for kind, some in compiled
         }
         if VECTORS in self.tables:
-            counters[VECTORS] = self.vector_counter()
+            offsets = self.feature_set.vector_offsets
+            counters[VECTORS] = VectorCounter(self.tables[VECTORS], offsets, self.vectors.width)
         return counters
-
-    def vector_counter(self) -> VectorCounter:
-        """A counter of tokens with vectors."""
-        return VectorCounter(self.tables[VECTORS], self.feature_set.vector_offsets, self.vectors.width)
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
         allowed = states_of(batch.allowed)
@@ -164,10 +162,7 @@ def _check_features(owner: str, features: Any) -> None:
 
 
 def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
-    """Add weights for all pairs, and log how many features of the corpus share their row. Present weights stay.
-
-    X (Batches), Y (Sizes): None to change nothing.
-    """
+    """Add weights for all pairs, and log how many features of the corpus share their row. Present weights stay."""
     if X is None or Y is None:
         return
     n_tags = Sizes(*Y).n_states
@@ -176,7 +171,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
     is_new = len(features.states.index) != model.attrs["rows"]
     if is_new:
         features.tables["states"] = Table.full(HashedIndex(model.attrs["rows"]), n_tags)
-    met, vectors = CountingTable(), features.vector_counter() if VECTORS in features.tables else None
+    met, vectors = CountingTable(), features.counters().get(VECTORS)
     for batch in X():
         columns = features.reader.read(batch.docs)
         hashes = features.compiled.templates["states"].hash(columns)
@@ -206,7 +201,7 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
         )
 
 
-def tags_allowed(allowed: Clamp, unset: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def tags_allowed(allowed: Clamp, unset: Bools) -> tuple[NDArray[np.int32], Ints]:
     """Tags that the annotation of each token allows; none for tokens without annotation that allow several tags.
 
     allowed (bool[T, S]), unset (bool[T]): Allowed tags, and tokens without annotation.
@@ -218,9 +213,7 @@ def tags_allowed(allowed: Clamp, unset: NDArray[np.bool_]) -> tuple[NDArray[np.i
     return tags.astype(np.int32), np.append(0, np.cumsum(np.where(silent, 0, counts))).astype(np.int64)
 
 
-def pairs_allowed(
-    allowed: Clamp, starts: NDArray[np.int64], steps: Optional[NDArray[np.bool_]] = None
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def pairs_allowed(allowed: Clamp, starts: Ints, steps: Optional[Bools] = None) -> tuple[NDArray[np.int32], Ints]:
     """The pair of tags ``i * S + j`` at each token whose annotation leaves one pair.
 
     allowed (bool[T, S]), starts (int64[B + 1]), steps (bool[T]): Tokens to consider; all if None.
@@ -237,9 +230,7 @@ def pairs_allowed(
     return pairs.astype(np.int32), np.append(0, np.cumsum(known)).astype(np.int64)
 
 
-def pairs_of_tags(
-    allowed: Clamp, starts: NDArray[np.int64], tag_of: Optional[NDArray[np.int64]]
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def pairs_of_tags(allowed: Clamp, starts: Ints, tag_of: Optional[Ints]) -> tuple[NDArray[np.int32], Ints]:
     """All pairs of states at each token whose annotation leaves one pair of tags.
 
     tag_of (int64[S]): The tag of each state, rising; None if states are tags.
@@ -260,5 +251,5 @@ def pairs_of_tags(
 
 def check_emissions(owner: str, emissions: Any) -> None:
     """Check a setting. RAISES (ValueError): CRF020 for a model whose output is not Emissions."""
-    possible = gives(emissions) is Emissions
-    checks.expect(possible, owner, "emissions", emissions, "emissions, such as spacy_crf.SparseEmissions.v1")
+    must = "emissions, such as spacy_crf.SparseEmissions.v1"
+    checks.expect(gives(emissions) is Emissions, owner, "emissions", emissions, must)

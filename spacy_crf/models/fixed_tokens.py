@@ -36,10 +36,8 @@ class WindowTable(NamedTuple):
 
 
 class FixedTokens:
-    """Features that templates find at the tokens of a corpus, batch by batch, stored once for all windows that look alike.
-
-    compiled (CompiledTemplates): The templates.
-    table (Table): Which of their features have weights.
+    """Features that templates find at the tokens of a corpus, batch by batch, stored once for all windows that look alike. The
+    table says which of their features have weights.
     """
 
     def __init__(self, compiled: CompiledTemplates, table: Table):

@@ -32,7 +32,7 @@ from thinc.api import Model
 from ..features.feature_index import CountingTable
 from ..inference.scaling import order_of
 from ..kernels.hashing import hash_rows
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .architecture import SharedScores
 from .sparse import VECTORS
 from .weights import Weights
@@ -46,17 +46,14 @@ _PARTS = 16  # parts of the keys, compared one after the other
 class Ties(NamedTuple):
     """Groups of equal weights among n weights."""
 
-    group: NDArray[np.int64]  # [n] number of each weight's variable
-    place: NDArray[np.int64]  # [m] the weight that represents each variable
+    group: Ints  # [n] number of each weight's variable
+    place: Ints  # [m] the weight that represents each variable
     copies: Floats  # [m] number of weights of each variable
 
     @classmethod
-    def of(cls, keys: NDArray[np.uint64], single: NDArray[np.bool_]) -> "Ties":
-        """Find the ties of n weights.
-
-        keys (uint64[n]): Keys, equal for equal weights.
-        single (bool[n]): Weights that equal no others, whatever their keys.
-        RETURNS (Ties)
+    def of(cls, keys: NDArray[np.uint64], single: Bools) -> "Ties":
+        """Find the ties of n weights by keys (uint64[n]) that are equal for equal weights; a single weight (bool[n]) equals no
+        others, whatever its key.
         """
         first, stands = np.arange(len(keys)), single.copy()  # the previous equal weight, and whether there is none
         part = keys.astype(np.uint8) % _PARTS
@@ -75,18 +72,14 @@ class Ties(NamedTuple):
 
 
 class Variables:
-    """Base of objectives whose variables are groups of equal weights.
-
-    model (Model): See `Weights`.
-    ties (Ties): Which of the model's weights are equal.
-    """
+    """Base of objectives whose variables are groups of equal weights of a model."""
 
     def __init__(self, model: Model, ties: Ties):
         self._every, self.ties = Weights(model), ties
         self._roots = np.sqrt(ties.copies)
 
     @property
-    def stands(self) -> NDArray[np.bool_]:
+    def stands(self) -> Bools:
         """Which weights stand for variables: bool[n]."""
         stands = np.zeros(len(self.ties.group), dtype=bool)
         stands[self.ties.place] = True
@@ -120,11 +113,9 @@ class Variables:
         return gradient
 
 
-def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
-    """Keys for `Ties.of`, equal for equal weights of a model.
-
-    marks (Sequence[float64[n]]): Sums of random numbers, equal for weights that belong to the same scores.
-    RETURNS (uint64[n], bool[n])
+def keys_of(model: Model, marks: Sequence[Any]) -> tuple[NDArray[np.uint64], Bools]:
+    """Keys for `Ties.of` (uint64[n], bool[n]), from sums of random numbers that are equal for weights of the same scores
+    (float64[n] for each seed).
     """
     every = Weights(model)
     n_weights = int(every._starts[-1])
@@ -149,7 +140,7 @@ class MergedStates:
     is_known (bool[S]): States for which features have weights; they are not merged.
     """
 
-    def __init__(self, possible: SharedScores, weighed: SharedScores, is_known: NDArray[np.bool_]):
+    def __init__(self, possible: SharedScores, weighed: SharedScores, is_known: Bools):
         kinds = {name: possible[name].astype(np.int64) + (possible[name] & weighed[name]) for name in possible}
         group = _split(kinds, np.where(is_known, np.arange(len(is_known)), len(is_known)))
         n_groups, allowed = int(group.max()) + 1, possible["transitions"]
@@ -197,7 +188,7 @@ class MergedStates:
         return {"transitions": steps.reshape(size, size), **ends}
 
 
-def _split(kinds: SharedScores, group: NDArray[np.int64]) -> NDArray[np.int64]:
+def _split(kinds: SharedScores, group: Ints) -> Ints:
     """The coarsest refinement of groups in which all states of a group have equally many transitions of each kind to and from
     each group: int64[S].
     """

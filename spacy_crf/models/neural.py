@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Linear, Maxout, Model, zero_init
 from thinc.types import Floats2d
 
 from .. import checks
 from ..features.doc_batch import DocBatch
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .emissions import Emissions
 from .node import Batches, Node, Sizes, check_equal, check_weights, enlarged, gives, unset
 from .sparse import SparseNode
@@ -38,11 +37,8 @@ class EncoderNode(Node):
         self.learns = learns
         self.is_linear = not learns
 
-    def split(self, model: Model, scores: Floats, starts: NDArray[np.int64]) -> Any:
-        """The output, from the scores of the last layer.
-
-        scores (float64[T, kinds · S]), starts (int64[B + 1])
-        """
+    def split(self, model: Model, scores: Floats, starts: Ints) -> Any:
+        """The output, from the scores of the last layer (float64[T, kinds · S])."""
         return Emissions(scores, None, starts)
 
     def join(self, d_output: Any) -> Floats:
@@ -71,7 +67,7 @@ class EncoderNode(Node):
         moved = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
         return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
-    def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
+    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
         output, chosen = model.get_ref("output"), np.tile(states, self.kinds)
         weights = output.ops.to_numpy(output.get_param("W")).copy()
         weights[chosen] += draw(weights[chosen].shape).astype(np.float32)
@@ -104,12 +100,10 @@ def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Do
 def encoder_emissions(
     owner: str, tok2vec: Any, hidden_width: int = 0, role: Optional[EncoderNode] = None
 ) -> Model[list[Doc], Any]:
-    """Make a layer that computes scores from the vectors of an encoder; `role` turns the scores into the model's output.
+    """Make a layer of the architecture `owner` that computes scores from the vectors of an encoder.
 
-    owner (str): The architecture, for messages. tok2vec (Model): The encoder.
     hidden_width (int): Width of a hidden layer between encoder and scores, 0 for none.
     role (EncoderNode): Turns the scores into the output; by default into emissions.
-    RETURNS (Model)
     """
     role = role or EncoderNode()
     is_encoder = isinstance(tok2vec, Model) and tok2vec.has_dim("nO") is not False
@@ -179,11 +173,9 @@ def scored_tokens(
     joint: Any,
     of: type[EncoderNode] = EncoderNode,
 ) -> tuple[dict[str, Model], "Joint"]:
-    """Layers that score tokens, from the settings of an architecture.
+    """Layers that score tokens by their names, and how they learn together, from the settings of an architecture (`owner`).
 
-    owner (str): The architecture, for messages.
     of (type[EncoderNode]): Class of the encoder's node.
-    RETURNS (tuple[dict, Joint]): Layers by their names, and how they learn together.
     RAISES (ValueError): CRF020.
     """
     joint = Joint.read(owner, joint)
@@ -226,10 +218,7 @@ class Joint(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Any) -> "Joint":
-        """Settings of a config, None for the defaults.
-
-        RAISES (ValueError): CRF020.
-        """
+        """Settings of a config, None for the defaults. RAISES (ValueError): CRF020."""
         given = checks.table(owner, "joint", given, "settings")
         for key in given:
             checks.one_of(owner, "joint: setting", key, cls._fields)

@@ -12,7 +12,7 @@ from thinc.api import Model
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..schemes import NO_SEGMENTS, Segments
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 
 
 class AnnotatedDocs(NamedTuple):
@@ -20,8 +20,8 @@ class AnnotatedDocs(NamedTuple):
 
     docs: list[Doc]
     allowed: Any  # the labellings that the annotation allows: a clamp
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
-    unset: NDArray[np.bool_]  # [T] tokens without annotation
+    starts: Ints  # [B + 1] of the sequences
+    unset: Bools  # [T] tokens without annotation
     weights: Optional[Floats] = None  # [B] factor of each sequence
     structure: Any = None  # replaces the model's own structure if rules apply in training
     alternatives: Segments = NO_SEGMENTS  # segments that the annotation allows in addition
@@ -36,12 +36,12 @@ Batches = Callable[[], Iterable[AnnotatedDocs]]  # the batches, read as often as
 class Evidence(NamedTuple):
     """How often training met the feature, token or sequence of each weight."""
 
-    counts: dict[str, NDArray[np.int64]]  # [F] counts of the features, by table
+    counts: dict[str, Ints]  # [F] counts of the features, by table
     tokens: int
     sequences: int
 
     @classmethod
-    def known(cls, counts: dict[str, NDArray[np.int64]], met: list[int]) -> "Evidence":
+    def known(cls, counts: dict[str, Ints], met: list[int]) -> "Evidence":
         """met (list[int]): Numbers of tokens and sequences; zeros if an earlier version, which did not count, saved the model."""
         tokens = max([met[0], *(int(of_table.max(initial=0)) for name, of_table in counts.items() if name == "states")])
         return cls(counts, tokens, met[1] or tokens // 15)
@@ -61,7 +61,7 @@ class Sizes(NamedTuple):
     vocab: Vocab
     n_states: int
     longest: int = 1  # tokens of the longest segment
-    tag_of: Optional[NDArray[np.int64]] = None  # [S] the tag of each state, in order; None where each state is a tag
+    tag_of: Optional[Ints] = None  # [S] the tag of each state, in order; None where each state is a tag
 
 
 class Node:
@@ -84,31 +84,19 @@ class Node:
         """Add new states with weights of zero behind the present ones."""
         raise NotImplementedError
 
-    def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
-        """Add random numbers to the node's own weights of some states.
-
-        states (bool[S]): Which.
-        draw (Callable): Returns random numbers of a shape.
-        """
+    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
+        """Add random numbers, which `draw` returns in a shape, to the node's own weights of some states (bool[S])."""
         raise NotImplementedError
 
-    def named_states(
-        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
-    ) -> tuple[NDArray[np.int64], ...]:
-        """Numbers of the states that weights belong to, in the order of the component's names of states.
+    def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        """Numbers of the states that weights belong to (int64[N] each), in the order of the component's names of states.
 
-        parameter (str): The parameter, None for weights of the layers.
-        places (tuple[int64[N], ...]): Places of the weights in the parameter, by axis, or their states in the layers.
-        RETURNS (tuple[int64[N], ...])
+        places (tuple[int64[N], ...]): Places of the weights in the parameter, by axis; without one, their states in the layers.
         """
         return places
 
-    def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
-        """Tag of each state, which components keep as the attribute "tag_of".
-
-        labels (Sequence[str]): The label of each tag, "O" for none.
-        RETURNS (int64[S]): Rising.
-        """
+    def tag_of(self, model: Model, labels: Sequence[str]) -> Ints:
+        """Tag of each state, which components keep as the attribute "tag_of": int64[S], rising. Labels are "O" for none."""
         return np.arange(len(labels))
 
     def has_hidden(self, model: Model) -> bool:
@@ -122,7 +110,7 @@ class Node:
         """Number of states for which the layers have scores."""
         return n_states
 
-    def starts(self, docs: DocBatch) -> NDArray[np.int64]:
+    def starts(self, docs: DocBatch) -> Ints:
         """Bounds of the rows of scores of each sequence: int64[B + 1]."""
         return docs.sequence_starts()
 
@@ -174,10 +162,7 @@ def unset(node: Model) -> None:
 
 
 def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:
-    """Change the layout of a parameter, and of a gradient that waits for its step.
-
-    move (Callable[[NDArray], NDArray]): From an array in the old layout to one in the new layout.
-    """
+    """Move a parameter, and a gradient that waits for its step, to another layout."""
     if model.has_grad(name):
         model.set_grad(name, move(model.get_grad(name)))
     model.set_param(name, move(model.get_param(name)))
@@ -195,11 +180,7 @@ def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Check the weights of a loaded model.
-
-    shapes (dict): Shape of each parameter.
-    RAISES (ValueError): CRF509 for weights that are missing, have another shape or are not finite.
-    """
+    """Check the shapes of a loaded model's parameters. RAISES (ValueError): CRF509, also for weights that are not finite."""
     for name, shape in shapes.items():
         weights = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
         check_array(f"{model.name}.{name}", weights, shape, np.float32)

@@ -5,13 +5,13 @@ from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
+from ..inference.structure import Structure
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
-from ..types import Floats, Seed
+from ..types import Bools, Floats, Ints, Seed
 from .corpus import PackedClamp, SparseCorpus, corpus_of
 from .emissions import EmissionFeatures
 from .linear_chain import ChainNode
@@ -35,12 +35,7 @@ class _BatchAnnotation(NamedTuple):
 
 
 class CorpusObjective(Weights):
-    """Loss of a corpus as a function of its weights.
-
-    model (Model): See `Weights`.
-    loss (ClampedLoss): The loss to minimise.
-    corpus (Iterable[AnnotatedDocs]): Batches of annotated Docs, read once.
-    """
+    """Loss of a corpus, whose batches are read once, as a function of the weights of a model."""
 
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
@@ -59,18 +54,18 @@ class CorpusObjective(Weights):
         self.signature = self._sign()
         self.n_impossible = 0
         self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # with the features of all states
-        self._kept: list[Any] = []  # pruned labellings of each batch
+        self._remembering: list[Structure] = []  # for each batch, the structure with its pruned labellings
 
     def renew(self) -> bool:
         """Prune labellings anew; until the next call the pruned labellings stay the same, so that the objective does not change.
 
         RETURNS (bool): Whether any labellings are pruned.
         """
-        if not self._kept and self.architecture.leaves_out(self._model):
-            self._kept = [self._structure.to_keep() for _ in self._annotation]
-        for kept in self._kept:
-            kept.renew()
-        return bool(self._kept)
+        if not self._remembering and self.architecture.leaves_out(self._model):
+            self._remembering = [self._structure.remembering() for _ in self._annotation]
+        for structure in self._remembering:
+            structure.kept.renew()
+        return bool(self._remembering)
 
     @property
     def n_batches(self) -> int:
@@ -102,7 +97,7 @@ class CorpusObjective(Weights):
                 marks.update(layer.marks(seed, threads=self._structure.threads))
         return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
 
-    def keep(self, stands: NDArray[np.bool_]) -> None:
+    def keep(self, stands: Bools) -> None:
         """Restrict the objective to some of the weights (bool[n])."""
         kept = {block.name: of_block for block, of_block in zip(self._tables, np.split(stands, self._starts[1:-1]))}
         owners = {}
@@ -131,7 +126,7 @@ class CorpusObjective(Weights):
             self._merged = merged, layer.features
             self._move_states(layer.features.with_states(merged.of, merged.n_states), merged.stands)
 
-    def _move_states(self, features: EmissionFeatures, states: NDArray[np.int64]) -> None:
+    def _move_states(self, features: EmissionFeatures, states: Ints) -> None:
         self._layers[0].move(features)
         self._annotation = [
             block._replace(clamp=PackedClamp.of(block.clamp.unpacked()[:, states])) for block in self._annotation
@@ -165,15 +160,14 @@ class CorpusObjective(Weights):
         merged = None if self._merged is None else self._merged[0]
         if merged is not None:
             shared = merged.potentials(shared)
+        structures = self._remembering or [self._structure] * self.n_batches
         passes = [layer.at({name: of_layers[name] for name in layer.names}, threads=threads) for layer in self._layers]
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(shared[name].shape) for name in own}
 
         def differentiate(number: int):
             annotation = self._annotation[number]
             outputs = tuple(of_layer.score(number) for of_layer in passes)
-            scores, structure = architecture.join(outputs, shared), annotation.structure or self._structure
-            if self._kept and annotation.structure is None:
-                structure = structure.keeping(self._kept[number])
+            scores, structure = architecture.join(outputs, shared), annotation.structure or structures[number]
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
             losses, d_scores, impossible = self._loss(structure, scores, clamp, weights=annotation.weights, **soft)
@@ -199,10 +193,7 @@ class CorpusObjective(Weights):
 
 
 class TiedObjective(Variables, CorpusObjective):
-    """`CorpusObjective` as a function of variables, see `merged`.
-
-    model, loss, corpus: See `CorpusObjective`.
-    """
+    """`CorpusObjective` as a function of variables, see `merged`."""
 
     def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
         CorpusObjective.__init__(self, model, loss, corpus)

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 
 from ..features.doc_batch import DocBatch
 from ..losses.clamped import LabelledLoss, LogLikelihood
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .architecture import Architecture, StructureModel, build
 from .neural import Joint
 from .node import Batches, Node, check_weights, no_backprop
@@ -31,18 +30,15 @@ class Pooled(NamedTuple):
 
     members: tuple[Any, ...]  # scores of the members in training
     pool: Any  # their weighted sum
-    held_out: NDArray[np.bool_]  # [B] sequences that determine the shares, and on which no member is trained
+    held_out: Bools  # [B] sequences that determine the shares, and on which no member is trained
 
     @property
-    def starts(self) -> NDArray[np.int64]:
+    def starts(self) -> Ints:
         return self.pool.starts
 
 
 class PoolNode(Node):
-    """Node of a pool.
-
-    of (Architecture): Node of the same kind as those of the members.
-    """
+    """Node of a pool whose members have nodes of the same kind as `of`."""
 
     is_linear = False
 
@@ -71,11 +67,9 @@ class PoolNode(Node):
 def put_together(
     name: str, make_role: Callable[[], Architecture], layers: dict[str, Model], joint: Joint, **attrs: Any
 ) -> StructureModel:
-    """A model of the sum of some layers, or a pool of a model of sparse features and a model of an encoder.
+    """A model of the sum of some layers, given by name, or a pool of a model of sparse features and a model of an encoder.
 
-    make_role (Callable): Makes the node of each model. layers (dict[str, Model]): Layers by name.
-    joint (Joint): How they learn together. attrs: Attributes of the model.
-    RETURNS (StructureModel)
+    make_role (Callable): Makes the node of each model. attrs: Attributes of the model.
     """
     if joint.mode != "pool":
         rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
@@ -138,13 +132,12 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
 
 def pooled_loss(
     loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
-) -> tuple[Floats, Pooled, NDArray[np.bool_]]:
+) -> tuple[Floats, Pooled, Bools]:
     """The summed losses of the members; for held-out texts, the negative log probability that the pool gives them (see
     `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they could not
     determine shares.
 
-    structure (Structure), scores (Pooled), clamp, weights (float64[B]): See `ClampedLoss`. soft: Soft labels, if the loss takes
-    any.
+    structure, scores, clamp, weights (float64[B]): See `ClampedLoss`. soft: Soft labels, if the loss takes any.
     RETURNS (float64[B], Pooled, bool[B]): Losses, derivatives of their sum, and which sequences are impossible.
     """
     of_pool = loss if soft else LogLikelihood()
@@ -160,20 +153,13 @@ def pooled_loss(
 
 
 def wake(model: Model, *, holds_out: bool) -> None:
-    """Train all members from here on, if the model is a pool.
-
-    holds_out (bool): Whether some texts are held out.
-    """
+    """Train all members from here on, if the model is a pool, and hold out some texts or none."""
     role = model.attrs["role"]
     if isinstance(role, PoolNode):
         role.holds_out, role.at_rest = holds_out, 0
 
 
-def held_out_sequences(docs: list[Doc], starts: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
-    """Sequences of a share of the texts, the same in each epoch and for all copies of a text.
-
-    starts (int64[B + 1]): Bounds of the sequences. share (float): The share.
-    RETURNS (bool[B])
-    """
+def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:
+    """Sequences (bool[B], by their bounds) of a share of the texts, the same in each epoch and for all copies of a text."""
     chosen = np.array([zlib.crc32(doc.text.encode("utf8")) < share * (1 << 32) for doc in docs], dtype=bool)
     return chosen[np.searchsorted(DocBatch.of(docs).bounds, starts[:-1], side="right") - 1]

@@ -34,7 +34,7 @@ def shared_lists() -> Iterator[None]:
 
 
 def write(each: Any) -> Any:
-    """Data of a list for `read`; the list's number if an earlier node has the same list. RETURNS (dict or int)"""
+    """Data of a list for `read` (dict); the list's number if an earlier node has the same list."""
     met = _met.get()
     if met is None:
         return each.to_dict()
@@ -110,15 +110,12 @@ class ListedFeatures:
 
     def to_dict(self) -> dict[str, Any]:
         """Data to save, for msgpack."""
-        return {
-            "gazetteers": {name: write(gazetteer) for name, gazetteer in self.gazetteers.items()},
-            **(
-                {"cluster_tables": {name: write(table) for name, table in self.clusters.items()}}
-                if self.clusters
-                else {}
-            ),
-            **({"word_vectors": write(self.vectors)} if self.vectors is not None else {}),
-        }
+        data: dict[str, Any] = {"gazetteers": {name: write(each) for name, each in self.gazetteers.items()}}
+        if self.clusters:
+            data["cluster_tables"] = {name: write(table) for name, table in self.clusters.items()}
+        if self.vectors is not None:
+            data["word_vectors"] = write(self.vectors)
+        return data
 
     def from_dict(self, data: dict[str, Any]) -> "ListedFeatures":
         """A copy with saved data."""

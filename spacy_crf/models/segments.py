@@ -9,7 +9,6 @@ its first token and its last, and the mean of all its tokens. The mean is a scor
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
 
@@ -25,7 +24,7 @@ from ..features.segments import CompiledSegments, SpanIndexBuilder
 from ..features.token_columns import TokenColumns
 from ..inference.semi_markov import add_spans, begins_of, every_span
 from ..schemes import Segments
-from ..types import Floats, SegmentClamp, SpanList, TokenFeatures
+from ..types import Floats, Ints, SegmentClamp, SpanList, TokenFeatures
 from . import sparse
 from .emissions import Emissions
 from .neural import EncoderNode
@@ -80,7 +79,7 @@ class SegmentFeatures(SparseFeatures):
         known = self.compiled.known_spans(docs, columns, self.longest, spans, tokens)
         return {"spans": known.rows, "repeats": known.repeats}, known.listed
 
-    def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> SpanScores:
+    def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> SpanScores:
         return SpanScores(**scores, listed=listed)
 
     def counters(self) -> dict[str, Counter]:
@@ -140,12 +139,8 @@ def SparseSegments(
     return sparse.make_layer("sparse_segments", "segment_features", stored, SpanScores, sparse.init, **settings)
 
 
-def certain_segments(clamp: SegmentClamp, starts: NDArray[np.int64]) -> Segments:
-    """Segments in every path that a clamp allows, except those of ``O``.
-
-    clamp (SegmentClamp), starts (int64[B + 1])
-    RETURNS (Segments): The segments, with states in place of labels.
-    """
+def certain_segments(clamp: SegmentClamp, starts: Ints) -> Segments:
+    """Segments in every path that a clamp allows, except those of ``O``, with states in place of labels."""
     n_tokens = len(clamp.states)
     opens = clamp.must_begin.copy()
     opens[starts[:-1][starts[:-1] < n_tokens]] = True
@@ -178,7 +173,7 @@ class SegmentEncoderNode(EncoderNode):
     kinds = 4
     learned = ("longest",)  # tokens of the longest segment with a mean
 
-    def split(self, model: Model, scores: Floats, starts: NDArray[np.int64]) -> EncodedSegments:
+    def split(self, model: Model, scores: Floats, starts: Ints) -> EncodedSegments:
         by_kind = scores.reshape(len(scores), self.kinds, scores.shape[1] // self.kinds)
         tokens, begins, ends, of_means = np.ascontiguousarray(by_kind.transpose(1, 0, 2))
         listed = every_span(starts, model.attrs["longest"])
@@ -201,11 +196,7 @@ class SegmentEncoderNode(EncoderNode):
 
 
 def means(scores: Floats, listed: SpanList) -> Floats:
-    """Mean of the scores of the tokens of each span.
-
-    scores (float64[T, S]), listed (SpanList): Every span of up to some length.
-    RETURNS (float64[N, S])
-    """
+    """Mean of the scores (float64[T, S]) of the tokens of each span, of which all up to some length are listed: float64[N, S]."""
     sums = np.vstack([np.zeros_like(scores[:1]), scores]).cumsum(axis=0) if len(scores) else scores
     begin = begins_of(listed)
     return (sums[begin + listed.lengths] - sums[begin]) / listed.lengths[:, np.newaxis]
@@ -223,10 +214,8 @@ def scatter_means(d_spans: Floats, listed: SpanList) -> Floats:
 
 
 def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
-    """Sum of the scores of several layers for the same segments, each of which lists some spans.
-
-    tokens (float64[T, S]): Determines the shape if there are no parts.
-    RETURNS (SpanScores)
+    """Sum of the scores of several layers for the same segments, each of which lists some spans. The scores of tokens
+    (float64[T, S]) determine the shape if there are no parts.
     """
     if not parts:
         none = np.zeros_like(tokens)
@@ -244,11 +233,7 @@ def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
 
 
 def part_of_spans(d_spans: SpanScores, listed: SpanList) -> SpanScores:
-    """Derivatives by the scores of one layer, which listed some of the spans.
-
-    d_spans (SpanScores): Derivatives by the sum. listed (SpanList): Spans of the layer.
-    RETURNS (SpanScores)
-    """
+    """Derivatives by the scores of one layer, which listed some of the spans, from derivatives by the sum."""
     if listed is None or d_spans.listed is None or len(listed.lengths) == len(d_spans.listed.lengths):
         return d_spans
     begin = begins_of(listed)

@@ -166,9 +166,8 @@ def _check_longest(value: LongestSegment) -> LongestSegment:
 
 
 def longest_of(setting: LongestSegment, labels: list[str], lengths: dict[str, list[int]]) -> NDArray[np.int32]:
-    """Tokens of the longest segment of each state.
+    """Tokens of the longest segment of each state, by the setting of the config and the lengths of annotated segments.
 
-    setting: The setting of the config, lengths (dict): Lengths of the annotated segments of each label.
     RETURNS (int32[S]): 1 for ``O``; labels without setting and annotation get the maximum of the others.
     RAISES (ValueError): CRF846 for a setting of an unknown label.
     """

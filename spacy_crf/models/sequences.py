@@ -11,7 +11,18 @@ from ..arrays import states_of
 from ..features.doc_batch import DocBatch
 from ..inference.semi_markov import add_spans
 from ..losses.clamped import ClampedLoss
-from ..types import GOES_ON, ChainCorpus, Floats, SegmentClamp, SegmentUses, SlotUses, SpanList, TokenFeatures
+from ..types import (
+    GOES_ON,
+    Bools,
+    ChainCorpus,
+    Floats,
+    Ints,
+    SegmentClamp,
+    SegmentUses,
+    SlotUses,
+    SpanList,
+    TokenFeatures,
+)
 from .node import AnnotatedDocs
 from .sparse import VECTORS
 from .table import SlotLayout
@@ -26,20 +37,17 @@ _OF_SPANS = _OF_SEGMENTS[3:]
 class _Batch(NamedTuple):
     """A batch of Docs with their features looked up."""
 
-    starts: NDArray[np.int64]  # [B + 1]
+    starts: Ints  # [B + 1]
     weights: Floats  # [B]
     clamp: Any
     uses: dict[str, SlotUses]  # by kind of features
     listed: Optional[SpanList]
-    excluded: Optional[NDArray[np.bool_]]  # [N, S] listed spans that are known to be wrong with a state
+    excluded: Optional[Bools]  # [N, S] listed spans that are known to be wrong with a state
 
 
 class SequencesObjective(Weights):
-    """Objective for online optimizers: the corpus with its features looked up, and the layout of the weights.
-
-    model (Model): Model of a structure on SparseEmissions.
-    loss (ClampedLoss): The loss to minimise.
-    corpus (Iterable[AnnotatedDocs]): Batches of annotated Docs, read once.
+    """Objective for online optimizers: a corpus, whose batches are read once, with its features looked up, and the layout of the
+    weights of a model on sparse features.
     """
 
     # Set if the model continues from earlier training, see `optimizers.anchor.Anchor`
@@ -136,8 +144,8 @@ class SequencesObjective(Weights):
         )
 
     def _segments(
-        self, batches: list[_Batch], uses: dict[str, SlotUses], gold: NDArray[np.int32], starts: NDArray[np.int64]
-    ) -> tuple[SegmentUses, NDArray[np.bool_]]:
+        self, batches: list[_Batch], uses: dict[str, SlotUses], gold: NDArray[np.int32], starts: Ints
+    ) -> tuple[SegmentUses, Bools]:
         """Segments of the corpus, and tokens whose annotation is certain (bool[T]): where a segment begins, and its state."""
         clamp = SegmentClamp(*(np.concatenate(arrays) for arrays in zip(*(batch.clamp for batch in batches))))
         excluded = np.concatenate([batch.excluded for batch in batches])
@@ -168,7 +176,7 @@ def _arrays(corpus: ChainCorpus) -> Iterable[NDArray]:
         yield from (listed_starts, listed_lengths, excluded)
 
 
-def _spread(features: TokenFeatures, at: NDArray[np.int64], n: int) -> TokenFeatures:
+def _spread(features: TokenFeatures, at: Ints, n: int) -> TokenFeatures:
     """Features of spans as features of n spans, among which the spans have the numbers `at`."""
     counts = np.zeros(n, dtype=np.int64)
     counts[at] = np.diff(features.starts)
@@ -176,12 +184,7 @@ def _spread(features: TokenFeatures, at: NDArray[np.int64], n: int) -> TokenFeat
 
 
 def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, start: int) -> SlotUses:
-    """Slots that the features of each token, or span, use.
-
-    features (TokenFeatures): Features of T tokens or spans. layout (SlotLayout): Slots of their table.
-    n_columns (int): Columns of the table. start (int): Number of its first slot among all slots.
-    RETURNS (SlotUses)
-    """
+    """Slots that the features of each token, or span, use. `start` is the number of the table's first slot among all slots."""
     n_tokens = len(features.starts) - 1
     # The features of each token, those whose row is whole first
     widths = np.diff(layout.starts)[features.rows]
@@ -205,7 +208,7 @@ def find_slots(features: TokenFeatures, layout: SlotLayout, n_columns: int, star
 
 
 def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
-    """Uses of slots of several batches, one behind the other. RETURNS (SlotUses)"""
+    """Uses of slots of several batches, one behind the other."""
     slots, columns, values, bounds = zip(*parts)
     if any(map(len, values)):
         ones = [np.ones(len(of_part), dtype=np.float32) for of_part in slots]
@@ -214,7 +217,7 @@ def join_uses(parts: Sequence[SlotUses]) -> SlotUses:
 
 
 def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
-    """Uses of the slots of two tables by the same tokens; features of the second table have values. RETURNS (SlotUses)"""
+    """Uses of the slots of two tables by the same tokens; features of the second table have values."""
     values = one.values if len(one.values) else np.ones(len(one.slots), dtype=np.float32)
     bounds = one.bounds + other.bounds
     # For each token, rows of both tables, then single slots of both
@@ -228,14 +231,14 @@ def uses_of_both(one: SlotUses, other: SlotUses) -> SlotUses:
     return joined
 
 
-def count_slots(uses: SlotUses, n_columns: int) -> NDArray[np.int64]:
+def count_slots(uses: SlotUses, n_columns: int) -> Ints:
     """Number of slots that the tokens before each token use: int64[T + 1]."""
     sizes = np.diff(uses.bounds)
     sizes[0::2] *= n_columns
     return np.append(0, np.cumsum(sizes))[0::2]
 
 
-def join_starts(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def join_starts(parts: Sequence[Ints]) -> Ints:
     """Starts of several batches (int64[B + 1] each), joined as starts of one batch. RETURNS (int64[n + 1])"""
     lengths = [np.diff(part) for part in parts]
     return np.append(0, np.cumsum(np.concatenate(lengths))).astype(np.int64)

@@ -2,7 +2,6 @@
 
 import copy
 import threading
-import zlib
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Optional, Union
 
@@ -16,12 +15,12 @@ from ..errors import Errors
 from ..features.doc_batch import UnitRows
 from ..features.feature_index import VectorIndex
 from ..features.token_columns import ColumnReader, TokenColumns
-from ..types import Floats, SpanList, TokenFeatures
+from ..types import Bools, Floats, Ints, SpanList, TokenFeatures
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_equal, check_weights, no_backprop
 from .resources import ListedFeatures
-from .table import ALL, GradientPart, PairCounter, Table, move_weights
+from .table import ALL, GradientPart, PairCounter, Table, move_weights, some_of
 from .table_scorer import TableScorer, most_lexemes
-from .word_vectors import VectorCounter, VectorWeights, token_vectors
+from .word_vectors import VectorCounter, token_vectors
 
 Counter = Union[PairCounter, VectorCounter]
 VECTORS = "vectors"  # name of the table of weights of vectors
@@ -38,13 +37,13 @@ class ClusteredWords(NamedTuple):
     """Different words of a corpus."""
 
     words: NDArray[np.uint64]  # [N]
-    are_in_one: NDArray[np.bool_]  # [N, K] in a cluster of each of K tables
+    are_in_one: Bools  # [N, K] in a cluster of each of K tables
 
     @classmethod
     def none(cls, n_tables: int) -> "ClusteredWords":
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, n_tables), dtype=np.bool_))
 
-    def plus(self, words: NDArray[np.uint64], are_in_one: NDArray[np.bool_]) -> "ClusteredWords":
+    def plus(self, words: NDArray[np.uint64], are_in_one: Bools) -> "ClusteredWords":
         """These words, together with the words of another part of the corpus."""
         every, first = np.unique(np.concatenate([self.words, words]), return_index=True)
         return ClusteredWords(every, np.concatenate([self.are_in_one, are_in_one])[first])
@@ -53,7 +52,7 @@ class ClusteredWords(NamedTuple):
 class FoundFeatures(NamedTuple):
     """Features of a batch of Docs, looked up."""
 
-    starts: NDArray[np.int64]  # [B + 1] of the sequences
+    starts: Ints  # [B + 1] of the sequences
     features: dict[str, TokenFeatures]  # by kind
     listed: Optional[SpanList] = None  # spans with features of their own, if there are any
 
@@ -85,7 +84,6 @@ class SparseFeatures(ListedFeatures):
     def _forget(self) -> None:
         self._compiled: Any = None
         self._scorer: Optional[Scorer] = None
-        self._check: Optional[int] = None
         self._lock = threading.Lock()
 
     # ----------------------------------------------------------------------------------------------- for subclasses
@@ -112,7 +110,7 @@ class SparseFeatures(ListedFeatures):
         """Number of columns of each table."""
         raise NotImplementedError
 
-    def output(self, scores: dict[str, Floats], starts: NDArray[np.int64], listed: Optional[SpanList]) -> Any:
+    def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Any:
         """Output of the model from its scores."""
         raise NotImplementedError
 
@@ -161,16 +159,6 @@ class SparseFeatures(ListedFeatures):
         """Whether features come from functions or extensions."""
         return bool(self.reader.item_sources)
 
-    @property
-    def check(self) -> int:
-        """A checksum, equal for features whose weights have the same meaning."""
-        if self._check is None:
-            self._check = 0
-            for table in self.tables.values():
-                for array in table.fingerprint():
-                    self._check = zlib.crc32(np.ascontiguousarray(array), self._check)
-        return self._check
-
     def recompile(self) -> None:
         self._compiled = self._scorer = None
 
@@ -180,7 +168,7 @@ class SparseFeatures(ListedFeatures):
         features.__dict__.update(changes, tables=tables)
         return features
 
-    def columns_among(self, n_states: int) -> dict[str, NDArray[np.int64]]:
+    def columns_among(self, n_states: int) -> dict[str, Ints]:
         """Numbers of the columns of each table in a table for another number of states."""
         states = np.arange(self.n_states)
         pairs = (states[:, np.newaxis] * n_states + states).ravel()
@@ -199,7 +187,7 @@ class SparseFeatures(ListedFeatures):
         return {name: table.slots(weights[name]) for name, table in self.tables.items()}
 
     def look_up(self, docs: list[Doc]) -> FoundFeatures:
-        """Features of a batch of Docs. RETURNS (FoundFeatures)"""
+        """Features of a batch of Docs."""
         columns = self.reader.read(docs)
         of_spans, listed = self.find_spans(docs, columns)
         if self.unit is None:
@@ -263,7 +251,7 @@ class SparseFeatures(ListedFeatures):
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and child processes, without caches and lock."""
-        caches = ("_compiled", "_scorer", "_check", "_lock")
+        caches = ("_compiled", "_scorer", "_lock")
         return {name: value for name, value in self.__dict__.items() if name not in caches}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -300,17 +288,13 @@ class SparseFeatures(ListedFeatures):
 
 
 class Scorer:
-    """Scores Docs with fixed weights, in prediction.
-
-    weights (Dict[str, float32[W]]): Weights by table.
-    """
+    """Scores Docs with fixed weights (float32[W] by table), in prediction."""
 
     def __init__(self, features: SparseFeatures, weights: dict[str, NDArray[np.float32]]):
         self.weights = weights
         self._features = features
-        compiled, of_vectors = features.compiled, {}
-        if VECTORS in features.tables:
-            of_vectors["states"] = VectorWeights.of(features.tables[VECTORS], weights[VECTORS])
+        compiled = features.compiled
+        of_vectors = {"states": (features.tables[VECTORS], weights[VECTORS])} if VECTORS in features.tables else {}
         self._of_tokens = {
             kind: TableScorer(
                 templates,
@@ -364,10 +348,8 @@ def make_layer(
     meaning: tuple[str, ...] = (),
     **attrs: Any,
 ) -> Model[list[Doc], Any]:
-    """Make a model whose output is sums of the weights of features.
-
-    attr (str): The attribute with the features. output (type): Type of the output. meaning (tuple): See `Node`.
-    attrs: Other attributes, which are settings.
+    """Make a model whose output is sums of the weights of features, which are the attribute `attr`. Other attributes are
+    settings; for `meaning` see `Node`.
     """
     attrs = {attr: features, "role": SparseNode(attr, output, meaning), **attrs}
     params = dict.fromkeys(features.tables)
@@ -383,10 +365,7 @@ def counting_settings(owner: str, min_count: int, possible_states: bool) -> dict
 
 
 class SparseNode(Node):
-    """Node of a model whose parameters are the weights of its features.
-
-    attr (str): The attribute with the features. gives (type): Type of the output. meaning (tuple): See `Node`.
-    """
+    """Node of a model whose parameters are the weights of its features, which are the attribute `attr`."""
 
     def __init__(self, attr: str, gives: type, meaning: tuple[str, ...] = ()):
         self.attr, self.gives = attr, gives
@@ -394,7 +373,6 @@ class SparseNode(Node):
         self.meaning = meaning
 
     def features(self, model: Model) -> SparseFeatures:
-        """The features of the node."""
         return model.attrs[self.attr]
 
     def resize(self, model: Model, n_states: int) -> None:
@@ -410,7 +388,7 @@ class SparseNode(Node):
             move_weights(model, name, old.tables[name], tables[name], columns[name])
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
 
-    def add_noise(self, model: Model, states: NDArray[np.bool_], draw: Callable[[tuple[int, ...]], Floats]) -> None:
+    def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
         features = self.features(model)
         for name, table in features.tables.items():
             if not features.is_of_pairs(name):
@@ -438,7 +416,6 @@ class SparseNode(Node):
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
-    """Output of a model for some Docs, and the function that takes its derivative."""
     features: SparseFeatures = model.attrs[model.attrs["role"].attr]
     weights = {name: model.get_param(name) for name in features.tables}
     if not is_train:
@@ -465,16 +442,14 @@ def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
     features = {}
     for kind, (rows, values, starts) in found.features.items():
         mask = model.ops.get_dropout_mask((len(rows),), rate).astype(np.float32)
-        [kept] = mask.nonzero()
-        values = mask[kept] if values is None else values[kept] * mask[kept]
-        features[kind] = TokenFeatures(rows[kept], values, np.searchsorted(kept, starts).astype(np.int64))
+        values = mask if values is None else values * mask
+        features[kind] = some_of(TokenFeatures(rows, values, starts), mask != 0)
     return found._replace(features=features)
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     """Count features and pairs in one pass over the corpus. Present features and weights stay.
 
-    X (Batches), Y (Sizes): None to change nothing.
     RAISES (ValueError): CRF114 if no feature of a token occurs often enough.
     """
     if X is None or Y is None:
@@ -503,9 +478,8 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
 
 
 def prune(model: Model) -> tuple[Model, int, int]:
-    """A copy of a model without the zero weights of its sparse features.
+    """A copy of a model of a structure without the zero weights of its sparse features.
 
-    model (Model): Model of a structure.
     RETURNS (Model, int, int): The copy, and the numbers of removed weights and features.
     """
     pruned = model.copy()

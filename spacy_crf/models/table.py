@@ -33,7 +33,7 @@ from ..kernels.sparse_rows import (
     scatter_listed,
     scatter_references,
 )
-from ..types import Floats, TemplateRows, TokenFeatures
+from ..types import Bools, Floats, Ints, TemplateRows, TokenFeatures
 from .node import check_equal, set_moved
 
 
@@ -46,7 +46,7 @@ class Sight(NamedTuple):
     width: int  # length of the run
 
     @classmethod
-    def of(cls, offsets: NDArray[np.int64]) -> "Sight":
+    def of(cls, offsets: Ints) -> "Sight":
         """The run of tokens for templates at some offsets (int64[O])."""
         if not len(offsets):
             return cls(0, 0)
@@ -72,7 +72,7 @@ ALL = GradientPart(0, 0)
 
 
 def parts_for(threads: int) -> list[GradientPart]:
-    """As many parts as threads, or up to twice as many. RETURNS (list[GradientPart])"""
+    """As many parts as threads, or up to twice as many."""
     mask = (1 << (threads - 1).bit_length()) - 1
     return [GradientPart(number, mask) for number in range(mask + 1)]
 
@@ -83,9 +83,9 @@ Index = Union[FeatureIndex, HashedIndex, VectorIndex]
 class SlotLayout(NamedTuple):
     """Layout of the weights as the kernels read them, see `kernels.sparse_rows`."""
 
-    starts: NDArray[np.int64]  # [F + 1]
+    starts: Ints  # [F + 1]
     columns: NDArray[np.int32]  # [N] column of each slot, encoded for the kernels
-    of_pair: NDArray[np.int64]  # [W]
+    of_pair: Ints  # [W]
     first: NDArray[np.integer]  # [F + 1] first slot of each feature, -1 for features without weights
 
 
@@ -105,14 +105,13 @@ class Table:
         pair_starts: NDArray,
         pair_columns: NDArray,
         n_columns: int,
-        counts: Optional[NDArray[np.int64]] = None,
+        counts: Optional[Ints] = None,
     ):
         self.index = index
         self.pair_starts = pair_starts
         self.pair_columns = pair_columns
         self.n_columns = n_columns
         self.counts = np.zeros(len(index), dtype=np.int64) if counts is None else counts
-        self._packed: Optional[tuple[NDArray[np.int64], bytes]] = None  # counts, and their compressed form
 
     @cached_property
     def _slots(self) -> SlotLayout:
@@ -137,20 +136,18 @@ class Table:
         return cls(FeatureIndex.empty(), np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int32), n_columns)
 
     @classmethod
-    def full(
-        cls, index: Index, n_columns: int, counts: Optional[NDArray[np.int64]] = None, *, first: int = 0
-    ) -> "Table":
+    def full(cls, index: Index, n_columns: int, counts: Optional[Ints] = None, *, first: int = 0) -> "Table":
         """A table with a weight for every pair, except pairs with columns before `first`."""
         columns = np.arange(first, n_columns, dtype=np.int32)
         starts = np.arange(len(index) + 1, dtype=np.int64) * len(columns)
         return cls(index, starts, np.tile(columns, len(index)), n_columns, counts)
 
-    def thinned(self, kept: NDArray[np.bool_]) -> "Table":
+    def thinned(self, kept: Bools) -> "Table":
         """A table with some of the weights (bool[W]), and all features."""
         starts = _starts(np.bincount(self.rows_of_pairs()[kept], minlength=len(self.index)))
         return Table(self.index, starts, self.pair_columns[kept], self.n_columns, self.counts)
 
-    def pruned(self, kept: NDArray[np.bool_]) -> "Table":
+    def pruned(self, kept: Bools) -> "Table":
         """A table with some of the weights (bool[W]), and the features that keep any."""
         thinned = self.thinned(kept)
         widths = np.diff(thinned.pair_starts)
@@ -160,11 +157,9 @@ class Table:
         counts = self.counts[widths > 0]
         return Table(index, _starts(widths[widths > 0]), thinned.pair_columns, self.n_columns, counts)
 
-    def resized(self, n_columns: int, columns: NDArray[np.int64], added: Iterable[int] = ()) -> "Table":
-        """A table with more columns for the same features.
-
-        columns (int64[C]): New number of each column, in the same order.
-        added (Iterable[int]): New columns for which every feature gets a weight.
+    def resized(self, n_columns: int, columns: Ints, added: Iterable[int] = ()) -> "Table":
+        """A table with more columns for the same features: the present ones have new numbers (int64[C]) in the same order, and
+        for added ones every feature gets a weight.
         """
         added, n_rows = np.asarray(list(added), dtype=np.int64), len(self.index)
         row = np.concatenate([self.rows_of_pairs(), np.repeat(np.arange(n_rows), len(added))])
@@ -173,20 +168,12 @@ class Table:
         starts = _starts(np.bincount(row, minlength=n_rows))
         return Table(self.index, starts, column[order].astype(np.int32), n_columns, self.counts)
 
-    def with_columns(self, columns: NDArray[np.int64], n_columns: int) -> "Table":
-        """A table with the same weights in other columns (int64[C]), which need not rise."""
-        moved = columns[self.pair_columns].astype(np.int32)
-        return Table(self.index, self.pair_starts, moved, n_columns, self.counts)
-
     @property
     def n_weights(self) -> int:
         return len(self.pair_columns)
 
-    def places(self, before: "Table", columns: Optional[NDArray[np.int64]] = None) -> NDArray[np.int64]:
-        """Places in this table of the weights of an earlier table, all of which this table contains: int64[W before].
-
-        columns (int64[C before]): Number of each of its columns here; the same if None.
-        """
+    def places(self, before: "Table", columns: Optional[Ints] = None) -> Ints:
+        """Places here of the weights of an earlier table (int64[W before]), whose columns may have other numbers here."""
         if not before.n_weights:  # nothing to look up
             return np.zeros(0, dtype=np.int64)
         row = self.index.rows_of(before.index)[before.rows_of_pairs()]
@@ -200,14 +187,14 @@ class Table:
         dense[self.rows_of_pairs(), self.pair_columns] = weights
         return dense
 
-    def rows_of_pairs(self) -> NDArray[np.int64]:
-        """RETURNS (int64[W]): The feature of each weight."""
+    def rows_of_pairs(self) -> Ints:
+        """The feature of each weight: int64[W]."""
         return np.repeat(np.arange(len(self.index)), np.diff(self.pair_starts))
 
     # ------------------------------------------------------------------------------------- weights to scores and back
 
     def zero_slots(self) -> Floats:
-        """RETURNS (float64[N]): A zero for each slot."""
+        """A zero for each slot: float64[N]."""
         return np.zeros(len(self._slots.columns))
 
     def slots(self, weights: NDArray) -> Floats:
@@ -255,10 +242,7 @@ class Table:
 
     def with_weights(self, features: TokenFeatures) -> TokenFeatures:
         """The features that have weights."""
-        rows, values, starts = features
-        [kept] = np.nonzero(self.pair_starts[rows + 1] > self.pair_starts[rows])
-        values = None if values is None else values[kept]
-        return TokenFeatures(rows[kept], values, np.searchsorted(kept, starts).astype(np.int64))
+        return some_of(features, self.pair_starts[features.rows + 1] > self.pair_starts[features.rows])
 
     def add_references(
         self, first_slots: NDArray[np.integer], slots: Floats, scores: Floats, *, place: int = 0, threads: int = 1
@@ -293,15 +277,13 @@ class Table:
         return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
 
     def placed_after(self, features: TokenFeatures, places: NDArray[np.integer]) -> TokenFeatures:
-        """Features placed by another table of the same features, as placed by this one, without features that have no weights.
-
-        places (int[N + 1]): See `slots_after`.
+        """Features placed by another table of the same features, as placed by this one (see `slots_after`), without features
+        that have no weights.
         """
         if features.values is not None:
             return self.with_weights(features)
         rows = places[features.rows]
-        [kept] = np.nonzero(rows >= 0)
-        return TokenFeatures(rows[kept], None, np.searchsorted(kept, features.starts).astype(np.int64))
+        return some_of(features._replace(rows=rows), rows >= 0)
 
     def add_placed(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:
         """`add_scores` for features that are `placed`."""
@@ -345,14 +327,8 @@ class Table:
             "widths": widths.astype("<u2" if self.n_columns < 1 << 16 else "<u4").tobytes(),
             "columns": self.pair_columns.astype(_column_type(self.n_columns)).tobytes(),
             "n_columns": self.n_columns,
-            "counts": self._packed_counts(),
+            "counts": pack_numbers(np.minimum(self.counts, np.iinfo(np.int32).max)),
         }
-
-    def _packed_counts(self) -> bytes:
-        """Counts compressed for saving, once for all checkpoints of a training."""
-        if self._packed is None or self._packed[0] is not self.counts:
-            self._packed = self.counts, pack_numbers(np.minimum(self.counts, np.iinfo(np.int32).max))
-        return self._packed[1]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Table":
@@ -374,7 +350,14 @@ class Table:
         return cls(index, pair_starts, columns, n_columns, counts.astype(np.int64))
 
 
-def _starts(widths: NDArray) -> NDArray[np.int64]:
+def some_of(features: TokenFeatures, chosen: Bools) -> TokenFeatures:
+    """Some of the features of tokens (bool[nnz])."""
+    [kept] = np.nonzero(chosen)
+    values = None if features.values is None else features.values[kept]
+    return TokenFeatures(features.rows[kept], values, np.searchsorted(kept, features.starts).astype(np.int64))
+
+
+def _starts(widths: NDArray) -> Ints:
     """Starts of rows with these widths."""
     return np.append(0, np.cumsum(widths)).astype(np.int64)
 
@@ -392,7 +375,7 @@ class PairCounter:
     def __init__(self, builder: Union[IndexBuilder, SpanIndexBuilder], known: Table):
         self.builder = builder
         self._known = known
-        self._counts: Optional[NDArray[np.int64]] = None  # counts of the features of chosen tokens
+        self._counts: Optional[Ints] = None  # counts of the features of chosen tokens
         self._seen = np.zeros((max(1024, len(known.index)), (known.n_columns + 63) // 64), dtype=np.uint64)
         every = np.arange(len(known.index) + 1)
         mark_pairs(every[:-1].astype(np.int32), every, known.pair_columns, known.pair_starts, self._seen)
@@ -405,13 +388,13 @@ class PairCounter:
         """Whether any token is annotated."""
         return bool(self._seen.any())
 
-    def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: NDArray[np.int64]) -> None:
+    def add(self, features: TokenFeatures, columns: NDArray[np.int32], column_starts: Ints) -> None:
         """Count features of tokens, with the columns of each token as compressed rows."""
         if len(self) > len(self._seen):
             self._seen = grown(self._seen, len(self._seen), 2 * len(self))
         mark_pairs(features.rows, features.starts, columns, column_starts, self._seen)
 
-    def add_chosen(self, features: TokenFeatures, chosen: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    def add_chosen(self, features: TokenFeatures, chosen: Ints, columns: Ints) -> None:
         """`add` for the features of some tokens (int64[M]), each with one column (int64[M])."""
         begin, end = features.starts[:-1][chosen], features.starts[1:][chosen]
         rows, starts = features.rows[ranges(begin, end)], np.append(0, np.cumsum(end - begin))
@@ -426,7 +409,6 @@ class PairCounter:
 
         min_count (int): 0 keeps all, even features without a column, which may have one in other parts of a corpus.
         first (int): If given, each feature gets a weight for every column from this one on, not only for those it occurs with.
-        RETURNS (Table)
         """
         counts, n_known = self.builder.counts if self._counts is None else self._counts, len(self._known.index)
         keep = (counts >= min_count) & (self._seen[: len(self)].any(axis=1) | (min_count == 0))
@@ -439,9 +421,7 @@ class PairCounter:
         return Table(index, *list_pairs(self._seen[: len(self)][keep], n_columns), n_columns, met)
 
 
-def move_weights(
-    model: Model, name: str, before: Table, after: Table, columns: Optional[NDArray[np.int64]] = None
-) -> None:
+def move_weights(model: Model, name: str, before: Table, after: Table, columns: Optional[Ints] = None) -> None:
     """Move the weights of a table to a larger one; weights of new pairs are zero."""
     if model.has_param(name):
         set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))

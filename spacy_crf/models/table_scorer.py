@@ -16,7 +16,7 @@ from ..features.token_columns import ColumnReader, TokenColumns
 from ..kernels.sparse_rows import add_kind_rows
 from ..types import Floats
 from .table import Sight, Table
-from .word_vectors import VectorWeights
+from .word_vectors import seen_matrices
 
 # Memory for the cached scores of lexemes in prediction
 _LEXEME_SCORES_BYTES = 256 << 20
@@ -29,10 +29,8 @@ class TableScorer:
     when the lexeme is first met, once for each token that reads it; so a window of -2..2 takes the addition of one run of five
     rows per word, whatever the number of templates. Features of other templates are looked up. Safe to use from several threads.
 
-    compiled (CompiledTemplates): The templates.
-    table (Table), weights (float32[W]): Pairs with weights, and the weights.
     by_lexeme (bool): Whether to cache these sums.
-    vectors (VectorWeights): Weights of the vectors of lexemes, if there are any.
+    vectors (tuple[Table, float32[W]]): Table and weights of the vectors of lexemes, if there are any.
     """
 
     def __init__(
@@ -42,16 +40,16 @@ class TableScorer:
         weights: NDArray[np.float32],
         *,
         by_lexeme: bool,
-        vectors: Optional[VectorWeights] = None,
+        vectors: Optional[tuple[Table, NDArray[np.float32]]] = None,
     ):
         self.slots = table.slots(weights).astype(np.float32)  # just as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
         self._rest = compiled.only(~single)
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
-        of_vectors = np.array([] if vectors is None else vectors.offsets, dtype=np.int64)
+        of_vectors = np.array([] if vectors is None else vectors[0].index.offsets, dtype=np.int64)
         self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
-        self._matrix = None if vectors is None else vectors.seen_by(self._sight)
+        self._matrix = None if vectors is None else seen_matrices(*vectors, self._sight)
         # Sorted by offset, so that the templates of each place form a slice
         chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
         self._of_lexemes = CompiledTemplates([compiled.templates[n] for n in chosen], compiled.reader)
@@ -126,5 +124,5 @@ class TableScorer:
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:
-    """Number of lexemes whose scores are cached: the wanted number, or fewer if memory is short. RETURNS (int)"""
+    """Number of lexemes whose scores are cached: the wanted number, or fewer if memory is short."""
     return min(wanted, _LEXEME_SCORES_BYTES // max(1, sum(scorer.bytes_per_lexeme for scorer in scorers)))

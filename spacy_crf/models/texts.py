@@ -14,7 +14,7 @@ from thinc.api import Model
 from .. import checks
 from ..features.doc_batch import TEXT, TOKEN, DocBatch, UnitRows
 from ..inference.linear_chain import TextScores, TextSoftmax
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .architecture import SharedScores, build
 from .emissions import Emissions, check_emissions
 from .linear_chain import ChainNode
@@ -30,16 +30,13 @@ class Reasons(NamedTuple):
     units: UnitRows
     left_out: Floats  # [U, Y] of the labels without the features of the unit
 
-    def evidence(self, labels: NDArray[np.int64]) -> Floats:
-        """Contribution of each unit to the log-odds of its text's label: float64[U].
-
-        labels (int64[D]): The label of each text.
-        """
+    def evidence(self, labels: Ints) -> Floats:
+        """Contribution of each unit to the log-odds of its text's label (int64[D]): float64[U]."""
         text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
         return _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])
 
 
-def _log_odds(scores: Floats, labels: NDArray[np.int64]) -> Floats:
+def _log_odds(scores: Floats, labels: Ints) -> Floats:
     """Log-odds of one label of each row: float64[N]."""
     rows, others = np.arange(len(scores)), scores.copy()
     others[rows, labels] = -np.inf
@@ -47,20 +44,17 @@ def _log_odds(scores: Floats, labels: NDArray[np.int64]) -> Floats:
 
 
 class OfTexts:
-    """Mixin for the nodes of models whose sequences are texts with one label.
-
-    unit (str): The unit that has scores, one of `features.doc_batch.UNITS`.
-    """
+    """Mixin for the nodes of models whose sequences are texts with one label."""
 
     labelled = "texts"
-    unit: str
+    unit: str  # that has scores, one of `features.doc_batch.UNITS`
     counts_alone = False  # whether `initialize` computes all weights
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores from which explanations compute the evidence of units."""
         raise NotImplementedError
 
-    def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Optional[Floats]:
+    def states_below(self, model: Model, docs: DocBatch, labels: Ints) -> Optional[Floats]:
         """Probability of each hidden state at each unit under the given labels (int64[D]): float64[U, H]; None without any."""
         return None
 
@@ -68,10 +62,10 @@ class OfTexts:
         """The units of Docs that have scores."""
         return UnitRows.of(self.unit, docs.sequence_starts(), docs.bounds)
 
-    def starts(self, docs: DocBatch) -> NDArray[np.int64]:
+    def starts(self, docs: DocBatch) -> Ints:
         return self.rows(docs).texts
 
-    def spread(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def spread(self, allowed: Bools) -> Bools:
         """Columns that texts allow (bool[D, C]), from the labels that they allow (bool[D, Y])."""
         return allowed
 
@@ -110,7 +104,7 @@ class TextNode(OfTexts, ChainNode):
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
 
-    def _possible_steps(self, model: Model, n_states: int) -> NDArray[np.bool_]:
+    def _possible_steps(self, model: Model, n_states: int) -> Bools:
         observed = np.zeros((n_states + 2, n_states), dtype=bool)
         observed[-2] = True
         return observed
@@ -127,9 +121,8 @@ def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextS
 
 
 def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
-    """Check emissions, and use them for texts.
+    """Check emissions of the architecture `owner`, and use them for texts whose units have scores.
 
-    owner (str): The architecture, for messages. unit (str): The unit that has scores.
     RAISES (ValueError): CRF020 for emissions without sparse features, or with weights of transitions.
     """
     check_emissions(owner, emissions)
@@ -169,10 +162,8 @@ class NaiveBayesNode(TextNode):
 
 
 def _counted(emissions: Model, corpus: Batches, n_labels: int) -> tuple[Table, NDArray, NDArray]:
-    """Counts of features in a corpus, without texts that may have several labels.
-
-    RETURNS (Table, float64[Y], float64[W]): The table of the features, the number of texts with each label, and the count of each
-        pair of feature and label.
+    """Counts in a corpus, without texts that may have several labels: the table of the features, the number of texts with each
+    label (float64[Y]), and the count of each pair of feature and label (float64[W]).
     """
     features = emissions.attrs["role"].features(emissions)
     table = features.states

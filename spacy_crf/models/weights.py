@@ -11,7 +11,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
-from ..types import Floats
+from ..types import Bools, Floats, Ints
 from .architecture import Architecture
 from .node import Evidence
 from .sparse import SparseFeatures, SparseNode
@@ -45,7 +45,7 @@ class TableBlock(NamedTuple):
         """Weights in the shape of the parameter."""
         return weights.copy()
 
-    def places(self, before: "TableBlock") -> NDArray[np.int64]:
+    def places(self, before: "TableBlock") -> Ints:
         """Places in this block of the weights of an earlier block, from before the model got more labels or features."""
         return self.table.places(before.table, before.features.columns_among(self.features.n_states)[self.name])
 
@@ -61,7 +61,7 @@ class ArrayBlock(NamedTuple):
 
     model: Model
     name: str
-    mask: NDArray[np.bool_]  # entries that have a weight; one or more axes are states, and may grow
+    mask: Bools  # entries that have a weight; one or more axes are states, and may grow
     shape: tuple[int, ...]  # of the parameter
     of_sequences: bool = False  # whether each sequence, not each token, uses one of the scores
 
@@ -81,7 +81,7 @@ class ArrayBlock(NamedTuple):
         whole[self.mask] = weights
         return whole.reshape(self.shape)
 
-    def places(self, before: "ArrayBlock") -> NDArray[np.int64]:
+    def places(self, before: "ArrayBlock") -> Ints:
         number = np.cumsum(self.mask).reshape(self.mask.shape) - 1
         return number[tuple(map(slice, before.mask.shape))][before.mask]
 
@@ -101,10 +101,7 @@ def _blocks_on_encoder(layer: Model) -> Iterator[ArrayBlock]:
 
 
 class Weights:
-    """Layout of all weights of a model in one vector.
-
-    model (Model): Model of a structure, on sparse features or a fixed encoder.
-    """
+    """Layout in one vector of all weights of a model of a structure, on sparse features or a fixed encoder."""
 
     def __init__(self, model: Model):
         self._model = model
@@ -144,7 +141,7 @@ class Weights:
         """The layout without the corpus."""
         return Weights(self._model)
 
-    def places(self, before: "Weights") -> NDArray[np.int64]:
+    def places(self, before: "Weights") -> Ints:
         """Places of the weights of an earlier layout, from before the model got more labels or features: int64[n before]."""
         blocks = zip(self._starts, self._blocks, before._blocks)
         return np.concatenate([start + block.places(earlier) for start, block, earlier in blocks])
@@ -199,7 +196,7 @@ class Weights:
 
 
 def checksum(arrays: Iterable[Optional[NDArray]], check: int = 0) -> int:
-    """CRC32 of arrays, continuing from an earlier one. RETURNS (int)"""
+    """CRC32 of arrays, continuing from an earlier one."""
     for array in arrays:
         if array is not None:
             check = zlib.crc32(np.ascontiguousarray(array), check)

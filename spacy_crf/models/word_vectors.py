@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +13,23 @@ from ..features.lexemes import LexemeTable
 from ..features.token_columns import TokenColumns
 from ..inference.threads import run_chunks
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
-from ..types import Floats, TokenFeatures
+from ..types import Floats, Ints, TokenFeatures
 from .table import ALL, GradientPart, Sight, Table
 
 _WORDS = 4096  # words in one computation, in float64
 
 
-class VectorWeights(NamedTuple):
-    """Weights of the vectors at each offset."""
-
-    offsets: list[int]  # O of them
-    matrices: Floats  # [O, D, C]
-
-    @classmethod
-    def of(cls, table: Table, weights: NDArray) -> "VectorWeights":
-        """Weights (float[W]) of a table as matrices."""
-        index: VectorIndex = table.index
-        return cls(index.offsets, table.dense(weights).reshape(len(index.offsets), index.width, table.n_columns))
-
-    def seen_by(self, sight: Sight) -> Floats:
-        """Matrices side by side, for each token that reads a word: float64[D, O, C]."""
-        n_dims, n_columns = self.matrices.shape[1:]
-        seen = np.zeros((n_dims, sight.width, n_columns))
-        for offset, matrix in zip(self.offsets, self.matrices):
-            seen[:, sight.place(offset)] = matrix
-        return seen
+def seen_matrices(table: Table, weights: NDArray, sight: Sight) -> Floats:
+    """Weights (float[W]) of vectors as matrices side by side, one for each token that reads a word: float64[D, O, C]."""
+    index: VectorIndex = table.index
+    seen = np.zeros((index.width, sight.width, table.n_columns))
+    for offset, matrix in zip(index.offsets, np.split(table.dense(weights), len(index.offsets))):
+        seen[:, sight.place(offset)] = matrix
+    return seen
 
 
 def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
-    """Numbers of the vectors other than 0 as features of tokens. RETURNS (TokenFeatures)"""
+    """Numbers of the vectors other than 0 as features of tokens."""
     width, n_tokens = index.width, len(columns.positions)
     values = np.empty((n_tokens, len(index.offsets), width), dtype=np.float32)
     for place, offset in enumerate(index.offsets):
@@ -53,10 +41,7 @@ def token_vectors(columns: TokenColumns, index: VectorIndex) -> TokenFeatures:
 
 
 class VectorCounter:
-    """Counts tokens that have vectors, as `PairCounter` counts features.
-
-    known (Table): The present weights. offsets (list[int]), width (int): Offsets and size of the vectors.
-    """
+    """Counts tokens that have vectors, as `PairCounter` counts features. `known` has the present weights."""
 
     def __init__(self, known: Table, offsets: list[int], width: int):
         self._known = known
@@ -78,16 +63,13 @@ class VectorCounter:
 
 
 class CorpusVectors:
-    """Vectors of the words of a fixed corpus.
-
-    table (Table): Their weights. reach (int): Reach of the reader.
-    """
+    """Vectors of the words of a fixed corpus, with the table of their weights and the reach of the reader."""
 
     def __init__(self, table: Table, reach: int):
         self._weights = table
         self._reach = reach
         self._sight = Sight.of(np.array(table.index.offsets, dtype=np.int64))
-        self._batches: list[tuple[LexemeTable, NDArray[np.int32], NDArray[np.int64]]] = []
+        self._batches: list[tuple[LexemeTable, NDArray[np.int32], Ints]] = []
 
     def add(self, columns: TokenColumns) -> None:
         """Add the next batch."""
@@ -117,7 +99,7 @@ class CorpusVectors:
     def score(self, weights: Floats, *, threads: int = 1) -> Floats:
         """Scores of each word for each token that reads it: float64[U, O, C]."""
         table = self.zeros()
-        matrix = VectorWeights.of(self._weights, weights).seen_by(self._sight).reshape(self.words.shape[1], -1)
+        matrix = seen_matrices(self._weights, weights, self._sight).reshape(self.words.shape[1], -1)
 
         def score(begin: int) -> None:
             words = self.words[begin : begin + _WORDS]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
-from ..arrays import cut_linked, spread, states_of
+from ..arrays import cut, spread, states_of
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
@@ -155,4 +155,4 @@ def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) 
 def _leave_out(scores: Any, kept: NDArray[np.int64], empty: NDArray[np.bool_]) -> Any:
     """Scores of the tokens that take part. A token that is left out splits its sequence."""
     starts = np.union1d(scores.starts, np.flatnonzero(empty))
-    return cut_linked(scores, kept, np.unique(np.searchsorted(kept, starts)))
+    return cut(scores, kept, np.unique(np.searchsorted(kept, starts)))

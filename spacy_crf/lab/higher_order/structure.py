@@ -157,7 +157,7 @@ class HigherOrder(Structure[HigherOrderScores]):
 
     chunk_tokens = 512
     answers = Structure.answers | {"beam"}
-    kept: Optional[LatticeCache] = None  # lattices of one batch, see `keeping`
+    kept: Optional[LatticeCache] = None  # lattices of one batch, see `remembering`
     work = HigherOrderWork
     only, only_path = LinearChain.only, LinearChain.only_path
 
@@ -177,13 +177,10 @@ class HigherOrder(Structure[HigherOrderScores]):
     def around(self, work: HigherOrderWork, clamp: Clamp) -> HigherOrderWork:
         return work if work.scores.orders.keep is None else work.around(clamp, self.kept)
 
-    def keeping(self, kept: LatticeCache) -> "HigherOrder":
+    def remembering(self) -> "HigherOrder":
         structure = copy(self)
-        structure.kept = kept
+        structure.kept = LatticeCache()
         return structure
-
-    def to_keep(self) -> LatticeCache:
-        return LatticeCache()
 
     def narrow(self, work: HigherOrderWork, expected: HigherOrderScores) -> HigherOrderScores:
         return _noted(work, super().narrow(work, expected))
