@@ -19,11 +19,11 @@ from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters, is_of_clusters, table_read
-from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES
+from .document import STAGE_ATTRIBUTES
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex, by_token
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
-from .lexemes import LEXEME_ATTRIBUTES, NGRAMS, Padding, columns_of
+from .lexemes import NGRAMS, Padding, columns_of
 from .templates import Template, TemplatePart, is_text, parse_templates, require_named
 from .token_columns import PLAIN_ATTRIBUTES, TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
 from .word_vectors import VECTOR, WordVectors
@@ -33,11 +33,7 @@ FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives the
 
 
 class AttributesRead:
-    """Base of sets of templates: lists the attributes that the templates read."""
-
-    def attributes(self) -> list[str]:
-        """All attributes, each once."""
-        raise NotImplementedError
+    """Base of sets of templates, whose method `attributes` lists the attributes that the templates read, each once."""
 
     @property
     def cluster_tables(self) -> list[str]:
@@ -51,7 +47,6 @@ class AttributesRead:
 
     @property
     def extensions(self) -> list[str]:
-        """Custom extensions that the templates read."""
         return [attribute[4:] for attribute in self.attributes() if attribute.startswith("ext:")]
 
     @property
@@ -170,21 +165,10 @@ class FeatureSet(AttributesRead):
         sources = {a: self.functions[a[3:]] for a in attributes if a.startswith("fn:")}
         sources.update({a: extension_items(a[4:]) for a in attributes if a.startswith("ext:")})
         offsets = [abs(offset) for t in self.templates + self.transitions for _, offset in t.parts]
-        of_document = [a for a in attributes if a in DOCUMENT_ATTRIBUTES]
-        of_stage = [a for a in attributes if a in STAGE_ATTRIBUTES]
-        read = {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")}
-        of_lexeme = [*attributes, *(READS if of_document else []), *(["lower"] if of_stage else [])]
-        of_lexeme += [gazetteer.attribute for gazetteer in read.values()]
         return ColumnReader(
-            [
-                column
-                for a in dict.fromkeys(of_lexeme)
-                if a in LEXEME_ATTRIBUTES or is_of_clusters(a)
-                for column in columns_of(a)
-            ],
+            attributes,
             self.token_attributes,
-            [*of_document, *of_stage],
-            read,
+            {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
             clusters={name: clusters[name] for name in self.cluster_tables},
             vectors=vectors if self.vector_offsets else None,
@@ -197,22 +181,16 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
     """RAISES (ValueError): CRF106 for an unknown attribute, extension or function; CRF121 for `vector` (several values)."""
     kind, _, name = attribute.rpartition(":")
     if attribute == VECTOR:
-        reason = (
-            "vector stands alone, as in 'vector[-1..1]', among the templates of tokens; clusters = \"vectors\" gives "
-        )
-        reason += "clusters, which can be joined"
+        reason = "vector stands alone, as in 'vector[-1..1]', among the templates of tokens; "
+        reason += 'clusters = "vectors" gives clusters, which can be joined'
         raise ValueError(Errors.CRF121.format(template=template, reason=reason))
     if kind in ("ext", "fn"):
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
     is_plain = kind in ("", "if", "doc", "stage") or (kind.startswith("cluster") and kind not in WIDTHS)
     if is_plain and attribute not in PLAIN_ATTRIBUTES:
-        values = {
-            "what": "attribute",
-            "name": attribute,
-            "advice": "Take one that spacy_crf knows",
-            "there": "Attributes",
-        }
-        raise ValueError(Errors.CRF106.format(template=template, **values, known=known_attributes(attribute)))
+        values = {"what": "attribute", "name": attribute, "advice": "Take one that spacy_crf knows"}
+        known = known_attributes(attribute)
+        raise ValueError(Errors.CRF106.format(template=template, **values, there="Attributes", known=known))
 
 
 def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, Clusters]) -> None:
@@ -221,27 +199,23 @@ def _check_clusters(template: Template, attribute: str, clusters: Mapping[str, C
     if table not in clusters:
         there = [f"{kind}:{name}" if name else kind for name in clusters]
         known = f"there are {', '.join(there)} alone" if there else "there are none"
-        setting = (
-            f"[initialize.components.NAME.words.tables] {table}" if table else "[initialize.components.NAME] clusters"
-        )
+        block = "[initialize.components.NAME"
+        setting = f"{block}.words.tables] {table}" if table else f"{block}] clusters"
         raise ValueError(Errors.CRF940.format(template=template, attribute=attribute, known=known, setting=setting))
     if WIDTHS[kind] is not None and not clusters[table].is_tree:
-        raise ValueError(
-            Errors.CRF941.format(template=template, attribute=kind, plain=attribute.replace(kind, "cluster"))
-        )
+        plain = attribute.replace(kind, "cluster")
+        raise ValueError(Errors.CRF941.format(template=template, attribute=kind, plain=plain))
 
 
 def _checked_padding(given: Any) -> Padding:
     """Check the setting `padding`. RAISES (ValueError): CRF020."""
+    possible = isinstance(given, bool)
     if isinstance(given, Mapping):
         is_named = given.keys() == {"before", "behind"} and all(isinstance(texts, list) for texts in given.values())
         possible = is_named and all(is_text(text) for texts in given.values() for text in texts)
-        checks.expect(possible, _OWNER, "padding", given, 'two lists of texts, "before" and "behind"')
-        return {side: list(texts) for side, texts in given.items()}
-    checks.expect(
-        isinstance(given, bool), _OWNER, "padding", given, 'true, false, or lists of texts "before" and "behind"'
-    )
-    return given
+    must = 'true, false, or two lists of texts, "before" and "behind"'
+    checks.expect(possible, _OWNER, "padding", given, must)
+    return given if isinstance(given, bool) else {side: list(texts) for side, texts in given.items()}
 
 
 def _is_vector(template: Template) -> bool:
@@ -306,10 +280,8 @@ class CompiledTemplates:
     @property
     def reads_one_lexeme(self) -> NDArray[np.bool_]:
         """Whether each template reads only attributes of one lexeme: bool[M]."""
-        of_token = self.part_columns >= len(self.reader.lexeme_attributes)
-        return (self.widths == 1) & ~np.array(
-            [of_token[self.parts_of(template)].any() for template in range(len(self.templates))], dtype=bool
-        )
+        of_lexeme = [{*self.reader.lexeme_attributes}.issuperset(a for a, _ in t.parts) for t in self.templates]
+        return (self.widths == 1) & np.array(of_lexeme, dtype=bool)
 
     def only(self, chosen: NDArray[np.bool_], *, items: bool = True) -> "CompiledTemplates":
         """A copy with some of the plain templates (bool[M]), and with or without the item templates."""
@@ -403,13 +375,7 @@ def _rows(hashes: NDArray[np.uint64], index: FeatureIndex) -> NDArray[np.int32]:
     return index.rows(hashes.ravel()).reshape(hashes.shape)
 
 
-_NO_ITEMS = (
-    np.zeros(0, dtype=np.uint64),
-    np.zeros(0, dtype=np.float32),
-    np.zeros(0, dtype=np.int64),
-    np.zeros(0, dtype=np.int32),
-    np.zeros(0, dtype=np.int64),
-)
+_NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.uint64, np.float32, np.int64, np.int32, np.int64))
 
 
 def template_seed(template: Template) -> np.uint64:

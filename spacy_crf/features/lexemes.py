@@ -22,23 +22,8 @@ from .feature_index import HashTable
 from .word_vectors import WordVectors
 
 _FLAGS = [
-    "is_alpha",
-    "is_ascii",
-    "is_digit",
-    "is_lower",
-    "is_punct",
-    "is_space",
-    "is_title",
-    "is_upper",
-    "is_stop",
-    "is_bracket",
-    "is_quote",
-    "is_left_punct",
-    "is_right_punct",
-    "is_currency",
-    "like_url",
-    "like_num",
-    "like_email",
+    *("is_alpha", "is_ascii", "is_digit", "is_lower", "is_punct", "is_space", "is_title", "is_upper", "is_stop"),
+    *("is_bracket", "is_quote", "is_left_punct", "is_right_punct", "is_currency", "like_url", "like_num", "like_email"),
 ]
 
 # String attributes of lexemes, read as hashes
@@ -121,9 +106,8 @@ class LexemeTable:
         outside[:, further] = ABSENT  # such positions have a single value
         # Number of the first word whose row was not read yet, rows [N, C] and vectors [N, D] of such words; None if all is kept
         self._fresh = None if kept is None else (0, outside, np.zeros((len(outside), width), dtype=np.float32))
-        self._kept = (
-            slice(None) if kept is None else np.array([attributes.index(name) for name in kept], dtype=np.int64)
-        )
+        places = {name: column for column, name in enumerate(attributes)}
+        self._kept = slice(None) if kept is None else np.array([places[name] for name in kept], dtype=np.int64)
         self.size = self._n_padding = 2 * reach  # number of lexemes so far
         room = max(1024, 4 * reach)
         self.columns = np.empty((room, len(attributes if kept is None else kept)), dtype=np.uint64)  # [V, C1]
@@ -131,7 +115,6 @@ class LexemeTable:
         self.vectors = np.zeros((room, width if kept is None else 0), dtype=np.float32)  # [V, D]
         # No word has these keys; they take the numbers of the padding positions.
         self._index = HashTable(ABSENT - np.arange(2 * reach, dtype=np.uint64))
-        places = {name: column for column, name in enumerate(attributes)}
         self._fields = [(places[name], name) for name in _FIELDS if name in places]
         named = [*places.items(), *((_IF[name], column) for name, column in places.items() if name in _IF)]
         self._only_if = [column for name, column in places.items() if name in _IF]

@@ -16,12 +16,12 @@ from spacy.vocab import Vocab
 
 from ..errors import known_names
 from ..kernels.hashing import place
-from .clusters import Clusters
+from .clusters import Clusters, is_of_clusters
 from .doc_batch import DocBatch
 from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES, Labeller, read_document, read_stage
 from .gazetteers import Gazetteer
 from .items import ItemHashes, Items, Source, read_items
-from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, padding_values
+from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, columns_of, padding_values
 from .word_vectors import VECTOR, WordVectors
 
 # Attributes of the token, by their name in spaCy; the StringStore has the strings of the first ones
@@ -61,9 +61,10 @@ class TokenColumns(NamedTuple):
 class ColumnReader:
     """Reads Docs into columns.
 
-    lexeme_attributes, token_attributes, document_attributes: Names of plain attributes, in the order of their columns. Document
-        attributes are `DOCUMENT_ATTRIBUTES`, followed by `STAGE_ATTRIBUTES`.
-    gazetteers: Gazetteers by the name of their attribute; their columns come next.
+    attributes: Names of the attributes that templates read. The columns of attributes of the lexeme come first.
+    token_attributes: Names of the attributes of the token, in the order of their columns, which come next. Behind them are the
+        columns of `DOCUMENT_ATTRIBUTES`, of `STAGE_ATTRIBUTES`, and of gazetteers.
+    gazetteers: Gazetteers by the name of their attribute.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
     clusters: Clusters by the name that attributes of the lexeme use.
     vectors: Vectors of words.
@@ -73,9 +74,8 @@ class ColumnReader:
 
     def __init__(
         self,
-        lexeme_attributes: list[str],
+        attributes: list[str],
         token_attributes: list[str],
-        document_attributes: list[str],
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
@@ -84,9 +84,16 @@ class ColumnReader:
         reach: int,
         padding: Padding,
     ):
-        self.lexeme_attributes = self._of_words = lexeme_attributes  # in the table, and all attributes read of a word
         self.token_attributes = token_attributes
-        self.document_attributes = document_attributes
+        self._of_document = [name for name in attributes if name in DOCUMENT_ATTRIBUTES]
+        self._of_stage = [name for name in attributes if name in STAGE_ATTRIBUTES]
+        self.document_attributes = self._of_document + self._of_stage
+        # Attributes of the lexeme that other columns are made of
+        self._needed = [*(READS if self._of_document else ()), *(["lower"] if self._of_stage else ())]
+        self._needed += [gazetteer.attribute for gazetteer in gazetteers.values()]
+        read = [a for a in dict.fromkeys([*attributes, *self._needed]) if a in LEXEME_ATTRIBUTES or is_of_clusters(a)]
+        # In the table, and all attributes read of a word
+        self.lexeme_attributes = self._of_words = [column for attribute in read for column in columns_of(attribute)]
         self.gazetteers = gazetteers
         self.item_sources = item_sources
         self.clusters = clusters
@@ -99,16 +106,12 @@ class ColumnReader:
         self.names: Optional[dict[int, str]] = None
         self.first_stage: Optional[Labeller] = None  # labels Docs without a labelling of their own
         self._attribute_ids = [IDS[name.upper()] for name in token_attributes]
-        n_of_stage = sum(name in STAGE_ATTRIBUTES for name in document_attributes)
-        self._of_document = document_attributes[: len(document_attributes) - n_of_stage]
-        self._of_stage = document_attributes[len(self._of_document) :]
         self._start_table()
 
     def keeping(self, attributes: Iterable[str]) -> "ColumnReader":
         """A reader with its own table, which keeps only some attributes of words. Others can be read while a word is new
         (`LexemeTable.rows`)."""
-        reader, kept = copy(self), {*attributes, *(g.attribute for g in self.gazetteers.values())}
-        kept |= {*(READS if self._of_document else ()), *(("lower",) if self._of_stage else ())}
+        reader, kept = copy(self), {*attributes, *self._needed}
         reader.lexeme_attributes = [name for name in self._of_words if name in kept]
         reader._start_table()
         return reader
@@ -141,8 +144,7 @@ class ColumnReader:
 
     def read(self, docs: list[Doc]) -> TokenColumns:
         """Read a batch of Docs."""
-        if not isinstance(docs, DocBatch):
-            docs = DocBatch(docs)
+        docs = DocBatch.of(docs)
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
         table = self.table
