@@ -9,6 +9,7 @@ length. So the strength of the regularization does not depend on the source of t
 """
 
 import zlib
+from dataclasses import KW_ONLY, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -50,6 +51,7 @@ class FloretSettings(NamedTuple):
     eow: str
 
 
+@dataclass(eq=False)
 class WordVectors:
     """A table of vectors, to look words up in; immutable.
 
@@ -62,33 +64,23 @@ class WordVectors:
     scale (float): Factor that gives them this length; None before it is known.
     """
 
-    def __init__(
-        self,
-        data: NDArray[np.float32],
-        keys: NDArray[np.uint64],
-        rows: NDArray[np.int32],
-        *,
-        parts: Optional[Union[FloretSettings, Pieces]] = None,
-        key: str = "orth",
-        source: int = 0,
-        length: float = 1.0,
-        scale: Optional[float] = None,
-    ):
-        self.data = data
-        self.keys = keys
-        self.rows = rows
-        self.parts = parts
-        self.key = key
-        self.source = source
-        self.length = length
-        self.scale = scale
-        none = np.zeros(0, dtype=np.uint64)
-        self._by_parts = None
-        if isinstance(parts, Pieces):
-            self._by_parts = PieceVectors(data, parts)
-        elif parts is not None:
-            self._by_parts = Vectors(data=data, strings=StringStore(), mode="floret", **parts._asdict())
-            self.keys, self.rows = none, none.astype(np.int32)
+    data: NDArray[np.float32]
+    keys: NDArray[np.uint64]
+    rows: NDArray[np.int32]
+    _: KW_ONLY
+    parts: Union[FloretSettings, Pieces, None] = None
+    key: str = "orth"
+    source: int = 0
+    length: float = 1.0
+    scale: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        self._by_parts: Any = None
+        if isinstance(self.parts, Pieces):
+            self._by_parts = PieceVectors(self.data, self.parts)
+        elif self.parts is not None:
+            floret = self.parts._asdict()
+            self._by_parts = Vectors(data=self.data, strings=StringStore(), mode="floret", **floret)
 
     @property
     def width(self) -> int:
@@ -126,9 +118,7 @@ class WordVectors:
         lengths = lengths[lengths > 0]
         if self.scale is not None or not len(lengths):
             return self
-        given = {name: getattr(self, name) for name in ("parts", "key", "source", "length")}
-        scale = float(np.float32(self.length / lengths.mean()))
-        return WordVectors(self.data, self.keys, self.rows, **given, scale=scale)
+        return replace(self, scale=float(np.float32(self.length / lengths.mean())))
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -159,22 +149,13 @@ class WordVectors:
         elif parts is not None:
             parts = FloretSettings(*parts)
             whole = whole and [*map(type, parts)] == [int, int, int, int, str, str]
-            whole = (
-                whole
-                and 0 <= parts.minn <= parts.maxn < 1 << 31
-                and 1 <= parts.hash_count <= 4
-                and parts.hash_seed >= 0
-            )
+            whole = whole and 0 <= parts.minn <= parts.maxn < 1 << 31
+            whole = whole and 1 <= parts.hash_count <= 4 and parts.hash_seed >= 0
         if not whole or not -1 < rows.min(initial=0) <= rows.max(initial=0) < len(table) // width:
             found = f"of {len(table)} numbers, {len(keys)} words and {len(rows)} rows"
             raise ValueError(Errors.CRF509.format(what="the table of vectors", found=found, expected="a whole one"))
-        return cls(
-            table.reshape(-1, width),
-            keys.astype(np.uint64),
-            rows.astype(np.int32),
-            parts=parts,
-            **{name: data[name] for name in ("key", "source", "length", "scale")},
-        )
+        given = {name: data[name] for name in ("key", "source", "length", "scale")}
+        return cls(table.reshape(-1, width), keys.astype(np.uint64), rows.astype(np.int32), parts=parts, **given)
 
 
 def table_of(vectors: Vectors) -> tuple[NDArray[np.float32], NDArray[np.uint64], NDArray[np.int64]]:
@@ -199,7 +180,7 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
         data, keys, rows, parts = given.data, np.zeros(0, np.uint64), np.zeros(0, np.int32), given.pieces
     elif isinstance(given, Vectors):
         key = next(name for name, number in IDS.items() if number == given.attr).lower()
-        data, keys, rows = table_of(given)
+        data, keys, rows = table_of(given)  # without words if the vectors are of parts of words
         order = np.argsort(keys)
         keys, rows = keys[order], rows[order].astype(np.int32)
         if given.mode == Mode.floret:
@@ -268,8 +249,7 @@ def read_vectors(
     else:
         source = str(settings["path"])
         if known is not None and not Path(source).exists() and not spacy.util.is_package(source):
-            text = "Component '%s': the vectors are those of the model: there is nothing at %s"
-            announcements.info(text, name, source)
+            announcements.info("Component '%s': the vectors are those of the model: nothing is at %s", name, source)
             return known
         found = load_vectors(source, f"[initialize.components.{name}] vectors = {source}")
     made = make_vectors(found, settings.get("dims"), float(settings.get("length", _LENGTH)), source)
