@@ -240,9 +240,8 @@ def packaged_clusters(lang: str) -> WordClusters:
         reason = f"{PACKAGE} is not installed, or has nothing of it: pip install 'spacy-crf[clusters]'"
         raise ValueError(Errors.CRF946.format(lang=lang, reason=reason))
     if _TABLE not in registry.lookups.get(lang):
-        raise ValueError(
-            Errors.CRF946.format(lang=lang, reason=f"{PACKAGE} has some of {', '.join(PACKAGED_LANGUAGES)}")
-        )
+        reason = f"{PACKAGE} has some of {', '.join(PACKAGED_LANGUAGES)}"
+        raise ValueError(Errors.CRF946.format(lang=lang, reason=reason))
     source = registry.lookups.get(lang)[_TABLE]
     file = next((path for path in (Path(source), Path(f"{source}.gz")) if path.is_file()), None)
     if file is None:

@@ -93,11 +93,8 @@ class Gazetteer:
         return {**self.__dict__, "_beginnings": None}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "attr": self.attr,
-            "scan": self.scan,
-            "entries": [[list(words), label] for words, label in self.entries],
-        }
+        entries = [[list(words), label] for words, label in self.entries]
+        return {"attr": self.attr, "scan": self.scan, "entries": entries}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Gazetteer":
@@ -184,8 +181,7 @@ def _entry(line: str) -> tuple[str, str]:
         item = {"text": item}
     text, label = item.get("pattern", item.get("text")), item.get("label", _NO_LABEL)
     if not isinstance(text, str) or not isinstance(label, str) or not text.strip():
-        raise ValueError(
-            "expected a phrase, or an object with a phrase under 'pattern' or 'text' and, perhaps, a string under 'label'"
-        )
+        possible = "an object with a phrase under 'pattern' or 'text' and, perhaps, a string under 'label'"
+        raise ValueError(f"expected a phrase, or {possible}")
     (text + label).encode("utf8")  # JSON may spell half of a surrogate pair
     return text, label

@@ -136,17 +136,9 @@ class _Scan:
         from rapidfuzz.distance import JaroWinkler
         from rapidfuzz.process import cdist
 
-        alike = np.maximum.reduceat(
-            cdist(
-                spans.texts[some],
-                self._texts,
-                scorer=JaroWinkler.normalized_similarity,
-                score_cutoff=LEAST_JARO_WINKLER,
-                dtype=np.float32,
-            ),
-            self._label_starts,
-            axis=1,
-        )  # [N, L]
+        how = {"scorer": JaroWinkler.normalized_similarity, "score_cutoff": LEAST_JARO_WINKLER, "dtype": np.float32}
+        pairs = cdist(spans.texts[some], self._texts, **how)
+        alike = np.maximum.reduceat(pairs, self._label_starts, axis=1)  # [N, L]
         shared = np.zeros_like(alike)
         best_jaccard(spans.words, rows, spans.begin[some], spans.length[some], self._postings, shared)
         for similarity in (shared, alike):
@@ -178,13 +170,9 @@ class _Candidates:
         phrase = candidates[span, rank]
         shared = np.empty(len(span))
         jaccard(spans.words, spans.begin[span], spans.length[span], phrases.words, phrases.starts, phrase, shared)
-        alike = cpdist(
-            [spans.texts[s] for s in span.tolist()],
-            [phrases.texts[p] for p in phrase.tolist()],
-            scorer=JaroWinkler.normalized_similarity,
-            score_cutoff=LEAST_JARO_WINKLER,
-            dtype=np.float64,
-        )
+        how = {"scorer": JaroWinkler.normalized_similarity, "score_cutoff": LEAST_JARO_WINKLER, "dtype": np.float64}
+        texts, others = [spans.texts[s] for s in span.tolist()], [phrases.texts[p] for p in phrase.tolist()]
+        alike = cpdist(texts, others, **how)
         group, of_pair = np.unique(span * phrases.n_labels + phrases.label_of[phrase], return_inverse=True)
         best = np.zeros((2, len(group)))
         np.maximum.at(best[0], of_pair, shared)

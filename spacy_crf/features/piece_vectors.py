@@ -7,7 +7,6 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,16 +18,8 @@ _LONGEST = 100  # characters of a word, as in BERT's tokenizer
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BEGIN = "\u2581"  # marks the beginning of a word in pieces of a unigram model
 # BF16 is the upper half of a float32
-_TYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I8": "<i1",
-    "I16": "<i2",
-    "I32": "<i4",
-    "I64": "<i8",
-}
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_TYPES |= {"I8": "<i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
 
 
 class Pieces(NamedTuple):
@@ -86,9 +77,9 @@ class PieceVectors:
         """Rows of the pieces of a word; empty if one of its pieces is unknown."""
         if len(word) > _LONGEST:
             return []
-        return self._likeliest(word) if self.pieces.kind == "Unigram" else list(self._greedy(word))
+        return self._likeliest(word) if self.pieces.kind == "Unigram" else self._greedy(word)
 
-    def _greedy(self, word: str) -> Iterator[int]:
+    def _greedy(self, word: str) -> list[int]:
         """Repeatedly take the longest piece with which the rest of the word begins (Schuster & Nakajima 2012)."""
         begin, rows = 0, []
         while begin < len(word):
@@ -96,10 +87,10 @@ class PieceVectors:
             ends = range(min(len(word), begin + self._longest), begin, -1)
             end = next((end for end in ends if prefix + word[begin:end] in self._rows), None)
             if end is None:
-                return iter(())
+                return []
             rows.append(self._rows[prefix + word[begin:end]])
             begin = end
-        return iter(rows)
+        return rows
 
     def _likeliest(self, word: str) -> list[int]:
         """The most probable pieces of a unigram model (Kudo 2018, section 3.2). Characters without a piece are left out."""
@@ -122,8 +113,7 @@ class PieceVectors:
 def read_piece_vectors(folder: Path) -> PieceVectors:
     """Read a folder that model2vec wrote.
 
-    RAISES (ValueError): For unusable files, with the reason. RAISES (OSError): For files that can't be
-        read.
+    RAISES (ValueError, OSError): For unusable files, with the reason.
     """
     tokenizer = json.loads((folder / FILES[0]).read_text(encoding="utf8"))
     config = folder / "config.json"
@@ -135,9 +125,8 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
         raise ValueError(f"{FILES[1]} has no matrix 'embeddings', but {', '.join(tensors) or 'nothing'}")
     rows = tensors.get("mapping", np.arange(len(data))).astype(np.int64)  # pieces may share rows
     weights = tensors.get("weights", np.ones(len(rows))).astype(np.float32)
-    if not len(pieces.pieces) == len(rows) == len(weights) or not 0 <= rows.min(initial=0) <= rows.max(initial=0) < len(
-        data
-    ):
+    are_rows = 0 <= rows.min(initial=0) <= rows.max(initial=0) < len(data)
+    if not len(pieces.pieces) == len(rows) == len(weights) or not are_rows:
         sizes = f"{len(rows)} vectors and {len(weights)} weights"
         raise ValueError(f"{FILES[0]} has {len(pieces.pieces)} pieces, and {FILES[1]} {sizes} for them")
     return PieceVectors(data.astype(np.float32)[rows] * weights[:, np.newaxis], pieces)
@@ -147,7 +136,8 @@ def _pieces(tokenizer: Any, normalize: bool) -> Pieces:
     """RAISES (ValueError): For a tokenizer of another kind."""
     model = tokenizer.get("model") or {}
     vocab, kind = model.get("vocab"), model.get("type")
-    parts = list(_normalizers(tokenizer.get("normalizer")))
+    normalizer = tokenizer.get("normalizer") or {}
+    parts = normalizer.get("normalizers", [normalizer])
     berts = [part for part in parts if part.get("type") == "BertNormalizer"]
     lower = any(part.get("type") == "Lowercase" for part in parts) or any(part.get("lowercase", True) for part in berts)
     strips = any(part.get("type") == "StripAccents" for part in parts)
@@ -163,13 +153,8 @@ def _pieces(tokenizer: Any, normalize: bool) -> Pieces:
         unknown = vocab.get(model.get("unk_token"), -1)
         names = sorted(vocab, key=vocab.__getitem__)
         return Pieces(kind, names, [], model.get("continuing_subword_prefix", "##"), unknown, **how)
-    raise ValueError(
-        f"{FILES[0]} is of the kind {kind!r}, and only WordPiece and Unigram with all of their pieces can be used"
-    )
-
-
-def _normalizers(given: Any) -> Iterator[dict[str, Any]]:
-    yield from (given or {}).get("normalizers", [given] if given else [])
+    possible = "only WordPiece and Unigram with all of their pieces can be used"
+    raise ValueError(f"{FILES[0]} is of the kind {kind!r}, and {possible}")
 
 
 def _read_tensors(data: bytes) -> dict[str, NDArray]:
