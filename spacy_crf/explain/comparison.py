@@ -171,10 +171,9 @@ class Comparison:
         self, kind: str, target: float, base: float, rows: list[Row], totals: dict[str, float], **more: Any
     ) -> Explanation:
         words, against = [token.text for token in self.doc], f"against {self.against or 'everything else'}"
+        asked = kind, self.pipe.name, words, self.span, against
         rules = [] if self.ruled is None else [*self.ruled.left_out, *self.ruled.effects()]
-        return Explanation(
-            kind, self.pipe.name, words, self.span, against, target, base, rows, totals, rules=rules, **more
-        )
+        return Explanation(*asked, target, base, rows, totals, rules=rules, **more)
 
 
 def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
@@ -193,13 +192,11 @@ def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
 
 def _difference(scores: Any, others: Any) -> Any:
     """The difference `scores - others`, -inf where the scores are -inf."""
-    pairs = {name: (array, getattr(others, name)) for name, array in arrays.named(scores).items()}
-    return scores._replace(
-        **{
-            name: np.where(one > -np.inf, one - np.where(other > -np.inf, other, 0.0), -np.inf)
-            for name, (one, other) in pairs.items()
-        }
-    )
+    found = {}
+    for name, array in arrays.named(scores).items():
+        other = getattr(others, name)
+        found[name] = np.where(array > -np.inf, array - np.where(other > -np.inf, other, 0.0), -np.inf)
+    return scores._replace(**found)
 
 
 # ------------------------------------------------------------------------------------------------------------- rules

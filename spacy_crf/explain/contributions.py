@@ -111,9 +111,8 @@ def integrate(
         return found
     between = _scaled(comparison, middle).odds
     first = integrate(comparison, (interval[0], middle), (odds[0], between), most_left / 2, depth + 1)
-    return arrays.added(
-        first, integrate(comparison, (middle, interval[1]), (between, odds[1]), most_left / 2, depth + 1)
-    )
+    second = integrate(comparison, (middle, interval[1]), (between, odds[1]), most_left / 2, depth + 1)
+    return arrays.added(first, second)
 
 
 def dot(scores: Any, uses: Any) -> float:
@@ -145,10 +144,11 @@ def leave_out(comparison: Comparison) -> Explanation:
     shares = measured.shares(of_lacking=0.0), measured.shares(of_having=0.0, of_lacking=1.0)
     uses = tuple(comparison.of_doc(comparison.uses(measured, of_side)) for of_side in shares)
     shared = _label_rows if comparison.is_of_texts else _shared_rows
-    rows = [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)]
-    return comparison.explanation(
-        "leave_out", measured.odds, 0.0, rows, comparison.probability(measured.odds), additive=False
+    rows, totals = (
+        [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)],
+        comparison.probability(measured.odds),
     )
+    return comparison.explanation("leave_out", measured.odds, 0.0, rows, totals, additive=False)
 
 
 def _losses(

@@ -56,6 +56,8 @@ def explain(
         checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
     if pipe.decoding.unexplained is not None:
         raise NothingToCompare(_cant(pipe, "its decisions", pipe.decoding.unexplained))
+    if not len(doc):
+        raise ValueError(_cant(pipe, "the text", "it has no tokens"))
     if isinstance(pipe.annotation, Cats):
         return _OF_LABELS[kind](ask_label(pipe, doc, span, against), **options)
     return KINDS[kind](ask(pipe, doc, span, against), **options)
@@ -73,8 +75,6 @@ def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Co
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
     """
-    if not len(doc):
-        raise ValueError(_cant(pipe, "the text", "it has no tokens"))
     reading = Reading(pipe, DocBatch([doc]))
     reader = _SpanReader(pipe, doc, reading)
     if span is None:
@@ -183,10 +183,8 @@ class LabelComparison(Comparison):
 def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> LabelComparison:
     """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
-    RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label against itself or for a Doc without tokens.
+    RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label against itself.
     """
-    if not len(doc):
-        raise ValueError(_cant(pipe, "the text", "it has no tokens"))
     label = next(iter(pipe.probabilities(doc))) if label is None else label
     checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
     if label == against:

@@ -77,10 +77,8 @@ class Flip:
     @property
     def characters(self) -> int:
         """Number of characters that change."""
-        return sum(
-            max(len(word), len(other)) - sum(a.lower() == b.lower() for a, b in zip(word, other))
-            for _, word, other in self.words
-        )
+        kept = sum(a.lower() == b.lower() for _, word, other in self.words for a, b in zip(word, other))
+        return sum(max(len(word), len(other)) for _, word, other in self.words) - kept
 
 
 @dataclass
@@ -190,11 +188,7 @@ class Explanation:
         return shorter(" ".join(self.words[start:end]))
 
     def to_text(self, top: int = 20) -> str:
-        """The explanation as plain text.
-
-        top (int): Number of listed features.
-        RETURNS (str)
-        """
+        """The explanation as plain text, with its `top` features."""
         rows = self.table(top)
         return "\n".join([self.title, *self.told(), *([aligned(rows)] if rows else [])])
 
@@ -206,19 +200,11 @@ class Explanation:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_html(self, top: int = 20) -> str:
-        """The explanation as an HTML fragment, with its style and without scripts.
-
-        top (int): Number of listed features.
-        RETURNS (str)
-        """
+        """The explanation as an HTML fragment, with its style and without scripts, with its `top` features."""
         return f"<style>{_STYLE}</style>{_figure(self, top)}"
 
     def to_rich(self, top: int = 20) -> "Group":
-        """The explanation for a terminal.
-
-        top (int): Number of listed features.
-        RETURNS (rich.console.Group)
-        """
+        """The explanation for a terminal, with its `top` features."""
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text

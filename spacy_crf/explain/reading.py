@@ -270,15 +270,14 @@ class Reading:
 
         docs (DocBatch): For an encoder, the Doc with an unknown word in place of the word.
         """
-        return self._join(
-            [
-                tuple(
-                    read.erased(token) if read.summed is not None else layer.predict(docs)
-                    for read, layer in zip(layers, model.layers)
-                )
-                for model, layers in zip(self._models, self._layers)
+        outputs = []
+        for model, layers in zip(self._models, self._layers):
+            of_layers = [
+                layer.predict(docs) if read.summed is None else read.erased(token)
+                for read, layer in zip(layers, model.layers)
             ]
-        )
+            outputs.append(tuple(of_layers))
+        return self._join(outputs)
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
         """Yield the terms of all layers, each with the derivative with respect to its array.
@@ -312,12 +311,8 @@ class Reading:
         tags = {column: self.tags_of(column, terms.shape) for column in np.unique(terms.column).tolist()}
         first, behind = (ends[terms.place].tolist() for ends in terms.tokens)
         columns = (terms.feature, terms.column, terms.value, terms.weight, uses, terms.value * terms.weight * uses)
-        return [
-            Row(*features[row], token, end, tags[column], value, weight, use, contribution)
-            for token, end, row, column, value, weight, use, contribution in zip(
-                first, behind, *(array.tolist() for array in columns)
-            )
-        ]
+        places = zip(first, behind, *(array.tolist() for array in columns))
+        return [Row(*features[row], token, end, tags[column], *numbers) for token, end, row, column, *numbers in places]
 
     def tags_of(self, column: int, shape: tuple[int, ...]) -> tuple[str, ...]:
         """The tags of a column of an array of this shape."""

@@ -79,10 +79,8 @@ def texts(
     validate_examples(examples, "explain")
     most = effect * len(examples) if isinstance(effect, bool) else effect
     n_effects = min(checks.count(pipe.owner, "effect", most, least=0, most=checks.ANY), len(examples))
-    l2, l1 = (
-        checks.number(pipe.owner, name, getattr(pipe.optimizer, name, 0.0) if given is None else given)
-        for name, given in (("l2", l2), ("l1", l1))
-    )
+    l2 = checks.number(pipe.owner, "l2", getattr(pipe.optimizer, "l2", 0.0) if l2 is None else l2)
+    l1 = checks.number(pipe.owner, "l1", getattr(pipe.optimizer, "l1", 0.0) if l1 is None else l1)
     if not l2:
         raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
     ours, theirs, target = comparison.best()
@@ -156,11 +154,11 @@ class LeftOut:
 
         uses (Direction): The derivative of the score.
         """
-        every = CorpusObjective.evaluate
-        towards = self._free * self._objective.join(uses.of_layers, uses.shared)
-        step = _solve(
-            lambda v: self._curve(v, self._free, lambda u: every(self._objective, u)[1], self._gradient), towards
-        )
+
+        def product(v: Floats) -> Floats:
+            return self._curve(v, self._free, lambda at: self._objective.evaluate(at)[1], self._gradient)
+
+        step = _solve(product, self._free * self._objective.join(uses.of_layers, uses.shared))
         slopes = [abs(slope) for _, slope in self._direction(step).slopes(self._examples)]
         return np.argsort(slopes)[::-1][:n].tolist()
 

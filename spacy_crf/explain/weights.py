@@ -119,12 +119,10 @@ class Block(NamedTuple):
     rows: NDArray[np.int64]  # [W] row of each weight's feature
     feature: Callable[[int], Feature]
     counts: Optional[NDArray[np.int64]] = None  # [F]
-    templates: Optional[tuple[list[str], NDArray[np.int64]]] = (
-        None  # names, and the number of each weight's template (int64[W])
-    )
-    label_of: Optional[NDArray[np.int64]] = (
-        None  # [S] the label of each state, where weights are for labels, not for states
-    )
+    # Names, and the number of each weight's template (int64[W])
+    templates: Optional[tuple[list[str], NDArray[np.int64]]] = None
+    # [S] the label of each state, where weights are for labels, not for states
+    label_of: Optional[NDArray[np.int64]] = None
 
     def row(self, n: int, tags: list[str]) -> WeightRow:
         row, numbers = int(self.rows[n]), [int(states[n]) for states in self.states]
@@ -213,10 +211,8 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
 
 def dump(pipe: "CRFPipe") -> str:
     """Write all weights as text. See `CRFPipe.dump`."""
-    lines = [
-        "\t".join((" → ".join(row.tags), row.feature.translate(_ESCAPES), f"{row.weight:.9g}")) for row in weights(pipe)
-    ]
-    return "\n".join([*lines, ""])
+    rows = ((" → ".join(row.tags), row.feature.translate(_ESCAPES), f"{row.weight:.9g}") for row in weights(pipe))
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 # ---------------------------------------------------------------------------------------------------------- overview
@@ -260,14 +256,13 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
 def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, Any]]]:
     """List the largest weights of features for a label, and against it."""
 
-    def of_features(sign: float, block: Block) -> Any:
-        return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
+    def largest_of(sign: float) -> list[dict[str, Any]]:
+        def chosen(block: Block) -> Any:
+            return (sign * block.weights > 0) & (block.templates is not None) & (len(block.states) == 1)
 
-    sides = {"for": 1.0, "against": -1.0}
-    return {
-        side: [row._asdict() for row in largest(pipe, label, top, partial(of_features, sign))]
-        for side, sign in sides.items()
-    }
+        return [row._asdict() for row in largest(pipe, label, top, chosen)]
+
+    return {"for": largest_of(1.0), "against": largest_of(-1.0)}
 
 
 def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
