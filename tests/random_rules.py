@@ -15,6 +15,17 @@ def random_rule(rng, labels, words, *, kinds=None):
     return table
 
 
+def score_of(automaton, events):
+    """Score that an automaton gives to a sequence of events; -inf if it is forbidden."""
+    state, total = 0, 0.0
+    for event in events:
+        total += float(automaton.scores[state, event])
+        state = int(automaton.next[state, event])
+        if state < 0:
+            return float("-inf")
+    return total + float(automaton.last[state])
+
+
 def mutated(rng, table):
     """The same table with something wrong, mostly: a key less or more, a value of another type or size."""
     table = copy.deepcopy(table)

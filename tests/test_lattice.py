@@ -18,7 +18,7 @@ from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import SegmentClamp
 
 from . import reference
-from .random_rules import random_rule
+from .random_rules import random_rule, score_of
 from .test_constraints import decode, make_rules, scheme_scores
 from .test_segment_rules import make_rules as make_segment_rules
 from .test_segment_rules import make_scores as segment_scores
@@ -157,7 +157,7 @@ def said(rules, path):
         if state >= 0:
             events.append(rules.tags.events[before, state])
             before = state
-    return sum(rest.score(np.array(events)) for _, rest in rules.parts)
+    return sum(score_of(rest, events) for _, rest in rules.parts)
 
 
 @pytest.mark.parametrize("kind", ["chain", "segments"])

@@ -112,16 +112,6 @@ class Automaton(NamedTuple):
             reached = following
         return bool((self.last[reached] != 0.0).any())
 
-    def score(self, events: NDArray[np.int32]) -> float:
-        """Score of a sequence of events; -inf if it is forbidden."""
-        state, total = 0, 0.0
-        for event in events.tolist():
-            total += float(self.scores[state, event])
-            state = int(self.next[state, event])
-            if state < 0:
-                return -np.inf
-        return total + float(self.last[state])
-
 
 def make_automaton(n_states: int, n_events: int) -> Automaton:
     """An automaton whose steps all stay in their state, and that accepts every sequence."""
