@@ -378,10 +378,10 @@ class RuleSet:
             span = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
             how = f"automaton of {span} states" if len(sizes) == 1 else f"{len(sizes)} automata of {span} states"
             labels = left_out.get(rule.place)
-            some = labels is not None and 0 < len(labels) < len(sizes)
-            said.append(
-                (rule, how, f"partly, not of {', '.join(labels)}" if some else "yes" if labels is None else "no")
-            )
+            known = "yes" if labels is None else "no"
+            if labels and len(labels) < len(sizes):
+                known = f"partly, not of {', '.join(labels)}"
+            said.append((rule, how, known))
         return said
 
 
@@ -402,11 +402,8 @@ def segment_rules(
     make_programs: Optional[Callable[[RuleSet], Any]] = None,
 ) -> RuleSet:
     """The rules of a component whose states are ``O`` and the labels, see `RuleSet`."""
-    size = 1 + len(labels)
-    tags, mask = (
-        SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), bool)),
-        SEGMENTS.transition_mask(len(labels)),
-    )
+    size, mask = 1 + len(labels), SEGMENTS.transition_mask(len(labels))
+    tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), bool))
     return RuleSet(constraints, tags, mask, structure or SemiMarkov(), make_programs, of_segments=True)
 
 

@@ -26,15 +26,12 @@ def read_rule(table: Table, place: int = 0) -> Rule:
         raise ValueError(Errors.CRF601.format(place=place + 1, rule=table))
     reason = _not_plain(table)
     if reason:
-        raise ValueError(
-            Errors.CRF605.format(name=place + 1, problem=f"it can't be saved: {reason}. The rule: {table!r}")
-        )
+        problem = f"it can't be saved: {reason}. The rule: {table!r}"
+        raise ValueError(Errors.CRF605.format(name=place + 1, problem=problem))
     kind = RULES.get(table["rule"])
     if kind is None:
-        known = known_names(RULES, table["rule"])
-        raise ValueError(
-            Errors.CRF605.format(name=place + 1, problem=f"no rule is called {table['rule']!r}. Rules: {known}")
-        )
+        problem = f"no rule is called {table['rule']!r}. Rules: {known_names(RULES, table['rule'])}"
+        raise ValueError(Errors.CRF605.format(name=place + 1, problem=problem))
     name = table.get("name", f"{place + 1}: {table['rule']}")
     checks.text(f"Rule {place + 1}", "name", name)
     readers = {**kind.required, **{argument: reader for argument, (reader, _) in kind.optional.items()}}
@@ -124,9 +121,8 @@ class Constraints:
     missing: Optional[Path] = None
 
     def add(self, table: Table) -> Rule:
-        rule = read_rule(table, len(self.rules))
-        self.rules.append(rule)
-        return rule
+        self.rules.append(read_rule(table, len(self.rules)))
+        return self.rules[-1]
 
     @property
     def tables(self) -> list[Table]:

@@ -310,10 +310,8 @@ class RuledStructure:
             graph = graph.over(copied(graph.graph, tag_of))
         else:
             annotated = arrays.join_sequences(scores, annotated, group.doc_starts).clamp
-        values = np.zeros(len(group.sequences))
-        values[group.firsts], expected = _asked(
-            graph, question, joined.scores, annotated, joined.clamp, weights[group.firsts]
-        )
+        values, of_docs = np.zeros(len(group.sequences)), weights[group.firsts]
+        values[group.firsts], expected = _asked(graph, question, joined.scores, annotated, joined.clamp, of_docs)
         return values, arrays.split(joined, expected, scores)
 
 
@@ -338,9 +336,8 @@ class RuledChain(RuledStructure):
         steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < bounds[1])] - [first, 0, 0]
         if wrong.start == wrong.stop and not len(steps):
             return None
-        return self._excluded._replace(
-            wrong=Segments(begin[wrong] - first, end[wrong] - first, label[wrong]), steps=steps
-        )
+        of_doc = Segments(begin[wrong] - first, end[wrong] - first, label[wrong])
+        return self._excluded._replace(wrong=of_doc, steps=steps)
 
     def _ask(self, question: str, group: RuleGroup, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies
@@ -378,9 +375,8 @@ class RuledSegments(RuledStructure):
         values, expected = super()._answer(question, group, listing, clamp, weights)
         total = arrays.zeros(listing)
         arrays.add(total, expected, group.tokens)
-        return values, arrays.cut(
-            total._replace(spans=total.spans[own], listed=scores.listed), group.tokens, group.starts
-        )
+        total = total._replace(spans=total.spans[own], listed=scores.listed)
+        return values, arrays.cut(total, group.tokens, group.starts)
 
 
 def _yielding(

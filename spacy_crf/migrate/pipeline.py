@@ -209,10 +209,7 @@ def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
 
 def pipe_fits(pipe: Any) -> bool:
     """Whether a component can be exported: an initialized linear chain on sparse features alone."""
-    return (
-        hasattr(pipe, "sparse_features")
-        and pipe.model.name == "linear_chain"
-        and len(pipe.model.layers) == 1
-        and pipe.is_initialized
-        and isinstance(getattr(pipe.sparse_features and pipe.sparse_features.states, "index", None), FeatureIndex)
-    )
+    if not hasattr(pipe, "sparse_features") or pipe.model.name != "linear_chain" or len(pipe.model.layers) > 1:
+        return False
+    states = pipe.sparse_features and pipe.sparse_features.states
+    return pipe.is_initialized and isinstance(getattr(states, "index", None), FeatureIndex)
