@@ -62,9 +62,7 @@ class Likelihoods(NamedTuple):
 class Comparison:
     """Compares two sides by the scores of a Doc, under the tag scheme, the preset annotation, and the rules that both can keep.
 
-    pipe (CRFPipe): The component.
     reading (Reading): The Doc and its scores.
-    sides (Sides): The two sides.
     span (Tuple[int, int, str]): The explained span; None for the whole labelling.
     against (str): The second side in words; None for all other labellings.
     RAISES (NothingToCompare): CRF838 if one side has no labelling.
@@ -109,10 +107,7 @@ class Comparison:
         return arrays.cut_document(scores, None, self.tokens)[0]
 
     def measure(self, scores: Optional[Any] = None) -> Likelihoods:
-        """Compute the probabilities of both sides.
-
-        scores: Scores of the compared tokens; by default those of the Doc.
-        """
+        """Compute the probabilities of both sides, by the given scores of the compared tokens or by those of the Doc."""
         scores = self.scores if scores is None else scores
         if self._fixed is not None:
             scores = arrays.added(scores, self._fixed)
@@ -127,10 +122,7 @@ class Comparison:
         return Likelihoods(works, log_z, n_having)
 
     def uses(self, measured: Likelihoods, shares: Floats) -> Any:
-        """Compute the expected uses of each score of the compared tokens.
-
-        shares (float64[N]): The factor of each clamp.
-        """
+        """Compute the expected uses of each score of the compared tokens; the shares (float64[N]) are factors of the clamps."""
         parts = (
             self._structure.expectations(work, weights=np.full(work.n_sequences, share))[1]
             for work, share in zip(measured.works, shares)
@@ -221,10 +213,7 @@ class Ruled:
         self.left_out: list[RuleEffect] = []
 
     def leave_out(self, clamps: list[Any], effect: str) -> None:
-        """Leave out the rules that every labelling under these clamps breaks.
-
-        effect (str): The effect of such a rule, in words.
-        """
+        """Leave out the rules that every labelling under these clamps breaks, with their effect in words."""
         best = self.best(clamps)
         for rule in best[0] if best else ():
             self._places -= {rule.place}

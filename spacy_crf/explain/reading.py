@@ -70,10 +70,7 @@ class Terms(NamedTuple):
         return np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size).reshape(self.shape)
 
     def uses(self, derivative: Floats) -> Floats:
-        """Compute the uses of each weight: float64[N].
-
-        derivative: Derivative with respect to the array.
-        """
+        """Uses of each weight (float64[N]), from the derivative with respect to the array."""
         return derivative.reshape(self.shape[0], -1)[self.row, self.column]
 
     def read(self, token: int) -> NDArray[np.bool_]:
@@ -280,10 +277,7 @@ class Reading:
         return self._join(outputs)
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
-        """Yield the terms of all layers, each with the derivative with respect to its array.
-
-        derivative: Derivative with respect to the scores.
-        """
+        """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores."""
         for share, layers, outputs in zip(self._shares, self._layers, self._outputs):
             for layer, part in zip(layers, self._architecture.part(derivative, outputs)):
                 for terms in layer.terms:

@@ -126,7 +126,6 @@ class LeftOut:
     """Computes the weights after training without single texts.
 
     examples (List[Example]): All texts of the training.
-    l2 (float), l1 (float): Regularization of the training.
     RAISES (ValueError): CRF834 if the objective has no second derivatives, or several optima.
     """
 
@@ -150,10 +149,7 @@ class LeftOut:
         return CorpusObjective(pipe.model, pipe.loss, (pipe.training.data(block) for block in blocks))
 
     def influential(self, uses: "Direction", n: int) -> list[int]:
-        """Find the texts that change a score most, with H alone: one solution and one pass serve all texts.
-
-        uses (Direction): The derivative of the score.
-        """
+        """Find the n texts that change a score most, from its derivative, with H alone: one solution and one pass serve all."""
 
         def product(v: Floats) -> Floats:
             return self._curve(v, self._free, lambda at: self._objective.evaluate(at)[1], self._gradient)
@@ -235,10 +231,7 @@ class Direction:
 
     @classmethod
     def of_scores(cls, pipe: "CRFPipe", docs: DocBatch, derivative: Any) -> "Direction":
-        """Compute the uses of each weight in a sum of scores of texts.
-
-        derivative: Uses of each score in the sum.
-        """
+        """Compute the uses of each weight in a sum of scores of texts, from the uses of each score."""
         model, of_layers = pipe.model, {}
         architecture = model.attrs["role"]
         found = _look_up(model, docs)

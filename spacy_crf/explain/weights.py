@@ -171,10 +171,7 @@ def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = N
 def largest(
     pipe: "CRFPipe", label: Optional[str], top: Optional[int], chosen: Callable[[Block], NDArray[np.bool_]]
 ) -> list[WeightRow]:
-    """List the largest of the chosen weights of a label.
-
-    chosen (Callable): Returns which weights of a block to consider (bool[W]).
-    """
+    """List the largest weights of a label, of those in a block that `chosen` marks (bool[W])."""
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
