@@ -102,10 +102,9 @@ class LayerTerms(NamedTuple):
 
     def erased(self, token: int) -> Any:
         """The output without the features that read a token."""
-        sums: dict[str, Floats] = {}
+        sums: dict[str, Any] = {}
         for terms in self.terms:
-            left = terms.only(~terms.read(token)).sum()
-            sums[terms.of] = sums[terms.of] + left if terms.of in sums else left
+            sums[terms.of] = sums.get(terms.of, 0.0) + terms.only(~terms.read(token)).sum()
         return self.summed(sums)
 
 

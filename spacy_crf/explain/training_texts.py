@@ -141,7 +141,6 @@ class LeftOut:
         self._objective = self._of(pipe.training.blocks(examples))
         self._weights = self._objective.weights()
         self._gradient = self._objective.evaluate(self._weights)[1]
-        self._changes: dict[int, Direction] = {}  # changes of the weights by the number of the text
         self._free = np.ones(len(self._weights)) if not l1 else (self._weights != 0.0).astype(np.float64)
 
     def _of(self, blocks: Iterable[list[Example]]) -> CorpusObjective:
@@ -160,9 +159,7 @@ class LeftOut:
 
     def change(self, number: int) -> "Direction":
         """Compute the change of the weights without a text."""
-        if number not in self._changes:
-            self._changes[number] = self._direction(self._step(number))
-        return self._changes[number]
+        return self._direction(self._step(number))
 
     def _step(self, number: int) -> Floats:
         own, weights, free = self._of([[self._examples[number]]]), self._weights, self._free

@@ -8,7 +8,7 @@ counts.
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional, Union
@@ -49,7 +49,6 @@ class Gazetteer:
         self.entries = list(dict.fromkeys(entries))
         self.attr = attr
         self.scan = len(self.entries) <= SHORT if scan is None else scan
-        self._beginnings: Optional[tuple] = None
         self._labels = list(dict.fromkeys(label for _, label in self.entries))
 
     @property
@@ -70,11 +69,10 @@ class Gazetteer:
         doc_starts (int64[D + 1]): Where Docs begin.
         RETURNS (uint64[T]): Hashes, ABSENT outside the matches.
         """
-        if self._beginnings is None:
-            self._beginnings = self._compile()
         return positions_in_phrases(words, doc_starts, *self._beginnings)
 
-    def _compile(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
+    @cached_property
+    def _beginnings(self) -> tuple[tuple[NDArray, NDArray], NDArray[np.int32], NDArray[np.uint64]]:
         """The beginnings of phrases for `positions_in_phrases`: their table, labels of R rows, and values of L labels."""
         spell = SPELLINGS[self.attr]
         id_of = cache(lambda word: get_string_id(spell(word)))  # long lists repeat most of their words
@@ -90,7 +88,7 @@ class Gazetteer:
         return HashTable(keys).arrays, labels, np.array(values, dtype=np.uint64).reshape(-1, len(_POSITIONS))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_beginnings": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_beginnings"}
 
     def to_dict(self) -> dict[str, Any]:
         entries = [[list(words), label] for words, label in self.entries]

@@ -62,7 +62,6 @@ _DERIVED = ["folded", "short_shape"]
 # Flags that have no value where they are false, so that templates make no feature at such words; by name
 _IF = {f"if:{name}": name for name in (*_FLAGS, "has_hyphen", "has_digit")}
 
-_vocab = attrgetter("vocab")
 _READ = attrgetter("flags", *_FIELDS)
 
 LEXEME_ATTRIBUTES = ["bias", *_FIELDS, *_FLAGS, *_AFFIXES, *NGRAMS, *_COMPUTED, *_DERIVED, *WIDTHS, *_IF]
@@ -171,7 +170,7 @@ class LexemeTable:
             with self._lock:
                 missing = orths[found < 0]
                 new = list(dict.fromkeys(missing[self._index.rows(missing) < 0].tolist()))  # in the order of occurrence
-                vocabs = list(dict.fromkeys(map(_vocab, docs)))
+                vocabs = list(dict.fromkeys(doc.vocab for doc in docs))
                 if len(vocabs) == 1:
                     self._read(new, vocabs[0])
                 else:
