@@ -144,5 +144,5 @@ def test_per_sentence_starts_anew():
     automaton = make_automaton(2, 4)
     automaton.next[:, 2] = 1, -1
     at_most_one = per_sentence(automaton)
-    assert at_most_one.score(np.array([2, 0, BREAK, 2])) == 0.0
-    assert at_most_one.score(np.array([2, 0, 2])) == -np.inf
+    assert score_of(at_most_one, [2, 0, BREAK, 2]) == 0.0
+    assert score_of(at_most_one, [2, 0, 2]) == -np.inf

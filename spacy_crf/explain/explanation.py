@@ -188,7 +188,11 @@ class Explanation:
         return shorter(" ".join(self.words[start:end]))
 
     def to_text(self, top: int = 20) -> str:
-        """The explanation as plain text, with its `top` features."""
+        """The explanation as plain text.
+
+        top (int): Number of listed features.
+        RETURNS (str)
+        """
         rows = self.table(top)
         return "\n".join([self.title, *self.told(), *([aligned(rows)] if rows else [])])
 
@@ -200,11 +204,19 @@ class Explanation:
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     def to_html(self, top: int = 20) -> str:
-        """The explanation as an HTML fragment, with its style and without scripts, with its `top` features."""
+        """The explanation as an HTML fragment, with its style and without scripts.
+
+        top (int): Number of listed features.
+        RETURNS (str)
+        """
         return f"<style>{_STYLE}</style>{_figure(self, top)}"
 
     def to_rich(self, top: int = 20) -> "Group":
-        """The explanation for a terminal, with its `top` features."""
+        """The explanation for a terminal.
+
+        top (int): Number of listed features.
+        RETURNS (rich.console.Group)
+        """
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
