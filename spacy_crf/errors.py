@@ -124,8 +124,6 @@ class Errors:
     CRF203 = """The training objective of '{key}' or its gradient is not finite at the current weights, so {optimizer}
         can't start. Look for rules that forbid an annotated sequence, huge feature values, and broken weights."""
     CRF204 = "The saved state belongs to {saved}, not to {ours}. Load it into an optimizer with the same settings."
-    CRF205 = """The state of {optimizer} for '{key}' can't be saved: the objective's signature {signature!r} must
-        consist of str, bytes, int and tuples of these."""
     CRF206 = """{what} of '{name}' is infinite or not a number {where}. The weights are those from before it. Look for
         features with huge values, or lower the learning rate."""
     CRF210 = """The optimizer {optimizer} can't train the loss {loss} of '{key}'. Losses that fit it: {losses}.

@@ -380,13 +380,6 @@ def test_state_is_refused_by_another_optimizer_or_other_settings():
     LBFGS(l2=0.5, max_iterations=3, iterations_per_step=2).from_bytes(optimizer.to_bytes())
 
 
-def test_a_signature_that_means_nothing_elsewhere_is_not_saved():
-    optimizer = LBFGS()
-    optimizer.step(Function(quadratic(4), np.zeros(4), signature=("data", object())), key="crf")
-    with pytest.raises(ValueError, match=r"CRF205.*'crf'"):
-        optimizer.to_bytes()
-
-
 @each(OPTIMIZERS)
 def test_two_keys_do_not_disturb_each_other(make):
     tasks = {"ner": PROBLEMS["crf"], "tagger": PROBLEMS["logistic"]}

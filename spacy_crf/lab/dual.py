@@ -115,7 +115,7 @@ class DualOptimizer(OnlineOptimizer):
         text = "%s: %s epoch %d primal %.6f dual %.6f gap %.6f"
         text += f" is within gap_tolerance = {self.gap_tolerance}" if ended else ""
         values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
-        say(text, key, type(self).__name__, self._runs[key].epoch, *values)
+        say(text, key, type(self).__name__, self._runs[key].iteration, *values)
         return numbers["primal"]
 
     def stop_reason(self, key: str) -> Optional[str]:

@@ -69,6 +69,10 @@ class BatchRun:
     gradient_norm: float = math.nan
     is_near_minimum: bool = False
 
+    @property
+    def weights(self) -> Floats:
+        return self.position.weights
+
     def continues(self, objective: Objective) -> bool:
         """Whether the objective is the same function at the same weights, apart from the model's rounding to float32."""
         if self.signature != objective.signature:
@@ -164,12 +168,6 @@ class BatchOptimizer(CRFOptimizer):
             run.stop_reason = None
             self._judge(objective, run, key)
         return at
-
-    def iterations(self, key: str) -> int:
-        return self._runs[key].iteration if key in self._runs else 0
-
-    def run_weights(self, run: BatchRun) -> Floats:
-        return run.position.weights
 
     def stop_reason(self, key: str) -> Optional[str]:
         return self._runs[key].stop_reason if key in self._runs else None
@@ -279,8 +277,6 @@ class BatchOptimizer(CRFOptimizer):
         announcements.info(text, key, type(self).__name__, run.iteration, run.position.value, reason)
 
     def run_to_msg(self, run: BatchRun, key: str) -> dict[str, Any]:
-        if not _can_be_saved(run.signature):
-            raise ValueError(Errors.CRF205.format(optimizer=type(self).__name__, key=key, signature=run.signature))
         written = {"position": list(run.position), "memory": run.memory.to_msg(), "values": list(run.values)}
         return {**vars(run), **written}
 
@@ -289,19 +285,8 @@ class BatchOptimizer(CRFOptimizer):
         memory = self.new_memory()
         memory.from_msg(msg["memory"])
         position = Position(weights.copy(), value, gradient.copy())
-        values, signature = deque(msg["values"], maxlen=self.period + 1), _as_tuples(msg["signature"])
-        return BatchRun(**{**msg, "signature": signature, "position": position, "memory": memory, "values": values})
-
-
-def _can_be_saved(signature: Any) -> bool:
-    if isinstance(signature, tuple):
-        return all(_can_be_saved(item) for item in signature)
-    return isinstance(signature, (str, bytes, int))
-
-
-def _as_tuples(value: Any) -> Any:
-    """Convert lists back to tuples, which msgpack saves as lists."""
-    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
+        values = deque(msg["values"], maxlen=self.period + 1)
+        return BatchRun(**{**msg, "position": position, "memory": memory, "values": values})
 
 
 # ---------------------------------------------------------------------- arithmetic on vectors of millions of weights

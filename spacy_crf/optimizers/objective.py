@@ -125,7 +125,8 @@ class CRFOptimizer(Optimizer):
         for name, value in given.items():
             setattr(self, name, value)
         check_settings(self)
-        self._runs: dict[str, Any] = {}  # state of each component's training, kept from step to step
+        # State of each component's training, kept from step to step, with its `weights` and `iteration`
+        self._runs: dict[str, Any] = {}
 
     @classmethod
     def fits(cls, loss: type) -> bool:
@@ -171,7 +172,7 @@ class CRFOptimizer(Optimizer):
         """
         other = copy.copy(self).from_bytes(data)
         self._runs[key] = other._runs[key]
-        objective.assign(self.run_weights(self._runs[key]))
+        objective.assign(self._runs[key].weights)
         return self.iterations(key)
 
     def without_runs(self) -> "CRFOptimizer":
@@ -182,11 +183,7 @@ class CRFOptimizer(Optimizer):
 
     def iterations(self, key: str) -> int:
         """Number of iterations made for one component."""
-        raise NotImplementedError
-
-    def run_weights(self, run: Any) -> Floats:
-        """Current weights of a run: float64[n]."""
-        raise NotImplementedError
+        return self._runs[key].iteration if key in self._runs else 0
 
     def to_bytes(self) -> bytes:
         """The state of all runs, so that they continue exactly from here in this process or another."""
@@ -199,7 +196,7 @@ class CRFOptimizer(Optimizer):
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
         """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ."""
-        msg = srsly.msgpack_loads(data)
+        msg = srsly.msgpack_loads(data, use_list=False)
         ours = {name: getattr(self, name) for name in self.identity}
         if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
             saved = f"{msg['optimizer']} with {msg['settings']}"

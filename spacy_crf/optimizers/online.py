@@ -46,12 +46,12 @@ class OnlineRun:
     """State of the training of one component, kept from step to step."""
 
     layout: tuple
-    assigned: NDArray[np.float32]  # [n] the weights last written to the model
+    weights: NDArray[np.float32]  # [n] those last written to the model
     slots: Floats  # [M] the weights in the kernels' layout
     arrays: dict[str, NDArray] = field(default_factory=dict)  # [M] memory of the rule for each slot
     numbers: dict[str, float] = field(default_factory=dict)
     count: float = 0  # sequences seen; their mean over the parts of a corpus that is trained in parts
-    epoch: int = 0
+    iteration: int = 0  # epochs
     frame: Any = None  # layout of the weights, to find them again when others are added; not saved
     slot_of_weight: Optional[Ints] = None  # [n] None without a frame
     is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
@@ -153,13 +153,13 @@ class OnlineOptimizer(CRFOptimizer):
                 if pass_ is None:
                     losses = objective.mixed.epoch(self, run, key)
                 else:
-                    losses = self.epoch(pass_, run, objective, (self.seed, run.epoch), key)
+                    losses = self.epoch(pass_, run, objective, (self.seed, run.iteration), key)
             except ValueError:
                 self._runs[key] = backup
                 raise
-            run.epoch += 1
+            run.iteration += 1
             if self.epochs_per_step > 1:
-                backup = self._snapshot(run, backup)
+                backup = self._snapshot(run)
         weights = self.present(run)[slots]
         chosen = weights
         if self.averaging:
@@ -167,9 +167,9 @@ class OnlineOptimizer(CRFOptimizer):
             self.averages.update(objective.parameters(averages))
             chosen = averages if self.assigns_averages else weights
         objective.assign(chosen)
-        run.assigned = chosen.astype(np.float32)
+        run.weights = chosen.astype(np.float32)
         value = float(losses + (0.0 if run.is_held else self.penalty(weights)))
-        logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.epoch, value)
+        logger.debug("%s: %s epoch %d objective %.6f", key, type(self).__name__, run.iteration, value)
         return value
 
     def pass_through(self, objective: SequenceObjective) -> CorpusPass:
@@ -193,7 +193,7 @@ class OnlineOptimizer(CRFOptimizer):
             place = len(order) - 1
         if place >= 0:
             sequence = objective.describe(int(order[place]))
-            where = f"for {type(self).__name__} in epoch {run.epoch + 1}, at {sequence}"
+            where = f"for {type(self).__name__} in epoch {run.iteration + 1}, at {sequence}"
             raise ValueError(Errors.CRF206.format(what="The loss", name=key, where=where))
         return losses
 
@@ -241,7 +241,7 @@ class OnlineOptimizer(CRFOptimizer):
         earlier, corpus = self._runs.get(key), objective.corpus
         weights = objective.weights()
         assigned = weights.astype(np.float32)
-        if earlier is not None and earlier.layout == objective.layout and np.array_equal(earlier.assigned, assigned):
+        if earlier is not None and earlier.layout == objective.layout and np.array_equal(earlier.weights, assigned):
             return earlier
         slots = np.zeros(len(corpus.learned))
         slots[corpus.slot_of_weight] = weights
@@ -257,42 +257,30 @@ class OnlineOptimizer(CRFOptimizer):
     def _take_over(run: OnlineRun, earlier: OnlineRun, objective: SequenceObjective) -> None:
         """Continue from an earlier run if its weights are unchanged; weights that were added start anew."""
         places = objective.places(earlier.frame)
-        grown = np.zeros_like(run.assigned)
-        grown[places] = earlier.assigned
-        if not np.array_equal(grown, run.assigned):
+        grown = np.zeros_like(run.weights)
+        grown[places] = earlier.weights
+        if not np.array_equal(grown, run.weights):
             return
         there, here = earlier.slot_of_weight, objective.corpus.slot_of_weight[places]
         run.slots[here] = earlier.slots[there]
         for name, values in earlier.arrays.items():
             if name in run.arrays and values.shape == earlier.slots.shape:
                 run.arrays[name][here] = values[there]
-        run.numbers, run.count, run.epoch = dict(earlier.numbers), earlier.count, earlier.epoch
+        run.numbers, run.count, run.iteration = dict(earlier.numbers), earlier.count, earlier.iteration
 
     @staticmethod
-    def _snapshot(run: OnlineRun, earlier: Optional[OnlineRun] = None) -> OnlineRun:
-        """A copy of a run, in the memory of an earlier copy: allocating new memory takes longer than copying."""
-        if earlier is None:
-            slots, arrays = run.slots.copy(), {name: array.copy() for name, array in run.arrays.items()}
-        else:
-            slots, arrays = earlier.slots, earlier.arrays
-            np.copyto(slots, run.slots)
-            for name, array in run.arrays.items():
-                np.copyto(arrays[name], array)
-        return replace(run, slots=slots, arrays=arrays, numbers=dict(run.numbers))
-
-    def iterations(self, key: str) -> int:
-        return self._runs[key].epoch if key in self._runs else 0
-
-    def run_weights(self, run: OnlineRun) -> Floats:
-        return run.assigned
+    def _snapshot(run: OnlineRun) -> OnlineRun:
+        """A copy of a run."""
+        arrays = {name: array.copy() for name, array in run.arrays.items()}
+        return replace(run, slots=run.slots.copy(), arrays=arrays, numbers=dict(run.numbers))
 
     def run_to_msg(self, run: OnlineRun, key: str) -> list[Any]:
-        return [list(run.layout), run.assigned, run.slots, run.arrays, run.numbers, run.count, run.epoch]
+        return [run.layout, run.weights, run.slots, run.arrays, run.numbers, run.count, run.iteration]
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
-        layout, assigned, slots, arrays, numbers, count, epoch = msg
+        layout, weights, slots, arrays, numbers, count, iteration = msg
         copies = {name: array.copy() for name, array in arrays.items()}
-        return OnlineRun(tuple(layout), assigned.copy(), slots.copy(), copies, dict(numbers), count, epoch)
+        return OnlineRun(layout, weights.copy(), slots.copy(), copies, numbers, count, iteration)
 
 
 @with_settings

@@ -118,7 +118,7 @@ class MixedEpochs(Weights):
     def epoch(self, optimizer: OnlineOptimizer, run: OnlineRun, key: str) -> float:
         """Run an epoch on all shards. RETURNS (float): The loss."""
         lesson = Lesson(optimizer.without_runs(), _told(run), key, self._shares, self.n_sequences)
-        if not run.epoch:
+        if not run.iteration:
             run.numbers = self._ask("begin", lesson)
             lesson = lesson._replace(run=_told(run))
         found: LossTerms = self._ask("walk", lesson)
@@ -128,7 +128,7 @@ class MixedEpochs(Weights):
 
 def _told(run: OnlineRun) -> OnlineRun:
     """The part of a run that workers need."""
-    return OnlineRun(run.layout, run.assigned[:0], run.slots, run.arrays, run.numbers, run.count, run.epoch)
+    return OnlineRun(run.layout, run.weights[:0], run.slots, run.arrays, run.numbers, run.count, run.iteration)
 
 
 # ------------------------------------------------------------------------------------------------- a part of the corpus
@@ -145,7 +145,7 @@ def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[
     """Run an epoch on one part of a corpus, from the weights that all parts share. RETURNS: The loss, and a `mixture`."""
     optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
     # The first part gets the seed of an undivided corpus
-    seed = (optimizer.seed, own.epoch, part) if part else (optimizer.seed, own.epoch)
+    seed = (optimizer.seed, own.iteration, part) if part else (optimizer.seed, own.iteration)
     loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, lesson.key)
     return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
 
@@ -173,7 +173,7 @@ def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> N
 def _in_slots(lesson: Lesson, objective: SequenceObjective) -> OnlineRun:
     """Copy the lesson's run, whose slots are the weights, for a part of its corpus."""
     corpus, run = objective.corpus, lesson.run
-    own = OnlineRun(run.layout, run.assigned, np.zeros(len(corpus.learned)), epoch=run.epoch)
+    own = OnlineRun(run.layout, run.weights, np.zeros(len(corpus.learned)), iteration=run.iteration)
     own.slots[corpus.slot_of_weight] = run.slots
     own.slots[corpus.forbidden] = -np.inf
     lesson.optimizer.start(own, objective)
