@@ -72,6 +72,7 @@ class Node:
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
+    counts_alone = False  # whether `initialize` computes all weights
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind

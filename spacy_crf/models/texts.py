@@ -48,7 +48,6 @@ class OfTexts:
 
     labelled = "texts"
     unit: str  # that has scores, one of `features.doc_batch.UNITS`
-    counts_alone = False  # whether `initialize` computes all weights
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores from which explanations compute the evidence of units."""

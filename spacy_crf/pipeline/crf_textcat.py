@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
-from thinc.api import Optimizer
 
 from .. import checks
-from ..errors import Errors, Warnings, cant_train, known_names
+from ..errors import Errors, cant_train, known_names
 from ..features.doc_batch import SENT, DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
@@ -113,10 +112,8 @@ class CRFTextClassifier(LearningPipe):
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc]) -> TextPrediction:
-        """Probability of each label for each text of a batch.
+        """Probability of each label for each text of a batch. The Docs are not changed.
 
-        docs (Iterable[Doc]): The Docs, which are not changed.
-        RETURNS (TextPrediction): Its `probabilities` are float64[D, Y]; rows sum to 1.
         RAISES (ValueError): If the component has no labels or is not initialized; CRF470 for Docs without sentences if sentences
             have scores.
         """
@@ -128,11 +125,7 @@ class CRFTextClassifier(LearningPipe):
         return TextPrediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
-        """Write the probabilities to ``doc.cats``; values of other labels stay.
-
-        docs (Iterable[Doc]): The predicted Docs.
-        prediction (TextPrediction): Result of `predict`.
-        """
+        """Write the probabilities to ``doc.cats``; values of other labels stay."""
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
@@ -161,7 +154,6 @@ class CRFTextClassifier(LearningPipe):
         """The parts of a text that speak for a label: how much the log-odds of the label fall without the features of a token, or
         of a sentence if sentences have hidden states. The Doc is not changed.
 
-        doc (Doc): The text.
         label (str): The label, None for the most probable one.
         RETURNS (List[Tuple[Span, float]]): Parts in the order of the text; values below 0 speak against the label.
         RAISES (ValueError): CRF846 for a label that the component does not have.
@@ -176,11 +168,7 @@ class CRFTextClassifier(LearningPipe):
         return [*zip(spans, reasons.evidence(np.array([chosen])).tolist())]
 
     def probabilities(self, doc: Doc) -> dict[str, float]:
-        """Probability of each label of one text. The Doc is not changed.
-
-        doc (Doc): The text.
-        RETURNS (Dict[str, float]): The most probable first.
-        """
+        """RETURNS (Dict[str, float]): Probability of each label of one text, the most probable first. The Doc is not changed."""
         check_doc(self.name, doc)
         [row] = self.predict([doc]).probabilities.tolist()
         return dict(sorted(zip(self.labels, row), key=lambda item: -item[1]))
@@ -196,7 +184,6 @@ class CRFTextClassifier(LearningPipe):
         """Explain why a text has a label or does not have it: the share of each weight, feature or word in the decision. In a
         naive Bayes model, the weight of a feature is the logarithm of its relative frequency under a label.
 
-        doc (Doc): The text. It is not changed.
         label (str): The label; None for the most probable one.
         against (str): The label to compare with; None for all others.
         kind (str): "contrast": the difference between the scores of the label and of the most probable other label, which is the
@@ -222,7 +209,6 @@ class CRFTextClassifier(LearningPipe):
     ) -> None:
         """See `LearningPipe.initialize`.
 
-        get_examples (Callable[[], Iterable[Example]]): The training data, read several times.
         positive_label (str): With two labels, the one whose F1 is the score, as in spaCy's `textcat`.
         RAISES (ValueError): CRF469 for fewer than two labels, CRF020 for a positive label that is not one of two labels.
         """
@@ -237,24 +223,6 @@ class CRFTextClassifier(LearningPipe):
     _inherited = signature(LearningPipe.initialize)
     _own = Parameter("positive_label", Parameter.KEYWORD_ONLY, default=None, annotation=Optional[str])
     initialize.__signature__ = _inherited.replace(parameters=[*_inherited.parameters.values(), _own])
-
-    def update(
-        self,
-        examples: Iterable[Example],
-        *,
-        drop: float = 0.0,
-        sgd: Optional[Optimizer] = None,
-        losses: Optional[dict[str, float]] = None,
-    ) -> dict[str, float]:
-        if not self.model.attrs["role"].counts_alone:
-            return super().update(examples, drop=drop, sgd=sgd, losses=losses)
-        losses = {} if losses is None else losses
-        losses.setdefault(self.name, 0.0)
-        self.require_ready([])
-        self.warn_once(Warnings.CRFW465, model=self.model.name)
-        return losses
-
-    # --------------------------------------------------------------------------------------------------- saving
 
     def _take_settings(self, saved: dict[str, Any]) -> None:
         super()._take_settings(saved)

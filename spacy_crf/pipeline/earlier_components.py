@@ -126,17 +126,6 @@ def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
     require_vectors(name, model, docs)
 
 
-def with_vectors(model: Model, doc: Doc) -> Optional[Doc]:
-    """Give a Doc vectors of zeros if its component listens to vectors that the Doc does not have. RETURNS (Doc): None if that is
-    impossible: the vectors of a transformer are no simple array."""
-    for listener in _listeners(model):
-        if not listener.hears(doc):
-            if listener.where != "doc.tensor":
-                return None
-            doc.tensor = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
-    return doc
-
-
 # Advice if the upstream is frozen
 _ADVICE = {
     True: "name it in annotating_components too",

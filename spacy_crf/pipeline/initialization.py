@@ -14,10 +14,10 @@ from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors, Warnings, announcements, counted
-from ..features.clusters import TABLE_NAME, ClusterSource, read_clusters
+from ..features.clusters import TABLE_NAME, read_clusters
 from ..features.doc_batch import DocBatch
-from ..features.gazetteers import GazetteerFile, read_gazetteers
-from ..features.word_vectors import VectorSource, read_vectors
+from ..features.gazetteers import read_gazetteers
+from ..features.word_vectors import read_vectors
 from ..kernels import needed
 from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
@@ -38,36 +38,26 @@ _L2 = 0.1  # if the optimizer has no l2
 
 
 class Initialization:
-    """One initialization of a component, see `LearningPipe.initialize`: the steps it takes, and what they have found out so far.
+    """One initialization of a component: the steps it takes, and what they have found out so far.
 
-    pipe (LabelPipe): The component.
-    read (Callable): Gives the training data, once for each call.
-    nlp (Language), labels (Iterable[str]): Its pipeline, and its labels if they are known.
-    gazetteers, clusters, vectors: Lists that templates read, as the config names them.
-    words: The same in one table, with several tables of clusters.
-    start_from (Path): A saved component whose labels, features and weights are kept.
-    corpus (Callable): Gives the training data in place of `read`, given the pipeline.
-    shards (lab.shards.Shards): How a corpus is cut into shards.
+    For its arguments see `LearningPipe.initialize`.
     """
 
     def __init__(
         self,
         pipe: LabelPipe,
         read: Read,
+        *,
         nlp: Optional[Language],
         labels: Optional[Iterable[str]],
-        *,
-        gazetteers: Optional[dict[str, GazetteerFile]],
-        clusters: Optional[ClusterSource],
-        vectors: Optional[VectorSource],
-        words: Optional[dict[str, Any]],
         start_from: Any,
         corpus: Optional[Callable[[Language], Iterable[Example]]],
         shards: Any,
+        **lists: Any,
     ):
         self.pipe, self.read, self.nlp, self.labels = pipe, read, nlp, labels
         self.corpus, self.shards = corpus, shards
-        self._take_words(gazetteers, clusters, vectors, words)
+        self._take_words(**lists)
         possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
         checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
         checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
@@ -83,41 +73,48 @@ class Initialization:
         self.work: Any = None  # work on the shards, whose results workers fill in
         self.labels_cut: set[str] = set()  # labels of the texts in the shards
         self.had_labels = False  # whether there were labels before the annotation was read
-        self.is_done = False  # whether an earlier run took the remaining steps
 
     def run(self) -> None:
-        """Take the steps."""
-        for step in self.steps():
-            step()
-            if self.is_done:
-                return
-
-    def steps(self) -> list[Callable[[], None]]:
-        """The steps in order: steps of every component, and steps that its parts and settings add."""
-        pipe, is_new = self.pipe, self.saved is None
+        """Take the steps of every component, and those that its parts and settings add."""
+        pipe, is_new, is_sharded = self.pipe, self.saved is None, self.shards is not None
         prepares = self.wants_stream and self.corpus is not None and pipe.is_linear and not pipe.has_encoder
-        finds_optimum, is_sharded = pipe.training.finds_optimum, self.shards is not None
-        steps = [self.choose_corpus]
+        self.choose_corpus()
         if is_sharded:
-            steps.append(self.begin_shards)
-        if self.nlp is not None and (prepares or finds_optimum or is_sharded):
-            steps.append(partial(self.check_annotators, self.optimizer if prepares else pipe.optimizer))
-        steps.append(self.check_corpus)
+            self.work = self.shards.begin(pipe, self.nlp, self.optimizer, goes_on=not is_new)
+        if self.nlp is not None and (prepares or pipe.training.finds_optimum or is_sharded):
+            self.check_annotators(self.optimizer if prepares else pipe.optimizer)
+        self.check_corpus()
         if is_sharded:
-            steps.append(self.cut_shards)
-        steps += [self.find_labels, self.forget if is_new else pipe.check_settings, self.read_lists]
+            self.read = self.work.cut(self.examples_to_cut())
+        if not is_sharded or not self.work.restore(
+            pipe
+        ):  # an earlier run may have counted the features of these shards
+            self.prepare_model(is_new)
+        if is_sharded:
+            pipe.training.corpus = self.work.corpus(pipe)
+        elif prepares:  # the whole corpus, since every step uses all of it
+            announcements.info("%s: reading the features of the corpus that every step is about", pipe.name)
+            pipe.training.corpus = PreparedCorpus(pipe, self.as_in_training(), view_for(self.optimizer))
+
+    def prepare_model(self, is_new: bool) -> None:
+        """Find the labels, count the features, and choose the first weights."""
+        pipe = self.pipe
+        self.find_labels()
+        if is_new:
+            pipe.choose_settings(self.read)
+        pipe.check_settings()
+        if is_new:
+            pipe.training.continuation = None
+            forget(pipe.model)
+        self.read_lists()
         if pipe.first_stage is not None and is_new:
-            steps.append(self.learn_first_stage)
-        steps += [self.count_features, self.announce]
+            self.learn_first_stage()
+        self.count_features()
+        self.announce()
         if is_new and pipe.model.attrs.get("restarts", 1) > 1:
-            steps.append(self.choose_beginning)
-        if finds_optimum:
-            steps.append(self.find_optimum)
-        if is_sharded:
-            steps.append(self.take_shards)
-        elif prepares:
-            steps.append(self.prepare_corpus)
-        return steps
+            self.choose_beginning()
+        if pipe.training.finds_optimum:
+            self.find_optimum()
 
     # ------------------------------------------------------------------------------------------------- the corpus
 
@@ -164,32 +161,12 @@ class Initialization:
             doc = annotate(example)
             yield example if doc is example.predicted else Example(doc, example.reference)
 
-    def prepare_corpus(self) -> None:
-        """Prepare the whole corpus for training, since every step uses all of it."""
-        announcements.info("%s: reading the features of the corpus that every step is about", self.pipe.name)
-        self.pipe.training.corpus = PreparedCorpus(self.pipe, self.as_in_training(), view_for(self.optimizer))
-
-    # ------------------------------------------------------------------------------------------------------ shards
-
-    def begin_shards(self) -> None:
-        self.work = self.shards.begin(self.pipe, self.nlp, self.optimizer, goes_on=self.saved is not None)
-
-    def cut_shards(self) -> None:
-        """Cut the corpus, and collect the labels on the way, since reading millions of texts again takes minutes."""
-
-        def examples() -> Iterator[Example]:
-            for example in self.as_in_training():
-                if self.labels is None:
-                    self.labels_cut.update(labels_of(self.pipe, [example]))
-                yield example
-
-        self.read = self.work.cut(examples())
-        if self.work.restore(self.pipe):
-            self.take_shards()
-            self.is_done = True
-
-    def take_shards(self) -> None:
-        self.pipe.training.corpus = self.work.corpus(self.pipe)
+    def examples_to_cut(self) -> Iterator[Example]:
+        """Examples for the shards; collects their labels on the way, since reading millions of texts again takes minutes."""
+        for example in self.as_in_training():
+            if self.labels is None:
+                self.labels_cut.update(labels_of(self.pipe, [example]))
+            yield example
 
     # ------------------------------------------------------------------------------------------- labels and lists
 
@@ -206,13 +183,6 @@ class Initialization:
             are_made_up = [[token.text for token in eg.reference] for eg in self.read()] == [["x", "y", "z"]]
             if not (pipe.annotation.may_have_no_labels and are_made_up):
                 raise ValueError(Errors.CRF403.format(name=pipe.name))
-
-    def forget(self) -> None:
-        """Reset a component that does not continue from earlier training."""
-        self.pipe.choose_settings(self.read)
-        self.pipe.check_settings()
-        self.pipe.training.continuation = None
-        forget(self.pipe.model)
 
     def _take_words(self, gazetteers: Any, clusters: Any, vectors: Any, words: Any) -> None:
         """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""
@@ -236,10 +206,7 @@ class Initialization:
         self.gazetteers = checks.table(self.pipe.owner, "gazetteers", words.get("gazetteers", gazetteers), "files")
 
     def read_lists(self) -> None:
-        """Read the gazetteers, clusters and vectors of words that templates name.
-
-        RAISES (ValueError): CRF944 for lists that no template reads, CRF950 for lists other than those of kept weights.
-        """
+        """RAISES (ValueError): CRF944 for lists that no template reads, CRF950 for lists other than those of kept weights."""
         pipe, stores = self.pipe, self.pipe.feature_stores
         own = f"[initialize.components.{pipe.name}]"
         known = {name: table for features in stores for name, table in features.clusters.items()}
@@ -445,10 +412,7 @@ def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Ex
 
 
 def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
-    """The folder of the saved component `start_from`, None for none.
-
-    RAISES (ValueError): CRF670 if the path has no such component.
-    """
+    """The folder of the saved component `start_from`, None for none. RAISES (ValueError): CRF670 if the path has none."""
     if start_from is None:
         return None
     checks.expect(isinstance(start_from, (str, Path)), pipe.owner, "start_from", start_from, "a path")
@@ -461,10 +425,7 @@ def _saved(pipe: LabelPipe, start_from: Any) -> Optional[Path]:
 
 
 def _why_empty(name: str, nlp: Optional[Language], has_own: bool) -> str:
-    """Why a corpus has no texts, according to the config.
-
-    has_own (bool): Whether the corpus is [initialize.components.NAME.corpus].
-    """
+    """Why a corpus has no texts; `has_own`: whether it is [initialize.components.NAME.corpus]."""
     config = {} if nlp is None else nlp.config.interpolate()
     section = config.get("training", {}).get("train_corpus") or ""
     if has_own:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -23,7 +22,7 @@ from ..models.pool import Pooled, pooled_loss, wake
 from ..models.weights import Weights
 from .corpora import Tick, only_young_searched
 from .decoding import check_knows_states
-from .earlier_components import require_vectors, with_vectors
+from .earlier_components import require_vectors
 from .initialization import Initialization
 from .labels import LabelPipe
 from .new_texts import Continuation, add_labels, unmet
@@ -57,7 +56,6 @@ class Training(TrainingData):
         self.prunes = False  # whether saving the model drops zero weights
         self._batch: list[TrainingBatch] = []  # batches since the last step, for optimizers that use the objective
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
-        self._has_predicted = False
         self._n_gradients = 0  # sequences in the pending gradient
         self.evaluation = 0.0  # estimated microseconds of the last evaluation
         self._tick: Optional[Tick] = None  # tells the clock whether another step can help
@@ -139,8 +137,6 @@ class Training(TrainingData):
             reason = "it ignores rules, which in_training = true puts into training"
             raise cant_train(optimizer, f"the rules of '{self._pipe.name}'", reason, fitting)
 
-    # ---------------------------------------------------------------------------------------------------- training data
-
     def meet(self, examples: list[Example]) -> None:
         """Add the new labels of a batch, and new features unless `initialize` counted all features."""
         if self.continuation is not None:
@@ -209,24 +205,8 @@ class Training(TrainingData):
         elif batch:
             forget_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
             pipe.forget_scores()  # scores cached by an evaluation, which take memory
-            examples = [eg for part in batch for eg in part.examples]
-            batch[-1].losses[pipe.name] = self._step(optimizer, examples)
-            self._last_docs = [example.predicted for example in examples]
-        if not self._has_predicted and any(map(len, self._last_docs)):
-            self._has_predicted = True
-            self._predict_shortest()
+            batch[-1].losses[pipe.name] = self._step(optimizer, [eg for part in batch for eg in part.examples])
         self._last_docs = []
-
-    def _predict_shortest(self) -> None:
-        """Predict a copy of the shortest Doc of a step, so that the kernels of prediction are compiled or loaded before an
-        evaluation is timed."""
-        pipe = self._pipe
-        doc = with_vectors(pipe.model, min(filter(len, self._last_docs), key=len).copy())
-        if doc is not None:
-            # Rules may need attributes of earlier components that Docs of a corpus lack: training continues without them
-            with suppress(ValueError):
-                pipe.set_annotations([doc], pipe.predict([doc]))
-            pipe.forget_scores()  # they take memory, and an evaluation may not follow
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
         """Add the gradient of a batch, for optimizers that use gradients."""
@@ -305,11 +285,6 @@ class Training(TrainingData):
     def frame(self) -> Weights:
         """Layout of the model's weights as one vector."""
         return Weights(self._pipe.model)
-
-    def expect_new_features(self) -> None:
-        """Expect new features in later texts, after the component got a label."""
-        if self.new_features is None:
-            self.new_features = set()
 
     def go_on(self) -> None:
         """From now on, treat the weights as the result of earlier training."""
@@ -470,10 +445,10 @@ class LearningPipe(SavingPipe):
         RAISES (ValueError): If no labels or no features are found, or a gazetteer can't be read. After an error the component is
             unchanged.
         """
+        lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
+        source = {"start_from": start_from, "corpus": corpus, "shards": shards}
         with unchanged_by_errors(self), only_young_searched():
-            lists = {"gazetteers": gazetteers, "clusters": clusters, "vectors": vectors, "words": words}
-            source = {"start_from": start_from, "corpus": corpus, "shards": shards}
-            Initialization(self, get_examples, nlp, labels, **lists, **source).run()
+            Initialization(self, get_examples, nlp=nlp, labels=labels, **source, **lists).run()
 
     def update(
         self,
@@ -487,27 +462,23 @@ class LearningPipe(SavingPipe):
         loss – the objective after the step – to ``losses``. If `initialize` has read the corpus, the step uses that corpus, and
         the batch only triggers it.
 
-        examples (Iterable[Example]): The batch.
         drop (float): Dropout rate, for emissions with dropout.
         sgd (Optimizer): Takes the step at once, if given.
-        losses (dict[str, float]): Record of the losses, by component.
-        RETURNS (dict[str, float]): The record.
+        losses (dict[str, float]): Record of the losses, by component, which is returned.
         """
         losses = {} if losses is None else losses
         losses.setdefault(self.name, 0.0)
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
         self.require_ready([])
+        if self.model.attrs["role"].counts_alone:
+            self.warn_once(Warnings.CRFW465, model=self.model.name)
+            return losses
         self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)
         return losses
 
     def get_loss(self, examples: Iterable[Example], scores: Any) -> tuple[float, Any]:
-        """Loss of a batch and its derivative.
-
-        examples (Iterable[Example]): The batch.
-        scores (ChainScores): The model's scores of the predicted Docs.
-        RETURNS (tuple[float, ChainScores])
-        """
+        """RETURNS (tuple[float, ChainScores]): Loss of a batch, and its derivative by the scores of the predicted Docs."""
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.get_loss")
         return self.training.loss_of(examples, scores)
@@ -544,8 +515,6 @@ class LearningPipe(SavingPipe):
     def dump(self) -> str:
         """RETURNS (str): All weights that are not 0, one per line, the largest first: tags, feature and weight between tabs."""
         return registry.get("misc", "spacy_crf.dump.v1")(self)
-
-    # -------------------------------------------------------------------------------------------------- scoring
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
         """Scores of the component's scorer."""
