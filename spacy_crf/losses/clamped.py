@@ -54,10 +54,7 @@ class LabelledLoss:
         return bound
 
     def check_labels(self) -> None:
-        """Check the labels that the settings name.
-
-        RAISES (ValueError): CRF846 for labels in the settings that no state has.
-        """
+        """RAISES (ValueError): CRF846 for labels in the settings that no state has."""
         self.named_states(self.label_weights or {})
 
     def named_states(self, labels: Iterable[str]) -> dict[str, Ints]:

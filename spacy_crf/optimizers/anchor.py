@@ -79,10 +79,7 @@ class Anchor(NamedTuple):
         return float(self.hold @ (weights - self.begin) ** 2) * n_sequences / max(1, self.n_since)
 
     def drawn(self, weights: Floats, rates: Any, n_sequences: int) -> Floats:
-        """Weights (float64[n]) after a proximal step for a number of sequences.
-
-        rates (float or float64[n]): Distance that a unit of a sequence's derivative moves each weight.
-        """
+        """Weights (float64[n]) after a proximal step for a number of sequences; rates: see `OnlineOptimizer.rates`."""
         cost = 2.0 * rates * self.hold * (n_sequences / max(1, self.n_since))
         return self.begin + (weights - self.begin) / (1.0 + cost)
 

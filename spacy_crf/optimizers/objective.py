@@ -100,10 +100,7 @@ def setting(default: Any, check: Callable, **bounds: Any) -> Any:
 
 
 def check_settings(given: Any) -> None:
-    """Check each setting of an object, and replace it by the value that its check returns.
-
-    RAISES (ValueError): CRF020 for a value that is not possible.
-    """
+    """Replace each setting of an object by the value that its check returns. RAISES (ValueError): CRF020."""
     for each in fields(given):
         value = getattr(given, each.name)
         if value is not None or each.default is not None:
@@ -164,10 +161,8 @@ class CRFOptimizer(Optimizer):
         return self._packed({key: self._runs[key]})
 
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
-        """Continue training from a checkpoint, with the checkpoint's weights.
+        """Continue training from a checkpoint, with its weights. RETURNS (int): Number of iterations before the checkpoint.
 
-        objective (Objective or SequenceObjective): The component's loss.
-        RETURNS (int): Number of iterations before the checkpoint.
         RAISES (ValueError): CRF204 if the checkpoint was made with other settings.
         """
         other = copy.copy(self).from_bytes(data)
@@ -229,10 +224,7 @@ class Minibatch(Optimizer):
 
 
 def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
-    """Check that an optimizer can minimize a loss.
-
-    RAISES (ValueError): CRF210; the message names the losses and optimizers that fit.
-    """
+    """RAISES (ValueError): CRF210 if an optimizer can't minimize a loss, with the names of losses and optimizers that fit."""
     if optimizer.fits(type(loss)):
         return
     registered = sorted(registry.losses.get_all().items())

@@ -88,10 +88,7 @@ class OnlineOptimizer(CRFOptimizer):
         """Set up the memory of the rule."""
 
     def rates(self, run: OnlineRun, objective: SequenceObjective, moves: Floats, n_sequences: int) -> Any:
-        """Distance that a unit of a sequence's derivative moves a weight: a float, or float64[n].
-
-        moves (float64[n]): The moves of the latest `n_sequences` sequences.
-        """
+        """Distance that a unit of a sequence's derivative moves a weight, by the weights' latest moves: float or float64[n]."""
         raise NotImplementedError
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
@@ -182,10 +179,7 @@ class OnlineOptimizer(CRFOptimizer):
     def epoch(
         self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str
     ) -> float:
-        """Learn from all sequences once, in random order.
-
-        RAISES (ValueError): CRF206 if the loss or a weight is not finite.
-        """
+        """Learn from all sequences once, in random order. RAISES (ValueError): CRF206 if the loss or a weight is not finite."""
         order = np.random.default_rng(seed).permutation(len(pass_.order))
         losses, place = self._walk_through(pass_._replace(order=order), run, objective)
         n_finite = np.count_nonzero(np.isfinite(run.slots))

@@ -94,10 +94,8 @@ class SGD(Regularized):
         return run.numbers["scale"] * run.slots
 
     def _calibrate(self, pass_: CorpusPass, run: OnlineRun, goal: SequenceObjective, key: str) -> float:
-        """Find the rate with the lowest objective after one pass over a sample: multiply it while that helps, then divide it.
-
-        RAISES (ValueError): CRF213 if the weights diverge with every rate.
-        """
+        """The rate with the lowest objective after one pass over a sample. RAISES (ValueError): CRF213 if all diverge."""
+        # Multiply the first rate while that helps, then divide it
         corpus, n_sequences = pass_.corpus, len(pass_.order)
         sample = np.random.default_rng((self.seed, 1 << 20)).permutation(n_sequences)[: self.calibration_samples]
         pass_ = pass_._replace(order=sample)

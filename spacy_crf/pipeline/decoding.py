@@ -156,10 +156,7 @@ class Decoding:
         return tags if self._are_tags else np.where(tags >= 0, self._first[tags], tags).astype(np.int32)
 
     def worth(self, expected: Scores) -> dict[str, Floats]:
-        """Expected number of right tags for each part of a labelling: for a token, the probability of its tag.
-
-        expected: Expected use of each score.
-        """
+        """Expected number of right tags for each part of a labelling, by the expected use of each score."""
         of_states = np.clip(expected[0], 0.0, 1.0)
         worth = of_states if self._are_tags else self.by_tag(of_states)[:, self.tag_of]
         return {expected._fields[0]: worth}
@@ -202,7 +199,7 @@ class Decoding:
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
-        """Supervision by the gold annotation, the alternatives and the incorrect spans."""
+        """Supervision by the annotation in tags (`gold`), the alternatives and the incorrect spans."""
         wrong = NO_SEGMENTS
         if keys.alternatives:
             supervision.allow_alternatives(gold, self.annotation, examples, keys.alternatives, report)
@@ -212,10 +209,7 @@ class Decoding:
         return Supervision(clamp, gold.unset, wrong, steps)
 
     def spell_spans(self, spans: Segments) -> Spelt:
-        """How tags spell single spans, and tokens outside of all spans (label -1).
-
-        RAISES (ValueError): CRF828 if that depends on the span before.
-        """
+        """How tags spell spans (label -1: none). RAISES (ValueError): CRF828 if that depends on the span before."""
         length = spans.end - spans.start
         starts = np.append(0, np.cumsum(length))
         named = Segments(starts[:-1], starts[1:], spans.label)
@@ -327,11 +321,7 @@ class Distribution(NamedTuple):
 
 
 def check_knows_states(name: str, kind: str, given: Any) -> None:
-    """Check a loss or an optimizer for a component whose tags have hidden states.
-
-    name (str): Name of the component. kind (str): "loss" or "optimizer".
-    RAISES (ValueError): CRF347 for a loss or an optimizer that needs the state of each token.
-    """
+    """RAISES (ValueError): CRF347 for a loss or an optimizer (kind) that needs the state of each token, if states are hidden."""
     if getattr(given, "names_states", False):
         known = getattr(registry, {"loss": "losses", "optimizer": "optimizers"}[kind]).get_all()
         ours = {key: each for key, each in sorted(known.items()) if key.startswith("spacy_crf.")}

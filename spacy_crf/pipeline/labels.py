@@ -153,8 +153,8 @@ class LabelPipe(TrainablePipe):
             self.cfg["labels"].remove(label)
             self._labels_changed()
             raise
-        if self.is_initialized:
-            self.training.expect_new_features()
+        if self.is_initialized and self.training.new_features is None:
+            self.training.new_features = set()
         return 1
 
     def _labels_changed(self) -> None:
@@ -228,8 +228,8 @@ class LabelPipe(TrainablePipe):
         stores, first = self.feature_stores, self.first_stage
         if first is not None:
             for features in stores:
-                more = first.settings.templates() if features is self.sparse_features else []
-                features.set_stage(features.feature_set.with_stage(more), first)
+                more = first.settings.features if features is self.sparse_features else ()
+                features.set_stage(features.feature_set.with_stage([f"stage:{name}[0]" for name in more]), first)
         reads = any(features.feature_set.reads_stage for features in stores)
         if reads and first is None:
             raise ValueError(Errors.CRF810.format(where=f"The features of component '{self.name}' read stage:NAME"))
@@ -266,9 +266,7 @@ class LabelPipe(TrainablePipe):
     def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
         """Process a stream of Docs in batches.
 
-        stream (Iterable[Doc]): The Docs.
         batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
-        YIELDS (Doc): The Docs in their order.
         """
         handle_error = self.get_error_handler()
         for docs in batches(self.name, stream, batch_size):
@@ -281,11 +279,7 @@ class LabelPipe(TrainablePipe):
 
 
 def batches(name: str, docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
-    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough.
-
-    name (str): Name of the component, for the message.
-    RAISES (ValueError): CRF479 if an item of `docs` is no Doc.
-    """
+    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough. RAISES: see `only_docs`."""
     batch, size, most = [], 0, min(batch_size, _MOST_DOCS)
     for doc in only_docs(name, docs):
         batch.append(doc)

@@ -15,6 +15,7 @@ from ..errors import Errors
 from .annotation.annotation import same_words
 
 _OWNER = "spacy_crf.mentions.v1"
+_SENT_START = {True: 1, False: -1, None: 0}
 
 
 class Word(NamedTuple):
@@ -95,17 +96,13 @@ def _parts(words: list[Word]) -> Iterator[tuple[str, list[Word]]]:
 
 
 def _words(doc: Doc) -> list[Word]:
-    return [Word(t.text, bool(t.whitespace_), _entity(t), t.tag_, _sent_start(t)) for t in doc]
+    return [Word(t.text, bool(t.whitespace_), _entity(t), t.tag_, _SENT_START[t.is_sent_start]) for t in doc]
 
 
 def _entity(token: Token) -> str:
     if token.ent_type_:
         return f"{token.ent_iob_}-{token.ent_type_}"
     return "O" if token.ent_iob_ else ""  # blocked tokens have "B"
-
-
-def _sent_start(token: Token) -> int:
-    return {True: 1, False: -1, None: 0}[token.is_sent_start]
 
 
 def _example(nlp: Language, like: Example, words: list[Word]) -> Example:

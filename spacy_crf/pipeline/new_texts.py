@@ -46,10 +46,7 @@ def labels_of(pipe: LabelPipe, examples: Iterable[Example]) -> set[str]:
 
 
 def unmet(pipe: LabelPipe, examples: Iterable[Example], met: set[int]) -> list[Example]:
-    """Examples whose text, with this annotation, is new.
-
-    met (Set[int]): Fingerprints of earlier texts; receives the fingerprints of the examples.
-    """
+    """Examples whose text, with this annotation, is new. Their fingerprints are added to those of earlier texts (`met`)."""
     read = [IDS[name.upper()] for name in pipe.token_attributes]
     keys, new = supervision.Keys.of(pipe), []
     for example in examples:

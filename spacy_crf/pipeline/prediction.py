@@ -149,10 +149,7 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
 
 
 def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable) -> None:
-    """Set values as span._.set does, but without Spans and Tokens, which took longer than inference.
-
-    put (Callable): Sets an item of a dict.
-    """
+    """Set values as span._.set does, but without Spans and Tokens, which took longer than inference. put: sets a dict's item."""
     counts = np.diff(np.searchsorted(begin, bounds))
     having = [doc for doc, n_spans in zip(docs, counts.tolist()) if n_spans]
     offset, length = read_attributes(having, [IDX, LENGTH]).T.astype(np.int64)
@@ -194,18 +191,9 @@ def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optiona
 class CRFPipe(LearningPipe):
     """Base of the components that label tokens. Subclasses define the annotation, the decoding and the defaults.
 
-    confidence (bool): Whether every span found gets its probability, as ``span._.crf_prob``.
-    decode (str): "viterbi", the most probable labelling; "beam", the result of a beam search; "posterior", the valid labelling
-        with the largest expected number of right tags; or "spans", the best set of spans with probabilities of at least
-        `min_prob`. With hidden states, "labelling" is the most probable labelling, summed over its paths, and "viterbi" the
-        labelling of the best path.
-    beam (int), beam_margin (float): With decode = "beam", most states that the search keeps at a token, and their largest
-        distance from the best one in log-odds; None for any distance.
-    min_prob (Union[float, Dict[str, float]]): Spans with a lower probability are left out; one number for all labels, or a table
-        by label.
-    constraints (Constraints): Rules that labellings keep.
     second_stage (FirstStage): Labels Docs first, for templates that read stage:NAME.
-    settings: Settings of `LabelPipe`.
+
+    For the other settings see `spacy_crf.pipeline.factories`, and `LabelPipe`.
     """
 
     _compiled: Optional[Rules] = None
@@ -253,13 +241,9 @@ class CRFPipe(LearningPipe):
         self.follow_settings()
 
     def follow_settings(self) -> None:
-        """Switch the search for the best labelling to the beam that the settings name.
-
-        RAISES (ValueError): If the settings are not possible, or the model has no beam search.
-        """
+        """Switch to the beam that the settings name. RAISES (ValueError): If it is not possible, or the model has none."""
         beam, decode = None, self.cfg["decode"]
-        if decode not in DECODERS:
-            checks.one_of(self.owner, "decode", decode, DECODERS)
+        checks.one_of(self.owner, "decode", decode, DECODERS)
         if decode == "beam":
             states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
             beam = registry.get("misc", "spacy_crf.beam.v1")(states, np.inf if margin is None else margin)
@@ -280,10 +264,9 @@ class CRFPipe(LearningPipe):
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc]) -> Prediction:
-        """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already.
+        """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already. The Docs are not
+        changed.
 
-        docs (Iterable[Doc]): The Docs, which are not changed.
-        RETURNS (Prediction)
         RAISES (ValueError): If the component has no labels, or is not initialized.
         """
         if not isinstance(docs, DocBatch):
@@ -294,7 +277,6 @@ class CRFPipe(LearningPipe):
     def parts(self) -> Parts:
         """The parts by which the component predicts and learns, with its present settings and compiled rules.
 
-        RETURNS (Parts)
         RAISES (ValueError): If settings are not possible, or rules don't fit the labels.
         """
         self.follow_settings()
@@ -302,11 +284,7 @@ class CRFPipe(LearningPipe):
         return Parts(self.name, self.model, self.annotation, self.decoding, self.loss, rules, self.cfg, self.told)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
-        """Write predicted annotation to Docs, beside their present annotation.
-
-        docs (Iterable[Doc]): The predicted Docs.
-        prediction (Prediction): Result of `predict`.
-        """
+        """Write predicted annotation to the predicted Docs, beside their present annotation."""
         for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
             self.annotation.introduce(vocab)
         present = self.annotation.write(docs, prediction)
@@ -404,7 +382,6 @@ class CRFPipe(LearningPipe):
     def log_probability(self, doc: Doc, spans: Iterable[Span], *, keep_annotation: bool = False) -> float:
         """Log probability of one complete labelling.
 
-        doc (Doc): The text.
         spans (Iterable[Span]): All spans of the labelling, with labels; other tokens are outside.
         keep_annotation (bool): See `marginals`.
         RETURNS (float): -inf for an impossible labelling.
@@ -423,11 +400,9 @@ class CRFPipe(LearningPipe):
     def sample(self, doc: Doc, n: int, seed: int, *, keep_annotation: bool = False) -> list[list[Span]]:
         """Labellings drawn from their distribution.
 
-        doc (Doc): The text.
         n (int): Number of labellings.
-        seed (int): Seed; the same seed gives the same labellings.
+        seed (int): The same seed gives the same labellings.
         keep_annotation (bool): See `marginals`.
-        RETURNS (List[List[Span]])
         """
         n = checks.count(self.owner, "n", n, least=0)
         seed = checks.count(self.owner, "seed", seed, least=0, most=checks.ANY)
@@ -439,7 +414,6 @@ class CRFPipe(LearningPipe):
         """Bounds of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), which normalises
         probabilities. The bounds are equal for structures with exact sums, such as chains.
 
-        doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
         RETURNS (Tuple[float, float]): Lower and upper bound.
         """
@@ -448,9 +422,7 @@ class CRFPipe(LearningPipe):
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
         """The distribution over the labellings of a Doc, from which the other methods compute their results.
 
-        doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
-        RETURNS (Distribution)
         """
         from .probabilities import distribution
 
@@ -463,7 +435,6 @@ class CRFPipe(LearningPipe):
     def proven(self, doc: Doc, *, keep_annotation: bool = False) -> bool:
         """Whether decode = "beam" finds the most probable labelling of a text, by comparison with an exact search.
 
-        doc (Doc): The text.
         keep_annotation (bool): See `marginals`.
         RETURNS (bool): With decode = "viterbi": whether the search under rules proves its result within the time limit.
         """
@@ -487,8 +458,6 @@ class CRFPipe(LearningPipe):
         labels = self.labels
         return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
 
-    # --------------------------------------------------------------------------------------------- explanations
-
     def explain(
         self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "contrast", **options: Any
     ) -> Any:
@@ -511,8 +480,6 @@ class CRFPipe(LearningPipe):
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, span, against, kind, **options)
 
-    # -------------------------------------------------------------------------------------------------- scoring
-
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
         """Scores of the component's scorer; with confidence also the calibration of probabilities; with decode = "beam" also the
         share of texts for which the beam search finds the most probable labelling."""
@@ -528,10 +495,6 @@ class CRFPipe(LearningPipe):
         return scores
 
     # --------------------------------------------------------------------------------------------------- saving
-
-    def __reduce__(self):
-        make, arguments, state = super().__reduce__()
-        return make, arguments, {**state, "_compiled": None}
 
     def _settings(self) -> dict[str, Any]:
         if self.constraints is None:

@@ -57,11 +57,8 @@ class Unsettled(NamedTuple):
 
 
 def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Unsettled]:
-    """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps.
-
-    scores: The model's scores of the Docs.
-    preset: Present annotation that prediction keeps, from `Annotation.preset`, or None.
-    """
+    """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps. `preset` is
+    the result of `Annotation.preset`."""
     spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
     if preset is None and not spans:
         return None

@@ -28,12 +28,7 @@ def predict(
     parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats]
 ) -> tuple[NDArray[np.int32], Optional[Floats]]:
     """Tags of a batch of Docs under rules, or by another decoding than `viterbi`, and the probabilities of the spans if the
-    component's settings require them.
-
-    scores: The model's scores.
-    clamp: The allowed labellings, or None.
-    least (float64[L]): The least probability of each label, or None.
-    RETURNS (int32[T], float64[N] or None)
+    component's settings require them; least (float64[L]): the least probability of each label. RETURNS (int32[T], float64[N])
     """
     batch = _Batch(parts, docs, scores, clamp)
     tags = batch.most_probable()

@@ -29,7 +29,6 @@ FILE_NAME = "model"
 def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:
     """Unpack saved data, after checking all of it.
 
-    source (str): Origin of the data, for messages.
     RETURNS (tuple): The settings, the argument of `thinc.Model.from_dict`, and a packed first stage or None.
     RAISES (ValueError): CRF501 to CRF504, CRF508.
     """
@@ -50,10 +49,8 @@ def reason_of(error: Exception) -> str:
 
 
 def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
-    """Load saved data into a model, and check the model. After an error callers must restore the model, see
-    `unchanged_by_errors`.
+    """Load saved data into a model, and check the model. Callers restore the model after errors, see `unchanged_by_errors`.
 
-    n_states (int): Number of states of the component.
     RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
     """
     nodes, n_parts = list(model.walk()), 1 + len(model.layers)
@@ -143,7 +140,7 @@ class SavingPipe(LabelPipe):
     def __reduce__(self):
         """State for copies and other processes, where caches are made anew."""
         state = {name: getattr(self, name) for name in ("vocab", "name", "model", "cfg", "scorer")}
-        state = {**state, **self.__dict__}
+        state = {**state, **self.__dict__, "_compiled": None}
         schedules = getattr(self.optimizer, "schedules", {}).values()
         if any(isinstance(schedule, GeneratorType) for schedule in schedules):
             state["optimizer"] = partial(_refuse_step, self.name)

@@ -112,10 +112,9 @@ def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> di
     Spans whose gold annotation is missing do not count.
     """
     probabilities, right = [], []
-    for example in examples:
-        for probability, is_right in annotation.judged(example):
-            if probability is not None:
-                probabilities.append(probability)
-                right.append(is_right)
-    found = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
-    return {f"{annotation.scores_prefix}_{name}": value for name, value in found.items()}
+    for gold, found in map(annotation.mentions, examples):
+        places, sure = {mention.place for mention in gold}, [each for each in found if each.probability is not None]
+        probabilities += [mention.probability for mention in sure]
+        right += [mention.place in places for mention in sure]
+    measured = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
+    return {f"{annotation.scores_prefix}_{name}": value for name, value in measured.items()}

@@ -35,10 +35,7 @@ class Texts(NamedTuple):
 
 
 def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], keys: Keys) -> None:
-    """Set the longest segments of a model, before features are counted. A trained model keeps its lengths.
-
-    labels (Sequence[str]): Of the component. examples (Iterable[Example]): Read once. keys (Keys): Further spans.
-    """
+    """Set the longest segments of a model, before features are counted. A trained model keeps its lengths."""
     lengths: dict[str, list[int]] = {label: [] for label in labels}
     for example in examples:
         named = aligned_spans([example], keys.alternatives) if keys.alternatives else ()
@@ -57,7 +54,6 @@ def allow_alternatives(gold: Supervision, texts: Texts, key: str) -> tuple[Segme
     """Allow the spans in ``reference.spans[key]``: where annotation is missing, only these spans are allowed; elsewhere they are
     allowed beside the annotation. A labelling is a sequence of alternatives and annotated segments.
 
-    gold (Supervision): Supervision by the annotation.
     RETURNS (SegmentClamp, Segments, Segments): The clamp, segments that the clamp allows but the annotation does not, and the
         alternatives with a label.
     """

@@ -37,9 +37,6 @@ class SoftSpans(NamedTuple):
     def only(self, which: NDArray) -> "SoftSpans":
         return SoftSpans(*(column[which] for column in self))
 
-    def plus(self, others: "SoftSpans") -> "SoftSpans":
-        return SoftSpans(*(np.concatenate(both) for both in zip(self, others)))
-
     def covers(self, n_tokens: int) -> Floats:
         """Probability that a span covers each token: float64[T]."""
         steps = np.bincount(self.begin, self.weight, n_tokens + 1) - np.bincount(self.end, self.weight, n_tokens + 1)
@@ -156,7 +153,7 @@ def _fit(
     outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)
     [at] = np.nonzero(outside > _ROUNDING)
     none = SoftSpans(at, at + 1, np.full(len(at), -1), outside[at])
-    every = spans.plus(none)
+    every = SoftSpans(*map(np.concatenate, zip(spans, none)))
     return every.only(np.argsort(every.begin, kind="stable")), is_soft
 
 

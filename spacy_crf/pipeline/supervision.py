@@ -112,11 +112,7 @@ def forbid_incorrect(
 
 
 def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) -> ChainScores:
-    """Scores that forbid certain steps.
-
-    decoding (Decoding): Of a chain. steps (int64[N, 3]): See `Scheme.spell`.
-    RETURNS (ChainScores)
-    """
+    """Scores of a chain that forbid certain steps (int64[N, 3]), see `Scheme.spell`."""
     label, continues = decoding.label_of_states, decoding.spans.continues
     shape = (len(scores.emissions), *continues.shape)
     transitions = np.array(np.broadcast_to(scores.transitions, shape))
@@ -127,10 +123,7 @@ def without_steps(decoding: Any, scores: ChainScores, steps: NDArray[np.int64]) 
 
 def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDArray[np.int64]) -> None:
     """Remove states from a clamp, in place, until no labelling takes any of the given steps. This also excludes some allowed
-    labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one.
-
-    decoding (Decoding): Of a chain. steps (int64[N, 3]): See `Scheme.spell`.
-    """
+    labellings; it serves losses and optimizers that cannot handle steps. At least one labelling remains if there was one."""
     allowed, label, continues = clamp.copy(), decoding.label_of_states, decoding.spans.continues
     for token, to_label, goes_on in steps.tolist():
         of_label = label == to_label
@@ -157,10 +150,9 @@ def leave_out(decoding: Any, steps: NDArray[np.int64], clamp: Clamp, starts: NDA
 
 
 def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds: NDArray[np.int64]) -> Optional[Floats]:
-    """``doc._.crf_weight`` of the reference Docs, for each sequence: float64[B], or None if all are 1.
+    """``doc._.crf_weight`` of the reference Docs, for each sequence (float64[B]); None if all are 1. RAISES (ValueError): CRF020.
 
     starts (int64[B + 1]), bounds (int64[D + 1]): Where the rows of each sequence, and of each Doc, begin and end.
-    RAISES (ValueError): CRF020 for a weight that is not a finite number of at least 0.
     """
     weights = _weights(examples)
     if all(weight == 1.0 for weight in weights):
@@ -172,14 +164,10 @@ def sequence_weights(examples: list[Example], starts: NDArray[np.int64], bounds:
 
 
 def _weights(examples: list[Example]) -> list[float]:
-    if not Doc.has_extension(WEIGHT):
-        return [1.0] * len(examples)
-    default, method, getter, _ = Doc.get_extension(WEIGHT)
-    is_kept = method is None and getter is None  # stored in user_data, which most Docs lack
     weights = []
     for example in examples:
         doc = example.reference
-        weight = default if is_kept and not doc.user_data else doc._.get(WEIGHT)
+        weight = doc._.get(WEIGHT)
         is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
         if not (is_number and math.isfinite(weight) and weight >= 0):
             owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
@@ -189,10 +177,7 @@ def _weights(examples: list[Example]) -> list[float]:
 
 
 def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, attributes: list[int]) -> int:
-    """A number that changes with everything that training reads of examples, except results of functions.
-
-    attributes (list[int]): Attributes that are read from the predicted Docs.
-    """
+    """A number that changes with what training reads of examples (of predicted Docs, `attributes`), except from functions."""
     check = annotation.fingerprint([example.reference for example in examples])
     for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
         check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read), check)

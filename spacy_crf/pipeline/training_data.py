@@ -49,10 +49,7 @@ def view_for(optimizer: Optimizer) -> str:
 
 
 class TrainingData:
-    """Reads training texts in blocks, with their annotation.
-
-    pipe (LabelPipe): The component.
-    """
+    """Reads training texts in blocks, with their annotation."""
 
     def __init__(self, pipe: LabelPipe):
         self._pipe = pipe
@@ -85,10 +82,7 @@ class TrainingData:
         return docs if stage is None else stage.to_learn(docs)
 
     def count(self, read: Callable[[], Iterable[Example]]) -> None:
-        """Add the features of texts to the model, and weights for them.
-
-        read (Callable): Yields the texts, annotated as in training.
-        """
+        """Add the features of texts, annotated as in training, to the model, and weights for them."""
 
         def corpus() -> Iterator[AnnotatedDocs]:
             for block in self.blocks(read()):
@@ -113,10 +107,7 @@ class TrainingData:
         return AnnotatedDocs(docs, known.clamp, starts, known.unset, **told)
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
-        """Texts in the form in which optimizers learn from them.
-
-        kind (str): View of the corpus that will use them, see `PreparedCorpus`.
-        """
+        """Texts in the form in which optimizers learn from them; kind: see `PreparedCorpus`."""
         docs = self._to_learn([example.predicted for example in examples])
         if self._pipe.has_encoder and self._pipe.is_linear:
             require_rest(self._pipe.name, self._pipe.model, docs)
@@ -129,10 +120,7 @@ class TrainingData:
         )
 
     def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
-        """The objective for an optimizer, from a corpus that is read block by block.
-
-        RAISES (ValueError): CRF210, CRF347 if the optimizer does not fit.
-        """
+        """The objective for an optimizer, from a corpus that is read block by block. RAISES (ValueError): See `check_fit`."""
         self.check_fit(optimizer)
         return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
 

@@ -52,11 +52,7 @@ class SecondStage(NamedTuple):
 
     @classmethod
     def read(cls, owner: str, given: Any, features: tuple[str, ...]) -> "SecondStage":
-        """Settings from a config, with defaults for missing ones.
-
-        features (tuple[str]): Possible attributes, all of which are read by default.
-        RAISES (ValueError): CRF020.
-        """
+        """Settings from a config; by default all possible `features` are read. RAISES (ValueError): CRF020."""
         given = checks.table(owner, "second_stage", given, "settings")
         for key in given:
             checks.one_of(owner, "second_stage: setting", key, cls._fields)
@@ -79,10 +75,6 @@ class SecondStage(NamedTuple):
 
         most = {"max_iterations": self.iterations, "iterations_per_step": self.iterations}
         return LBFGS(l1=self.l1, l2=self.l2, delta=5e-4, **most)
-
-    def templates(self) -> list[str]:
-        """Templates that the second stage has besides those of the config."""
-        return [f"stage:{name}[0]" for name in self.features]
 
 
 def first_stage(
@@ -110,11 +102,7 @@ def first_stage(
 
 
 class FirstStage:
-    """Labels Docs for the templates of a second stage.
-
-    component (LabelPipe): The component that labels; no other object uses it.
-    settings (SecondStage): Settings from the config.
-    """
+    """Labels Docs for the templates of a second stage, by a component that no other object uses."""
 
     def __init__(self, component: LabelPipe, settings: SecondStage):
         self.component = component
@@ -147,10 +135,8 @@ class FirstStage:
         return batch
 
     def learn(self, pipe: LabelPipe, read: Read) -> None:
-        """Train the first stage.
+        """Train the first stage, with labels and lists of the second one. Texts with the same words are in the same fold.
 
-        pipe (LabelPipe): The second stage, whose labels and lists the first stage takes over.
-        read (Callable): Yields the training data; texts with the same words are in the same fold.
         RAISES (ValueError): CRF811 if there are fewer than two different texts.
         """
         component, places = self.component, {}

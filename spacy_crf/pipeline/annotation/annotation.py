@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -175,18 +175,8 @@ class Annotation:
         """Mentions in the reference, and mentions in the predicted Doc where the reference is annotated."""
         raise NotImplementedError
 
-    def judged(self, example: Example) -> Iterator[tuple[Optional[float], bool]]:
-        """Probability of each span that was found, and whether the span is right; spans without gold annotation are left out."""
-        gold, found = self.mentions(example)
-        places = {mention.place for mention in gold}
-        for mention in found:
-            yield mention.probability, mention.place in places
-
     def look_for_lost(self, parts: Any, docs: Any, scores: Any, preset: NDArray[np.uint64]) -> None:
-        """Warn if another component of this package has annotated tokens where this one would find something else.
-
-        scores: Scores of the Docs by the component's model.
-        """
+        """Warn if another component of this package has annotated tokens where this one would find something else."""
 
     @property
     def assigns(self) -> list[str]:

@@ -172,10 +172,7 @@ class Entities(Annotation):
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
     def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
-        """Warn once (CRFW423) if a component would find entities that overlap the entities of another component.
-
-        scores: Scores of the Docs by the model, without their present annotation.
-        """
+        """Warn once (CRFW423) if a component would find entities that overlap the entities of another component."""
         n_before, present = _LOOKED_AT.get(self, 0), _entities(preset)
         if n_before >= _MOST_DOCS or Warnings.CRFW423 in parts.told or not len(present.start):
             return
