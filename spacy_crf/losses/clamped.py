@@ -10,7 +10,7 @@ allows, all hidden states of the gold tag. A new loss is a new class below: its 
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Optional, TypeVar
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from ..types import Bools, Clamp, Floats, Ints
 
 # Share of a value that rounding may take
 _ROUNDING = 1e-9
-Self = TypeVar("Self", bound="LabelledLoss")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class LabelledLoss:
         for label, value in checks.table(owner, "label_weights", self.label_weights, "numbers").items():
             checks.positive(owner, f"label_weights[{label!r}]", value)
 
-    def bind(self: Self, states: Iterable[str]) -> Self:
+    def bind(self, states: Iterable[str]) -> "LabelledLoss":
         """A copy of the loss for states with these labels ("O" for none)."""
         bound = copy.copy(self)
         object.__setattr__(bound, "states", tuple(states))

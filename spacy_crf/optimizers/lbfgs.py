@@ -138,12 +138,7 @@ class CurvaturePairs:
         return direction, 1.0
 
     def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
-        if len(self.pairs) == self.pairs.maxlen:
-            move, change, _ = self.pairs.popleft()  # its arrays are reused
-        else:
-            move, change = np.empty_like(before.weights), np.empty_like(before.weights)
-        np.subtract(after.weights, before.weights, out=move)
-        np.subtract(after.gradient, before.gradient, out=change)
+        move, change = after.weights - before.weights, after.gradient - before.gradient
         curvature = dot(move, change)
         if curvature > np.finfo(np.float64).eps * norm(move) * norm(change):  # else the move contradicts a convex model
             self.pairs.append((move, change, curvature))

@@ -50,20 +50,15 @@ class Objective(Protocol):
 
 
 class SequenceObjective(Protocol):
-    """The corpus, for optimizers that learn from one sequence after the other; `signature`, `weights` and `assign` as in
-    `Objective`."""
+    """The corpus, for optimizers that learn from one sequence after the other; it has `signature`, `weights` and `assign` as
+    `Objective` has them."""
 
-    signature: Hashable
     layout: tuple[int, ...]  # equal for vectors with the same weights in the same order, whatever the data
     loss: ClampedLoss
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` if the model continues from earlier training, or None
     n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
     mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
-
-    def weights(self) -> Floats: ...
-
-    def assign(self, weights: Floats) -> None: ...
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) by thinc's keys: the id of a model and the name of a parameter."""

@@ -109,8 +109,6 @@ class CRFTextClassifier(LearningPipe):
         sentences = ["sent_start"] if self.decoding.looks_at_sentences else []
         return list(dict.fromkeys([*super().token_attributes, *sentences]))
 
-    # ------------------------------------------------------------------------------------------------ prediction
-
     def predict(self, docs: Iterable[Doc]) -> TextPrediction:
         """Probability of each label for each text of a batch. The Docs are not changed.
 
@@ -197,8 +195,6 @@ class CRFTextClassifier(LearningPipe):
         RAISES (ValueError): CRF846 for an unknown label, CRF840 if the decision cannot be split up among the texts.
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, label, against, kind, **options)
-
-    # -------------------------------------------------------------------------------------------------- training
 
     def initialize(
         self,

@@ -191,9 +191,9 @@ class Initialization:
             "a table with some of tables, vectors and gazetteers, and none of these beside it (its tables are clusters)"
         )
         words, single = checks.table(owner, "words", words, must), (clusters, vectors, gazetteers)
-        for key, other in zip(("tables", "vectors", "gazetteers"), single):
-            checks.expect(words.get(key) is None or other is None, owner, "words", words, must)
-        checks.expect(words.keys() <= {"tables", "vectors", "gazetteers"}, owner, "words", words, must)
+        keys = ("tables", "vectors", "gazetteers")
+        named_once = all(words.get(key) is None or other is None for key, other in zip(keys, single))
+        checks.expect(named_once and words.keys() <= {*keys}, owner, "words", words, must)
         tables = words.get("tables")
         if not isinstance(tables, dict):  # one without a name
             tables = {"": clusters if tables is None else tables}

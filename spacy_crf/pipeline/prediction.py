@@ -4,13 +4,11 @@ Without rules and probabilities, prediction only calls `viterbi`; other modules 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice, pairwise
-from operator import attrgetter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import IDX, LENGTH
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
@@ -20,7 +18,7 @@ from thinc.api import Model
 from .. import checks
 from ..checks import is_written
 from ..errors import Errors, Warnings, cant_train, shown
-from ..features.doc_batch import DocBatch, read_attributes
+from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from .two_stage import FirstStage
 
 DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
-_SPANS = attrgetter("spans.data")  # the dict inside: saves a Python call for each Doc
 
 
 class Prediction(NamedTuple):
@@ -60,7 +57,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     preset = parts.annotation.preset(docs)
     if preset is not None:
         parts.annotation.look_for_lost(parts, docs, scores, preset)
-    if preset is not None or any(map(_SPANS, docs)):
+    if preset is not None or any(doc.spans for doc in docs):
         from .preset_annotation import restrict  # prediction rarely needs it
 
         question = restrict(parts, docs, scores, preset)
@@ -149,18 +146,12 @@ def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: D
 
 
 def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable) -> None:
-    """Set values as span._.set does, but without Spans and Tokens, which took longer than inference. put: sets a dict's item."""
-    counts = np.diff(np.searchsorted(begin, bounds))
-    having = [doc for doc, n_spans in zip(docs, counts.tolist()) if n_spans]
-    offset, length = read_attributes(having, [IDX, LENGTH]).T.astype(np.int64)
-    left_out = np.cumsum(np.where(counts > 0, 0, np.diff(bounds)))
-    shift = np.repeat(left_out, counts)
-    first, last = begin - shift, end - shift - 1
-    found = zip(offset[first].tolist(), (offset[last] + length[last]).tolist(), probabilities.tolist())
-    for doc, n_spans in zip(having, counts[counts > 0].tolist()):
-        user_data = doc.user_data
-        for start, stop, probability in islice(found, n_spans):
-            put(user_data, ("._.", "crf_prob", start, stop), probability)
+    """Set values as span._.set does, but without Spans, which took longer than inference. put (Callable): Sets a dict's item."""
+    docs, number = list(docs), np.searchsorted(bounds, begin, side="right") - 1
+    first, last = begin - bounds[number], end - bounds[number] - 1
+    for n, i, j, probability in zip(number.tolist(), first.tolist(), last.tolist(), probabilities.tolist()):
+        opening, closing = docs[n][i], docs[n][j]
+        put(docs[n].user_data, ("._.", "crf_prob", opening.idx, closing.idx + len(closing)), probability)
 
 
 OTHERS = "*"  # labels that a table does not name

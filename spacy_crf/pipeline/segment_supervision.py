@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Span
 from spacy.training import Example
 from thinc.api import Model
 
@@ -93,8 +92,12 @@ def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
     for first, span in aligned_spans(texts.examples, key):
         if not span.label:
             report.add_span(span, key, "have no label, and say nothing")
-        if span.label_ == "O":
-            _forbid_outside(clamp.states, first, span, key, report)
+        if span.label_ == "O":  # forbidden where the annotation leaves another state
+            states = clamp.states[first + span.start : first + span.end]
+            known = states.sum(axis=1) == 1
+            states[~known, 0] = False
+            if (known & states[:, 0]).any():
+                report.add_span(span, key, "are all that is left of their tokens, and stay")
         if span.label_ not in labels:
             continue
         segment = (first + span.start, first + span.end, 1 + labels.index(span.label_))
@@ -103,15 +106,6 @@ def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
         elif segment in _segments_at([segment[0]], clamp, texts):
             found.add(segment)
     return _columns(found)
-
-
-def _forbid_outside(states: NDArray[np.bool_], first: int, span: Span, key: str, report: GoldReport) -> None:
-    """Forbid O for the tokens of a span, where the annotation leaves another state."""
-    tokens = np.arange(first + span.start, first + span.end)
-    known = states[tokens].sum(axis=1) == 1
-    states[tokens[~known], 0] = False
-    if (known & states[tokens, 0]).any():
-        report.add_span(span, key, "are all that is left of their tokens, and stay")
 
 
 def join_segments(*parts: Segments) -> Segments:

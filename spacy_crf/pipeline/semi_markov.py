@@ -35,8 +35,6 @@ class SegmentDecoding(Decoding):
         """Tokens of the longest segment of each state: int32[S]."""
         return self.model.attrs["longest"]
 
-    # -------------------------------------------------------------------------------------------------- prediction
-
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)
         return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))
@@ -55,8 +53,6 @@ class SegmentDecoding(Decoding):
         self._split(clamp, starts)
         return clamp, NO_STEPS
 
-    # ------------------------------------------------------------------------------------------------------- rules
-
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
         from ..constraints.rule_set import segment_rules
 
@@ -73,8 +69,6 @@ class SegmentDecoding(Decoding):
         path[arrays.ranges(begin, end)] = GOES_ON
         path[begin] = 1 + label
         return path
-
-    # ---------------------------------------------------------------------------------------------------- training
 
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport

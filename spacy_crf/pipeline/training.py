@@ -400,8 +400,6 @@ class LearningPipe(SavingPipe):
         super().__init__(*args, **settings)
         self.training = Training(self)
 
-    # --------------------------------------------------------------------------------------------------------- training
-
     def initialize(
         self,
         get_examples: Callable[[], Iterable[Example]],
@@ -498,8 +496,6 @@ class LearningPipe(SavingPipe):
     def _rehearsal_model(self, model: Any) -> None:
         """`nlp.resume_training` sets this attribute if a component has it: that is how the component learns of it."""
         self.training.go_on()
-
-    # -------------------------------------------------------------------------------------------------- learned weights
 
     def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
         """The learned weights of a label that are not 0: of features, transitions and lengths.

@@ -56,25 +56,19 @@ class TrainingData:
 
     def blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         """Batches of about as many tokens as fit into memory together; a terminal shows how many texts were read."""
-        n_texts = 0
-        with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
-            for block in self._blocks(examples):
-                yield block
-                n_texts += len(block)
-                bar.show(n_texts)
-
-    def _blocks(self, examples: Iterable[Example]) -> Iterator[list[Example]]:
         features = self._pipe.sparse_features
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
         block, size = [], 0
-        for example in examples:
-            block.append(example)
-            size += len(example.predicted)
-            if size >= limit:
+        with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
+            for n_texts, example in enumerate(examples, 1):
+                block.append(example)
+                size += len(example.predicted)
+                if size >= limit:
+                    yield block
+                    bar.show(n_texts)
+                    block, size = [], 0
+            if block:
                 yield block
-                block, size = [], 0
-        if block:
-            yield block
 
     def _to_learn(self, docs: list[Doc]) -> list[Doc]:
         """Docs with a first-stage labelling by a model that was not trained on them."""

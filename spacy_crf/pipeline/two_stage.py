@@ -9,6 +9,7 @@ other folds. The first stage for prediction is trained on all texts.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -154,17 +155,17 @@ class FirstStage:
         component.check_settings()
         for features, others in zip(component.feature_stores, pipe.feature_stores):
             features.set_lists(others.gazetteers, others.clusters, others.vectors)
+
+        def is_in(fold: int, example: Example) -> bool:
+            [key] = _keys([example.predicted])
+            return key in places and places[key] % n_folds == fold
+
+        def others(fold: int) -> Iterable[Example]:
+            return (example for example in read() if not is_in(fold, example))
+
         for fold in range(n_folds):
-
-            def is_out(example: Example, fold: int = fold) -> bool:
-                [key] = _keys([example.predicted])
-                return key in places and places[key] % n_folds == fold
-
-            def others(is_out: Callable = is_out) -> Iterable[Example]:
-                return (example for example in read() if not is_out(example))
-
-            self._train(others, f"without part {fold + 1} of {n_folds}")
-            for block in component.training.blocks(filter(is_out, read())):
+            self._train(partial(others, fold), f"without part {fold + 1} of {n_folds}")
+            for block in component.training.blocks(filter(partial(is_in, fold), read())):
                 docs = DocBatch(example.predicted for example in block)
                 held_out.update(zip(_keys(docs), _by_doc(self(docs).spans, docs.bounds)))
         self._train(read, "all")

@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = NDArray[np.int64]
 Tags = NDArray[np.int32]
-Bound = TypeVar("Bound", bound="Annotation")
 
 
 class GoldReport:
@@ -111,7 +110,7 @@ class Annotation:
     vocab: Vocab
     labels: tuple[str, ...] = ()
 
-    def bind(self: Bound, name: str, vocab: Vocab, labels: Iterable[str]) -> Bound:
+    def bind(self, name: str, vocab: Vocab, labels: Iterable[str]) -> "Annotation":
         """RETURNS (Annotation): A copy for a component with these labels."""
         bound = copy.copy(self)
         bound.name, bound.vocab, bound.labels = name, vocab, tuple(labels)

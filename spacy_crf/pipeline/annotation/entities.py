@@ -183,10 +183,8 @@ class Entities(Annotation):
             return
         _LOOKED_AT[self] = n_before + len(docs)
         found = parts.decoding.segments(parts.decoding.best_tags(scores, None), scores.starts)
-        at = np.full(int(docs.bounds[-1]), -1)  # number of the entity that contains each token
-        at[ranges(present.start, present.end)] = np.repeat(np.arange(len(present.start)), present.end - present.start)
         for begin, end, label in zip(*(column.tolist() for column in found)):
-            for n in np.unique(at[begin:end][at[begin:end] >= 0]).tolist():
+            for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():
                 start, stop, kept = (int(column[n]) for column in present)
                 number = int(np.searchsorted(docs.bounds, start, side="right")) - 1
                 doc, shift = docs[number], int(docs.bounds[number])
