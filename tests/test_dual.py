@@ -258,7 +258,7 @@ def test_sequences_that_no_labelling_can_be_teach_nothing(component, make):
     first_start = corpus.chain_start + corpus.n_states * corpus.n_states
     run.slots[first_start + corpus.gold[0]] = -np.inf  # nothing begins like the first sequence
     costs = pipe.loss.costs(corpus.n_states)
-    pass_ = CorpusPass(corpus, np.array([0]), pipe.loss, costs, make_room(corpus, maximum=True))
+    pass_ = CorpusPass(corpus, np.array([0]), costs, make_room(corpus, maximum=True))
     before = run.slots.copy(), *(array.copy() for array in run.arrays.values())
     assert optimizer.ascend(pass_, run, learns=True) == (0.0, -1)
     for array, old in zip((run.slots, *run.arrays.values()), before):

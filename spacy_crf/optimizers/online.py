@@ -16,7 +16,7 @@ from .. import checks
 from ..errors import Errors
 from ..kernels.online import rules as kernels
 from ..kernels.online.work import PassBuffers, make_room
-from ..losses.clamped import ClampedLoss, MaxMargin, Perceptron
+from ..losses.clamped import MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats, Ints
 from .objective import CRFOptimizer, SequenceObjective, setting, with_settings
 
@@ -36,7 +36,6 @@ class CorpusPass(NamedTuple):
 
     corpus: ChainCorpus
     order: Ints  # [B] order of the sequences
-    loss: ClampedLoss
     costs: Floats  # [S, S], or [0, 0] without costs
     room: PassBuffers
 
@@ -174,7 +173,7 @@ class OnlineOptimizer(CRFOptimizer):
         corpus = objective.corpus
         costs = objective.loss.costs(corpus.n_states)
         room = make_room(corpus, maximum=objective.loss.maximum)
-        return CorpusPass(corpus, np.arange(len(corpus.starts) - 1), objective.loss, costs, room)
+        return CorpusPass(corpus, np.arange(len(corpus.starts) - 1), costs, room)
 
     def epoch(
         self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective, seed: tuple[int, ...], key: str

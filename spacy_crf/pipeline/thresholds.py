@@ -7,13 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-import numpy as np
 from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
 from .. import checks
-from ..arrays import ranges
 from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from ..inference.span_choice import LEAST
@@ -204,7 +202,7 @@ def _judge(
     tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(prediction.doc_starts)]
     new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
     copies = [docs[n].copy() for n in new]
-    pipe.set_annotations(copies, _of_docs(prediction, new))
+    pipe.set_annotations(copies, pipe.predict(copies))
     for n, doc in zip(new, copies):
         gold, found = pipe.annotation.mentions(Example(doc, references[n]))
         places = {mention.place for mention in gold}
@@ -215,20 +213,6 @@ def _judge(
             counts.setdefault(label, Counter()).update(gold=1)
         judged[n] = tags[n], counts
     return judged
-
-
-def _of_docs(prediction: Prediction, numbers: list[int]) -> Prediction:
-    """The tags of some of the Docs."""
-    starts, lengths = prediction.doc_starts[numbers], np.diff(prediction.doc_starts)[numbers]
-    tokens = ranges(starts, starts + lengths)
-    begins = np.zeros(len(prediction.tags), dtype=bool)
-    begins[prediction.starts[prediction.starts < len(begins)]] = True
-    return Prediction(
-        prediction.tags[tokens],
-        np.append(np.flatnonzero(begins[tokens]), len(tokens)),
-        np.append(0, np.cumsum(lengths)),
-        None if prediction.preset is None else prediction.preset[tokens],
-    )
 
 
 def _f(counts: Counter[str], beta: float) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -56,6 +57,7 @@ class Training(TrainingData):
         self.prunes = False  # whether saving the model drops zero weights
         self._batch: list[TrainingBatch] = []  # batches since the last step, for optimizers that use the objective
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
+        self._has_predicted = False
         self._n_gradients = 0  # sequences in the pending gradient
         self.evaluation = 0.0  # estimated microseconds of the last evaluation
         self._tick: Optional[Tick] = None  # tells the clock whether another step can help
@@ -205,7 +207,16 @@ class Training(TrainingData):
         elif batch:
             forget_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
             pipe.forget_scores()  # scores cached by an evaluation, which take memory
-            batch[-1].losses[pipe.name] = self._step(optimizer, [eg for part in batch for eg in part.examples])
+            examples = [eg for part in batch for eg in part.examples]
+            batch[-1].losses[pipe.name] = self._step(optimizer, examples)
+            self._last_docs = [example.predicted for example in examples]
+        if not self._has_predicted and any(map(len, self._last_docs)):
+            self._has_predicted = True
+            shortest = min(filter(len, self._last_docs), key=len).copy()
+            # Kernels of prediction are compiled or loaded before an evaluation is timed, unless the Doc lacks earlier annotation
+            with suppress(ValueError):
+                pipe.set_annotations([shortest], pipe.predict([shortest]))
+            pipe.forget_scores()  # they take memory, and an evaluation may not follow
         self._last_docs = []
 
     def _add_gradient(self, batch: TrainingBatch) -> None:
