@@ -22,6 +22,7 @@ from spacy.util import load_config, registry
 from spacy_crf import progress
 from spacy_crf.optimizers import batch
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf.pipeline import training_data
 from spacy_crf.pipeline.corpora import Corpus, Tick, clock, left_at_exit, not_searched
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain
@@ -148,9 +149,9 @@ def test_a_reading_that_fails_ends_the_bar(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(progress, "_SHORT", 0.0)
     monkeypatch.setenv("TERM", "xterm")
-    component = spacy.blank("en").add_pipe("crf_ner")
-    monkeypatch.setattr(component.training, "_blocks", lambda examples: iter([[], [], []]))
-    reading = component.training.blocks([])
+    monkeypatch.setattr(training_data, "block_tokens", lambda features: 1)
+    nlp = spacy.blank("en")
+    reading = nlp.add_pipe("crf_ner").training.blocks(ner_examples(nlp))
     next(reading)
     next(reading)
     reading.close()

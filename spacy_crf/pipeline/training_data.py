@@ -69,6 +69,7 @@ class TrainingData:
                     block, size = [], 0
             if block:
                 yield block
+                bar.show(n_texts)
 
     def _to_learn(self, docs: list[Doc]) -> list[Doc]:
         """Docs with a first-stage labelling by a model that was not trained on them."""
