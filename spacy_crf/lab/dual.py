@@ -60,8 +60,7 @@ class DualOptimizer(OnlineOptimizer):
             what, reason = f"'{key}'", f"{partial} of {len(corpus.is_known)} sequences are not annotated completely"
             fitting = "LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out"
             raise cant_train(self, what, reason, fitting)
-        signature = list(objective.signature)
-        if run.numbers.get("signature") != signature:
+        if run.numbers.get("signature") != objective.signature:
             # For another corpus, weights start again from their centre, and all its sequences from their annotation
             centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
             if objective.anchor is not None:
@@ -71,7 +70,7 @@ class DualOptimizer(OnlineOptimizer):
             rows = make_table(corpus, pass_.room).rows
             run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
             run.arrays.update(centre=centre, strength=strength)
-            run.numbers = {"signature": signature, "first": True}
+            run.numbers = {"signature": objective.signature, "first": True}
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         if run.numbers.get("done"):
