@@ -52,6 +52,7 @@ def main(
     min_prob: Annotated[float, typer.Option(help="Less probable spans are left out.")] = 0.05,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 70,
     sentences: Annotated[Optional[int], typer.Option(help="Of the training data, at most.")] = None,
+    min_count: Annotated[int, typer.Option(help="Of a feature, for a student with raw texts.")] = 1,
     kinds: Annotated[str, typer.Option(help=f"Students, between commas: {', '.join(KINDS)}.")] = "distilled",
 ) -> None:
     """F1 of entities on dev and test, and the speed of prediction. Students: *distilled*, from probabilities; *hard*, from the
@@ -63,11 +64,11 @@ def main(
         start = time.process_time()
         raw = [*_annotate(teacher, read_texts(texts, limit), kind, min_prob)]
         print(f"{kind}: {len(raw)} texts annotated in {time.process_time() - start:.0f} s of a core")
-        trained[kind] = run(raw=raw, weight=weight)
+        trained[kind] = run(raw=raw, weight=weight, min_count=min_count)
         print(kind, trained[kind][1:], flush=True)
     header = ["set", "", "dev F1", "test F1", "gain", "iterations", "tokens/s", "share", ""]
     note = (
-        f"L-BFGS with {SETTINGS}; {limit} lines of {texts}, clusters {clusters}, weight {weight}, min_prob {min_prob}."
+        f"L-BFGS with {SETTINGS}; {limit} lines of {texts}, clusters {clusters}, weight {weight}, min_prob {min_prob}, min_count {min_count}."
     )
     show("Distillation", header, _rows(name, trained), note=note)
 
@@ -117,10 +118,11 @@ def _train(
     clusters: Optional[str] = None,
     raw: Iterable[Doc] = (),
     weight: float = 1.0,
+    min_count: int = 1,
 ) -> Trained:
     features = {"@misc": "spacy_crf.ner_features.v3", "extra": EXTRA if clusters else []}
     features["without"] = WORDS_IN_A_ROW_OF_ENTITIES
-    settings: dict[str, Any] = {"model": {"emissions": {"features": features}}}
+    settings: dict[str, Any] = {"model": {"emissions": {"features": features, "min_count": min_count}}}
     if raw:
         settings["loss"] = {"@losses": "spacy_crf.SoftLabels.v1", "weight": weight}
     nlp = make_pipeline("crf_ner", settings)
