@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from .prediction import CRFPipe
 
 THRESHOLDS = (0.01, 0.02, 0.03, 0.05, 0.07, *(n / 20 for n in range(2, 20)))
-_BALANCED = 0.5  # minimises the expected number of mistakes, without any knowledge of the texts
 ENOUGH_ENTITIES = 100
-_CHANCE = 0.001  # differences of F up to this size are chance
+_FLAT = 0.005  # Near its maximum F hardly changes with the threshold: up to this loss, other reasons choose
+_CHANCE = 0.001  # a threshold of one label must gain more F than this
 
 Judged = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, and their counts by label
 
@@ -100,13 +100,14 @@ def measure(
 
 
 def best(points: list[Point], beta: float = 1.0, *, expected: bool = False) -> Point:
-    """The threshold with the best F; of thresholds whose F differs by chance, the one nearest to one half.
+    """The threshold with the best F. Of thresholds that are hardly worse, the one nearest to half of that F, which is best for
+    exact probabilities (Lipton, Elkan & Narayanaswamy 2014, "Optimal thresholding of classifiers to maximize F1 measure").
 
     expected (bool): Whether to use the model's expectations instead of annotation.
     """
     f = [point.expected_f(beta) if expected else point.f(beta) for point in points]
-    good = [point for point, value in zip(points, f) if value >= max(f) - (0.0 if expected else _CHANCE)]
-    return min(good, key=lambda point: abs(point.min_prob - _BALANCED))
+    good = [point for point, value in zip(points, f) if value >= max(f) - (0.0 if expected else _FLAT)]
+    return min(good, key=lambda point: abs(point.min_prob - max(f) / (1 + beta**2)))
 
 
 def shrunk(points: list[Point], beta: float = 1.0) -> float:
