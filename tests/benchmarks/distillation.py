@@ -67,7 +67,10 @@ def main(
         trained[kind] = run(raw=raw, weight=weight, min_count=min_count)
         print(kind, trained[kind][1:], flush=True)
     header = ["set", "", "dev F1", "test F1", "gain", "iterations", "tokens/s", "share", ""]
-    note = f"L-BFGS with {SETTINGS}; {limit} lines of {texts}, clusters {clusters}, weight {weight}, min_prob {min_prob}, min_count {min_count}."
+    note = (
+        f"L-BFGS with {SETTINGS}; {limit} lines of {texts}, clusters {clusters}, weight {weight}, min_prob {min_prob}, "
+        f"min_count {min_count} of students."
+    )
     show("Distillation", header, _rows(name, trained), note=note)
 
 
