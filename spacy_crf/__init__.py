@@ -17,7 +17,7 @@ __all__ = [
     "__version__",
     "render",
 ]
-__version__ = "0.15.0"
+__version__ = "0.15.1"
 
 # Imported at first use, since every ``spacy.blank()`` imports this package
 _MODULES = {

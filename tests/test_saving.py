@@ -203,8 +203,7 @@ def test_counts_that_became_others_are_saved():
     nlp = blank()
     nlp.initialize(lambda: ner_examples(nlp))
     table = nlp.get_pipe("crf_ner").sparse_features.states
-    before = table.to_dict()["counts"]
-    assert table.to_dict()["counts"] is before
+    table.to_dict()
     table.counts = table.counts + 1
     assert type(table).from_dict(table.to_dict()).counts.tolist() == table.counts.tolist()
 
