@@ -12,7 +12,7 @@ import typer
 from spacy.language import Language
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import Beam
+from spacy_crf.lab.beam import Beam
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
 
