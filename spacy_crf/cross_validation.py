@@ -265,9 +265,8 @@ class _Race:
         self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
         self._running = list(candidates)
-        self._untrained: dict[
-            bool, LearningPipe
-        ] = {}  # component with the labels of all texts, with and without clusters
+        # The component with the labels of all texts, with and without clusters
+        self._untrained: dict[bool, LearningPipe] = {}
 
     def run(self, examples: list[Example], held: NDArray[np.bool_]) -> None:
         """Train the candidates without the held-out texts, and score them on these texts."""

@@ -158,7 +158,9 @@ def _ready():
 
 @pytest.mark.issue(33)
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
-@pytest.mark.parametrize("stem", ["crf_ner", "crf_ner_threshold", "crf_tagger_order", "crf_textcat", "semicrf_ner"])
+@pytest.mark.parametrize(
+    "stem", ["crf_ner", "crf_ner_threshold", "crf_ner_listener", "crf_tagger_order", "crf_textcat", "semicrf_ner"]
+)
 def test_kernels_of_prediction_are_there_before_an_evaluation_is_timed(stem, corpus):
     for kernel in _kernels().values():
         kernel._reset_overloads()

@@ -50,11 +50,8 @@ def document_values(forms, doc_starts, begins):
 def _grouped(keys):
     """The places of keys (uint64[N]), equal keys side by side (int64[N]), and where each key begins and the last one ends
     (int64[M + 1])."""
-    order, bounds, size = (
-        np.argsort(keys),
-        np.empty(len(keys) + 1, dtype=np.int64),
-        0,
-    )  # a stable sort takes three times as long
+    order = np.argsort(keys)  # a stable sort takes three times as long
+    bounds, size = np.empty(len(keys) + 1, dtype=np.int64), 0
     for n in range(len(keys)):
         if n == 0 or keys[order[n]] != keys[order[n - 1]]:
             bounds[size] = n

@@ -126,6 +126,13 @@ def require_rest(name: str, model: Model, docs: list[Doc]) -> None:
     require_vectors(name, model, docs)
 
 
+def add_vectors(model: Model, doc: Doc) -> None:
+    """Give a Doc a ``doc.tensor`` of zeros if its component listens to vectors there that the Doc does not have."""
+    for listener in _listeners(model):
+        if listener.where == "doc.tensor" and not listener.hears(doc):
+            doc.tensor = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
+
+
 # Advice if the upstream is frozen
 _ADVICE = {
     True: "name it in annotating_components too",

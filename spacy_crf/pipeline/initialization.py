@@ -86,9 +86,7 @@ class Initialization:
         self.check_corpus()
         if is_sharded:
             self.read = self.work.cut(self.examples_to_cut())
-        if not is_sharded or not self.work.restore(
-            pipe
-        ):  # an earlier run may have counted the features of these shards
+        if not is_sharded or not self.work.restore(pipe):  # an earlier run may have counted the features of shards
             self.prepare_model(is_new)
         if is_sharded:
             pipe.training.corpus = self.work.corpus(pipe)

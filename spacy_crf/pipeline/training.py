@@ -23,7 +23,7 @@ from ..models.pool import Pooled, pooled_loss, wake
 from ..models.weights import Weights
 from .corpora import Tick, only_young_searched
 from .decoding import check_knows_states
-from .earlier_components import require_vectors
+from .earlier_components import add_vectors, require_vectors
 from .initialization import Initialization
 from .labels import LabelPipe
 from .new_texts import Continuation, add_labels, unmet
@@ -213,6 +213,7 @@ class Training(TrainingData):
         if not self._has_predicted and any(map(len, self._last_docs)):
             self._has_predicted = True
             shortest = min(filter(len, self._last_docs), key=len).copy()
+            add_vectors(pipe.model, shortest)
             # Kernels of prediction are compiled or loaded before an evaluation is timed, unless the Doc lacks earlier annotation
             with suppress(ValueError):
                 pipe.set_annotations([shortest], pipe.predict([shortest]))

@@ -25,9 +25,8 @@ _FIRST, _NONE = np.int32(0), np.int32(-1)  # for a literal numba compiles a help
 class KindAutomata(NamedTuple):
     """Automata that read kinds of events. Kind 0 leaves an automaton in its state at no cost. Scores are at most 0."""
 
-    following: NDArray[
-        np.int32
-    ]  # automaton a in state q, after kind c: at tables[a] + q * widths[a] + c; -1 is forbidden
+    # Automaton a in state q, after kind c: at tables[a] + q * widths[a] + c; -1 is forbidden
+    following: NDArray[np.int32]
     scores: Floats  # in the same order
     last: Floats  # in the order of automata and their states
     tables: NDArray[np.int64]  # [A]
@@ -45,9 +44,8 @@ class Slots(NamedTuple):
     automaton: NDArray[np.int32]  # [Z]
     time: NDArray[np.int32]  # [R]
     row_at: NDArray[np.int32]  # [A, times + 1] the first row of an automaton that is not before a time
-    bounds: NDArray[
-        np.int64
-    ]  # [A + 1] where its suffixes stand: a row of states for each of its rows, and one for the end
+    # [A + 1] where its suffixes stand: a row of states for each of its rows, and one for the end
+    bounds: NDArray[np.int64]
     of_step: NDArray[np.int32]  # the slots of each step
     step_starts: NDArray[np.int64]  # [N + 1]
 

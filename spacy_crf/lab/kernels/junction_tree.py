@@ -32,9 +32,8 @@ class Order(NamedTuple):
 
     variables: NDArray[np.int64]  # [N]
     place: NDArray[np.int64]  # [N] place of each variable in this order
-    starts: NDArray[
-        np.int64
-    ]  # [N + 1] the remaining neighbours of the variable at place n are rest[starts[n]:starts[n + 1]]
+    # [N + 1] the remaining neighbours of the variable at place n are rest[starts[n]:starts[n + 1]]
+    starts: NDArray[np.int64]
     rest: NDArray[np.int64]  # [R] variables, those that are eliminated later first
 
 
@@ -171,9 +170,8 @@ def order(source, target, sizes, most):
     left, pool, end = _read(source, target, n)
     begin, count = left.begin, left.count
     logs, marks, stamp, found = np.log(sizes), np.full(n, -1), n, np.empty(n, dtype=np.int64)
-    queue = [
-        (0, 0.0, n)
-    ]  # costs and variables; an entry whose costs are no longer those of its variable is passed over
+    # Costs and variables; an entry whose costs are no longer those of its variable is passed over
+    queue = [(0, 0.0, n)]
     queue.pop()
     for v in range(n):
         _count(pool, left, v, logs, marks, v)
