@@ -5,7 +5,7 @@ and a column for each state. Rows by token, and by listed span, belong to sequen
 is an array of rows by token, or a named tuple of such arrays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, Optional, TypeVar, Union
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Errors
-from .types import Bools, ChainScores, Floats, Ints, SegmentScores, SpanList, StateGraph
+from .types import Bools, ChainScores, Floats, Ints, SegmentScores, SetClamp, SpanList, StateGraph
 
 Scores = TypeVar("Scores", ChainScores, SegmentScores)
 Tokens = Union[slice, Ints]  # some tokens, in their order
@@ -169,6 +169,27 @@ def cut_clamp(clamp: Any, tokens: Tokens) -> Any:
 def states_of(clamp: Any) -> Bools:
     """The states that a clamp allows at each token: bool[T, S]."""
     return clamp.states if isinstance(clamp, tuple) else clamp
+
+
+def each_chain(clamp: Any) -> Iterator[Any]:
+    """The clamp itself, or for a set of chains the clamp of each, over all states."""
+    yield from clamp.each() if isinstance(clamp, SetClamp) else (clamp,)
+
+
+def of_states(scores: Scores, states: Ints) -> Scores:
+    """The scores of some states (int64[N]), as though there were no others."""
+    return scores._replace(**{name: array[_place(scores, name, states)] for name, array in named(scores).items()})
+
+
+def add_states(total: Scores, part: Scores, states: Ints) -> None:
+    """Add the derivative by the scores of some states (int64[N]) to the derivative by the scores of all."""
+    for name, array in named(total).items():
+        array[_place(total, name, states)] += getattr(part, name)
+
+
+def _place(scores: Scores, name: str, states: Ints) -> tuple[Any, ...]:
+    of_states = {"state": (states,), "next state": (states[:, np.newaxis], states)}
+    return (..., *of_states[axes(scores, name)[-1]])
 
 
 def zeros(scores: Scores) -> Scores:

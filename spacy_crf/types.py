@@ -5,9 +5,9 @@ A arcs, F feature rows. Scores that cross a layer are natural logarithms; ``-inf
 their arrays, for functions that work with the scores of every structure (see ``arrays.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,6 +128,27 @@ class SegmentClamp(NamedTuple):
         """The clamp of the segments that both allow."""
         may_begin, must_begin = self.may_begin & other.may_begin, self.must_begin | other.must_begin
         return SegmentClamp(self.states & other.states, may_begin, must_begin)
+
+
+class SetClamp(NamedTuple):
+    """What each chain of a set still allows, see `inference.chain_set`."""
+
+    chains: tuple[Any, ...]  # the clamp of each chain
+    states_of: tuple[Ints, ...]  # the states of each chain, among S states
+
+    def each(self) -> Iterator[Any]:
+        """The clamp of each chain as one of all S states, of which those of other chains are forbidden."""
+        size = 1 + max(int(states.max()) for states in self.states_of)
+        for clamp, states in zip(self.chains, self.states_of):
+            own = clamp.states if isinstance(clamp, tuple) else clamp
+            every = np.zeros((len(own), size), dtype=bool)
+            every[:, states] = own
+            yield clamp._replace(states=every) if isinstance(clamp, tuple) else every
+
+    @property
+    def states(self) -> Bools:
+        """The states that any chain allows: bool[T, S]."""
+        return np.logical_or.reduce([getattr(clamp, "states", clamp) for clamp in self.each()])
 
 
 class Path(NamedTuple):

@@ -52,6 +52,15 @@ class LabelledLoss:
         object.__setattr__(bound, "states", tuple(states))
         return bound
 
+    def among(self, states: Ints) -> "LabelledLoss":
+        """A copy of the loss for some of its states (int64[N]), without the settings of labels that none of them has."""
+        found = self.bind([self.states[state] for state in states])
+        object.__setattr__(found, "label_weights", found._known(self.label_weights))
+        return found
+
+    def _known(self, by_label: Optional[dict[str, Any]]) -> dict[str, Any]:
+        return {label: value for label, value in (by_label or {}).items() if label in self.states}
+
     def check_labels(self) -> None:
         """RAISES (ValueError): CRF846 for labels in the settings that no state has."""
         self.named_states(self.label_weights or {})
@@ -108,6 +117,12 @@ class ClampedLoss(LabelledLoss):
         for gold, row in checks.table(owner, "cost", self.cost, "tables").items():
             for label, value in checks.table(owner, f"cost[{gold!r}]", row, "numbers").items():
                 checks.number(owner, f"cost[{gold!r}][{label!r}]", value)
+
+    def among(self, states: Ints) -> "ClampedLoss":
+        found = super().among(states)
+        rows = {gold: found._known(row) for gold, row in found._known(self.cost).items()}
+        object.__setattr__(found, "cost", rows)
+        return found
 
     def check_labels(self) -> None:
         super().check_labels()

@@ -16,7 +16,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 from thinc.util import data_validation
 
-from ..arrays import per_position, states_of
+from ..arrays import each_chain, per_position, states_of
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
 from ..types import Bools, Floats, Ints
@@ -213,7 +213,8 @@ class Architecture(Node):
             observed |= possible
         else:
             for batch in corpus():
-                _mark(observed, batch.allowed, batch.starts)
+                for clamp in each_chain(batch.allowed):
+                    _mark(observed, clamp, batch.starts)
         model.attrs["observed"] = (observed & possible).astype(np.uint8)
 
     def _possible_steps(self, model: Model, n_states: int) -> Bools:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
 from tempfile import TemporaryFile
@@ -14,7 +14,7 @@ from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
 from ..inference.threads import run_chunks
-from ..types import Bools, Floats, Ints, Seed, SegmentClamp, SpanList, TokenFeatures
+from ..types import Bools, Floats, Ints, Seed, SegmentClamp, SetClamp, SpanList, TokenFeatures
 from .fixed_tokens import FixedTokens, TokensPass
 from .sparse import VECTORS, FoundFeatures, SparseFeatures, SparseNode
 from .table import GradientPart, Table, parts_for
@@ -41,12 +41,14 @@ class PackedClamp(NamedTuple):
 
     octets: list[NDArray[np.uint8]]
     shapes: list[list[int]]
+    states_of: Sequence[Ints] = ()  # the states of each chain of a set; empty for a single chain
 
     @classmethod
     def of(cls, clamp: Any) -> "PackedClamp":
-        """Pack a clamp (bool[T, S] or SegmentClamp)."""
-        arrays = clamp if isinstance(clamp, SegmentClamp) else (clamp,)
-        return cls([*map(np.packbits, arrays)], [list(array.shape) for array in arrays])
+        """Pack a clamp (bool[T, S], SegmentClamp, or SetClamp of these)."""
+        clamps, states = clamp if isinstance(clamp, SetClamp) else ([clamp], ())
+        arrays = [array for each in clamps for array in (each if isinstance(each, SegmentClamp) else (each,))]
+        return cls([*map(np.packbits, arrays)], [list(array.shape) for array in arrays], states)
 
     def unpacked(self) -> Any:
         """The clamp."""
@@ -54,7 +56,10 @@ class PackedClamp(NamedTuple):
             np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
             for octets, shape in zip(self.octets, self.shapes)
         ]
-        return SegmentClamp(*arrays) if len(arrays) > 1 else arrays[0]
+        each = len(arrays) // max(1, len(self.states_of))  # arrays of a single chain
+        parts = [arrays[n : n + each] for n in range(0, len(arrays), each)]
+        clamps = tuple(SegmentClamp(*part) if each > 1 else part[0] for part in parts)
+        return SetClamp(clamps, tuple(self.states_of)) if self.states_of else clamps[0]
 
 
 class SparseCorpus:

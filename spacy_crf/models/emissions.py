@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
-from ..arrays import states_of
+from ..arrays import each_chain, states_of
 from ..errors import announcements
 from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import CountingTable, HashedIndex
@@ -99,7 +99,9 @@ class EmissionFeatures(SparseFeatures):
         counters["states"].add(counters["states"].builder.add(columns), *tags_allowed(allowed, batch.unset))
         if "transitions" in counters:
             of_pairs = counters["transitions"]
-            of_pairs.add(of_pairs.builder.add(columns), *pairs_of_tags(allowed, batch.starts, sizes.tag_of))
+            found = of_pairs.builder.add(columns)
+            for clamp in each_chain(batch.allowed):
+                of_pairs.add(found, *pairs_of_tags(states_of(clamp), batch.starts, sizes.tag_of))
         if VECTORS in counters:
             counters[VECTORS].add(columns)
 

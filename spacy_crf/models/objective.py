@@ -8,6 +8,7 @@ import numpy as np
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
+from ..inference.chain_set import evaluate
 from ..inference.structure import Structure
 from ..inference.threads import default_threads, run_chunks
 from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
@@ -170,7 +171,8 @@ class CorpusObjective(Weights):
             scores, structure = architecture.join(outputs, shared), annotation.structure or structures[number]
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
-            losses, d_scores, impossible = self._loss(structure, scores, clamp, weights=annotation.weights, **soft)
+            told = {"weights": annotation.weights, **soft}
+            losses, d_scores, impossible = evaluate(self._loss, structure, scores, clamp, **told)
             d_own, d_outputs = architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 

@@ -16,6 +16,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 
 from ..features.doc_batch import DocBatch
+from ..inference.chain_set import evaluate
 from ..losses.clamped import LabelledLoss, LogLikelihood
 from ..types import Bools, Floats, Ints
 from .architecture import Architecture, StructureModel, build
@@ -143,10 +144,11 @@ def pooled_loss(
     of_pool = loss if soft else LogLikelihood()
     weights, held_out = np.ones(len(scores.held_out)) if weights is None else weights, scores.held_out
     of_held_out = np.where(held_out, weights, 0.0)
-    losses, d_pool, impossible = of_pool(structure, scores.pool, clamp, weights=of_held_out, **soft)
+    losses, d_pool, impossible = evaluate(of_pool, structure, scores.pool, clamp, weights=of_held_out, **soft)
     d_members = []
     for member in scores.members:
-        of_member, d_member, _ = loss(structure, member, clamp, weights=np.where(held_out, 0.0, weights), **soft)
+        of_members = np.where(held_out, 0.0, weights)
+        of_member, d_member, _ = evaluate(loss, structure, member, clamp, weights=of_members, **soft)
         losses = losses + of_member
         d_members.append(d_member)
     return losses, Pooled(tuple(d_members), d_pool, held_out), impossible

@@ -13,7 +13,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
-from ..arrays import ranges
+from ..arrays import each_chain, ranges
 from ..checks import is_written
 from ..errors import Errors, announcements
 from ..features.clusters import Clusters
@@ -89,8 +89,8 @@ class SegmentFeatures(SparseFeatures):
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
         others = batch.alternatives._replace(label=1 + batch.alternatives.label)
-        pairs = zip(certain_segments(batch.allowed, batch.starts), others)
-        begin, end, state = (np.concatenate(both) for both in pairs)
+        certain = [certain_segments(clamp, batch.starts) for clamp in each_chain(batch.allowed)]
+        begin, end, state = map(np.concatenate, zip(*certain, others))
         length = end - begin
         of_tokens = {
             "begins": (begin, state),

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -19,6 +18,7 @@ from ..errors import Errors, Warnings, announcements, cant_train
 from ..features.clusters import ClusterSource
 from ..features.gazetteers import GazetteerFile
 from ..features.word_vectors import VectorSource
+from ..inference.chain_set import evaluate
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.weights import Weights
 from .corpora import Tick, only_young_searched
@@ -242,9 +242,9 @@ class Training(TrainingData):
         """Loss of a batch, and its derivative."""
         pipe, batch = self._pipe, self.data(examples)
         structure = batch.structure or pipe.model.attrs["role"].in_training
-        loss = partial(pooled_loss, pipe.loss) if isinstance(scores, Pooled) else pipe.loss
-        told = {} if batch.soft is None else {"soft": batch.soft}
-        losses, d_scores, impossible = loss(structure, scores, batch.allowed, weights=batch.weights, **told)
+        told = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
+        of_scores = pooled_loss if isinstance(scores, Pooled) else evaluate
+        losses, d_scores, impossible = of_scores(pipe.loss, structure, scores, batch.allowed, **told)
         if impossible.any():
             pipe.warn_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
