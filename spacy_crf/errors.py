@@ -163,6 +163,8 @@ class Errors:
         run `spacy train`, or load a trained component from disk."""
     CRF403 = """Component '{name}': the training data has no labels. Annotate some texts, or list labels in
         [initialize.components.{name}] labels = [...]."""
+    CRF404 = """Component '{name}': no text of the training data has labelled spans in doc.spans['{key}']. Keys that the
+        texts have: {known}. Set spans_key to one of them, or annotate some texts."""
     CRF406 = """Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or a Token
         extension that is set before the pipeline is built. Extensions set: {known}."""
     CRF431 = "Component '{name}' can't learn: no token of the training data is annotated. Annotate some texts."
@@ -223,6 +225,8 @@ class Errors:
     CRF612 = """Rule '{name}': the function '{function}' returned {got} for a document of {tokens} tokens
         ('{start}...'). Return an array bool[tokens, tags], here of shape {expected}."""
     CRF613 = "Rules contradict each other: no text keeps those up to '{name}' ({reason}). Change one, or give a weight."
+    CRF616 = """Component '{name}': the rule '{rule}' is about labels of several chains ({labels}), and each chain has rules of
+        its own. Put these labels into one of `groups`, or write a rule for each."""
     CRF614 = """Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the
         automaton. Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (states times
         tags are at most 4,096)."""

@@ -100,6 +100,10 @@ class Node:
         """Tag of each state, which components keep as the attribute "tag_of": int64[S], rising. Labels are "O" for none."""
         return np.arange(len(labels))
 
+    def longest_of_states(self, model: Model) -> NDArray[np.int32]:
+        """Tokens of the longest segment of each state of a model of segments: int32[S]."""
+        return model.attrs["longest"]
+
     def has_hidden(self, model: Model) -> bool:
         """Whether one labelling may have several paths of states."""
         return False

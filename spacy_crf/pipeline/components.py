@@ -28,19 +28,24 @@ class CRFEntityRecognizer(CRFPipe):
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self._chooses_scheme = scheme == "auto"
         known = get_scheme("BILUO" if self._chooses_scheme else scheme)
-        super().__init__(vocab, model, name, annotation=Entities(known), scheme=known.name, **settings)
+        super().__init__(vocab, model, name, annotation=None, scheme=known.name, **settings)
+
+    def make_annotation(self) -> Entities:
+        """The annotation by the present settings."""
+        return Entities(get_scheme(self.cfg["scheme"]))
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         if not self._chooses_scheme:
             return
-        found = (len(ent) for example in get_examples() for ent in example.reference.ents if ent.label_ in self.labels)
+        spans = (span for example in get_examples() for span in self.annotation.gold_spans(example.reference))
+        found = (len(span) for span in spans if span.label_ in self.labels)
         lengths = list(islice(found, MANY_SPANS * len(self.labels)))  # a larger number would choose the same scheme
         self.cfg["scheme"] = choose_scheme(len(self.labels), lengths)
         self._labels_changed()
         announcements.info("%s: entities are spelt as %s", self.name, self.cfg["scheme"])
 
     def _labels_changed(self) -> None:
-        self.annotation = Entities(get_scheme(self.cfg["scheme"]))
+        self.annotation = self.make_annotation()
         super()._labels_changed()
 
     def _take_settings(self, saved: dict[str, Any]) -> None:

@@ -237,6 +237,57 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     return _made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
 
 
+_OF_SPANS = {
+    "spans_key": str,
+    "threshold": Union[float, dict[str, float]],
+    "max_positive": Optional[int],
+    "groups": Union[str, list[list[str]]],
+    "scheme": str,
+    **{name: _SHARED[name] for name in ("constraints", *_LEARNS, "optimizer", "scorer")},
+}
+
+
+@Language.factory(
+    "crf_spancat",
+    assigns=["doc.spans"],
+    default_config={
+        "spans_key": "sc",
+        "threshold": 0.5,
+        "max_positive": None,
+        "groups": "label",
+        "scheme": "BILUO",
+        **{name: _OF_TOKENS[name] for name in ("constraints", *_LEARNS)},
+        **_defaults("LinearChain.v2", "ner_features.v3", "spacy.spancat_scorer"),
+    },
+    default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
+)
+@_with_signature(_OF_SPANS)
+def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+    """Construct a CRFSpanCategorizer: chains over the same tokens, by default one for each label, that write spans which may
+    overlap to `doc.spans`, with their exact probabilities.
+
+    model (Model[List[Doc], Any]): Scores of the tags of all labels: `spacy_crf.LinearChain.v2`, as of `crf_ner`, or
+        `spacy_crf.SemiMarkov.v2`, as of `semicrf_ner`.
+    loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`: the sum of the losses of the chains.
+    spans_key (str): Key of `doc.spans` where spans are read and written. A reference Doc without the key is not annotated; a Doc
+        without spans has an empty group.
+    threshold (Union[float, Dict[str, float]]): The least probability of a span that is written, or a table by label, with "*" for
+        other labels.
+    max_positive (Optional[int]): Most labels for the same tokens, the most probable ones. None for any number.
+    groups (Union[str, List[List[str]]]): Labels that share a chain, so that their spans never overlap: "label", none; "auto",
+        those whose spans do not overlap in the training data, so that flat data has one chain; or lists of labels.
+    scheme (str): Tag scheme of the spans, as in `crf_ner`; models of segments have none.
+    constraints (Optional[Constraints]): Rules, as in `crf_ner`. A rule holds in the chain of the labels that it names.
+    alternatives_spans_key, incorrect_spans_key (Optional[str]): Keys of possible and of wrong spans, as in `crf_ner`.
+    max_words (int): Different words whose features and scores the component caches, as in `crf_ner`.
+    optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_ner`.
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` for `doc.spans[spans_key]`.
+    """
+    from .span_categorizer import CRFSpanCategorizer
+
+    return _made(CRFSpanCategorizer, "crf_spancat", nlp, name=name, **settings)
+
+
 @Language.factory(
     "crf_textcat",
     assigns=["doc.cats"],

@@ -180,7 +180,7 @@ class Initialization:
             # The texts that `nlp.initialize` makes up if it gets none
             are_made_up = [[token.text for token in eg.reference] for eg in self.read()] == [["x", "y", "z"]]
             if not (pipe.annotation.may_have_no_labels and are_made_up):
-                raise ValueError(Errors.CRF403.format(name=pipe.name))
+                raise ValueError(pipe.annotation.no_labels(pipe.name, (eg.reference for eg in self.read())))
 
     def _take_words(self, gazetteers: Any, clusters: Any, vectors: Any, words: Any) -> None:
         """Read the settings about words: single ones, or those in `words`. RAISES (ValueError): CRF020."""

@@ -100,10 +100,11 @@ def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) ->
     return np.cumsum(edges[:-1]) > 0
 
 
-def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int, str]]:
+def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = False) -> list[tuple[int, int, str]]:
     """First token, token behind the last, and label of each span of one labelling of a Doc, in order.
 
     spans (Iterable[Span]): Spans of this Doc, or of another Doc with the same words.
+    overlap (bool): Whether the spans may overlap.
     RAISES (ValueError): If spans overlap or do not belong to the Doc.
     """
     found = []
@@ -118,7 +119,7 @@ def labelling(name: str, doc: Doc, spans: Iterable[Span]) -> list[tuple[int, int
         found.append((span.start, span.end, span.label_))
     found.sort()
     for one, other in pairwise(found):
-        if other[0] < one[1]:
+        if other[0] < one[1] and not overlap:
             one, other = (f"'{doc[b:e].text}' ({label}, tokens {b} to {e})" for b, e, label in (one, other))
             raise ValueError(Errors.CRF409.format(name=name, one=one, other=other))
     return found

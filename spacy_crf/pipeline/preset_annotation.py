@@ -113,7 +113,7 @@ def _force(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], s
     annotation = parts.annotation
     begin, end = shift + span.start, shift + span.end
     if span.label_ not in parts.labels:
-        return "the component has no such label"
+        return None if span.label_ in annotation.elsewhere else "the component has no such label"
     tokens, label, longest = slice(begin, end), parts.labels.index(span.label_), parts.decoding.longest
     if longest is not None and end - begin > longest[1 + label]:
         return f"the longest segment of its label has {longest[1 + label]} tokens"

@@ -5,8 +5,8 @@ For segments both can be expressed exactly: segments that a clamp allows by mist
 list excludes it again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +33,19 @@ class Texts(NamedTuple):
     report: GoldReport
 
 
-def measure(model: Model, labels: Sequence[str], examples: Iterable[Example], keys: Keys) -> None:
-    """Set the longest segments of a model, before features are counted. A trained model keeps its lengths."""
-    lengths: dict[str, list[int]] = {label: [] for label in labels}
+def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Keys) -> None:
+    """Set the longest segments of a model, before features are counted. A trained model keeps its lengths.
+
+    annotation (Entities): The annotation of the component.
+    """
+    lengths: dict[str, list[int]] = {label: [] for label in annotation.labels}
     for example in examples:
         named = aligned_spans([example], keys.alternatives) if keys.alternatives else ()
         likely = likely_spans(example.reference, keys.soft) if keys.soft else ()
-        for span in (*example.reference.ents, *(span for _, span in named), *likely):
+        for span in (*annotation.gold_spans(example.reference), *(span for _, span in named), *likely):
             if span.label_ in lengths:
                 lengths[span.label_].append(len(span))
-    longest = longest_of(model.attrs["longest_segment"], list(labels), lengths)
+    longest = longest_of(model.attrs["longest_segment"], list(annotation.labels), lengths)
     before = model.attrs["longest"]
     if model.has_dim("nO"):
         longest[: len(before)] = np.maximum(longest[: len(before)], before)

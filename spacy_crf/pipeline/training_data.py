@@ -91,7 +91,7 @@ class TrainingData:
         if self._pipe.decoding.labelled == "segments":
             from .segment_supervision import measure
 
-            measure(self._pipe.model, self._pipe.labels, read(), Keys.of(self._pipe))
+            measure(self._pipe.model, self._pipe.annotation, read(), Keys.of(self._pipe))
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         """Texts annotated by earlier components, in the form in which the model counts their features."""

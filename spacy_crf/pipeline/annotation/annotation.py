@@ -13,7 +13,7 @@ from spacy.training import Example
 from spacy.vocab import Vocab
 
 from ... import checks
-from ...errors import Warnings
+from ...errors import Errors, Warnings
 from ...inference.structure import SpanStates
 from ...schemes import NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
 
@@ -105,6 +105,7 @@ class Annotation:
     needs_neighbours = False  # whether the tags of a span depend on the span before
     may_have_no_labels = False  # whether a component can begin without labels
     outside = frozenset([""])  # values of gold annotation that name no label
+    elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set, see `Spans`
 
     name: str  # name of the component
     vocab: Vocab
@@ -165,6 +166,10 @@ class Annotation:
         is_text = isinstance(label, str) and label and label == label.encode("utf8", "ignore").decode("utf8")
         must = "a string that is not empty and can be saved as UTF-8"
         checks.expect(is_text, f"Component '{self.name}'", "a label", label, must)
+
+    def no_labels(self, name: str, docs: Iterable[Doc]) -> str:
+        """The message that training data (reference Docs) has no labels for the component of this name."""
+        return Errors.CRF403.format(name=name)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         """The labelled spans or tokens of a Doc."""

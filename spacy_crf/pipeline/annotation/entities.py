@@ -108,6 +108,10 @@ class Entities(Annotation):
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
         return self.scheme.spell(allowed, starts)
 
+    def gold_spans(self, doc: Doc) -> Iterable[Span]:
+        """The annotated spans of a reference Doc."""
+        return doc.ents
+
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         """Labels of a Doc's gold annotation."""
         iob, types = read_attributes([doc], _ENTITY).T  # reading Spans took longer than all features of the Doc

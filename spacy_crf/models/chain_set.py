@@ -1,0 +1,93 @@
+"""One chain of a set as a model of its own, with the layers and weights of the model of the set."""
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model, NumpyOps
+
+from .. import arrays
+from ..features.doc_batch import DocBatch
+from ..types import Ints
+from .architecture import Architecture, SharedScores, StructureModel, TokenTerms
+from .node import no_backprop
+
+
+class ChainOfSet(Architecture):
+    """Node of one chain. Scores are those of its states; outputs of layers, and weights, are those of all states.
+
+    whole (Model): The model of the set. states (int64[S_c]): The states of the chain in it.
+    """
+
+    def __init__(self, whole: Model, states: Ints):
+        super().__init__()
+        self.whole, self.states = whole, states
+        of = whole.attrs["role"]
+        self.of: Architecture = of
+        self.gives, self.structure, self.labelled = of.gives, of.structure, of.labelled
+        self.params, self.is_linear = getattr(of, "params", ()), of.is_linear
+        self.given: Optional[tuple[Doc, Any]] = None  # a Doc, and the scores of the set for it
+
+    def longest_of_states(self, model: Model) -> NDArray[np.int32]:
+        return self.of.longest_of_states(self.whole)[self.states]
+
+    def join(self, outputs: tuple, shared: SharedScores) -> Any:
+        return arrays.of_states(self.of.join(outputs, shared), self.states)
+
+    def _of_set(self, derivative: Any) -> Any:
+        """The derivative by the scores of the set, from that by the scores of the chain."""
+        size, total = self.whole.get_dim("nO"), {}
+        for name, array in arrays.named(derivative).items():
+            kinds = zip(arrays.axes(derivative, name), array.shape)
+            total[name] = np.zeros([size if kind.endswith("state") else n for kind, n in kinds])
+        total = derivative._replace(**total)
+        arrays.add_states(total, derivative, self.states)
+        return total
+
+    def part(self, d_scores: Any, outputs: tuple) -> tuple:
+        return self.of.part(self._of_set(d_scores), outputs)
+
+    def derivatives(self, d_scores: Any) -> SharedScores:
+        return self.of.derivatives(self._of_set(d_scores))
+
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        return self.of.potentials(self.whole, weights)
+
+    def possible(self, model: Model) -> SharedScores:
+        return self.of.possible(self.whole)
+
+    def weighed(self, model: Model) -> SharedScores:
+        return self.of.weighed(self.whole)
+
+    def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
+        return self.of.token_terms(self.whole, outputs, docs)
+
+    def named_states(self, model: Model, parameter: Optional[str], places: tuple) -> tuple:
+        """States that do not belong to the chain are named like its first one: nothing of the chain uses them."""
+        number = np.zeros(self.whole.get_dim("nO"), dtype=np.int64)
+        number[self.states] = np.arange(len(self.states))
+        return tuple(number[place] for place in places)
+
+
+class _ChainModel(StructureModel):
+    """Has no parameters of its own."""
+
+    def __init__(self, whole: Model, node: ChainOfSet):
+        refs = {name: whole.get_ref(name) for name in whole.ref_names}
+        attrs = {**whole.attrs, "role": node}
+        super().__init__("chain", _forward, layers=whole.layers, refs=refs, attrs=attrs, ops=NumpyOps())
+        self.id, self._params, self._has_params = whole.id, whole._params, whole._has_params
+
+
+def chain_of(whole: Model, states: Ints) -> Model:
+    """The model of one chain: its scores are some of the scores of a set."""
+    return _ChainModel(whole, ChainOfSet(whole, states))
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
+    node: ChainOfSet = model.attrs["role"]
+    given = node.given
+    scores = given[1] if given is not None and len(docs) == 1 and docs[0] is given[0] else node.whole.predict(docs)
+    return arrays.of_states(scores, node.states), no_backprop

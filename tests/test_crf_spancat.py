@@ -1,0 +1,418 @@
+"""``crf_spancat``: spans that overlap, by several chains over the same tokens."""
+
+import itertools
+import logging
+import math
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc, DocBin, Span
+from spacy.training import Example
+
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.annotation.spans import Spans, groups_of
+from spacy_crf.schemes import get_scheme
+
+from . import reference
+from .structures import segment_ways
+from .util import plain
+
+TEXTS = [
+    ("the University of Berlin opened", [(1, 4, "ORG"), (3, 4, "LOC")]),
+    ("she left Berlin for the University of Oslo", [(2, 3, "LOC"), (5, 8, "ORG"), (7, 8, "LOC")]),
+    ("Nobody came .", []),
+    ("Ann Lee met Bob of the University of Oslo", [(0, 2, "PER"), (3, 4, "PER"), (6, 9, "ORG"), (8, 9, "LOC")]),
+]
+FLAT = [(text, [span for span in spans if span[2] != "ORG"]) for text, spans in TEXTS]
+FEATURES = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "is_title[0]"]}
+EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}
+MODELS = {
+    "chain": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS},
+    "segments": {
+        "@architectures": "spacy_crf.SemiMarkov.v2",
+        "emissions": EMISSIONS,
+        "segments": {"@architectures": "spacy_crf.SparseSegments.v1"},
+        "longest_segment": 3,
+        "possible_transitions": True,
+    },
+}
+kinds = pytest.mark.parametrize("kind", MODELS)
+GROUPS = ["label", [["PER", "LOC"]]]
+
+
+def make_doc(vocab, text, spans, key="sc"):
+    doc = Doc(vocab, words=text.split())
+    if spans is not None:
+        doc.spans[key] = [Span(doc, *span[:2], label=span[2]) for span in spans]
+    return doc
+
+
+def examples_of(nlp, texts=TEXTS, key="sc"):
+    return [Example(plain(doc), doc) for doc in (make_doc(nlp.vocab, *text, key) for text in texts)]
+
+
+def blank(kind="chain", **config):
+    nlp = spacy.blank("en")
+    scheme = {} if kind == "segments" else {"scheme": "BIO"}
+    return nlp, nlp.add_pipe("crf_spancat", config={"model": MODELS[kind], **scheme, **config})
+
+
+def trained(kind="chain", *, texts=TEXTS, l2=0.01, steps=1, iterations=20, **config):
+    nlp, pipe = blank(kind, **config)
+    examples = examples_of(nlp, texts, pipe.cfg["spans_key"])
+    nlp.initialize(lambda: examples)
+    optimizer = LBFGS(l2=l2, iterations_per_step=iterations)
+    for _ in range(steps):
+        nlp.update(examples, sgd=optimizer)
+    return nlp, pipe, examples
+
+
+def found(doc, key="sc"):
+    return [(span.start, span.end, span.label_) for span in doc.spans[key]]
+
+
+@kinds
+@pytest.mark.parametrize("groups", GROUPS)
+def test_it_learns_and_is_saved(kind, groups, tmp_path):
+    nlp, pipe, examples = trained(kind, groups=groups)
+    assert len(pipe.chains) == (2 if groups == GROUPS[1] else 3)
+    assert nlp.evaluate(examples)["spans_sc_f"] == 1.0
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    for example in examples:
+        doc, other = nlp(plain(example.reference)), loaded(plain(example.reference))
+        assert found(doc) == found(other) == found(example.reference)
+        np.testing.assert_array_equal(doc.spans["sc"].attrs["scores"], other.spans["sc"].attrs["scores"])
+    assert found(nlp("")) == [] == found(nlp(Doc(nlp.vocab)))
+    [copy] = DocBin(store_user_data=True, docs=[doc]).get_docs(nlp.vocab)
+    np.testing.assert_array_equal(copy.spans["sc"].attrs["scores"], doc.spans["sc"].attrs["scores"])
+
+
+def ways_of(pipe, chain, doc):
+    """All labellings of a Doc by a chain: their spans and scores, in plain Python."""
+    scores = pipe.model.predict([doc])
+    names = pipe.decoding.state_names()
+    states = [n for n, name in enumerate(names) if name == "O" or name.rpartition("-")[2] in chain.labels]
+    assert states == chain.states.tolist()
+    cut = {name: getattr(scores, name)[..., states] for name in type(scores).AXES}
+    scores = scores._replace(**{**cut, "transitions": scores.transitions[np.ix_(states, states)]})
+    own, ways = [names[state] for state in states], {}
+    if hasattr(scores, "emissions"):
+        for score, path in reference.paths(scores, 0, len(doc)):
+            tags, spans = [own[state] for state in path], []
+            for t, tag in enumerate(tags):
+                if tag[0] == "B":
+                    end = next((e for e in range(t + 1, len(tags)) if tags[e][0] != "I"), len(tags))
+                    spans.append((t, end, tag[2:]))
+            ways[tuple(spans)] = score
+    else:
+        for way in segment_ways(None, scores, 0, len(doc)):
+            begins = [t for t, state in enumerate(way.states) if state >= 0]
+            ends = zip(begins, [*begins[1:], len(doc)])
+            spans = [(b, e, own[way.states[b]]) for b, e in ends if own[way.states[b]] != "O"]
+            ways[tuple(spans)] = way.score
+    return ways
+
+
+def every_labelling(pipe, doc, keeps=lambda spans: True):
+    """The probability of all combinations of labellings of the chains, from their scores."""
+    parts = []
+    for chain in pipe.chains:
+        ways = {spans: score for spans, score in ways_of(pipe, chain, doc).items() if keeps(spans)}
+        log_z = reference.log_sum(list(ways.values()))
+        parts.append({spans: math.exp(score - log_z) for spans, score in ways.items()})
+    combined = itertools.product(*(part.items() for part in parts))
+    return {tuple(sorted(sum((spans for spans, _ in way), ()))): math.prod(p for _, p in way) for way in combined}
+
+
+def places(spans):
+    return tuple(sorted((span.start, span.end, span.label_) for span in spans))
+
+
+@kinds
+@pytest.mark.parametrize("groups", GROUPS)
+def test_answers_are_those_of_all_combinations_of_labellings(kind, groups):
+    _, pipe, _ = trained(kind, groups=groups, l2=2.0, iterations=3)
+    doc = Doc(pipe.vocab, words=["Ann", "of", "Oslo"])
+    every = every_labelling(pipe, doc)
+    assert sum(every.values()) == pytest.approx(1.0)
+    expected = {}
+    for spans, probability in every.items():
+        for span in spans:
+            expected[span] = expected.get(span, 0.0) + probability
+    answers = {(*places([span])[0],): probability for span, probability in pipe.span_probabilities(doc, 0.0)}
+    assert answers.keys() == expected.keys()
+    for span, probability in expected.items():
+        assert answers[span] == pytest.approx(probability, abs=1e-9)
+    best = pipe.n_best(doc, 5)
+    np.testing.assert_allclose([p for p, _ in best], sorted(every.values())[:-6:-1], atol=1e-9)
+    for probability, spans in best:
+        assert every[places(spans)] == pytest.approx(probability, abs=1e-9)
+        assert pipe.log_probability(doc, spans) == pytest.approx(math.log(probability), abs=1e-9)
+    marginals, tags = pipe.marginals(doc)
+    assert marginals.shape == (3, len(tags))
+    np.testing.assert_allclose(marginals.sum(axis=1), len(pipe.chains), atol=1e-9)
+    for threshold in (0.5, 0.3):
+        pipe.cfg["threshold"] = threshold
+        doc = pipe(doc)
+        scores = dict(zip(found(doc), doc.spans["sc"].attrs["scores"]))
+        probable = {span: probability for span, probability in expected.items() if probability >= threshold}
+        assert scores.items() <= {span: pytest.approx(p, abs=1e-9) for span, p in probable.items()}.items()
+        assert threshold < 0.5 or scores.keys() == probable.keys()
+    drawn = pipe.sample(doc, 2000, seed=1)
+    for span, probability in expected.items():
+        share = sum(span in places(spans) for spans in drawn) / len(drawn)
+        assert share == pytest.approx(probability, abs=0.05)
+
+
+@kinds
+def test_rules_hold_in_the_chain_of_their_labels(kind):
+    rules = [
+        {"rule": "at_most", "label": ["LOC", "PER"], "n": 0, "per": "doc"},
+        {"rule": "length", "label": "*", "max": 1},
+    ]
+    rules = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
+    nlp, pipe, examples = trained(kind, l2=2.0, iterations=3, constraints=rules)
+    doc = Doc(nlp.vocab, words=["Ann", "of", "Oslo"])
+
+    def keeps(spans):
+        return all(end - begin == 1 and label == "ORG" for begin, end, label in spans)
+
+    every, likely = every_labelling(pipe, doc, keeps), dict(pipe.span_probabilities(doc, 0.0))
+    assert {places([span])[0] for span, p in likely.items() if p > 0} == {span for spans in every for span in spans}
+    for span, probability in likely.items():
+        expected = sum(p for spans, p in every.items() if places([span])[0] in spans)
+        assert probability == pytest.approx(expected, abs=1e-9)
+    pipe.cfg["threshold"] = 0.0
+    assert keeps(found(nlp(examples[0].reference)))
+
+
+def test_rules_of_training_hold_in_each_chain():
+    rules = {
+        "@misc": "spacy_crf.constraints.v1",
+        "in_training": True,
+        "rules": [{"rule": "at_least", "label": "ORG", "n": 1, "per": "doc"}],
+    }
+    nlp, pipe, examples = trained(texts=[TEXTS[0], TEXTS[1], TEXTS[3]], constraints=rules)
+    assert nlp.evaluate(examples)["spans_sc_f"] == 1.0
+    assert pipe.chain("ORG").rules() is not None and pipe.chain("LOC").rules() is None
+
+
+def test_rules_about_several_chains_are_refused():
+    nlp, pipe, _ = trained()
+    with pytest.raises(ValueError, match="CRF616"):
+        pipe.add_rule({"rule": "requires", "if": ["PER"], "then": ["ORG"]})
+    with pytest.raises(ValueError, match="CRF616"):
+        pipe.add_rule({"rule": "always_on", "label": "*", "pattern": [{"LOWER": "oslo"}]})
+    with pytest.raises(ValueError, match="CRF846"):
+        pipe.add_rule({"rule": "at_most", "label": "NONE", "n": 1})
+    assert found(nlp("Ann left Oslo"))
+    pipe.add_rule({"rule": "never_on", "label": ["LOC", "PER"], "pattern": [{"LOWER": "oslo"}]})
+    assert all(label != "LOC" for *_, label in found(nlp("Ann left Oslo")))
+    assert pipe.to_bytes() == blank()[1].from_bytes(pipe.to_bytes()).to_bytes()
+    _, grouped, _ = trained(groups=[["PER", "ORG"]])
+    grouped.add_rule({"rule": "requires", "if": ["PER"], "then": ["ORG"]})
+
+
+def test_labels_that_never_overlap_share_a_chain():
+    _, pipe, _ = trained(groups="auto")
+    assert [set(chain.labels) for chain in pipe.chains] == [{"LOC", "PER"}, {"ORG"}]
+    loaded = blank(groups="auto")[1].from_bytes(pipe.to_bytes())
+    assert loaded.annotation.groups == pipe.annotation.groups
+    with pytest.raises(ValueError, match="CRF510: groups"):
+        blank(groups="label")[1].from_bytes(pipe.to_bytes())
+    _, pipe, _ = trained(groups="auto", texts=FLAT)
+    assert len(pipe.chains) == 1
+    pipe.add_label("NEW")
+    assert [set(chain.labels) for chain in pipe.chains] == [{"LOC", "PER"}, {"NEW"}]
+
+
+@kinds
+def test_flat_spans_in_one_chain_are_those_of_a_recognizer(kind):
+    """One chain is the structure itself: the same weights as of the component for entities."""
+    nlp, pipe, _ = trained(kind, groups="auto", texts=FLAT)
+    other = spacy.blank("en")
+    scheme = {} if kind == "segments" else {"scheme": "BIO"}
+    ner = other.add_pipe("semicrf_ner" if kind == "segments" else "crf_ner", config={"model": MODELS[kind], **scheme})
+    flat = examples_of(other, FLAT)
+    for example in flat:
+        example.reference.set_ents(list(example.reference.spans["sc"]))
+    other.initialize(lambda: flat)
+    other.update(flat, sgd=LBFGS(l2=0.01, iterations_per_step=20))
+    assert pipe.dump() == ner.dump()
+    ner.cfg["confidence"] = True
+    for example in flat:
+        doc, own = other(plain(example.reference)), nlp(plain(example.reference))
+        assert [(ent.start, ent.end, ent.label_) for ent in doc.ents] == found(own)
+        np.testing.assert_allclose([ent._.crf_prob for ent in doc.ents], own.spans["sc"].attrs["scores"], atol=1e-9)
+
+
+@kinds
+def test_later_texts_bring_labels_and_features(kind):
+    _, before, examples = trained(kind)
+    nlp, pipe = blank(kind)
+    pipe.from_bytes(before.to_bytes())
+    more = examples_of(nlp, [("Acme of Oslo fell", [(0, 3, "FIRM"), (2, 3, "LOC")])])
+    optimizer = LBFGS(l2=0.001, iterations_per_step=20)
+    for _ in range(2):
+        nlp.update(more, sgd=optimizer)
+    assert pipe.labels == ("LOC", "ORG", "PER", "FIRM") and len(pipe.chains) == 4
+    assert found(nlp(plain(more[0].reference))) == [(0, 3, "FIRM"), (2, 3, "LOC")]
+    assert nlp.evaluate(examples)["spans_sc_f"] > 0.8
+
+
+@pytest.mark.parametrize("optimizer", ["Adam.v1", None])
+def test_it_learns_by_gradients(optimizer):
+    nlp, _, examples = trained(steps=0)
+    sgd = (
+        None if optimizer is None else spacy.registry.resolve({"x": {"@optimizers": optimizer, "learn_rate": 0.1}})["x"]
+    )
+    losses = [nlp.update(examples, sgd=sgd or nlp.create_optimizer())["crf_spancat"] for _ in range(40)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_most_probable_labels_of_the_same_tokens():
+    nlp, pipe, _ = trained(texts=[(text, [*spans, *((b, e, "NAME") for b, e, _ in spans)]) for text, spans in FLAT])
+    doc = nlp("Ann Lee met Bob")
+    assert len(found(doc)) >= 4
+    scores = dict(zip(found(doc), doc.spans["sc"].attrs["scores"]))
+    pipe.cfg["max_positive"] = 1
+    doc = nlp("Ann Lee met Bob")
+    assert [place[:2] for place in found(doc)] == [(0, 2), (3, 4)]
+    for begin, end, label in found(doc):
+        assert scores[begin, end, label] == max(p for place, p in scores.items() if place[:2] == (begin, end))
+
+
+def test_thresholds_by_label():
+    nlp, pipe, _ = trained()
+    pipe.cfg["threshold"] = {"PER": 1.0, "*": 0.5}
+    assert found(nlp("Ann Lee met Bob of the University of Oslo")) == [(6, 9, "ORG"), (8, 9, "LOC")]
+    pipe.cfg["threshold"] = {"NONE": 0.5}
+    with pytest.raises(ValueError, match="CRF846"):
+        nlp("Ann")
+
+
+def test_spans_that_one_chain_cannot_hold_are_counted(caplog):
+    texts = [("University of New York", [(0, 4, "ORG"), (0, 1, "ORG"), (2, 4, "LOC"), (2, 4, "LOC")])]
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp, _, _ = trained(texts=texts)
+    [message] = [record.getMessage() for record in caplog.records]
+    assert "1 spans in doc.spans['sc'] overlap others of their chain" in message and "'University' (ORG)" in message
+    assert found(nlp("University of New York")) == [(0, 4, "ORG"), (2, 4, "LOC")]
+
+
+def test_texts_without_the_key_are_not_annotated(caplog):
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp, _, _ = trained(texts=[*TEXTS, ("Bob met Ann Lee", None)])
+    assert "1 texts have no doc.spans['sc'], and count as not annotated" in caplog.text
+    assert (2, 4, "PER") in found(nlp("Bob met Ann Lee"))
+
+
+def test_a_missing_key_is_an_error_that_names_those_there_are():
+    nlp, _ = blank(spans_key="other")
+    examples = examples_of(nlp)
+    with pytest.raises(ValueError, match=r"CRF404.*'other'.*'sc'"):
+        nlp.initialize(lambda: examples)
+
+
+def test_spans_without_alignment_and_across_sentences_count_as_missing(caplog):
+    nlp, pipe = blank()
+    docs = [make_doc(nlp.vocab, *text) for text in TEXTS]
+    predicted = [plain(doc) for doc in docs]
+    predicted[0] = Doc(nlp.vocab, words=["the", "Univer", "sity", "of", "Berlin", "opened"], spaces=[1, 0, 1, 1, 1, 0])
+    docs[0] = Doc(nlp.vocab, words=["the", "University", "of", "Berlin", "opened"], spaces=[1, 1, 1, 1, 0])
+    docs[0].spans["sc"] = [Span(docs[0], 1, 4, label="ORG"), Span(docs[0], 3, 4, label="LOC")]
+    predicted[1] = Doc(nlp.vocab, words=[token.text for token in docs[1]], sent_starts=[1, 0, 0, 0, 0, 0, 1, 0])
+    predicted[2] = Doc(nlp.vocab, words=["Nobodycame", "."], spaces=[0, 0])
+    docs[2] = Doc(nlp.vocab, words=["Nobody", "came", "."], spaces=[0, 0, 0])
+    docs[2].spans["sc"] = [Span(docs[2], 0, 1, label="PER")]
+    examples = [Example(*pair) for pair in zip(predicted, docs)]
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp.initialize(lambda: examples)
+    assert "1 spans in doc.spans['sc'] cross the start of a sentence" in caplog.text
+    assert "1 spans in doc.spans['sc'] do not align with the tokens" in caplog.text
+    batch = pipe.training.data(examples)
+    [loc, org, per] = batch.allowed.chains
+    assert (loc.sum(axis=1) == 1).all()
+    assert org[1:5].argmax(axis=1).tolist() == [1, 2, 2, 2]  # of the predicted tokens
+    assert (org[11:14].sum(axis=1) > 1).all() and (org[:11].sum(axis=1) == 1).all()
+    assert per[14].all() and (per[:14].sum(axis=1) == 1).all()
+
+
+def test_wrong_and_possible_spans_are_those_of_their_chain():
+    nlp, pipe = blank(alternatives_spans_key="maybe", incorrect_spans_key="wrong")
+    doc = make_doc(nlp.vocab, *TEXTS[0])
+    doc.spans["maybe"], doc.spans["wrong"] = [Span(doc, 0, 1, label="LOC")], [Span(doc, 1, 2, label="ORG")]
+    examples = [*examples_of(nlp), Example(plain(doc), doc)]
+    nlp.initialize(lambda: examples)
+    loc, org, _ = pipe.training.data(examples[-1:]).allowed.chains
+    assert loc[0].tolist() == [True, True, False] and (org.sum(axis=1) == 1).all()
+    doc.spans["wrong"] = [Span(doc, 1, 4, label="ORG")]
+    with pytest.raises(ValueError, match="CRF441"):
+        nlp.update(examples[-1:], sgd=LBFGS())
+
+
+def test_forced_and_blocked_spans_go_to_their_chains(caplog):
+    nlp, _, _ = trained()
+    doc = nlp.make_doc("Ann Lee met Bob")
+    doc.spans["crf_forced"] = [Span(doc, 2, 4, label="ORG"), Span(doc, 0, 1, label="LOC")]
+    doc.spans["crf_blocked"] = [Span(doc, 0, 2, label="PER")]
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        places = found(nlp(doc))
+    assert {(0, 1, "LOC"), (2, 4, "ORG")} <= set(places) and (0, 2, "PER") not in places
+    assert "CRFW604" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config, code",
+    [
+        ({"groups": [["A", "B"], ["C", "A"]]}, "CRF020.*two places, as A"),
+        ({"groups": "all"}, "CRF020"),
+        ({"groups": [["A"], [""]]}, "CRF020"),
+        ({"spans_key": ""}, "CRF020"),
+        ({"threshold": 1.5}, "CRF020"),
+        ({"max_positive": 0}, "CRF020"),
+        ({"incorrect_spans_key": "sc"}, "CRF020"),
+        ({"alternatives_spans_key": "sc"}, "CRF020"),
+        ({"model": {"@architectures": "spacy_crf.HigherOrder.v1", "emissions": EMISSIONS}}, "CRF020"),
+        ({"loss": {"@losses": "spacy_crf.SoftLabels.v1"}}, "CRF347"),
+    ],
+)
+def test_impossible_settings(config, code):
+    with pytest.raises(ValueError, match=code):
+        spacy.blank("en").add_pipe("crf_spancat", config=config)
+
+
+def test_optimizers_that_walk_along_a_chain_are_refused():
+    nlp, _, examples = trained(steps=0, loss={"@losses": "spacy_crf.Perceptron.v1"})
+    perceptron = {"x": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}}
+    with pytest.raises(ValueError, match="CRF347"):
+        nlp.update(examples, sgd=spacy.registry.resolve(perceptron)["x"])
+    nlp, _, examples = trained(steps=0, groups="auto", texts=FLAT, loss={"@losses": "spacy_crf.Perceptron.v1"})
+    nlp.update(examples, sgd=spacy.registry.resolve(perceptron)["x"])
+
+
+def test_an_explanation_is_of_the_chain_of_its_label():
+    _, pipe, examples = trained()
+    doc = examples[3].reference
+    explanation = pipe.explain(doc, doc[6:9])
+    assert "as ORG" in str(explanation)
+    whole, alone = pipe.n_best(doc, 1)[0][1], pipe.chain("ORG").n_best(doc, 2)
+    assert len(whole) == 4 and len(alone[0][1]) == 1
+    with pytest.raises(ValueError, match="CRF020"):
+        pipe.explain(doc)
+
+
+def test_groups_are_few():
+    annotation = Spans(get_scheme("BIO"), "sc").bind("x", spacy.blank("en").vocab, "ABCD")
+    texts = [("a b c", [(0, 3, "A"), (1, 2, "B")]), ("a b c", [(0, 2, "B"), (1, 3, "C")]), ("a", [(0, 1, "D")])]
+    docs = [make_doc(annotation.vocab, *text) for text in texts]
+    assert sorted(groups_of(docs, annotation)) == [["A", "C"], ["B", "D"]]
+
+
+def test_the_component_without_labels_finds_nothing():
+    nlp, _ = blank()
+    nlp.initialize()
+    doc = nlp("Ann left")
+    assert found(doc) == [] and len(doc.spans["sc"].attrs["scores"]) == 0
