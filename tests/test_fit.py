@@ -385,6 +385,8 @@ def test_spacy_train_saves_what_fit_trains(corpus, caplog):
         return ner_examples(nlp, [*TEXTS, *TEXTS[:5]])
 
     expected, _ = fit(settings.interpolate(), texts, folds=3, words=False)
+    expected.to_disk(corpus / "expected")  # saving drops weights of 0
+    expected = spacy.load(corpus / "expected")
     for name in ("model-best", "model-last"):
         saved = spacy.load(corpus / "out" / name).get_pipe("crf_ner")
         assert (saved.training.frame().weights() == expected.get_pipe("crf_ner").training.frame().weights()).all()
