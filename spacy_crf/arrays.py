@@ -44,10 +44,13 @@ def per_position(scores: Scores) -> bool:
 
 
 class LatestResults:
-    """The four latest results of functions of arrays, as successive batches have the same transitions. Callers must not write to
-    them."""
+    """The latest results of functions of arrays, as successive batches have the same transitions. Callers must not write to them.
 
-    def __init__(self) -> None:
+    most (int): Number of results that are kept. With more, a set of as many chains would find each result gone.
+    """
+
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
         self.clear()
 
     def of(self, make: Callable, *given: NDArray) -> Any:
@@ -57,7 +60,7 @@ class LatestResults:
             if known == asked:  # comparison by numpy took as long as decoding a sentence
                 return made
         made = make(*[array.copy() for array in given])
-        self._latest = ((asked, made), *self._latest[:3])
+        self._latest = ((asked, made), *self._latest[: self._most - 1])
         return made
 
     def clear(self) -> None:
@@ -174,22 +177,6 @@ def states_of(clamp: Any) -> Bools:
 def each_chain(clamp: Any) -> Iterator[Any]:
     """The clamp itself, or for a set of chains the clamp of each, over all states."""
     yield from clamp.each() if isinstance(clamp, SetClamp) else (clamp,)
-
-
-def of_states(scores: Scores, states: Ints) -> Scores:
-    """The scores of some states (int64[N]), as though there were no others."""
-    return scores._replace(**{name: array[_place(scores, name, states)] for name, array in named(scores).items()})
-
-
-def add_states(total: Scores, part: Scores, states: Ints) -> None:
-    """Add the derivative by the scores of some states (int64[N]) to the derivative by the scores of all."""
-    for name, array in named(total).items():
-        array[_place(total, name, states)] += getattr(part, name)
-
-
-def _place(scores: Scores, name: str, states: Ints) -> tuple[Any, ...]:
-    of_states = {"state": (states,), "next state": (states[:, np.newaxis], states)}
-    return (..., *of_states[axes(scores, name)[-1]])
 
 
 def zeros(scores: Scores) -> Scores:

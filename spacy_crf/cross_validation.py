@@ -362,7 +362,7 @@ class _Race:
                 suspects += judged_by(pipe, unseen)
             pipe.cfg["confidence"] = _finds_entities(pipe)
             if chosen.min_prob is not None:
-                pipe.cfg.update(decode="spans", min_prob=chosen.min_prob)
+                pipe.cfg.update(pipe.deciding_by(chosen.min_prob))
             found.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
         return [found[n] for n in range(len(examples))], ranked(suspects)
 

@@ -55,6 +55,7 @@ def _write_corpus(path, copies=1):
     nlp = spacy.blank("en")
     docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
     for doc in docs:
+        doc.spans["sc"] = list(doc.ents)
         doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
         for token in doc:
             token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
@@ -118,7 +119,8 @@ def _shrink(config, pieces):
 def _annotation(nlp, docs):
     """What a pipeline says of Docs: their entities, and what else it writes."""
     docs = list(nlp.pipe(plain(doc) for doc in docs))
-    return [(entities(doc), ([token.tag_ for token in doc], doc.cats)) for doc in docs]
+    spans = [[(span.start, span.end, span.label_) for span in doc.spans.get("sc", ())] for doc in docs]
+    return [(entities(doc), ([t.tag_ for t in doc], doc.cats, of_doc)) for doc, of_doc in zip(docs, spans)]
 
 
 def _run(*args):
@@ -159,7 +161,16 @@ def _ready():
 @pytest.mark.issue(33)
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 @pytest.mark.parametrize(
-    "stem", ["crf_ner", "crf_ner_threshold", "crf_ner_listener", "crf_tagger_order", "crf_textcat", "semicrf_ner"]
+    "stem",
+    [
+        "crf_ner",
+        "crf_ner_threshold",
+        "crf_ner_listener",
+        "crf_tagger_order",
+        "crf_textcat",
+        "semicrf_ner",
+        "crf_spancat",
+    ],
 )
 def test_kernels_of_prediction_are_there_before_an_evaluation_is_timed(stem, corpus):
     for kernel in _kernels().values():
@@ -239,7 +250,7 @@ def test_debug_config(path, corpus):
 
 @pytest.mark.issue(12)
 @pytest.mark.filterwarnings("ignore:.*W090")
-@pytest.mark.parametrize("config", ["crf_ner", "crf_ner_stream", "crf_tagger", "semicrf_ner"])
+@pytest.mark.parametrize("config", ["crf_ner", "crf_ner_stream", "crf_tagger", "semicrf_ner", "crf_spancat"])
 @pytest.mark.parametrize("labels", [None, ["PER"]])
 def test_a_corpus_without_texts_is_told_from_one_without_labels(config, labels, corpus, tmp_path):
     (tmp_path / "train.jsonl").write_text('{"text": "Ann Lee"}\n')

@@ -20,6 +20,7 @@ FILES = {  # which test_configs trains with
     **{("crf_ner", "fast"): "crf_ner", ("crf_ner", "accurate"): "crf_ner_hybrid", ("crf_ner", "pool"): "crf_ner_pool"},
     **{("crf_ner", "neural"): "crf_ner_tok2vec", ("crf_ner", "stream"): "crf_ner_stream"},
     **{("crf_tagger", "fast"): "crf_tagger", ("semicrf_ner", "fast"): "semicrf_ner"},
+    ("crf_spancat", "fast"): "crf_spancat",
     ("crf_textcat", "partial"): "crf_textcat",
 }
 # Without "words", which needs files: test_lookups

@@ -78,7 +78,8 @@ _TEXTS = {
     ),
     "partial": Recipe("Incomplete annotation: texts without a label are ignored, and labels with 0 are excluded."),
 }
-RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_textcat": _TEXTS}
+_CHAINS = {name: recipe for name, recipe in _ANY.items() if name != "stream"}  # whose optimizer walks along one chain
+RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
 OPTIMIZE = ("efficiency", "accuracy")
 FITTED = ("fast", "partial", "words")  # recipes that `crf fit` trains
 _MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any recipe

@@ -237,7 +237,7 @@ def threshold_cli(
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
     """Find the min_prob with the best F score. The command prints precision and recall for each threshold, with entities that
-    decode = "spans" finds, and the best setting."""
+    decode = "spans" finds, and the best setting. For `crf_spancat` it is the `threshold`."""
     from ..pipeline.thresholds import best, use
 
     checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
@@ -253,10 +253,10 @@ def threshold_cli(
             shares = (point.precision, point.recall, point.f(beta), point.expected_f(beta))[3 - len(judged) :]
             least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
             rows.append([least, f"{point.found:,}", *(f"{100 * share:.2f}" for share in shares)])
-        columns = ["min_prob", "found", *judged, f"expected F{beta:g}"]
+        columns = [nlp.get_pipe(name).least_setting, "found", *judged, f"expected F{beta:g}"]
         print_table(name, columns, rows, bold=rows[points.index(chosen)])
         use(nlp, nlp.get_pipe(name), chosen.min_prob)
-        settings = Config({name: {"decode": "spans", "min_prob": chosen.min_prob}})
+        settings = Config({name: nlp.get_pipe(name).deciding_by(chosen.min_prob)})
         print(settings.to_str(interpolate=False).strip())
     if output is not None:
         save_pipeline(nlp, output)

@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import arrays
 from ..arrays import Scores
+from ..kernels import chain_set as kernels
 from ..types import Bools, Floats, Ints
 
 
@@ -47,8 +48,34 @@ def evaluate(
         return loss(structure, scores, clamp, weights=weights, **told)
     d_scores, losses, impossible = arrays.zeros(scores), 0.0, np.False_
     for of_chain, states, allowed in zip(structure.structures, structure.states_of, clamp.chains):
-        own = arrays.of_states(scores, states)
+        own = of_states(scores, states)
         lost, d_own, lacks = loss.among(states)(of_chain, own, allowed, weights=weights, **told)
-        arrays.add_states(d_scores, d_own, states)
+        add_states(d_scores, d_own, states)
         losses, impossible = losses + lost, impossible | lacks
     return losses, d_scores, impossible
+
+
+def of_states(scores: Scores, states: Ints) -> Scores:
+    """The scores of some states (int64[N]), as though there were no others."""
+    found = {}
+    for name, array in arrays.named(scores).items():
+        if arrays.axes(scores, name)[-1] == "next state":
+            found[name] = np.ascontiguousarray(array[..., states[:, np.newaxis], states])
+        elif array.ndim == 1:
+            found[name] = array[states]
+        else:
+            found[name] = np.empty((len(array), len(states)))
+            kernels.take(arrays.contiguous(array, np.float64), states, found[name])
+    return scores._replace(**found)
+
+
+def add_states(total: Scores, part: Scores, states: Ints) -> None:
+    """Add the derivative by the scores of some states (int64[N]) to the derivative by the scores of all."""
+    for name, array in arrays.named(total).items():
+        of_part = getattr(part, name)
+        if arrays.axes(total, name)[-1] == "next state":
+            array[..., states[:, np.newaxis], states] += of_part
+        elif array.ndim == 1:
+            array[states] += of_part
+        else:
+            kernels.add(np.ascontiguousarray(of_part), states, array)

@@ -264,7 +264,7 @@ class OrderedScores:
         return tuple(layout), block, transitions[0, layout.order[layout.source], layout.order[layout.target]]
 
 
-_shared = LatestResults()
+_shared = LatestResults(32)
 
 
 def _exponentials(layout: TransitionLayout, transitions: Floats, first: Floats, last: Floats) -> Exponentials:

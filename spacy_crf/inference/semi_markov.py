@@ -302,7 +302,7 @@ def _largest(scores: Floats) -> float:
     return float(np.abs(scores[scores > -np.inf]).max(initial=0.0))
 
 
-_shared = LatestResults()
+_shared = LatestResults(32)
 
 
 def _linear_forward(work: SegmentWork) -> Optional[tuple]:

@@ -54,7 +54,7 @@ class LabelledLoss:
 
     def among(self, states: Ints) -> "LabelledLoss":
         """A copy of the loss for some of its states (int64[N]), without the settings of labels that none of them has."""
-        found = self.bind([self.states[state] for state in states])
+        found = self.bind([self.states[state] for state in states] if self.states else ())
         object.__setattr__(found, "label_weights", found._known(self.label_weights))
         return found
 

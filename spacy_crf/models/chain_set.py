@@ -10,6 +10,7 @@ from thinc.api import Model, NumpyOps
 
 from .. import arrays
 from ..features.doc_batch import DocBatch
+from ..inference.chain_set import add_states, of_states
 from ..types import Ints
 from .architecture import Architecture, SharedScores, StructureModel, TokenTerms
 from .node import no_backprop
@@ -34,7 +35,7 @@ class ChainOfSet(Architecture):
         return self.of.longest_of_states(self.whole)[self.states]
 
     def join(self, outputs: tuple, shared: SharedScores) -> Any:
-        return arrays.of_states(self.of.join(outputs, shared), self.states)
+        return of_states(self.of.join(outputs, shared), self.states)
 
     def _of_set(self, derivative: Any) -> Any:
         """The derivative by the scores of the set, from that by the scores of the chain."""
@@ -43,7 +44,7 @@ class ChainOfSet(Architecture):
             kinds = zip(arrays.axes(derivative, name), array.shape)
             total[name] = np.zeros([size if kind.endswith("state") else n for kind, n in kinds])
         total = derivative._replace(**total)
-        arrays.add_states(total, derivative, self.states)
+        add_states(total, derivative, self.states)
         return total
 
     def part(self, d_scores: Any, outputs: tuple) -> tuple:
@@ -90,4 +91,4 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     node: ChainOfSet = model.attrs["role"]
     given = node.given
     scores = given[1] if given is not None and len(docs) == 1 and docs[0] is given[0] else node.whole.predict(docs)
-    return arrays.of_states(scores, node.states), no_backprop
+    return of_states(scores, node.states), no_backprop

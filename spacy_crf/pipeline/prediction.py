@@ -19,6 +19,7 @@ from .. import checks
 from ..checks import is_written
 from ..errors import Errors, Warnings, cant_train, shown
 from ..features.doc_batch import DocBatch
+from ..inference.span_choice import LEAST
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -44,6 +45,10 @@ class Prediction(NamedTuple):
     doc_starts: NDArray[np.int64]  # [D + 1]
     preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
     probabilities: Optional[Floats] = None  # [N] of the spans, if they are computed
+
+    def of_docs(self) -> list[bytes]:
+        """What is found in each Doc, to compare predictions."""
+        return [self.tags[a:b].tobytes() for a, b in pairwise(self.doc_starts)]
 
 
 def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
@@ -188,6 +193,7 @@ class CRFPipe(LearningPipe):
     For the other settings see `spacy_crf.pipeline.factories`, and `LabelPipe`.
     """
 
+    least_setting = "min_prob"  # the setting that has the least probability of spans
     _compiled: Optional[Rules] = None
 
     def __init__(
@@ -255,16 +261,30 @@ class CRFPipe(LearningPipe):
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc]) -> Prediction:
+    def predict(self, docs: Iterable[Doc], scores: Any = None) -> Prediction:
         """Best valid tags of a batch of Docs that keep the rules and the annotation that the Docs have already. The Docs are not
         changed.
 
+        scores: The model's scores of the Docs; None to compute them.
         RAISES (ValueError): If the component has no labels, or is not initialized.
         """
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
-        return predict(self.parts(), docs)
+        return predict(self.parts(), docs, scores)
+
+    @property
+    def by_probability(self) -> bool:
+        """Whether the component decides each span by its probability."""
+        return self.cfg["decode"] == "spans"
+
+    def deciding_by(self, least: MinProb) -> dict[str, Any]:
+        """The settings by which the component finds spans of at least this probability."""
+        return {"decode": "spans", "min_prob": least}
+
+    def expected_spans(self, scores: Any) -> float:
+        """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
+        return float(self.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
 
     def parts(self) -> Parts:
         """The parts by which the component predicts and learns, with its present settings and compiled rules.

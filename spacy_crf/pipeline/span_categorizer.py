@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from heapq import nlargest
 from itertools import chain as links
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -14,11 +14,11 @@ from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 from thinc.api import Optimizer
 
-from .. import arrays, checks
+from .. import checks
 from ..constraints.rule import Rule
 from ..errors import Errors, announcements, cant_train
 from ..features.doc_batch import DocBatch
-from ..inference.chain_set import ChainSet
+from ..inference.chain_set import ChainSet, of_states
 from ..inference.structure import LikelySpans
 from ..inference.threads import default_threads
 from ..models.chain_set import chain_of
@@ -43,8 +43,14 @@ _CERTAIN = 0.5  # spans of one chain with at least this probability do not overl
 class FoundSpans(NamedTuple):
     """The spans of a batch of Docs, laid end to end, in their order."""
 
-    spans: LikelySpans
+    segments: Segments
+    probabilities: Floats  # [N]
     doc_starts: Ints  # [D + 1]
+
+    def of_docs(self) -> list[bytes]:
+        """What is found in each Doc, to compare predictions."""
+        rows, bounds = np.stack(self.segments, axis=1), np.searchsorted(self.segments.start, self.doc_starts)
+        return [rows[a:b].tobytes() for a, b in pairwise(bounds.tolist())]
 
 
 class Chain(CRFPipe):
@@ -75,11 +81,13 @@ class Chain(CRFPipe):
         """The least probability of each label: float64[L]."""
         return self.of.least()[self.numbers]
 
-    def find(self, docs: DocBatch, scores: Any) -> LikelySpans:
-        """The spans of a batch of Docs that are probable enough, with the labels of the set."""
-        parts, own, least = self.parts(), arrays.of_states(scores, self.states), self.least()
-        restricted = parts.rules is not None or any(key in doc.spans for doc in docs for key in (BLOCKED, FORCED))
-        if restricted or least.min(initial=1.0) < _CERTAIN:
+    def find(self, docs: DocBatch, scores: Any, restricted: bool) -> LikelySpans:
+        """The spans of a batch of Docs that are probable enough, with the labels of the set.
+
+        scores: Of the set. restricted (bool): Whether some Docs name spans that are blocked or forced.
+        """
+        parts, own, least = self.parts(), of_states(scores, self.states), self.least()
+        if restricted or parts.rules is not None or least.min(initial=1.0) < _CERTAIN:
             parts = parts._replace(settings={**parts.settings, "min_prob": dict(zip(self.labels, least.tolist()))})
             found = predict(parts, docs, own)
             segments, probabilities = self.decoding.segments(found.tags, found.starts), found.probabilities
@@ -139,6 +147,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
     """
 
     meaning = ("scheme", "groups")
+    least_setting = "threshold"
 
     def __init__(
         self,
@@ -253,14 +262,15 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
 
     # ------------------------------------------------------------------------------------------------ prediction
 
-    def predict(self, docs: Iterable[Doc]) -> FoundSpans:
+    def predict(self, docs: Iterable[Doc], scores: Any = None) -> FoundSpans:
         """The spans that are probable enough. With a threshold of at least 0.5 these are all of them; spans of one chain with a
         lower one may overlap, and then the most valuable set of them is found, as by decode = "spans" of the other components.
         """
         docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
-        scores = self.model.predict(docs)
-        found = LikelySpans.join([chain.find(docs, scores) for chain in self.chains])
+        scores = self.model.predict(docs) if scores is None else scores
+        restricted = any(BLOCKED in doc.spans or FORCED in doc.spans for doc in docs if doc.spans)
+        found = LikelySpans.join([chain.find(docs, scores, restricted) for chain in self.chains])
         (begin, end, label), probabilities = found
         order = np.lexsort((label, end, begin))
         most = self.cfg["max_positive"]
@@ -271,8 +281,15 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
             kept = np.zeros(len(ranked), dtype=bool)
             kept[ranked[rank < most]] = True
             order = order[kept[order]]
-        spans = LikelySpans(Segments(begin[order], end[order], label[order]), probabilities[order])
-        return FoundSpans(spans, docs.bounds)
+        return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], docs.bounds)
+
+    by_probability = True
+
+    def deciding_by(self, least: MinProb) -> dict[str, Any]:
+        return {"threshold": least}
+
+    def expected_spans(self, scores: Any) -> float:
+        return sum(chain.expected_spans(of_states(scores, chain.states)) for chain in self.chains)
 
     def set_annotations(self, docs: Iterable[Doc], found: FoundSpans) -> None:
         """Write the spans to ``doc.spans[spans_key]``, with their probabilities as ``attrs["scores"]``."""
@@ -280,14 +297,14 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
             self.annotation.introduce(vocab)
         hashes = [self.vocab.strings[label] for label in self.labels]
-        (begin, end, label), probabilities = found.spans
+        begin, end, label = found.segments
         bounds = np.searchsorted(begin, found.doc_starts).tolist()
         columns = begin.tolist(), end.tolist(), label.tolist()
         for n, (doc, shift) in enumerate(zip(docs, found.doc_starts.tolist())):
             some = slice(bounds[n], bounds[n + 1])
             places = zip(*(column[some] for column in columns))
             spans = [Span(doc, b - shift, e - shift, label=hashes[number]) for b, e, number in places]
-            doc.spans[key] = SpanGroup(doc, name=key, spans=spans, attrs={"scores": probabilities[some]})
+            doc.spans[key] = SpanGroup(doc, name=key, spans=spans, attrs={"scores": found.probabilities[some]})
 
     # --------------------------------------------------------------------------------------------- probabilities
 

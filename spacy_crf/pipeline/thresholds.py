@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -14,10 +13,9 @@ from spacy.training import Example
 from .. import checks
 from ..errors import no_component
 from ..features.doc_batch import DocBatch
-from ..inference.span_choice import LEAST
 from .corpora import Corpus
 from .labels import batches
-from .prediction import OTHERS, MinProb, Prediction, predict
+from .prediction import OTHERS, MinProb, Prediction
 
 if TYPE_CHECKING:
     from .prediction import CRFPipe
@@ -73,7 +71,7 @@ def measure(
     points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
     settings = dict(pipe.cfg)
     try:
-        pipe.cfg.update(decode="spans", confidence=True)
+        pipe.cfg["confidence"] = True
         for docs in batches(pipe.name, (example.predicted for example in examples), max(1, len(examples))):
             references = [example.reference for example in examples[done : done + len(docs)]]
             done += len(docs)
@@ -81,10 +79,10 @@ def measure(
             batch = DocBatch.of(docs)
             scores = pipe.model.predict(batch)
             known: list[Judged] = [(None, {})] * len(docs)
-            likely = float(pipe.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
+            likely = pipe.expected_spans(scores)
             for n, before in enumerate(points):
-                pipe.cfg["min_prob"] = before.min_prob
-                prediction = predict(pipe.parts(), batch, scores)
+                pipe.cfg.update(pipe.deciding_by(before.min_prob))
+                prediction = pipe.predict(batch, scores)
                 if judge:
                     known = _judge(pipe, docs, references, prediction, known)
                     for label, of_doc in (item for _, counts in known for item in counts.items()):
@@ -144,7 +142,7 @@ def best_of_labels(points: list[Point], beta: float = 1.0) -> dict[str, float]:
 
 def use(nlp: Language, pipe: "CRFPipe", min_prob: MinProb) -> None:
     """Let a component decode spans with these thresholds, and write them to its config."""
-    settings = {"decode": "spans", "min_prob": min_prob}
+    settings = pipe.deciding_by(min_prob)
     pipe.cfg.update(settings)
     nlp.get_pipe_config(pipe.name).update(settings)
 
@@ -177,9 +175,7 @@ def fit_min_prob(
 
     def fit(nlp: Language) -> Language:
         pipes = [
-            pipe
-            for name, pipe in nlp.pipeline
-            if getattr(pipe, "cfg", {}).get("decode") == "spans" and component in (None, name)
+            pipe for name, pipe in nlp.pipeline if getattr(pipe, "by_probability", False) and component in (None, name)
         ]
         if not pipes:
             wanted = 'of spacy_crf with decode = "spans", as spacy_crf.fit_min_prob.v1 needs it'
@@ -200,7 +196,7 @@ def _judge(
     """Compare a prediction with the annotation. Docs with the same tags as with the threshold before (`known`), which are most,
     keep their counts."""
     judged = list(known)
-    tags = [prediction.tags[a:b].tobytes() for a, b in pairwise(prediction.doc_starts)]
+    tags = prediction.of_docs()
     new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
     copies = [docs[n].copy() for n in new]
     pipe.set_annotations(copies, pipe.predict(copies))
