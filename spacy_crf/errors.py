@@ -179,6 +179,16 @@ class Errors:
     CRF413 = """Component '{name}' is not saved, since some weights are not finite ('{param}' of {node}). Load the last
         saved model; look for features with huge values, or lower the learning rate."""
     CRF423 = "{name}: {path} has no annotation of labels that it could find. Give annotated texts, or use --expected."
+    CRF424 = """{name}: {n:,} {units} in {texts:,} texts are too few to promise a {what} of {goal:g} with alpha = {alpha:g}:
+        about {needed:,} are the least, with no mistake among them. Annotate more texts, promise less, or raise alpha."""
+    CRF425 = """{name}: a recall of {goal:g} can't be promised with alpha = {alpha:g}. With all spans whose probability is at
+        least {least:g} it is {reached:.4f} on these texts, and {never:,} of {entities:,} entities are less probable or impossible
+        (too long, of an unknown label, or not of whole tokens of one sentence). Promise less, annotate more texts, or
+        train with a higher l2, so that probabilities are less extreme."""
+    CRF426 = """{name}: a precision of {goal:g} can't be promised with alpha = {alpha:g}. Of the spans whose probability is at
+        least {best:g}, a share of {reached:.4f} is annotated in these texts. Promise less, or annotate more texts."""
+    CRF427 = """Component '{name}' can't write to doc.spans['{key}'], which component '{component}' reads. Set another
+        spans_key."""
     CRF440 = """Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which
         entities can't be. Put the span into doc.spans and name its key in incorrect_spans_key of the component. If
         '{label}' is a label, add it with add_label or in [initialize.components.{name}] labels."""

@@ -234,16 +234,31 @@ def threshold_cli(
     beta: float = Opt(1.0, help="Weight of recall against precision: F1, F2 …"),
     expected: bool = Opt(False, "--expected", help="Use expected scores, which need no annotation."),
     per_label: bool = Opt(False, "--per-label", help="Find a threshold for each label; needs many entities of each."),
+    recall: Optional[float] = Opt(None, help="Promise this recall on new texts, of all spans with at least min_prob."),
+    precision: Optional[float] = Opt(None, help="Promise this precision on new texts, of the same spans."),
+    alpha: float = Opt(0.05, help="Probability that DATA lets such a promise be made which is then broken."),
+    spans_key: str = Opt("crf_candidates", help="Key of doc.spans for the spans that keep a promise."),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
-    """Find the min_prob with the best F score. The command prints precision and recall for each threshold, with entities that
-    decode = "spans" finds, and the best setting. For `crf_spancat` it is the `threshold`."""
+    """Find the min_prob with the best F score, or one that keeps a promise. The command prints precision and recall for each
+    threshold, with entities that decode = "spans" finds, and the best setting. For `crf_spancat` it is
+    the `threshold`. With --recall or --precision, the command adds a component crf_candidates with the threshold."""
     from ..pipeline.thresholds import best, use
 
     checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
     nlp = load_pipeline(model)
     if output is not None:
         check_writable(output / "meta.json")
+    goals = {of: goal for of, goal in (("recall", recall), ("precision", precision)) if goal is not None}
+    if goals:
+        checks.expect(len(goals) == 1, "threshold", "--precision", precision, "left out with --recall")
+        checks.expect(not expected, "threshold", "--expected", expected, "left out where DATA proves a promise")
+        [(of, goal)] = goals.items()
+        _promise(nlp, data, our_pipes(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
+        if output is not None:
+            save_pipeline(nlp, output)
+            msg.good(f"Saved with it to {output}")
+        return
     found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
     for name, points in found.items():
         chosen = points[-1] if per_label else best(points, beta, expected=expected)
@@ -261,6 +276,35 @@ def threshold_cli(
     if output is not None:
         save_pipeline(nlp, output)
         msg.good(f"Saved with it to {output}")
+
+
+def _promise(
+    nlp: Language, data: Path, pipes: list[Any], of: str, goal: float, alpha: float, key: str, *, per_label: bool
+) -> None:
+    """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
+    from ..pipeline.candidates import check_spans_key
+    from ..pipeline.promises import judge, min_prob_of, promises
+    from ..pipeline.thresholds import annotated_before
+
+    only = ", ".join(pipe.name for pipe in pipes)
+    checks.expect(len(pipes) == 1, "threshold", "--component", None, f"one of {only}, where a promise is made")
+    [pipe], name = pipes, "crf_candidates"
+    checks.text("threshold", "--spans-key", key)
+    check_spans_key(name, key, pipe)
+    judged = judge(pipe, annotated_before(nlp, pipe.name, read_examples(data, nlp)))
+    found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
+    columns, rows = ("label", "min_prob", "annotated", "recall", "precision", "spans a text"), []
+    for row in found:
+        shares = (f"{100 * share:.2f}" for share in (row.recall, row.precision))
+        rows.append((row.label or "all", f"{row.min_prob:g}", f"{row.n_gold:,}", *shares, f"{row.found:.2f}"))
+    print_table(f"{pipe.name}, all spans with at least min_prob", columns, rows, n_texts=1)
+    each = " of each label" if per_label else ""
+    msg.info(f"With probability {1 - alpha:g}, the {of}{each} on new texts like these is at least {goal:g}")
+    settings = {"component": pipe.name, "spans_key": key, "min_prob": min_prob_of(found)}
+    if name in nlp.component_names:
+        nlp.remove_pipe(name)
+    nlp.add_pipe(name, before=pipe.name, config=settings)
+    print(Config({"components": {name: {"factory": name, **settings}}}).to_str(interpolate=False).strip())
 
 
 def threshold(

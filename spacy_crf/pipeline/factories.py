@@ -13,6 +13,7 @@ from spacy.util import Config
 from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
+    from .candidates import CRFCandidates
     from .training import LearningPipe
 
 _DEFAULTS = """
@@ -328,3 +329,24 @@ def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     from .crf_textcat import CRFTextClassifier
 
     return _made(CRFTextClassifier, "crf_textcat", nlp, name=name, **settings)
+
+
+@Language.factory(
+    "crf_candidates",
+    assigns=["doc.spans"],
+    default_config={"component": "crf_ner", "spans_key": "crf_candidates", "min_prob": 0.01},
+)
+def make_crf_candidates(
+    nlp: Language, name: str, component: str, spans_key: str, min_prob: Union[float, dict[str, float]]
+) -> "CRFCandidates":
+    """Construct a CRFCandidates, which writes every span that another component finds likely to `doc.spans`, with the
+    probabilities in `attrs["scores"]`. The spans may overlap. `python -m spacy crf threshold --recall` puts it before the other
+    component, so that both read the same.
+
+    component (str): Name of the other component: a `crf_ner`, `semicrf_ner` or `crf_tagger`, which stays as it is.
+    spans_key (str): Key of `doc.spans`.
+    min_prob (Union[float, Dict[str, float]]): Least probability, from 0 to 1. Or a table by label, with "*" for other labels.
+    """
+    from .candidates import CRFCandidates
+
+    return CRFCandidates(nlp, name, component=component, spans_key=spans_key, min_prob=min_prob)

@@ -1,0 +1,225 @@
+"""Finds the `min_prob` with which a component keeps a promise: "the recall on new texts is at least 98 %", or the precision.
+
+The promise is about all spans whose probability is at least `min_prob`, which may overlap (factory ``crf_candidates``). It holds
+with probability 1 - alpha over the draw of the annotated texts, for any model and any number of texts, if these texts and the new
+ones are drawn alike and independently, and training has not seen them. Recall is the share of entities that are in the set,
+where the entities of a text together weigh w = min(their number, MOST_OF_TEXT):
+
+    recall = E[w · share of the text's entities that are in the set] / E[w]
+
+Without a bound of w nothing can be promised: a rare text with very many missed entities, of which there is none among the
+annotated texts, could decide about recall. Precision has the spans of the set in the place of entities, and the share of these
+that is annotated.
+
+Whether a threshold keeps the promise is a test of one mean: with the loss l of a text (the share that is wrong), the allowed risk
+r and the weight v = w / MOST_OF_TEXT,
+
+    H0: E[v (l - r)] > 0        bet against it:  K_n = prod_i (1 - b_i v_i (l_i - r))
+
+Under H0 the wealth K is a supermartingale, so P(K ever reaches 1 / alpha) <= alpha (Ville). The bets b_i may depend on earlier
+texts (Waudby-Smith & Ramdas 2024, "Estimating means of bounded random variables by betting", section 4).
+
+Recall only falls with the threshold, so thresholds are tested from the lowest up to the first that fails, each at alpha (Bates et
+al. 2021, "Distribution-free, risk-controlling prediction sets"). Precision may go up and down: thresholds are tested downwards
+from several starts, which share alpha (Angelopoulos et al. 2021, "Learn then test"). The p-values of that paper, by Hoeffding and
+Bentkus, are valid too, but know only means: of 600 entities, they let recall come out 5 points above a promise of 90 %, bets 2.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.training import Example
+
+from .. import checks
+from ..errors import Errors
+from ..types import Bools, Floats, Ints
+from .annotation.annotation import GoldReport
+
+if TYPE_CHECKING:
+    from .prediction import CRFPipe, MinProb
+
+MOST_OF_TEXT = 4  # a text with more entities counts as if it had so many
+# Thresholds that are tried, twenty for each power of ten; less probable spans are never in the set
+GRID = np.array([*(float(f"{p:.2g}") for p in np.geomspace(1e-6, 1.0, 121)[:-1]), 0.95, 0.98, 0.99])
+_STARTS = (0.95, 0.89, 0.79, 0.63, 0.5)  # of the tests of precision
+_BOLDEST = 0.9  # a single text never costs more than this share of the wealth
+
+
+class Judged(NamedTuple):
+    """What a component says about one annotated text."""
+
+    gold: Floats  # [N] probability of each annotated entity; 0 for one that is never in the set
+    gold_label: Ints  # [N] -1 for labels that the component does not have
+    found: Floats  # [M] probability of each span, at least GRID[0]
+    found_label: Ints  # [M]
+    right: Bools  # [M] whether the span is annotated
+
+    def of_label(self, label: int) -> "Judged":
+        gold, found = self.gold_label == label, self.found_label == label
+        return Judged(
+            self.gold[gold], self.gold_label[gold], self.found[found], self.found_label[found], self.right[found]
+        )
+
+
+class Promise(NamedTuple):
+    """A threshold that keeps a promise, and what it means on the annotated texts."""
+
+    label: Optional[str]  # None for all labels
+    min_prob: float
+    n_gold: int
+    recall: float  # share of the entities that are in the set
+    precision: float  # share of the set that is annotated
+    found: float  # spans in the set for each text
+
+
+def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
+    """Compare the spans of a component, with any probability, with the annotation of texts. Entities that are present already are
+    ignored, as by `span_probabilities`; spans where annotation is missing are left out.
+
+    examples (Iterable[Example]): Examples annotated by earlier components; they are not changed.
+    """
+    judged = []
+    for example in examples:
+        doc, distribution = example.predicted, pipe.distribution(example.predicted)
+        segments, probabilities = distribution.likely_spans(float(GRID[0]))
+        number = {place: n for n, place in enumerate(zip(*(column.tolist() for column in segments)))}
+        unset = pipe.annotation.gold([example], distribution.starts, GoldReport()).unset
+        gold, gold_label, right = [], [], np.zeros(len(probabilities), dtype=bool)
+        for mention in pipe.annotation.mentions(example)[0]:
+            span = doc.char_span(mention.start, mention.end)
+            label = pipe.labels.index(mention.label) if mention.label in pipe.labels else -1
+            n = None if span is None else number.get((span.start, span.end, label))
+            gold.append(0.0 if n is None else probabilities[n])
+            gold_label.append(label)
+            if n is not None:
+                right[n] = True
+        n_unset = np.concatenate([[0], np.cumsum(unset)])
+        known = right | (n_unset[segments.end] == n_unset[segments.start])
+        found = probabilities[known], segments.label[known], right[known]
+        judged.append(Judged(np.array(gold), np.array(gold_label, dtype=np.int64), *found))
+    return judged
+
+
+def p_values(losses: Floats, weights: Floats, risk: float, alpha: float) -> Floats:
+    """P-values of the hypotheses that the weighted mean of losses is above a risk, by betting against them.
+
+    losses (float64[N, G]): Losses of N independent texts for G thresholds, from 0 to 1.
+    weights (float64[N, G]): From 0 to 1; those of a text may depend on its losses.
+    risk (float): Between 0 and 1.
+    alpha (float): The level for which the bets are sized. The p-values are valid at any level.
+    RETURNS (float64[G])
+    """
+    excess = np.random.default_rng(0).permutation(weights * (losses - risk))  # texts in files are often sorted
+    gain, goal = np.zeros(excess.shape[1]), np.log(1.0 / alpha)
+    most, squares = np.zeros_like(gain), np.full_like(gain, risk * (1.0 - risk))
+    for n, of_text in enumerate(excess):
+        # Of the bets that are too small to lose all, the best one for a normal distribution with the variance so far
+        bets = np.sqrt(2.0 * goal / len(excess) * (n + 1) / squares)
+        gain += np.log1p(-np.minimum(bets, _BOLDEST / (1.0 - risk)) * of_text)
+        squares += of_text**2
+        most = np.maximum(most, gain)
+    return np.exp(-most)
+
+
+def promise_recall(name: str, judged: Sequence[Judged], recall: float, alpha: float) -> float:
+    """The largest threshold of `GRID` that promises this recall with probability 1 - alpha.
+
+    name (str): What finds the entities, for messages.
+    RAISES (ValueError): CRF424 if the texts are too few, CRF425 if too many entities are never in the set.
+    """
+    texts = [text for text in judged if len(text.gold)]
+    n = np.array([len(text.gold) for text in texts])
+    missed = np.array([np.searchsorted(np.sort(text.gold), GRID) for text in texts]).reshape(-1, len(GRID))
+    weights = _weights(n)[:, np.newaxis]
+    _require_enough(name, "recall", recall, weights, n, "entities", alpha, alpha)
+    kept = p_values(missed / n[:, np.newaxis], weights, 1.0 - recall, alpha) <= alpha
+    if not kept[0]:
+        never = int(sum((text.gold == 0.0).sum() for text in texts))
+        reached = 1.0 - missed[:, 0].sum() / n.sum()
+        values = {"name": name, "goal": recall, "alpha": alpha, "never": never, "least": GRID[0], "reached": reached}
+        raise ValueError(Errors.CRF425.format(entities=int(n.sum()), **values))
+    return float(GRID[np.argmin(kept) - 1 if not kept.all() else -1])
+
+
+def promise_precision(name: str, judged: Sequence[Judged], precision: float, alpha: float) -> float:
+    """The smallest threshold of `GRID` that promises this precision with probability 1 - alpha.
+
+    name (str): What finds the entities, for messages.
+    RAISES (ValueError): CRF424 if the texts are too few, CRF426 if no threshold is precise enough.
+    """
+    found = np.array([len(text.found) - np.searchsorted(np.sort(text.found), GRID) for text in judged])
+    right = np.array([text.right.sum() - np.searchsorted(np.sort(text.found[text.right]), GRID) for text in judged])
+    weights, losses = _weights(found), 1.0 - right / np.maximum(found, 1)
+    starts = np.searchsorted(GRID, _STARTS)
+    level = alpha / len(starts)
+    fullest = starts[-1]
+    _require_enough(
+        name, "precision", precision, weights[:, fullest, np.newaxis], found[:, fullest], "spans", alpha, level
+    )
+    kept = p_values(losses, weights, 1.0 - precision, level) <= level
+    # Down from each start up to the first threshold that fails
+    ends = [start - np.argmin(np.append(kept[start::-1], False)) + 1 for start in starts if kept[start]]
+    if not ends:
+        best = float(GRID[starts[0]])
+        is_sure = right[:, starts[0]].sum() / max(1, found[:, starts[0]].sum())
+        values = {"name": name, "goal": precision, "alpha": alpha, "best": best, "reached": is_sure}
+        raise ValueError(Errors.CRF426.format(**values))
+    return float(GRID[min(ends)])
+
+
+def promises(
+    pipe: "CRFPipe", judged: Sequence[Judged], goal: float, alpha: float, *, of: str = "recall", per_label: bool = False
+) -> list[Promise]:
+    """The thresholds of a component that keep a promise.
+
+    of (str): "recall" or "precision".
+    per_label (bool): Whether to promise it for each label that is annotated. The promise is about all of them at once: each is
+        tested at alpha divided by their number.
+    RAISES (ValueError): CRF020 for a goal or alpha outside of (0, 1), CRF424 to CRF426 if it cannot be promised.
+    """
+    for what, value in ((of, goal), ("alpha", alpha)):
+        checks.expect(0.0 < value < 1.0, "threshold", f"--{what}", value, "above 0 and below 1")
+    find = {"recall": promise_recall, "precision": promise_precision}[of]
+    annotated = np.unique(np.concatenate([text.gold_label for text in judged])) if per_label else np.zeros(0, int)
+    of_labels = {pipe.labels[n]: [text.of_label(n) for text in judged] for n in annotated[annotated >= 0].tolist()}
+    owner = f"Component '{pipe.name}'"
+    if not of_labels:
+        return [_described(None, judged, find(owner, judged, goal, alpha))]
+    return [
+        _described(label, texts, find(f"{owner}, {label}", texts, goal, alpha / len(of_labels)))
+        for label, texts in of_labels.items()
+    ]
+
+
+def min_prob_of(found: Sequence[Promise]) -> "MinProb":
+    """The setting `min_prob` of ``crf_candidates``."""
+    return found[0].min_prob if found[0].label is None else {promise.label: promise.min_prob for promise in found}
+
+
+def _weights(n: NDArray) -> Floats:
+    return np.minimum(n, MOST_OF_TEXT) / MOST_OF_TEXT
+
+
+def _require_enough(
+    name: str, what: str, goal: float, weights: Floats, n: Ints, units: str, alpha: float, level: float
+) -> None:
+    """RAISES (ValueError): CRF424 if the texts would not prove the promise even without any mistake."""
+    p = float(p_values(np.zeros_like(weights), weights, 1.0 - goal, level)[0])
+    if p > level:
+        bet = _BOLDEST * (1.0 - goal) / goal
+        gain = -np.log(p) / n.sum() if n.sum() else np.log1p(bet / MOST_OF_TEXT)  # of one entity in a text of its own
+        values = {"what": what, "goal": goal, "alpha": alpha, "n": int(n.sum()), "units": units}
+        needed = int(np.ceil(-np.log(level) / gain))
+        raise ValueError(Errors.CRF424.format(name=name, texts=len(n), needed=needed, **values))
+
+
+def _described(label: Optional[str], judged: Sequence[Judged], min_prob: float) -> Promise:
+    gold, found, right = (
+        np.concatenate([getattr(text, name) for text in judged]) for name in ("gold", "found", "right")
+    )
+    is_in = found >= min_prob
+    precision = float(right[is_in].mean()) if is_in.any() else 0.0
+    recall = float((gold >= min_prob).mean()) if len(gold) else 0.0
+    return Promise(label, min_prob, len(gold), recall, precision, float(is_in.sum()) / max(1, len(judged)))
