@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .optimizers.lbfgs import LBFGS
     from .pipeline.components import CRFEntityRecognizer, CRFTagger, SemiCRFEntityRecognizer
     from .pipeline.crf_textcat import CRFTextClassifier
+    from .report.frame import to_frame
 
 __all__ = [
     "LBFGS",
@@ -16,6 +17,7 @@ __all__ = [
     "SemiCRFEntityRecognizer",
     "__version__",
     "render",
+    "to_frame",
 ]
 __version__ = "0.15.1"
 
@@ -27,6 +29,7 @@ _MODULES = {
     "CRFTextClassifier": "pipeline.crf_textcat",
     "SemiCRFEntityRecognizer": "pipeline.components",
     "render": "explain.displacy_marks",
+    "to_frame": "report.frame",
 }
 
 if "spacy" in sys.modules:  # otherwise spaCy sets the extensions at its first `blank` or `load`

@@ -274,8 +274,7 @@ class Expected:
 def found_in(doc, kind):
     """What a Doc says: spans with their probability."""
     if kind == "tags":
-        spans = [doc[t.i : t.i + 1] for t in doc if t.tag_]
-        return {(span.start, span.end, span[0].tag_): span._.crf_prob for span in spans}
+        return {(token.i, token.i + 1, token.tag_): token._.crf_prob for token in doc if token.tag_}
     return {(ent.start, ent.end, ent.label_): ent._.crf_prob for ent in doc.ents}
 
 

@@ -225,6 +225,16 @@ def test_explain_tells_each_doc(kind, tmp_path):
     assert "doc._.crf_hidden" in nlp.analyze_pipes()["summary"]["crf_textcat"]["assigns"]
 
 
+@pytest.mark.issue(36)
+def test_a_text_knows_the_probability_of_its_label(tmp_path):
+    nlp = trained("bag")
+    assert nlp("play some jazz")._.crf_prob is None
+    nlp.get_pipe("crf_textcat").cfg["confidence"] = True
+    doc = nlp("play some jazz")
+    assert doc._.crf_prob == max(doc.cats.values())
+    assert "doc._.crf_prob" in nlp.get_pipe("crf_textcat").assigns()
+
+
 @pytest.mark.issue(16)
 def test_an_explanation_may_be_asked_for_later():
     nlp = trained("bag")

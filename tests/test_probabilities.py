@@ -180,13 +180,27 @@ def test_tags_have_probabilities_too():
     doc = nlp("the old dog")
     marginals, tags = tagger.marginals(doc)
     for token in doc:
-        assert doc[token.i : token.i + 1]._.crf_prob == pytest.approx(marginals[token.i, tags.index(token.tag_)])
+        assert token._.crf_prob == pytest.approx(marginals[token.i, tags.index(token.tag_)])
     best, spans = tagger.n_best(doc, 1)[0]
     assert [span.label_ for span in spans] == [token.tag_ for token in doc]
+    assert doc[0:1]._.crf_prob is None
+    assert "token._.crf_prob" in nlp.analyze_pipes()["summary"]["crf_tagger"]["assigns"]
     assert tagger.log_probability(doc, spans) == pytest.approx(math.log(best))
     assert tagger.log_probability(doc, spans[:-1]) == -math.inf
     tagger.cfg["min_prob"] = 1.0
     assert [token.tag_ for token in nlp("the old dog")] == ["", "", ""]
+
+
+@pytest.mark.issue(36)
+def test_an_entity_of_one_token_and_its_tag_have_probabilities_of_their_own():
+    nlp = trained("crf_tagger", iterations=2, confidence=True)
+    ner = trained(iterations=2, confidence=True, decode="spans", min_prob=0.1)
+    tagged = [token._.crf_prob for token in nlp("Bob left Rome")]
+    nlp.add_pipe("crf_ner", source=ner)
+    doc = nlp("Bob left Rome")
+    assert [token._.crf_prob for token in doc] == tagged and all(tagged)
+    assert any(len(ent) == 1 for ent in doc.ents)
+    assert all(ent._.crf_prob not in (None, *tagged) for ent in doc.ents)
 
 
 @pytest.mark.parametrize("scheme", ["BILUO", "IOB1"])

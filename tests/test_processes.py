@@ -97,7 +97,7 @@ def _make(folder, factories=tuple(CONFIGS), **settings):
 
 def _said(doc):
     ents = [(ent.text, ent.label_, round(ent._.crf_prob, 6)) for ent in doc.ents]
-    return [token.tag_ for token in doc], ents, [token.i for token in doc if doc[token.i : token.i + 1]._.crf_prob]
+    return [token.tag_ for token in doc], ents, [token.i for token in doc if token._.crf_prob]
 
 
 def _say(nlp, **options):

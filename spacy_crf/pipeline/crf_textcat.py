@@ -60,6 +60,7 @@ class CRFTextClassifier(LearningPipe):
 
     threshold (float): As in spaCy's `textcat`: it is saved and passed to the scorer, which ignores it for exclusive labels.
     exclusive_classes (bool): True.
+    confidence (bool): Whether ``doc._.crf_prob`` gets the largest probability.
     explain (bool): Whether ``doc._.crf_hidden`` gets the evidence of each part of a Doc for its label.
     """
 
@@ -74,6 +75,7 @@ class CRFTextClassifier(LearningPipe):
         loss,
         threshold: float = 0.0,
         exclusive_classes: bool = True,
+        confidence: bool = False,
         explain: bool = False,
         **settings,
     ):
@@ -86,8 +88,10 @@ class CRFTextClassifier(LearningPipe):
         if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):
             reason = "it is made of terms of single tokens, and a text has one label"
             raise cant_train(loss, f"component '{name}'", reason, CLAMPED_LOSSES)
-        checks.flag(self.owner, "explain", explain)
-        own = {"threshold": threshold, "exclusive_classes": True, "explain": explain, "positive_label": None}
+        for setting, value in (("confidence", confidence), ("explain", explain)):
+            checks.flag(self.owner, setting, value)
+        own = {"threshold": threshold, "exclusive_classes": True, "positive_label": None}
+        own |= {"confidence": confidence, "explain": explain}
         super().__init__(vocab, model, name, annotation=Cats(), loss=loss, **own, **settings)
 
     def check_settings(self) -> None:
@@ -101,7 +105,8 @@ class CRFTextClassifier(LearningPipe):
         checks.expect(is_possible, self.owner, "positive_label", positive, must)
 
     def assigns(self) -> list[str]:
-        return [*super().assigns(), *(["doc._.crf_hidden"] if self.cfg["explain"] else [])]
+        written = {"confidence": "doc._.crf_prob", "explain": "doc._.crf_hidden"}
+        return [*super().assigns(), *(name for setting, name in written.items() if self.cfg[setting])]
 
     @property
     def token_attributes(self) -> list[str]:
@@ -127,6 +132,8 @@ class CRFTextClassifier(LearningPipe):
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
+            if self.cfg["confidence"]:
+                doc._.crf_prob = max(row)
         if prediction.hidden is not None:
             for doc, hidden in zip(docs, prediction.hidden):
                 doc._.crf_hidden = hidden

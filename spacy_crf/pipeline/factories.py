@@ -54,7 +54,7 @@ possible_states = false
 """
 # The end of the docstrings of all factories
 _PARAMETERS = """
-    confidence (bool): Whether every {unit} gets its probability, as `span._.crf_prob`. Takes about half as long again.
+    confidence (bool): Whether every {unit} gets its probability, as `{given}._.crf_prob`. Takes about half as long again.
     decode (str): "viterbi", the most probable labelling; "beam", the result of a beam search; "posterior", the valid labelling
         with the largest expected number of right tokens; or "spans", the best set of {several} with probabilities of at least
         `min_prob`. With hidden states "viterbi" finds the most probable path of states, and "labelling" the most probable
@@ -81,6 +81,7 @@ _PARAMETERS = """
 """
 _OF_ENTITIES = {
     "unit": "entity",
+    "given": "span",
     "several": "entities",
     "unlikely": "entities with a lower probability are left out",
     "wrong": "precisely these tokens are no entity of this label",
@@ -89,6 +90,7 @@ _OF_ENTITIES = {
 }
 _OF_TAGS = {
     "unit": "token",
+    "given": "token",
     "several": "labels",
     "unlikely": "labels with a lower probability are left out, and their tokens stay without one",
     "wrong": "none of its tokens has its label",
@@ -295,6 +297,7 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     default_config={
         "threshold": 0.0,
         "exclusive_classes": True,
+        "confidence": False,
         "explain": False,
         "max_words": _OF_TOKENS["max_words"],
         **_text_defaults(),
@@ -312,7 +315,7 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         "cats_f_per_type": None,
     },
 )
-@_with_signature({"threshold": float, "exclusive_classes": bool, "explain": bool, **_OF_TEXTS})
+@_with_signature({"threshold": float, "exclusive_classes": bool, "confidence": bool, "explain": bool, **_OF_TEXTS})
 def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of labels that exclude each other, as `doc.cats`.
 
@@ -321,6 +324,7 @@ def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     threshold (float): Passed to the scorer, which ignores it for labels that exclude each other.
     exclusive_classes (bool): True: each text has one label.
+    confidence (bool): Whether `doc._.crf_prob` gets the probability of the text's label, the largest of those in `doc.cats`.
     explain (bool): Whether `doc._.crf_hidden` gets the evidence of each part of a Doc for its label. Takes twice as long.
     max_words (int): Different words whose features the component caches, as in `crf_tagger`.
     optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.

@@ -134,30 +134,33 @@ def labelling(name: str, doc: Doc, spans: Iterable[Span], *, overlap: bool = Fal
 
 
 def tell_probabilities(pipes: Iterable[Any]) -> None:
-    """From now on, set ``crf_prob`` of each span that these components find."""
+    """From now on, set ``crf_prob`` of what these components find."""
     for pipe in pipes:
         pipe.cfg["confidence"] = True
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Set ``span._.crf_prob`` of the spans that were found. Present spans keep their value; without one they are certain."""
+    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens. Present spans keep
+    their value; without one they are certain."""
     bounds = prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
-    probabilities = prediction.probabilities
+    probabilities, of_tokens = prediction.probabilities, decoding.annotation.spans_are_tokens
     if len(present.start):
         found = ~_covered(present.start, present.end, len(prediction.tags))[begin]
         begin, end, probabilities = begin[found], end[found], probabilities[found]
-        _write(docs, bounds, present.start, present.end, np.ones(len(present.start)), dict.setdefault)
-    _write(docs, bounds, begin, end, probabilities, dict.__setitem__)
+        _write(docs, bounds, present.start, present.end, np.ones(len(present.start)), dict.setdefault, of_tokens)
+    _write(docs, bounds, begin, end, probabilities, dict.__setitem__, of_tokens)
 
 
-def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable) -> None:
-    """Set values as span._.set does, but without Spans, which took longer than inference. put (Callable): Sets a dict's item."""
+def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable, of_tokens: bool) -> None:
+    """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. put (Callable): Sets a
+    dict's item."""
     docs, number = list(docs), np.searchsorted(bounds, begin, side="right") - 1
     first, last = begin - bounds[number], end - bounds[number] - 1
     for n, i, j, probability in zip(number.tolist(), first.tolist(), last.tolist(), probabilities.tolist()):
         opening, closing = docs[n][i], docs[n][j]
-        put(docs[n].user_data, ("._.", "crf_prob", opening.idx, closing.idx + len(closing)), probability)
+        end_char = None if of_tokens else closing.idx + len(closing)
+        put(docs[n].user_data, ("._.", "crf_prob", opening.idx, end_char), probability)
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -257,7 +260,8 @@ class CRFPipe(LearningPipe):
         least_of_labels(self.name, self.cfg["min_prob"], self.labels)
 
     def assigns(self) -> list[str]:
-        return [*super().assigns(), *(["span._.crf_prob"] if self.cfg["confidence"] else [])]
+        unit = "token" if self.annotation.spans_are_tokens else "span"
+        return [*super().assigns(), *([f"{unit}._.crf_prob"] if self.cfg["confidence"] else [])]
 
     # ------------------------------------------------------------------------------------------------ prediction
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import ORTH
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 from spacy.vocab import Vocab
 
@@ -188,9 +188,9 @@ class Annotation:
         return [f"token.{name}" for name in self.writes]
 
 
-def probability_of(span: Span) -> Optional[float]:
-    """The probability that a component with ``confidence`` gave a span."""
-    return span._.crf_prob
+def probability_of(found: "Span | Token") -> Optional[float]:
+    """The probability that a component with ``confidence`` gave a span, or the label of a token."""
+    return found._.crf_prob
 
 
 def same_words(doc: Doc, other: Doc) -> bool:

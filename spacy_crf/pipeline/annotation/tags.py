@@ -144,7 +144,7 @@ class TokenTags(Annotation):
         """Mentions for the tokens whose value is not 0; `source` is the Doc from which the values were read."""
         names = {value: self.spelled(value, [source]) for value in set(values.tolist())}
         return [
-            Mention(token.idx, token.idx + len(token), names[value], probability_of(doc[token.i : token.i + 1]))
+            Mention(token.idx, token.idx + len(token), names[value], probability_of(token))
             for token, value in zip(doc, values.tolist())
             if value
         ]
