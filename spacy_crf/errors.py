@@ -187,8 +187,7 @@ class Errors:
         train with a higher l2, so that probabilities are less extreme."""
     CRF426 = """{name}: a precision of {goal:g} can't be promised with alpha = {alpha:g}. Of the spans whose probability is at
         least {best:g}, a share of {reached:.4f} is annotated in these texts. Promise less, or annotate more texts."""
-    CRF427 = """Component '{name}' can't write to doc.spans['{key}'], which component '{component}' reads. Set another
-        spans_key."""
+    CRF427 = "Component '{name}' can't write to doc.spans['{key}'], which '{component}' reads or writes. Set another spans_key."
     CRF440 = """Component '{name}': the gold annotation '{label}' of {place} looks like '{negated}' negated, which
         entities can't be. Put the span into doc.spans and name its key in incorrect_spans_key of the component. If
         '{label}' is a label, add it with add_label or in [initialize.components.{name}] labels."""

@@ -21,6 +21,7 @@ from spacy_crf.pipeline.promises import (
     promises,
 )
 
+from . import test_crf_spancat
 from .test_commands import run
 from .test_probabilities import key, trained, with_rules
 from .util import NER_TEXTS, ner_doc, ner_examples, tag_examples
@@ -140,6 +141,20 @@ def test_judged_are_the_probabilities_of_the_annotation(factory, config):
         np.testing.assert_allclose(np.sort(text.found[text.right]), np.sort(text.gold))
 
 
+def test_spans_that_overlap_are_judged_too():
+    nlp, pipe, examples = test_crf_spancat.trained(iterations=5)
+    for example, text in zip(examples, judge(pipe, examples)):
+        likely = {key([span])[0]: p for span, p in pipe.span_probabilities(example.predicted, GRID[0])}
+        np.testing.assert_allclose(text.gold, [likely[span] for span in key(example.reference.spans["sc"])])
+        assert len(text.found) == len(likely)
+    make = nlp.add_pipe("crf_candidates", first=True, config={"component": "crf_spancat", "min_prob": 0.01})
+    doc = nlp(examples[0].text)
+    assert set(key(doc.spans["sc"])) < set(key(doc.spans["crf_candidates"]))
+    make.spans_key = "sc"
+    with pytest.raises(ValueError, match=r"CRF427.*'sc'.*writes"):
+        nlp(examples[0].text)
+
+
 def test_unknown_entities_are_missed_and_unknown_tokens_left_out():
     nlp = trained(iterations=2)
     words = ["Bob", "left", "Acme", "Corp", "for", "New", "York"]
@@ -176,7 +191,7 @@ def test_candidates_are_all_likely_spans(folder, tmp_path):
         ({"component": "ner"}, "CRF710.*named 'ner'"),
         ({"component": "crf_textcat"}, "CRF710"),
         ({"spans_key": "crf_blocked"}, "CRF427"),
-        ({"spans_key": "wrong"}, "CRF427.*'wrong'.*'crf_ner' reads"),
+        ({"spans_key": "wrong"}, "CRF427.*'wrong'.*'crf_ner' reads or writes"),
         ({"min_prob": {"CITY": 0.5}}, "CRF846.*'CITY'"),
         ({"spans_key": ""}, "CRF020.*spans_key"),
         ({"min_prob": 2.0}, "CRF020.*min_prob"),

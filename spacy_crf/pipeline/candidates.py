@@ -6,7 +6,6 @@ from spacy.tokens import Doc, SpanGroup
 
 from .. import checks
 from ..errors import Errors, no_component
-from ..schemes import Segments
 from .prediction import CRFPipe, MinProb, check_min_prob, least_of_labels
 from .preset_annotation import BLOCKED, FORCED
 from .supervision import Keys
@@ -32,15 +31,16 @@ class CRFCandidates:
         pipe = self.source()
         least = least_of_labels(self.name, self.min_prob, pipe.labels)
         least = np.zeros(len(pipe.labels)) if least is None else least
-        segments, probabilities = pipe.distribution(doc).likely_spans(float(least.min(initial=1.0)))
-        is_in = probabilities >= least[segments.label]
-        spans = pipe.spans_of(doc, Segments(*(column[is_in] for column in segments)))
-        scores = {"scores": probabilities[is_in].astype(np.float32)}
+        of_label = dict(zip(pipe.labels, least.tolist()))
+        likely = pipe.span_probabilities(doc, min(of_label.values(), default=1.0))
+        found = [(span, p) for span, p in likely if p >= of_label[span.label_]]
+        found.sort(key=lambda item: (item[0].start, item[0].end))
+        spans, scores = [span for span, _ in found], {"scores": np.array([p for _, p in found], dtype=np.float32)}
         doc.spans[self.spans_key] = SpanGroup(doc, name=self.spans_key, spans=spans, attrs=scores)
         return doc
 
     def source(self) -> CRFPipe:
-        """The other component. RAISES (ValueError): CRF710 if it does not fit, CRF427 if it reads the spans to write."""
+        """The other component. RAISES (ValueError): CRF710 if it does not fit, CRF427 if it uses the key of the spans."""
         found = dict(self._nlp.components).get(self.component)
         if not isinstance(found, CRFPipe):
             raise no_component("that gives probabilities of spans", self._nlp.component_names, self.component)
@@ -49,6 +49,6 @@ class CRFCandidates:
 
 
 def check_spans_key(name: str, key: str, pipe: CRFPipe) -> None:
-    """RAISES (ValueError): CRF427 for a key of doc.spans that a component reads."""
-    if key in (BLOCKED, FORCED, *Keys.of(pipe)):
+    """RAISES (ValueError): CRF427 for a key of doc.spans that a component reads or writes."""
+    if key in (BLOCKED, FORCED, *Keys.of(pipe), pipe.cfg.get("spans_key")):
         raise ValueError(Errors.CRF427.format(name=name, key=key, component=pipe.name))

@@ -80,25 +80,30 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
 
     examples (Iterable[Example]): Examples annotated by earlier components; they are not changed.
     """
-    judged = []
+    judged, number = [], {label: n for n, label in enumerate(pipe.labels)}
     for example in examples:
-        doc, distribution = example.predicted, pipe.distribution(example.predicted)
-        segments, probabilities = distribution.likely_spans(float(GRID[0]))
-        number = {place: n for n, place in enumerate(zip(*(column.tolist() for column in segments)))}
-        unset = pipe.annotation.gold([example], distribution.starts, GoldReport()).unset
-        gold, gold_label, right = [], [], np.zeros(len(probabilities), dtype=bool)
-        for mention in pipe.annotation.mentions(example)[0]:
-            span = doc.char_span(mention.start, mention.end)
-            label = pipe.labels.index(mention.label) if mention.label in pipe.labels else -1
-            n = None if span is None else number.get((span.start, span.end, label))
-            gold.append(0.0 if n is None else probabilities[n])
-            gold_label.append(label)
-            if n is not None:
-                right[n] = True
-        n_unset = np.concatenate([[0], np.cumsum(unset)])
-        known = right | (n_unset[segments.end] == n_unset[segments.start])
-        found = probabilities[known], segments.label[known], right[known]
-        judged.append(Judged(np.array(gold), np.array(gold_label, dtype=np.int64), *found))
+        doc = example.predicted
+        likely = {
+            (span.start_char, span.end_char, span.label_): (span, p)
+            for span, p in pipe.span_probabilities(doc, float(GRID[0]))
+        }
+        gold = [mention.place for mention in pipe.annotation.mentions(example)[0]]
+        unset = pipe.annotation.gold([example], pipe.decoding.starts([doc]), GoldReport()).unset
+        annotated = set(gold)
+        found = {
+            place: p
+            for place, (span, p) in likely.items()
+            if place in annotated or not unset[span.start : span.end].any()
+        }
+        judged.append(
+            Judged(
+                gold=np.array([likely[place][1] if place in likely else 0.0 for place in gold], dtype=np.float64),
+                gold_label=np.array([number.get(label, -1) for *_, label in gold], dtype=np.int64),
+                found=np.array([*found.values()], dtype=np.float64),
+                found_label=np.array([number[label] for *_, label in found], dtype=np.int64),
+                right=np.array([place in annotated for place in found], dtype=bool),
+            )
+        )
     return judged
 
 
