@@ -186,6 +186,24 @@ def test_candidates_are_all_likely_spans(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "factory, config", [("crf_ner", {}), ("crf_ner", ONCE), ("semicrf_ner", {}), ("crf_tagger", {})]
+)
+def test_candidates_of_many_texts_are_those_of_each(factory, config):
+    nlp = trained(factory, iterations=2, **config)
+    pipe = nlp.get_pipe(factory)
+    nlp.add_pipe("crf_candidates", first=True, config={"component": factory, "min_prob": 0.05})
+    texts = ["Bob left Rome", "", "the dog", "Ann Lee lives in New York"]
+    blocked = [nlp.make_doc(text) for text in texts]
+    blocked[0].spans["crf_blocked"] = [Span(blocked[0], 0, 1)]
+    for docs in ([nlp.make_doc(text) for text in texts], blocked):
+        likely = [{key([span])[0]: p for span, p in pipe.span_probabilities(doc, 0.05)} for doc in docs]
+        for doc, expected in zip(nlp.pipe(docs), likely):
+            group = doc.spans["crf_candidates"]
+            assert dict(zip(key(group), group.attrs["scores"].tolist())) == pytest.approx(expected)
+            assert key(group) == tuple(sorted(key(group), key=lambda span: span[:2]))
+
+
+@pytest.mark.parametrize(
     "config, code",
     [
         ({"component": "ner"}, "CRF710.*named 'ner'"),

@@ -1,17 +1,24 @@
 """All spans that another component finds likely, written to ``doc.spans``: for redaction, review, and whatever chooses later."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from spacy.language import Language
-from spacy.tokens import Doc, SpanGroup
+from spacy.pipeline import Pipe
+from spacy.tokens import Doc, Span, SpanGroup
 
 from .. import checks
 from ..errors import Errors, no_component
+from ..features.doc_batch import DocBatch
+from .labels import batches
 from .prediction import CRFPipe, MinProb, check_min_prob, least_of_labels
 from .preset_annotation import BLOCKED, FORCED
 from .supervision import Keys
 
+Likely = list[tuple[Span, float]]
 
-class CRFCandidates:
+
+class CRFCandidates(Pipe):
     """Writes every span whose probability is at least `min_prob` to ``doc.spans`` (factory ``crf_candidates``). The spans may
     overlap. The model is that of another component.
 
@@ -28,16 +35,29 @@ class CRFCandidates:
         self._nlp = nlp
 
     def __call__(self, doc: Doc) -> Doc:
+        self._write([doc])
+        return doc
+
+    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
+        handle_error = self.get_error_handler()
+        for docs in batches(self.name, stream, batch_size):
+            try:
+                self._write(docs)
+                yield from docs
+            except Exception as error:
+                handle_error(self.name, self, docs, error)
+
+    def _write(self, docs: list[Doc]) -> None:
         pipe = self.source()
         least = least_of_labels(self.name, self.min_prob, pipe.labels)
-        least = np.zeros(len(pipe.labels)) if least is None else least
-        of_label = dict(zip(pipe.labels, least.tolist()))
-        likely = pipe.span_probabilities(doc, min(of_label.values(), default=1.0))
-        found = [(span, p) for span, p in likely if p >= of_label[span.label_]]
-        found.sort(key=lambda item: (item[0].start, item[0].end))
-        spans, scores = [span for span, _ in found], {"scores": np.array([p for _, p in found], dtype=np.float32)}
-        doc.spans[self.spans_key] = SpanGroup(doc, name=self.spans_key, spans=spans, attrs=scores)
-        return doc
+        of_label = dict.fromkeys(pipe.labels, 0.0) if least is None else dict(zip(pipe.labels, least.tolist()))
+        parts = [_likely_spans(part, docs, of_label) for part in getattr(pipe, "chains", [pipe])]
+        for doc, *found in zip(docs, *parts):
+            likely = [item for of_part in found for item in of_part if item[1] >= of_label[item[0].label_]]
+            likely.sort(key=lambda item: (item[0].start, item[0].end))
+            scores = np.array([p for _, p in likely], dtype=np.float32)
+            spans = [span for span, _ in likely]
+            doc.spans[self.spans_key] = SpanGroup(doc, name=self.spans_key, spans=spans, attrs={"scores": scores})
 
     def source(self) -> CRFPipe:
         """The other component. RAISES (ValueError): CRF710 if it does not fit, CRF427 if it uses the key of the spans."""
@@ -46,6 +66,24 @@ class CRFCandidates:
             raise no_component("that gives probabilities of spans", self._nlp.component_names, self.component)
         check_spans_key(self.name, self.spans_key, found)
         return found
+
+
+def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) -> list[Likely]:
+    """The spans of each Doc, as `span_probabilities` gives them, whose probability is at least that of some label."""
+    least = min((of_label[label] for label in pipe.labels), default=1.0)
+    is_restricted = any(key in doc.spans for doc in docs if doc.spans for key in (BLOCKED, FORCED))
+    if is_restricted or pipe.rules() is not None or pipe.decoding.ties is not None:
+        return [pipe.span_probabilities(doc, least) for doc in docs]
+    batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
+    pipe.require_ready(batch)
+    segments, probabilities = pipe.decoding.batch(pipe.model.predict(batch), None).likely_spans(least)
+    number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
+    found: list[Likely] = [[] for _ in docs]
+    shift, labels = batch.bounds[number], pipe.labels
+    columns = (number, segments.start - shift, segments.end - shift, segments.label, probabilities)
+    for n, start, end, label, p in zip(*(column.tolist() for column in columns)):
+        found[n].append((Span(docs[n], start, end, label=labels[label]), p))
+    return found
 
 
 def check_spans_key(name: str, key: str, pipe: CRFPipe) -> None:
