@@ -10,6 +10,7 @@ import spacy
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
+from spacy_crf.models.chain_set import ChainSet
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.annotation.spans import Spans, groups_of
 from spacy_crf.schemes import get_scheme
@@ -70,6 +71,15 @@ def trained(kind="chain", *, texts=TEXTS, l2=0.01, steps=1, iterations=20, **con
 
 def found(doc, key="sc"):
     return [(span.start, span.end, span.label_) for span in doc.spans[key]]
+
+
+@kinds
+def test_a_set_is_named_or_not(kind):
+    named = {"@architectures": "spacy_crf.ChainSet.v1", "inner": {**MODELS[kind], "possible_transitions": True}}
+    (_, pipe, _), (_, other, _) = trained(kind), trained(kind, model=named)
+    assert (pipe.training.frame().weights() == other.training.frame().weights()).all()
+    with pytest.raises(ValueError, match="CRF020"):
+        ChainSet(None)
 
 
 @kinds

@@ -1,4 +1,5 @@
-"""One chain of a set as a model of its own, with the layers and weights of the model of the set."""
+"""Sets of chains over the same tokens: the model of a set, and one chain of it as a model of its own, with the layers and weights
+of the model of the set."""
 
 from collections.abc import Callable
 from typing import Any, Optional
@@ -8,12 +9,30 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 
-from .. import arrays
+from .. import arrays, checks
 from ..features.doc_batch import DocBatch
 from ..inference.chain_set import add_states, of_states
 from ..types import Ints
 from .architecture import Architecture, SharedScores, StructureModel, TokenTerms
+from .linear_chain import ChainNode
 from .node import no_backprop
+from .semi_markov import SegmentsNode
+
+
+def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
+    """The chains of ``crf_spancat``, which read features once: the scores of all chains stand side by side.
+
+    inner (Model): A LinearChain or SemiMarkov, which each of the chains is; the component gives it the states of all of them.
+    """
+    return check_inner("ChainSet", "inner", inner)
+
+
+def check_inner(owner: str, setting: str, model: Any) -> Model:
+    """RAISES (ValueError): CRF020 for a model that cannot score a set of chains."""
+    node = getattr(model, "attrs", {}).get("role")
+    usual = type(getattr(node, "of", node)) in (ChainNode, SegmentsNode)
+    checks.expect(usual, owner, setting, getattr(model, "name", model), "a LinearChain or a SemiMarkov")
+    return model
 
 
 class ChainOfSet(Architecture):

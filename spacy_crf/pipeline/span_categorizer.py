@@ -21,10 +21,8 @@ from ..features.doc_batch import DocBatch
 from ..inference.chain_set import ChainSet, of_states
 from ..inference.structure import LikelySpans
 from ..inference.threads import default_threads
-from ..models.chain_set import chain_of
-from ..models.linear_chain import ChainNode
+from ..models.chain_set import chain_of, check_inner
 from ..models.node import AnnotatedDocs
-from ..models.semi_markov import SegmentsNode
 from ..schemes import SEGMENTS, Segments, get_scheme
 from ..types import Floats, Ints, SetClamp
 from .annotation.annotation import GoldReport
@@ -172,8 +170,8 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         self._chooses_groups = groups == "auto"
         node = getattr(model, "attrs", {}).get("role")
         self.labelled = "segments" if getattr(node, "labelled", None) == "segments" else "tokens"
-        usual = type(getattr(node, "of", node)) in (ChainNode, SegmentsNode) or node is None
-        checks.expect(usual, self.owner, "model", getattr(model, "name", model), "a LinearChain or a SemiMarkov")
+        if node is not None:
+            check_inner(self.owner, "model", model)
         own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}
         super().__init__(vocab, model, name, **own, **settings)
         if self.loss.spans_key is not None:
