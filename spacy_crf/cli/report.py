@@ -240,7 +240,7 @@ def threshold_cli(
     spans_key: str = Opt("crf_candidates", help="Key of doc.spans for the spans that keep a promise."),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
-    """Find the min_prob with the best F score, or one that keeps a promise. The command prints precision and recall for each
+    """Find the min_prob with the best F score, or a promised recall. The command prints precision and recall for each
     threshold, with entities that decode = "spans" finds, and the best setting. For `crf_spancat` it is the
     `threshold`. With --recall or --precision, the command adds a component crf_candidates with the threshold."""
     from ..pipeline.thresholds import best, use
