@@ -14,7 +14,9 @@ from spacy_crf.pipeline.promises import (
     GRID,
     MOST_OF_TEXT,
     Judged,
+    Promise,
     judge,
+    min_prob_of,
     p_values,
     promise_precision,
     promise_recall,
@@ -258,6 +260,13 @@ def test_the_command_promises_and_saves(folder, tmp_path):
 def test_impossible_promises_are_an_error(folder, options, message):
     code, output = run("threshold", folder / "model", folder / "small.spacy", *options)
     assert code == 1 and message in output
+
+
+def test_labels_without_a_promise_get_the_most_careful_threshold():
+    one, other = (Promise(label, p, 10, 1.0, 1.0, 1.0) for label, p in (("PER", 0.2), ("ORG", 0.5)))
+    assert min_prob_of([one, other], "recall") == {"PER": 0.2, "ORG": 0.5, "*": 0.2}
+    assert min_prob_of([one, other], "precision") == {"PER": 0.2, "ORG": 0.5, "*": 0.5}
+    assert min_prob_of([one._replace(label=None)], "recall") == 0.2
 
 
 def test_texts_without_entities_promise_nothing(folder):

@@ -300,7 +300,7 @@ def _promise(
     print_table(f"{pipe.name}, all spans with at least min_prob", columns, rows, n_texts=1)
     each = " of each label" if per_label else ""
     msg.info(f"With probability {1 - alpha:g}, the {of}{each} on new texts like these is at least {goal:g}")
-    settings = {"component": pipe.name, "spans_key": key, "min_prob": min_prob_of(found)}
+    settings = {"component": pipe.name, "spans_key": key, "min_prob": min_prob_of(found, of)}
     if name in nlp.component_names:
         nlp.remove_pipe(name)
     nlp.add_pipe(name, before=pipe.name, config=settings)

@@ -198,9 +198,13 @@ def promises(
     ]
 
 
-def min_prob_of(found: Sequence[Promise]) -> "MinProb":
-    """The setting `min_prob` of ``crf_candidates``."""
-    return found[0].min_prob if found[0].label is None else {promise.label: promise.min_prob for promise in found}
+def min_prob_of(found: Sequence[Promise], of: str) -> "MinProb":
+    """The setting `min_prob` of ``crf_candidates``. Labels that are not annotated, and so have no promise, get the most
+    careful of the thresholds: the lowest for recall, the highest for precision."""
+    if found[0].label is None:
+        return found[0].min_prob
+    table = {promise.label: promise.min_prob for promise in found}
+    return {**table, "*": (min if of == "recall" else max)(table.values())}
 
 
 def _weights(n: NDArray) -> Floats:
