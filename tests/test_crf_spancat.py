@@ -39,7 +39,7 @@ MODELS = {
     },
 }
 kinds = pytest.mark.parametrize("kind", MODELS)
-GROUPS = ["label", [["PER", "LOC"]]]
+GROUPS = ["label", [["PER", "LOC"]], "nested"]
 
 
 def make_doc(vocab, text, spans, key="sc"):
@@ -55,6 +55,8 @@ def examples_of(nlp, texts=TEXTS, key="sc"):
 
 def blank(kind="chain", **config):
     nlp = spacy.blank("en")
+    if config.get("groups") == "nested":  # all labels on levels
+        config.update(groups="auto", nested=True)
     scheme = {} if kind == "segments" else {"scheme": "BIO"}
     return nlp, nlp.add_pipe("crf_spancat", config={"model": MODELS[kind], **scheme, **config})
 
@@ -86,7 +88,7 @@ def test_a_set_is_named_or_not(kind):
 @pytest.mark.parametrize("groups", GROUPS)
 def test_it_learns_and_is_saved(kind, groups, tmp_path):
     nlp, pipe, examples = trained(kind, groups=groups)
-    assert len(pipe.chains) == (2 if groups == GROUPS[1] else 3)
+    assert len(pipe.chains) == (3 if groups == "label" else 2)
     assert nlp.evaluate(examples)["spans_sc_f"] == 1.0
     nlp.to_disk(tmp_path)
     loaded = spacy.load(tmp_path)
@@ -103,11 +105,13 @@ def ways_of(pipe, chain, doc):
     """All labellings of a Doc by a chain: their spans and scores, in plain Python."""
     scores = pipe.model.predict([doc])
     names = pipe.decoding.state_names()
-    states = [n for n, name in enumerate(names) if name == "O" or name.rpartition("-")[2] in chain.labels]
+    level = f"/{chain.annotation.level + 1}" if chain.annotation.level else ""
+    own = {"O", *(f"{prefix}{label}{level}" for prefix in ("B-", "I-", "") for label in chain.labels)}
+    states = [n for n, name in enumerate(names) if name in own]
     assert states == chain.states.tolist()
     cut = {name: getattr(scores, name)[..., states] for name in type(scores).AXES}
     scores = scores._replace(**{**cut, "transitions": scores.transitions[np.ix_(states, states)]})
-    own, ways = [names[state] for state in states], {}
+    own, ways = [names[state].partition("/")[0] for state in states], {}
     if hasattr(scores, "emissions"):
         for score, path in reference.paths(scores, 0, len(doc)):
             tags, spans = [own[state] for state in path], []
@@ -133,11 +137,27 @@ def every_labelling(pipe, doc, keeps=lambda spans: True):
         log_z = reference.log_sum(list(ways.values()))
         parts.append({spans: math.exp(score - log_z) for spans, score in ways.items()})
     combined = itertools.product(*(part.items() for part in parts))
-    return {tuple(sorted(sum((spans for spans, _ in way), ()))): math.prod(p for _, p in way) for way in combined}
+    return {tuple(spans for spans, _ in way): math.prod(p for _, p in way) for way in combined}
 
 
 def places(spans):
     return tuple(sorted((span.start, span.end, span.label_) for span in spans))
+
+
+def on_their_levels(pipe, spans):
+    """The spans of each chain, where a longer span of its group sends a span to the next level."""
+    found = []
+    for chain in pipe.chains:
+        own = [span for span in spans if span[2] in chain.labels]
+        levels, taken = {}, []
+        for begin, end, label in sorted(own, key=lambda span: (span[0] - span[1], span)):
+            level = next(
+                n for n in itertools.count() if not any(b < end and begin < e for b, e, at in taken if at == n)
+            )
+            levels[begin, end, label] = level
+            taken.append((begin, end, level))
+        found.append(tuple(span for span in own if levels[span] == chain.annotation.level))
+    return tuple(found)
 
 
 @kinds
@@ -148,18 +168,25 @@ def test_answers_are_those_of_all_combinations_of_labellings(kind, groups):
     every = every_labelling(pipe, doc)
     assert sum(every.values()) == pytest.approx(1.0)
     expected = {}
-    for spans, probability in every.items():
-        for span in spans:
+    for parts, probability in every.items():
+        for span in set(itertools.chain(*parts)):
             expected[span] = expected.get(span, 0.0) + probability
-    answers = {(*places([span])[0],): probability for span, probability in pipe.span_probabilities(doc, 0.0)}
+    answers = {places([span])[0]: probability for span, probability in pipe.span_probabilities(doc, 0.0)}
     assert answers.keys() == expected.keys()
     for span, probability in expected.items():
         assert answers[span] == pytest.approx(probability, abs=1e-9)
     best = pipe.n_best(doc, 5)
     np.testing.assert_allclose([p for p, _ in best], sorted(every.values())[:-6:-1], atol=1e-9)
     for probability, spans in best:
-        assert every[places(spans)] == pytest.approx(probability, abs=1e-9)
-        assert pipe.log_probability(doc, spans) == pytest.approx(math.log(probability), abs=1e-9)
+        assert any(
+            p == pytest.approx(probability, abs=1e-9) and tuple(sorted(itertools.chain(*parts))) == places(spans)
+            for parts, p in every.items()
+        )
+    for parts, probability in list(every.items())[:200]:
+        spans = sorted(set(itertools.chain(*parts)))
+        if on_their_levels(pipe, spans) == parts:
+            given = [Span(doc, begin, end, label=label) for begin, end, label in spans]
+            assert pipe.log_probability(doc, given) == pytest.approx(math.log(probability), abs=1e-9)
     marginals, tags = pipe.marginals(doc)
     assert marginals.shape == (3, len(tags))
     np.testing.assert_allclose(marginals.sum(axis=1), len(pipe.chains), atol=1e-9)
@@ -190,9 +217,10 @@ def test_rules_hold_in_the_chain_of_their_labels(kind):
         return all(end - begin == 1 and label == "ORG" for begin, end, label in spans)
 
     every, likely = every_labelling(pipe, doc, keeps), dict(pipe.span_probabilities(doc, 0.0))
-    assert {places([span])[0] for span, p in likely.items() if p > 0} == {span for spans in every for span in spans}
+    found_in = {places([span])[0] for span, p in likely.items() if p > 0}
+    assert found_in == {span for parts in every for span in itertools.chain(*parts)}
     for span, probability in likely.items():
-        expected = sum(p for spans, p in every.items() if places([span])[0] in spans)
+        expected = sum(p for parts, p in every.items() if places([span])[0] in itertools.chain(*parts))
         assert probability == pytest.approx(expected, abs=1e-9)
     pipe.cfg["threshold"] = 0.0
     assert keeps(found(nlp(examples[0].reference)))
@@ -229,7 +257,7 @@ def test_labels_that_never_overlap_share_a_chain():
     _, pipe, _ = trained(groups="auto")
     assert [set(chain.labels) for chain in pipe.chains] == [{"LOC", "PER"}, {"ORG"}]
     loaded = blank(groups="auto")[1].from_bytes(pipe.to_bytes())
-    assert loaded.annotation.groups == pipe.annotation.groups
+    assert loaded.annotation.chains == pipe.annotation.chains
     with pytest.raises(ValueError, match="CRF510: groups"):
         blank(groups="label")[1].from_bytes(pipe.to_bytes())
     _, pipe, _ = trained(groups="auto", texts=FLAT)
@@ -303,13 +331,32 @@ def test_thresholds_by_label():
         nlp("Ann")
 
 
+NESTED = [("University of New York", [(0, 4, "ORG"), (0, 1, "ORG"), (2, 4, "LOC"), (2, 4, "LOC")])]
+
+
 def test_spans_that_one_chain_cannot_hold_are_counted(caplog):
-    texts = [("University of New York", [(0, 4, "ORG"), (0, 1, "ORG"), (2, 4, "LOC"), (2, 4, "LOC")])]
+    texts = NESTED
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         nlp, _, _ = trained(texts=texts)
     [message] = [record.getMessage() for record in caplog.records]
     assert "1 spans in doc.spans['sc'] overlap others of their chain" in message and "'University' (ORG)" in message
     assert found(nlp("University of New York")) == [(0, 4, "ORG"), (2, 4, "LOC")]
+
+
+@pytest.mark.parametrize("groups", ["label", "auto", [["ORG", "LOC"]]])
+def test_levels_hold_what_one_chain_cannot(groups, caplog):
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        nlp, pipe, _ = trained(texts=[*NESTED, *TEXTS], groups=groups, nested=True)
+    assert not [record for record in caplog.records if record.levelno == logging.WARNING]
+    every = [(0, 1, "ORG"), (0, 4, "ORG"), (2, 4, "LOC")]
+    assert found(nlp("University of New York")) == every
+    levels = {"ORG": 2} if groups == "label" else {"LOC": 2, "ORG": 2, **({"PER": 2} if groups == "auto" else {})}
+    assert pipe.cfg["levels"] == levels
+    loaded = blank(groups=groups, nested=True)[1].from_bytes(pipe.to_bytes())
+    assert found(loaded(nlp.make_doc("University of New York"))) == every
+    before = len(pipe.chains)
+    pipe.add_label("NEW")
+    assert len(pipe.chains) == before + 1 and len(pipe.chain("NEW").labels) == 1
 
 
 def test_texts_without_the_key_are_not_annotated(caplog):

@@ -198,7 +198,7 @@ def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:
     if label is None:
         return np.ones(len(names), dtype=bool)
     if label in pipe.labels:
-        return pipe.decoding.label_of_names == pipe.labels.index(label)
+        return pipe.decoding.label_of_names == pipe.annotation.labels.index(label)
     if label in names:
         return np.array([name == label for name in names])
     if label not in tags:

@@ -245,6 +245,7 @@ _OF_SPANS = {
     "threshold": Union[float, dict[str, float]],
     "max_positive": Optional[int],
     "groups": Union[str, list[list[str]]],
+    "nested": bool,
     "scheme": str,
     **{name: _SHARED[name] for name in ("constraints", *_LEARNS, "optimizer", "scorer")},
 }
@@ -258,6 +259,7 @@ _OF_SPANS = {
         "threshold": 0.5,
         "max_positive": None,
         "groups": "label",
+        "nested": False,
         "scheme": "BILUO",
         **{name: _OF_TOKENS[name] for name in ("constraints", *_LEARNS)},
         **_defaults("LinearChain.v2", "ner_features.v3", "spacy.spancat_scorer"),
@@ -279,6 +281,8 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     max_positive (Optional[int]): Most labels for the same tokens, the most probable ones. None for any number.
     groups (Union[str, List[List[str]]]): Labels that share a chain, so that their spans never overlap: "label", none; "auto",
         those whose spans do not overlap in the training data, so that flat data has one chain; or lists of labels.
+    nested (bool): Whether a group has further chains for spans inside its spans, as many as the training data has levels; with
+        groups = "auto" all labels are one group.
     scheme (str): Tag scheme of the spans, as in `crf_ner`; models of segments have none.
     constraints (Optional[Constraints]): Rules, as in `crf_ner`. A rule holds in the chain of the labels that it names.
     alternatives_spans_key, incorrect_spans_key (Optional[str]): Keys of possible and of wrong spans, as in `crf_ner`.

@@ -1,7 +1,7 @@
 """The component for spans that may overlap: a set of chains over the same tokens. Each chain is a component that shares features
 and weights with the others."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from heapq import nlargest
@@ -26,7 +26,7 @@ from ..models.node import AnnotatedDocs
 from ..schemes import SEGMENTS, Segments, get_scheme
 from ..types import Floats, Ints, SetClamp
 from .annotation.annotation import GoldReport
-from .annotation.spans import Groups, Spans, check_groups, groups_of
+from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .components import CRFEntityRecognizer
 from .labels import only_docs
 from .parts import Parts
@@ -54,21 +54,21 @@ class FoundSpans(NamedTuple):
 class Chain(CRFPipe):
     """One chain of a set as a component of its own.
 
-    of (CRFSpanCategorizer): The component of the set. labels (Sequence[str]): The labels of the chain.
+    of (CRFSpanCategorizer): The component of the set. slots (Sequence[Slot]): The labels of the chain, on one of their levels.
     """
 
-    def __init__(self, of: "CRFSpanCategorizer", labels: tuple[str, ...]):
-        label_of = of.decoding.label_of_states
-        numbers = [of.labels.index(label) for label in labels]
-        self.of, self.numbers = of, np.array(numbers, dtype=np.int64)
-        self.states = np.flatnonzero(np.isin(label_of, [-1, *numbers]))
-        self.labelled = of.labelled
+    def __init__(self, of: "CRFSpanCategorizer", slots: Sequence[Slot]):
+        labels = [slot.label for slot in slots]
+        self.of, self.labelled = of, of.labelled
+        self.numbers = np.array([of.labels.index(label) for label in labels], dtype=np.int64)
+        self.slots = np.array([of.annotation.slots.index(slot) for slot in slots], dtype=np.int64)
+        self.states = np.flatnonzero(np.isin(of.decoding.label_of_states, [-1, *self.slots]))
         settings = {name: of.cfg[name] for name in ("max_words", *KEYS)}
         shared = {"loss": of.loss, "constraints": of.rules_for(labels), **settings}
-        model, annotation = chain_of(of.model, self.states), of.annotation.of_chain(labels)
+        model, annotation = chain_of(of.model, self.states), of.annotation.of_chain(slots)
         super().__init__(of.vocab, model, of.name, annotation=annotation, decode="spans", min_prob=1.0, **shared)
         self.told = of.told
-        self.cfg.update(labels=list(labels), confidence=True)
+        self.cfg.update(labels=labels, confidence=True)
         self._labels_changed()
 
     def parts(self) -> Parts:
@@ -90,11 +90,22 @@ class Chain(CRFPipe):
             found = predict(parts, docs, own)
             segments, probabilities = self.decoding.segments(found.tags, found.starts), found.probabilities
         else:
+            # A span that is probable enough is so on one level at least
+            least = 1.0 - (1.0 - least) ** (1.0 / self.annotation.n_levels)
             segments, probabilities = self.decoding.batch(own, None).likely_spans(float(least.min(initial=1.0)))
             probable = probabilities >= least[segments.label]
             segments = Segments(*(column[probable] for column in segments))
             probabilities = probabilities[probable]
         return LikelySpans(segments._replace(label=self.numbers[segments.label]), probabilities)
+
+    def weigh(self, scores: Any, spans: Segments) -> Floats:
+        """The probability of spans with labels of the set, by their first token: float64[N], 0 for labels of other chains."""
+        number = np.full(1 + len(self.of.labels), -1)
+        number[self.numbers] = np.arange(len(self.numbers))
+        own, found = number[spans.label] >= 0, np.zeros(len(spans.start))
+        segments = Segments(spans.start[own], spans.end[own], number[spans.label[own]])
+        found[own] = self.decoding.batch(of_states(scores, self.states), None).span_probabilities(segments)
+        return found
 
 
 class SetTraining(Training):
@@ -135,7 +146,7 @@ class SetTraining(Training):
 
     @staticmethod
     def _of_set(chain: Chain, segments: Segments) -> Segments:
-        return segments._replace(label=chain.numbers[segments.label])
+        return segments._replace(label=chain.slots[segments.label])
 
 
 class CRFSpanCategorizer(CRFEntityRecognizer):
@@ -144,7 +155,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
     spans_key (str), threshold (MinProb), max_positive (Optional[int]), groups (Groups), scheme (str): See `make_crf_spancat`.
     """
 
-    meaning = ("scheme", "groups")
+    meaning = ("scheme", "groups", "nested")
     least_setting = "threshold"
 
     def __init__(
@@ -157,6 +168,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         threshold: MinProb = 0.5,
         max_positive: Optional[int] = None,
         groups: Groups = "label",
+        nested: bool = False,
         **settings,
     ):
         self.name = name
@@ -172,7 +184,9 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         self.labelled = "segments" if getattr(node, "labelled", None) == "segments" else "tokens"
         if node is not None:
             check_inner(self.owner, "model", model)
+        checks.flag(self.owner, "nested", nested)
         own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}
+        own |= {"nested": nested, "levels": {}}
         super().__init__(vocab, model, name, **own, **settings)
         if self.loss.spans_key is not None:
             what = f"the chains of '{name}'"
@@ -185,15 +199,19 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
 
     def make_annotation(self) -> Spans:
         scheme = SEGMENTS if self.labelled == "segments" else get_scheme(self.cfg["scheme"])
-        return Spans(scheme, self.cfg["spans_key"], self.cfg["groups"])
+        return Spans(scheme, self.cfg["spans_key"], self.cfg["groups"], self.cfg["levels"])
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         super().choose_settings(get_examples)
         if self._chooses_groups:
-            self.cfg["groups"] = groups_of((example.reference for example in get_examples()), self.annotation)
+            docs = (example.reference for example in get_examples())
+            self.cfg["groups"] = [list(self.labels)] if self.cfg["nested"] else groups_of(docs, self.annotation)
             self._labels_changed()
-            text = ", ".join("+".join(group) for group in self.cfg["groups"])
-            announcements.info("%s: groups of labels whose spans do not overlap: %s", self.name, text)
+        if self.cfg["nested"]:
+            self.cfg["levels"] = levels_of((example.reference for example in get_examples()), self.annotation)
+            self._labels_changed()
+        text = ", ".join("+".join(map(str, slots)) for slots in self.annotation.chains)
+        announcements.info("%s: chains of labels: %s", self.name, text)
 
     def check_settings(self) -> None:
         super().check_settings()
@@ -205,11 +223,11 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
     def chains(self) -> list[Chain]:
         """The chains, each a component that predicts and answers questions about its own labels."""
         if self._chains is None:
-            self._chains = [Chain(self, labels) for labels in self.annotation.groups]
+            self._chains = [Chain(self, slots) for slots in self.annotation.chains]
         return self._chains
 
     def chain(self, label: str) -> Chain:
-        """The chain of a label. RAISES (ValueError): CRF846 for an unknown label."""
+        """The chain of a label, on its outermost level. RAISES (ValueError): CRF846 for an unknown label."""
         checks.labels(self.owner, [label], self.labels)
         return next(chain for chain in self.chains if label in chain.labels)
 
@@ -220,12 +238,12 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
 
     # ----------------------------------------------------------------------------------------------------- rules
 
-    def rules_for(self, labels: tuple[str, ...]) -> Any:
+    def rules_for(self, labels: Sequence[str]) -> Any:
         """The rules of the chain of some labels: those that name its labels, and those that name none.
 
         RAISES (ValueError): CRF846 for unknown labels, CRF612 for a rule about several chains.
         """
-        if self.constraints is None or len(self.annotation.groups) == 1:
+        if self.constraints is None or len(self.annotation.chains) == 1:
             return self.constraints
         self.constraints.require_file()
         found = [self._of_chain(rule, set(labels)) for rule in self.constraints.rules]
@@ -269,7 +287,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         scores = self.model.predict(docs) if scores is None else scores
         restricted = any(BLOCKED in doc.spans or FORCED in doc.spans for doc in docs if doc.spans)
         found = LikelySpans.join([chain.find(docs, scores, restricted) for chain in self.chains])
-        (begin, end, label), probabilities = found
+        (begin, end, label), probabilities = self._united(found, scores, restricted) if self.cfg["levels"] else found
         order = np.lexsort((label, end, begin))
         most = self.cfg["max_positive"]
         if most is not None and len(order):
@@ -280,6 +298,22 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
             kept[ranked[rank < most]] = True
             order = order[kept[order]]
         return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], docs.bounds)
+
+    def _united(self, found: LikelySpans, scores: Any, restricted: bool) -> LikelySpans:
+        """Spans of several levels, each once, with the probability that it is there on any of them."""
+        places, inverse = np.unique(np.stack(found.segments, axis=1), axis=0, return_inverse=True)
+        spans, absent = Segments(*np.ascontiguousarray(places.T)), np.ones(len(places))
+        if restricted or self.constraints is not None:  # on the levels where it was found
+            np.multiply.at(absent, inverse.ravel(), 1.0 - found.probabilities)
+            return LikelySpans(spans, 1.0 - absent)
+        absent[inverse.ravel()] = 1.0 - found.probabilities
+        several = np.isin(spans.label, [self.labels.index(label) for label in self.cfg["levels"]])
+        of_levels, absent[several] = Segments(*(column[several] for column in spans)), 1.0
+        for chain in self.chains:
+            if chain.annotation.n_levels > 1:
+                absent[several] *= 1.0 - chain.weigh(scores, of_levels)
+        likely = 1.0 - absent >= self.least()[spans.label]
+        return LikelySpans(Segments(*(column[likely] for column in spans)), (1.0 - absent)[likely])
 
     by_probability = True
 
@@ -328,9 +362,17 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         return np.hstack(parts), [tag for of_chain in tags for tag in of_chain]
 
     def span_probabilities(self, doc: Doc, min_prob: float = 0.01, **options: Any) -> list[tuple[Span, float]]:
+        levels = max((chain.annotation.n_levels for chain in self.chains), default=1)
         with self._asked(doc) as chains:
-            found = [item for chain in chains for item in chain.span_probabilities(doc, min_prob, **options)]
-        return sorted(found, key=lambda item: -item[1])
+            least = 1.0 - (1.0 - min_prob) ** (1.0 / levels)
+            found = [item for chain in chains for item in chain.span_probabilities(doc, least, **options)]
+        absent: dict[tuple[int, int, str], float] = {}
+        for span, probability in found:
+            place = span.start, span.end, span.label_
+            absent[place] = absent.get(place, 1.0) * (1.0 - probability)
+        likely = {place: 1.0 - rest for place, rest in absent.items() if 1.0 - rest >= min_prob}
+        in_order = sorted(likely.items(), key=lambda item: -item[1])
+        return [(Span(doc, begin, end, label=label), p) for (begin, end, label), p in in_order]
 
     def n_best(self, doc: Doc, n: int, **options: Any) -> list[tuple[float, list[Span]]]:
         """The most probable labellings, each of all chains, see `CRFPipe.n_best`."""
@@ -344,14 +386,14 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
 
     def log_probability(self, doc: Doc, spans: Iterable[Span], **options: Any) -> float:
         """Log probability of one complete labelling of all chains, see `CRFPipe.log_probability`. Spans of different chains may
-        overlap.
+        overlap. Those of one group are on the levels where training would have them.
         """
         spans = list(spans)
         labelling(self.name, doc, spans, overlap=True)
-        if any(span.label_ not in self.labels for span in spans):
+        parts = [chain.annotation.own(spans) for chain in self.chains]
+        if sum(map(len, parts)) < len({(span.start, span.end, span.label) for span in spans}):
             return -np.inf
         with self._asked(doc) as chains:
-            parts = [[span for span in spans if span.label_ in chain.labels] for chain in chains]
             return sum(chain.log_probability(doc, part, **options) for chain, part in zip(chains, parts))
 
     def sample(self, doc: Doc, n: int, seed: int, **options: Any) -> list[list[Span]]:
@@ -386,6 +428,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
     def _take_settings(self, saved: dict[str, Any]) -> None:
         if self._chooses_groups:
             self.cfg["groups"] = saved["groups"]
+        self.cfg["levels"] = saved["levels"]
         super()._take_settings(saved)
 
 

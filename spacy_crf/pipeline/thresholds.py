@@ -199,7 +199,8 @@ def _judge(
     tags = prediction.of_docs()
     new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
     copies = [docs[n].copy() for n in new]
-    pipe.set_annotations(copies, pipe.predict(copies))
+    if copies:  # encoders take no empty batch
+        pipe.set_annotations(copies, pipe.predict(copies))
     for n, doc in zip(new, copies):
         gold, found = pipe.annotation.mentions(Example(doc, references[n]))
         places = {mention.place for mention in gold}

@@ -1,12 +1,13 @@
 """Spans that may overlap as annotation: read from ``doc.spans[key]``, and written to it."""
 
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Errors
@@ -19,47 +20,77 @@ Groups = Union[str, Sequence[Sequence[str]]]
 NO_SPANS: tuple[Span, ...] = ()
 
 
+class Slot(NamedTuple):
+    """What the tags of a set are about: a label, at one of its levels."""
+
+    label: str
+    level: int  # 0 for the outermost
+
+    def __str__(self) -> str:
+        return f"{self.label}/{self.level + 1}" if self.level else self.label
+
+
 class Spans(Entities):
-    """Spans in ``doc.spans[key]``. Labels of one group share a chain, in which spans do not overlap.
+    """Spans in ``doc.spans[key]``. Labels of one group share a chain, in which spans do not overlap. A group may have several
+    levels, each a chain: spans inside others of their group are on the next level.
 
     scheme (Scheme): The tag scheme of the spans.
     key (str): Key of doc.spans.
-    groups (Union[str, list[list[str]]]): Labels that share a chain; every other label has its own. "label": each has its own.
-    elsewhere (Iterable[str]): Labels that the component knows beside those of this annotation.
+    groups (Groups): Labels that share a chain; every other label has its own. "label" or "auto": each has its own.
+    levels (Mapping[str, int]): Number of levels of labels that have several; equal for the labels of a group.
     """
 
     writes = ()
     found = "a span"
     outside = frozenset([""])
+    level, n_levels = 0, 1  # of the chain
 
-    def __init__(self, scheme: Scheme, key: str, groups: Groups = "label", elsewhere: Iterable[str] = ()):
+    def __init__(self, scheme: Scheme, key: str, groups: Groups = "label", levels: Optional[Mapping[str, int]] = None):
         super().__init__(scheme)
-        self.key, self.elsewhere = key, frozenset(elsewhere)
-        self.scores_prefix = f"spans_{key}"
+        self.key, self.scores_prefix = key, f"spans_{key}"
         self._groups = () if isinstance(groups, str) else groups
+        self._levels = levels or {}
+
+    def bind(self, name: str, vocab: Vocab, labels: Iterable[str]) -> "Spans":
+        slots = [Slot(label, level) for label in labels for level in range(self._levels.get(label, 1))]
+        bound = super().bind(name, vocab, map(str, slots))
+        bound.slots = slots
+        return bound
 
     @property
     def assigns(self) -> list[str]:
         return ["doc.spans"]
 
     @property
-    def groups(self) -> list[tuple[str, ...]]:
-        """The labels of each chain; one chain without labels if there are none."""
-        groups = [tuple(label for label in self.labels if label in group) for group in self._groups]
-        grouped = {label for group in groups for label in group}
-        return [*filter(None, groups), *((label,) for label in self.labels if label not in grouped)] or [()]
+    def chains(self) -> list[list[Slot]]:
+        """The slots of each chain; one chain without slots if there are no labels."""
+        labels = dict.fromkeys(slot.label for slot in self.slots)
+        group_of = {label: n for n, group in enumerate(self._groups) for label in group}
+        chains: dict[Any, list[Slot]] = {}
+        for slot in self.slots:
+            chains.setdefault((group_of.get(slot.label, slot.label), slot.level), []).append(slot)
+        return [*chains.values()] if labels else [[]]
 
-    def of_chain(self, labels: Sequence[str]) -> "Spans":
-        """The annotation of the chain of some labels."""
-        return Spans(self.scheme, self.key, [labels], {*self.labels, *self.elsewhere}.difference(labels))
+    def of_chain(self, slots: Sequence[Slot]) -> "Spans":
+        """The annotation of the chain of some slots."""
+        labels = [slot.label for slot in slots]
+        chain = Spans(self.scheme, self.key, [labels])
+        chain.elsewhere = frozenset(slot.label for slot in self.slots).difference(labels)
+        if slots:
+            chain.level, chain.n_levels = slots[0].level, self._levels.get(labels[0], 1)
+        return chain
+
+    def tag_labels(self) -> list[str]:
+        label_of = {str(slot): slot.label for slot in self.slots}
+        return [label_of.get(label, label) for label in super().tag_labels()]
 
     def mask(self) -> TransitionMask:
         """Spans of different chains are never part of one labelling."""
         transitions, first, last = super().mask()
-        group_of = {label: n for n, group in enumerate(self.groups) for label in group}
+        chain_of = {slot: n for n, slots in enumerate(self.chains) for slot in slots}
         label_of = self.span_states().label_of[:-1]
-        group = np.array([-1 if n < 0 else group_of[self.labels[n]] for n in label_of.tolist()])
-        together = (group[:, np.newaxis] == group) | (group[:, np.newaxis] < 0) | (group < 0)
+        chain = np.array([-1 if n < 0 else chain_of[self.slots[n]] for n in label_of.tolist()])
+        together = (chain[:, np.newaxis] == chain) | (chain[:, np.newaxis] < 0) | (chain < 0)
         return TransitionMask(transitions & together, first, last)
 
     # ---------------------------------------------------------------------------------------------------- in training
@@ -82,28 +113,29 @@ class Spans(Entities):
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         bounds = DocBatch(example.predicted for example in examples).bounds
         iob, label = np.full(int(bounds[-1]), OUTSIDE), np.zeros(int(bounds[-1]), dtype=np.int64)
+        report = report if self.level == 0 else GoldReport()  # all levels meet the same spans
         for example, begin, end in zip(examples, bounds.tolist(), bounds[1:].tolist()):
             if self.key not in example.reference.spans:
                 iob[begin:end] = MISSING
                 continue
-            opening, placed = starts[(starts > begin) & (starts < end)] - begin, set()
-            of_doc, label_of_doc = iob[begin:end], label[begin:end]
+            of_doc, known = iob[begin:end], []
+            opening = starts[(starts > begin) & (starts < end)] - begin
             for span in self._aligned(example, report, of_doc):
-                tokens, place = slice(span.start, span.end), (span.start, span.end, span.label)
                 if ((opening > span.start) & (opening < span.end)).any():
                     report.add_span(span, self.key, "cross the start of a sentence, and count as missing")
-                    of_doc[tokens][of_doc[tokens] == OUTSIDE] = MISSING
-                elif not np.isin(of_doc[tokens], (BEGIN, INSIDE)).any():
-                    of_doc[tokens], label_of_doc[tokens] = INSIDE, self.labels.index(span.label_)
-                    of_doc[span.start] = BEGIN
-                    placed.add(place)
-                elif place not in placed:
-                    report.add_span(span, self.key, _OVERLAP)
+                    of_doc[span.start : span.end] = MISSING
+                else:
+                    known.append(span)
+            for span, level in on_levels(known):
+                if level >= self.n_levels:
+                    report.add_span(span, self.key, _NOT_HELD)
+                elif level == self.level:
+                    of_doc[span.start : span.end], of_doc[span.start] = INSIDE, BEGIN
+                    label[begin + span.start : begin + span.end] = self.labels.index(span.label_)
         return Supervision(self.scheme.clamp(iob, label, starts, len(self.labels)), iob == MISSING)
 
     def _aligned(self, example: Example, report: GoldReport, iob: Any) -> list[Span]:
-        """The gold spans of the chain as spans of the predicted Doc, the longest first. Those that do not align are marked as
-        MISSING in `iob`."""
+        """The gold spans of the chain as spans of the predicted Doc. The tokens of those that do not align become MISSING."""
         spans = [span for span in self.gold_spans(example.reference) if span.label_ not in self.elsewhere]
         known = [span for span in spans if span.label_ in self.labels and len(span)]
         for span in spans:
@@ -118,7 +150,12 @@ class Spans(Entities):
                     if lost is not None:
                         iob[lost.start : lost.end] = MISSING
             known = [span for _, aligned in found for span in aligned]
-        return sorted(known, key=lambda span: (-len(span), span.start))
+        return known
+
+    def own(self, spans: Iterable[Span]) -> list[Span]:
+        """Those of some spans that belong to the chain."""
+        placed = on_levels(span for span in spans if span.label_ in self.labels)
+        return [span for span, level in placed if level == self.level]
 
     def fingerprint(self, docs: list[Doc]) -> int:
         groups = [
@@ -144,9 +181,38 @@ class Spans(Entities):
         """Spans that are there already are replaced, as by spaCy's spancat."""
 
 
-_OVERLAP = (
-    "overlap others of their chain, and are left out (groups = 'label' keeps overlapping spans of different labels)"
+_NOT_HELD = (
+    "overlap others of their chain, and are left out (nested = true gives chains a further level, groups = 'label' one chain to "
+    "each label)"
 )
+
+
+def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+    """The spans of a Doc, each once, on the first level where it overlaps none that is longer, or as long and before it."""
+    taken: list[set[int]] = []
+    placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
+    for span in sorted(spans, key=lambda span: (-len(span), span.start, span.label_)):
+        place, tokens = (span.start, span.end, span.label), range(span.start, span.end)
+        if place in placed:
+            continue
+        level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))
+        if level == len(taken):
+            taken.append(set())
+        taken[level].update(tokens)
+        placed[place] = span, level
+    return [*placed.values()]
+
+
+def levels_of(docs: Iterable[Doc], annotation: Spans) -> dict[str, int]:
+    """The number of levels that the spans of texts need, for labels that need several (see `Spans`)."""
+    groups = [[slot.label for slot in slots] for slots in annotation.chains]
+    most = [1] * len(groups)
+    for doc in docs:
+        spans = [*annotation.gold_spans(doc)]
+        for n, group in enumerate(groups):
+            own = on_levels(span for span in spans if span.label_ in group)
+            most[n] = max(most[n], 1 + max((level for _, level in own), default=0))
+    return {label: n for group, n in zip(groups, most) if n > 1 for label in group}
 
 
 def check_groups(owner: str, groups: Any) -> Groups:
@@ -168,7 +234,7 @@ def check_groups(owner: str, groups: Any) -> Groups:
 def groups_of(docs: Iterable[Doc], annotation: Spans) -> list[list[str]]:
     """The fewest groups that a greedy search finds, so that no spans of one group overlap in the given texts, except spans of one
     label. Labels that overlap with most others are placed first."""
-    labels = annotation.labels
+    labels = [slot.label for slot in annotation.slots]
     overlaps: dict[str, set[str]] = {label: set() for label in labels}
     for doc in docs:
         open_spans: list[Span] = []
