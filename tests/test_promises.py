@@ -250,6 +250,8 @@ def test_the_command_promises_and_saves(folder, tmp_path):
         (("--recall", "0.9", "--alpha", "1.0"), "CRF020: threshold: --alpha"),
         (("--recall", "0.9", "--alpha", "nan"), "CRF020: threshold: --alpha"),
         (("--recall", "0.9", "--precision", "0.9"), "left out with --recall"),
+        (("--alpha", "0.1"), "CRF020: threshold: --alpha"),
+        (("--spans-key", "redact"), "CRF020: threshold: --spans-key"),
         (("--recall", "0.9", "--expected"), "CRF020: threshold: --expected"),
         (("--recall", "0.9", "--spans-key", ""), "CRF020: threshold: --spans-key"),
         (("--recall", "0.9", "--spans-key", "crf_forced"), "CRF427"),

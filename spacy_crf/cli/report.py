@@ -236,8 +236,10 @@ def threshold_cli(
     per_label: bool = Opt(False, "--per-label", help="Find a threshold for each label; needs many entities of each."),
     recall: Optional[float] = Opt(None, help="Promise this recall on new texts, of all spans with at least min_prob."),
     precision: Optional[float] = Opt(None, help="Promise this precision on new texts, of the same spans."),
-    alpha: float = Opt(0.05, help="Probability that DATA lets such a promise be made which is then broken."),
-    spans_key: str = Opt("crf_candidates", help="Key of doc.spans for the spans that keep a promise."),
+    alpha: Optional[float] = Opt(None, help="Probability that DATA allows a promise that is broken. 0.05 by default."),
+    spans_key: Optional[str] = Opt(
+        None, help="Key of doc.spans for the spans that keep a promise. crf_candidates by default."
+    ),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
     """Find the min_prob with the best F score, or a promised recall. The command prints precision and recall for each
@@ -254,11 +256,14 @@ def threshold_cli(
         checks.expect(len(goals) == 1, "threshold", "--precision", precision, "left out with --recall")
         checks.expect(not expected, "threshold", "--expected", expected, "left out where DATA proves a promise")
         [(of, goal)] = goals.items()
+        alpha, spans_key = 0.05 if alpha is None else alpha, "crf_candidates" if spans_key is None else spans_key
         _promise(nlp, data, our_pipes(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
         if output is not None:
             save_pipeline(nlp, output)
             msg.good(f"Saved with it to {output}")
         return
+    for option, value in (("--alpha", alpha), ("--spans-key", spans_key)):
+        checks.expect(value is None, "threshold", option, value, "left out without --recall or --precision")
     found = threshold(nlp, data, component=component, beta=beta, expected=expected, per_label=per_label)
     for name, points in found.items():
         chosen = points[-1] if per_label else best(points, beta, expected=expected)
