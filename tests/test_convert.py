@@ -511,3 +511,80 @@ def test_other_commands_say_whose_options_are_named(columns):
     result = CliRunner().invoke(app, ["data", str(columns("Ann X\n"))])
     output = " ".join(result.output.split())
     assert result.exit_code == 1 and "add --scheme bare" in output and "`spacy crf convert` has these" in output
+
+
+# ----------------------------------------------------------------------------------------------- spans that overlap
+
+
+def spans_of(doc, key="sc"):
+    return [(span.text, span.label_) for span in doc.spans[key]]
+
+
+NESTED = ((0, 18, "ORG"), (14, 18, "LOC"))
+
+
+@pytest.mark.issue(36)
+@pytest.mark.parametrize(
+    "value",
+    [
+        item("University of Oslo", *NESTED, NESTED[1], (2, 7, "CUT")),
+        {"text": "University of Oslo", "label": [list(span) for span in (*NESTED, (2, 7, "CUT"))]},  # doccano
+        {
+            "data": {"text": "University of Oslo"},
+            "annotations": [
+                {
+                    "result": [
+                        {
+                            "type": "labels",
+                            "from_name": "label",
+                            "to_name": "text",
+                            "value": {"start": start, "end": end, "labels": [label]},
+                        }
+                        for start, end, label in (*NESTED, (2, 7, "CUT"))
+                    ]
+                }
+            ],
+        },
+    ],
+)
+def test_all_spans_go_to_a_group(value, jsonl):
+    report = Report()
+    [doc] = convert(jsonl(value), spans_key="sc", report=report)
+    assert spans_of(doc) == [("University of Oslo", "ORG"), ("Oslo", "LOC")] and not doc.ents
+    assert not doc.has_annotation("ENT_IOB") and not report.overlapping
+    assert len(report.unaligned) == 1 and "CUT" in report.unaligned[0]
+    [flat] = convert(jsonl(value), overlaps="longest")
+    assert len(flat.ents) == 1 and not flat.spans
+
+
+@pytest.mark.issue(36)
+def test_overlapping_spans_of_brat_go_to_a_group(tmp_path):
+    (tmp_path / "a.txt").write_text("University of Oslo\n", encoding="utf8")
+    (tmp_path / "a.ann").write_text("T1\tORG 0 18\tUniversity of Oslo\nT2\tLOC 14 18\tOslo\n", encoding="utf8")
+    [doc] = convert(tmp_path, spans_key="other")
+    assert spans_of(doc, "other") == [("University of Oslo", "ORG"), ("Oslo", "LOC")]
+
+
+@pytest.mark.issue(36)
+def test_several_columns_of_tags_go_to_a_group(columns, tmp_path):
+    """As in GermEval 2014: number, word, outer and inner tag."""
+    path = columns("1\tUniversity\tB-ORG\tO\n2\tof\tI-ORG\tO\n3\tOslo\tI-ORG\tB-LOC\n4\twon\tO\tO\n\n1\tHa\tO\tO\n")
+    first, second = convert(path, word_column="2", label_column="3, 4", spans_key="sc")
+    assert spans_of(first) == [("University of Oslo", "ORG"), ("Oslo", "LOC")]
+    assert spans_of(second) == [] and "sc" in second.spans and not first.ents
+    outer, _ = convert(path, word_column="2", label_column="3", spans_key="sc")
+    assert spans_of(outer) == [("University of Oslo", "ORG")]
+    with pytest.raises(ValueError, match="CRF868"):
+        convert(path, word_column="2", label_column="3,x", spans_key="sc")
+    output = tmp_path / "found.spacy"
+    args = ["convert", path, output, "--word-column", 2, "--label-column", "3,4", "--spans-key", "sc"]
+    result = CliRunner().invoke(app, list(map(str, args)))
+    assert result.exit_code == 0 and "2 documents, 2 spans" in result.output
+    [first, _] = DocBin().from_disk(output).get_docs(spacy.blank("en").vocab)
+    assert spans_of(first) == [("University of Oslo", "ORG"), ("Oslo", "LOC")]
+
+
+@pytest.mark.issue(36)
+def test_an_answer_about_single_spans_has_no_group(jsonl):
+    with pytest.raises(ValueError, match=r"CRF701.*without --spans-key"):
+        convert(jsonl(item("Ann ran", (0, 3, "PER"), _view_id="ner", answer="accept")), spans_key="sc")

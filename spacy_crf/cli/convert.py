@@ -44,6 +44,9 @@ def convert_cli(
     overlaps: Overlaps = Opt(Overlaps.longest, help="Keep the longest of overlapping spans, or refuse them."),
     without_spans: bool = Opt(False, "--without-spans", help="Accept files without annotation."),
     predictions: bool = Opt(False, "--predictions", help="Label Studio: read predictions of texts without annotation."),
+    spans_key: Optional[str] = Opt(
+        None, help="Key of doc.spans for all spans, which may overlap, in place of doc.ents."
+    ),
 ) -> None:
     """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
     of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It detects the format from the
@@ -51,7 +54,8 @@ def convert_cli(
 
     The command prints the format of each file and the annotation that it could not use. Where a span does not align with tokens,
     their annotation is missing; of overlapping spans it keeps the longest. Unknown annotation is an error unless --ignore names
-    its key; a file without any annotation is an error too.
+    its key; a file without any annotation is an error too. With --spans-key sc, `crf_spancat` finds overlapping spans, of columns
+    those of several: --label-column 3,4.
     """
     settings = ReadSettings(
         format=format_ and format_.value,
@@ -66,6 +70,7 @@ def convert_cli(
         overlaps=overlaps.value,
         without_spans=without_spans,
         predictions=predictions,
+        spans_key=spans_key,
     )
     nlp = blank(lang)
     for path, target in _files(input_path, output_path):
@@ -78,7 +83,7 @@ def convert_cli(
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
         each = "one label each" if report.exclusive else "some with several labels: crf_textcat takes one of a text"
         labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
-        counts = [f"{report.documents:,} documents", f"{report.spans:,} entities"]
+        counts = [f"{report.documents:,} documents", f"{report.spans:,} {'spans' if spans_key else 'entities'}"]
         counts += [f"{report.incorrect:,} spans that are none"] if report.incorrect else []
         counts += [f"{report.tagged:,} documents with tags"] if report.tagged else []
         counts += [f"{report.labelled:,} documents with labels {labels}"] if report.labelled else []

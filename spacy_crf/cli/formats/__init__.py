@@ -55,7 +55,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     report.format = settings.format or sniff(source)
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
         report.documents += 1
-        report.spans += len(doc.ents)
+        report.spans += len(doc.spans.get(settings.spans_key, ()) if settings.spans_key else doc.ents)
         report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
         report.tagged += doc.has_annotation("TAG")
         report.labelled += bool(doc.cats)
@@ -71,7 +71,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         path = f"{source.path} (the annotator rejected all {rejected} texts)" if rejected else source.path
         raise ValueError(Errors.CRF708.format(path=path))
     if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
-        title, lost, n = FORMATS[report.format].title, len(report.misaligned), report.documents
+        title, lost, n = FORMATS[report.format].title, len(report.misaligned) + len(report.unaligned), report.documents
         raise ValueError(Errors.CRF865.format(path=source.path, documents=n, format=title, lost=lost))
 
 

@@ -101,7 +101,8 @@ def make_doc(
     report: Report,
 ) -> Doc:
     """Make a Doc whose entities are spans of its text. The tokens of a span that does not align with them, and the tokens of
-    ``missing``, become missing annotation. Without spans (None) the whole text stays unannotated."""
+    ``missing``, become missing annotation. Without spans (None) the whole text stays unannotated. With `spans_key` in the
+    settings, the spans are in ``doc.spans`` instead."""
     doc = tokenized(text, nlp, place)
     if spans is None:
         return doc
@@ -117,6 +118,11 @@ def make_doc(
         if length < len(words):
             places = report.trimmed if length else report.misaligned
             places.append(f"{place}, {span.named_in(text)}")
+    if settings.spans_key:
+        found = [(span, doc.char_span(span.start, span.end, label=span.label)) for span in sorted({*trimmed})]
+        report.unaligned += [f"{place}, {span.named_in(text)}" for span, of_tokens in found if of_tokens is None]
+        doc.spans[settings.spans_key] = [of_tokens for _, of_tokens in found if of_tokens is not None]
+        return doc
     for span in _without_overlaps(trimmed, text, place, settings, report):
         entity = doc.char_span(span.start, span.end, label=span.label)
         if entity is None:

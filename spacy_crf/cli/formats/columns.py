@@ -3,11 +3,12 @@ words and tags in JSON. Detects tag schemes, and makes Docs from the sentences."
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Optional, TypeVar
 
 from spacy.language import Language
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 
 from ...errors import Errors, shown
 from .annotation import is_unicode, named
@@ -29,6 +30,7 @@ class Row(NamedTuple):
     word: str
     ent: Optional[str] = None
     tag: Optional[str] = None
+    inner: tuple[str, ...] = ()  # entity tags in further columns, for spans that overlap
 
 
 # Yields the rows of each sentence, and None at the end of each document
@@ -50,15 +52,24 @@ def read_sentences(
     for group in in_groups(sentences(source, settings, report), settings.n_sents):
         rows = [row for sentence in group for row in sentence]
         report.has_spans |= rows[0].ent is not None
-        ents = [tag for sentence in group for tag in in_bio(sentence, report.scheme)]
+        levels = [[row._replace(ent=row.inner[n]) for row in rows] for n in range(len(rows[0].inner))]
+        ents = [
+            [tag for sentence in group for tag in in_bio(sentence, report.scheme)],
+            *(in_bio(level, report.scheme) for level in levels),
+        ]
         first = {0, *accumulate(map(len, group))}
-        yield Doc(
+        doc = Doc(
             nlp.vocab,
             words=[row.word for row in rows],
             tags=[row.tag or "" for row in rows] if rows[0].tag is not None else None,
-            ents=ents if rows[0].ent is not None else None,
+            ents=ents[0] if rows[0].ent is not None and not settings.spans_key else None,
             sent_starts=[n in first for n in range(len(rows))] if settings.n_sents != 1 else None,
         )
+        if settings.spans_key and rows[0].ent is not None:
+            found = [ent for tags in ents for ent in Doc(nlp.vocab, words=[row.word for row in rows], ents=tags).ents]
+            places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
+            doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
+        yield doc
 
 
 def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[list[T]]]:
@@ -88,7 +99,7 @@ def find_scheme(sentences: Iterable[Optional[Sequence[Any]]]) -> str:
     has_outside = opens_with_i = opens_with_b = False
     for sentence in sentences:
         before = ""
-        for row in sentence or ():
+        for row in _each_level(sentence or ()):
             if row.ent is None:
                 continue
             match = _TAG.fullmatch(row.ent)
@@ -112,6 +123,13 @@ def find_scheme(sentences: Iterable[Optional[Sequence[Any]]]) -> str:
         return "IOB1"
     found = [name for name, known in SCHEMES.items() if letters <= set(known)]
     return found[0] if found else "BILUO"  # the check of BILUO will name the first wrong tag
+
+
+def _each_level(sentence: Sequence[Any]) -> Iterator[Any]:
+    """The rows of a sentence, then those with the entity tags of each further column."""
+    yield from sentence
+    for n in range(len(getattr(sentence[0], "inner", ())) if sentence else 0):
+        yield from (row._replace(ent=row.inner[n]) for row in sentence)
 
 
 def in_bio(rows: Sequence[Any], scheme: str) -> list[Optional[str]]:
@@ -161,19 +179,26 @@ _DOCUMENT = "-DOCSTART-"  # begins a document
 
 
 def sentences_of_columns(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
-    """Read columns. The word is in the first column and the entity tag in the last, unless the settings name others. An empty
-    line ends a sentence, and the line ``-DOCSTART-`` begins a document.
+    """Read columns. The word is in the first column and the entity tag in the last, unless the settings name others; for
+    overlapping spans several columns. An empty line ends a sentence, and the line ``-DOCSTART-`` begins a document.
 
     RAISES (ValueError): CRF868 for columns that are not numbers from 1 on.
     """
-    numbers = []
+    numbers, inner = [], []
+    if settings.spans_key and "," in (settings.label_column or ""):
+        first, *others = settings.label_column.split(",")
+        settings = replace(settings, label_column=first.strip())
+        if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in others):
+            known = "numbers from 1, such as 3,4"
+            raise ValueError(Errors.CRF868.format(option="label-column", value=",".join(others), known=known))
+        inner = [*map(int, others)]
     for name in ("word_column", "label_column", "tag_column"):
         value = getattr(settings, name)
         if value is not None and not re.fullmatch("[1-9][0-9]{0,5}", value):
             raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
         numbers.append(None if value is None else int(value))
     word, label, tag = numbers
-    least, width = max(2, word or 0, label or 0, tag or 0), None
+    least, width = max(2, word or 0, label or 0, tag or 0, *inner), None
     rows: list[Row] = []
     for place, line in source.lines():
         cells = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
@@ -192,11 +217,12 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             raise ValueError(Errors.CRF703.format(place=place, got=len(cells), expected=expected))
         if width is None:
             width = len(cells)
-            read_from = {word or 1, label or width, tag}
+            read_from = {word or 1, label or width, tag, *inner}
             report.columns = [str(n) for n in range(1, width + 1) if n not in read_from]
         ent = cells[(label or width) - 1].strip() if label or tag != width else None
-        rows.append(Row(place, cells[(word or 1) - 1], ent, cells[tag - 1] if tag else None))
-        if not rows[-1].word or ent == "":
+        further = tuple(cells[number - 1].strip() for number in inner)
+        rows.append(Row(place, cells[(word or 1) - 1], ent, cells[tag - 1] if tag else None, further))
+        if not rows[-1].word or ent == "" or "" in further:
             raise unreadable(place, f"the {'tag' if rows[-1].word else 'word'} is empty")
     if rows:
         yield rows

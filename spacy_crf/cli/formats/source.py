@@ -37,6 +37,7 @@ class ReadSettings:
     overlaps (str): "longest" keeps the longest of overlapping spans, "error" refuses them.
     without_spans (bool): Whether a file without any annotation is accepted.
     predictions (bool): Whether to read the predictions of a model for texts without annotation.
+    spans_key (Optional[str]): Key of ``doc.spans`` for all spans, which may overlap; None for ``doc.ents``.
     """
 
     format: Optional[str] = None
@@ -51,6 +52,7 @@ class ReadSettings:
     overlaps: str = "error"
     without_spans: bool = False
     predictions: bool = False
+    spans_key: Optional[str] = None
 
 
 @dataclass
@@ -70,6 +72,7 @@ class Report:
     trimmed: list[str] = field(default_factory=list)
     overlapping: list[str] = field(default_factory=list)
     misaligned: list[str] = field(default_factory=list)
+    unaligned: list[str] = field(default_factory=list)  # the same, for spans in doc.spans
     rejected: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     unlabelled: list[str] = field(default_factory=list)  # texts without labels, if other texts have some
@@ -83,6 +86,7 @@ class Report:
             (self.trimmed, "spans began or ended with white space, which is left out"),
             (self.overlapping, "spans overlap longer ones (or equal ones before them), and are left out"),
             (self.misaligned, "spans do not align with the tokens, and count as missing annotation"),
+            (self.unaligned, "spans do not align with the tokens, and are left out"),
             (self.rejected, "texts were not accepted by the annotator or are empty, and are left out"),
             (self.unread, "texts are annotated several times: the first that counts is kept"),
             (self.unlabelled, "texts have no label where others have one, and count as not annotated"),

@@ -60,6 +60,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         found = None if label_keys and not has_spans else spans
         doc = make_doc(nlp, text, found, place=place, settings=settings, report=report)
         doc.cats = all_labels.cats(labels, place, report)
+        if is_binary and settings.spans_key:
+            reason = "an answer about single spans leaves the rest of the text open, which groups of spans can't: convert it to"
+            raise unreadable(place, f"{reason} doc.ents, without --spans-key")
         if is_binary:
             judged, is_rejected = list(doc.ents), answer == "reject"
             doc.set_ents([] if is_rejected else judged, default="missing")
