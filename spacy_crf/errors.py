@@ -168,7 +168,8 @@ class Errors:
     CRF406 = """Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or a Token
         extension that is set before the pipeline is built. Extensions set: {known}."""
     CRF431 = "Component '{name}' can't learn: no token of the training data is annotated. Annotate some texts."
-    CRF409 = "Component '{name}': the spans {one} and {other} overlap. Leave one of them out: spans of a labelling never overlap."
+    CRF409 = """Component '{name}': the spans {one} and {other} overlap, which they never do in a labelling of this component.
+        Leave one of them out, or use crf_spancat, whose spans may overlap."""
     CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'
     CRF410 = """Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and
         [initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in
@@ -269,7 +270,8 @@ class Errors:
     CRF787 = "{place}: can't be annotated: {error}{advice}"
     CRF700 = "{path} has no files to convert. Known suffixes: {known}."
     CRF701 = "{place}: can't be read: {reason}."
-    CRF702 = "{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them."
+    CRF702 = """{place}: two spans overlap, but a token has one entity at most: {first} and {second}. Remove one of them, or
+        give --spans-key sc, for crf_spancat."""
     CRF703 = "{place}: has {got} columns, but {expected} were expected."
     CRF704 = """{place}: '{tag}' is not an entity tag like those in the rest of the file. Known: B-LABEL, I-LABEL, O,
         and - for missing annotation; L- and U- in BILUO, E- and S- in BIOES."""
@@ -328,6 +330,8 @@ class Errors:
     CRF872 = "{path} can't be read in '{encoding}', which is no text encoding. Name one such as utf-8 or cp1252."
     CRF873 = """{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the
         text again; `spacy crf convert` makes training data from annotated texts."""
+    CRF883 = """The format 'conll' has one tag for each token, and spans in doc.spans['{key}'] may overlap. Write them as
+        spans or spacy."""
     CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only. Write them as {known}."
     CRF876 = "[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader such as spacy.Corpus.v1."
     CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."

@@ -1,6 +1,7 @@
 """``crf_spancat``: spans that overlap, by several chains over the same tokens."""
 
 import itertools
+import json
 import logging
 import math
 
@@ -9,7 +10,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
+from typer.testing import CliRunner
 
+from spacy_crf.cli import app
 from spacy_crf.models.chain_set import ChainSet
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.annotation.spans import Spans, groups_of
@@ -473,3 +476,38 @@ def test_the_component_without_labels_finds_nothing():
     nlp.initialize()
     doc = nlp("Ann left")
     assert found(doc) == [] and len(doc.spans["sc"].attrs["scores"]) == 0
+
+
+def test_commands(tmp_path):
+    """annotate writes the groups, threshold sets the threshold, report and calibrate read them."""
+    nlp, _, examples = trained()
+    nlp.to_disk(tmp_path / "model")
+    dev, raw = tmp_path / "dev.spacy", tmp_path / "raw.txt"
+    DocBin(docs=[example.reference for example in examples]).to_disk(dev)
+    raw.write_text("\n".join(text for text, _ in TEXTS), encoding="utf8")
+
+    def run(command, *args):
+        result = CliRunner().invoke(app, [command, str(tmp_path / "model"), *map(str, args)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    run("annotate", raw, tmp_path / "found.jsonl", "--format", "spans")
+    lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text(encoding="utf8").splitlines()]
+    doc = nlp(TEXTS[3][0])
+    assert [(span["start"], span["label"]) for span in lines[3]["spans"]] == [
+        (span.start_char, span.label_) for span in doc.spans["sc"]
+    ]
+    scores = doc.spans["sc"].attrs["scores"]
+    np.testing.assert_allclose([span["prob"] for span in lines[3]["spans"]], scores, atol=1e-6)
+    run("annotate", raw, tmp_path / "found.spacy", "--format", "spacy", "--min-prob", float(np.median(scores)))
+    *_, kept = DocBin().from_disk(tmp_path / "found.spacy").get_docs(nlp.vocab)
+    assert 0 < len(kept.spans["sc"]) == len(kept.spans["sc"].attrs["scores"]) < len(scores)
+    result = CliRunner().invoke(
+        app, ["annotate", *map(str, (tmp_path / "model", raw, tmp_path / "x")), "--format", "conll"]
+    )
+    assert "CRF883" in result.output
+    assert "threshold = 0.5" in run("threshold", dev, "-o", tmp_path / "changed")
+    assert spacy.load(tmp_path / "changed").get_pipe("crf_spancat").cfg["threshold"] == 0.5
+    assert "9" in run("calibrate", dev)
+    run("report", dev, "-o", tmp_path / "report.html")
+    assert "as ORG" in run("explain", TEXTS[0][0])

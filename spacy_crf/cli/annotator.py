@@ -344,8 +344,10 @@ class Annotator:
         """Annotate texts for a format, by default the format in the options. A span without a probability counts as certain."""
         options, format_ = self._options, format_ or self._options.format
         for doc, fields in self.nlp.pipe(((fields["text"], fields) for _, fields in items), as_tuples=True):
-            check_spans(format_, doc)
+            groups = [doc.spans[pipe.cfg["spans_key"]] for pipe in self._pipes if "spans_key" in pipe.cfg]
+            check_spans(format_, doc, groups)
             found = [(span, probability(span)) for span in doc.ents]
+            found += [(span, round(float(p), 6)) for group in groups for span, p in zip(group, group.attrs["scores"])]
             likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
             doubtful = [span for span, prob in found if prob < options.min_prob]
             text = WRITERS[format_].render(Annotated(doc, fields, likely, doubtful))

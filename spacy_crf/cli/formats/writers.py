@@ -2,10 +2,10 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, SpanGroup
 from spacy.vocab import Vocab
 
 from ...errors import Errors
@@ -83,7 +83,7 @@ def _labelstudio(found: Annotated) -> str:
 
 
 def _conll(found: Annotated) -> str:
-    """Write words and their tags, without white space tokens. Tokens of doubtful spans have missing annotation."""
+    """Write words and the tags of entities, without white space tokens. Tokens of doubtful entities have missing annotation."""
     doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
     entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span, _ in found.spans for n, token in enumerate(span)}
@@ -99,9 +99,19 @@ def _conll(found: Annotated) -> str:
 
 
 def _spacy(found: Annotated) -> str:
-    """Write the Doc as bytes. Tokens of doubtful spans have missing annotation."""
-    if found.doc.has_annotation("ENT_IOB"):
-        found.doc.set_ents([span for span, _ in found.spans], missing=found.doubtful, default="outside")
+    """Write the Doc as bytes. Tokens of doubtful entities have missing annotation; doubtful spans of groups are left out."""
+    doc, likely, doubtful = found.doc, [span for span, _ in found.spans], {*found.doubtful}
+    if doc.has_annotation("ENT_IOB"):
+        ents = {*doc.ents}
+        missing = [span for span in found.doubtful if span in ents]
+        doc.set_ents([span for span in likely if span in ents], missing=missing, default="outside")
+    for key, group in doc.spans.items() if doubtful else ():
+        scores = group.attrs.get("scores")
+        if scores is not None:
+            kept = [n for n, span in enumerate(group) if span not in doubtful]
+            doc.spans[key] = SpanGroup(
+                doc, name=key, spans=[group[n] for n in kept], attrs={**group.attrs, "scores": scores[kept]}
+            )
     return base64.b64encode(found.doc.to_bytes()).decode("ascii")
 
 
@@ -138,8 +148,13 @@ WRITERS = {
 WITHOUT_SPANS = ("conll", "spacy")  # formats that take tags of tokens too
 
 
-def check_spans(format_: str, doc: Doc) -> None:
-    """Check that a Doc fits a format. RAISES (ValueError): CRF874 if it needs spans, and the pipeline sets only tags."""
-    has_any = doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
+def check_spans(format_: str, doc: Doc, groups: Sequence[SpanGroup] = ()) -> None:
+    """Check that a Doc, with groups of spans that the pipeline sets, fits a format.
+
+    RAISES (ValueError): CRF874 if the format needs spans, and the pipeline sets only tags; CRF883 if spans of groups don't fit.
+    """
+    if format_ == "conll" and groups:
+        raise ValueError(Errors.CRF883.format(key=groups[0].name))
+    has_any = groups or doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
     if format_ not in WITHOUT_SPANS and len(doc) and not has_any:
         raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))
