@@ -226,6 +226,11 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
             self._chains = [Chain(self, slots) for slots in self.annotation.chains]
         return self._chains
 
+    @property
+    def key(self) -> str:
+        """Key of doc.spans where spans are read and written, as spaCy's `spancat` names it."""
+        return self.cfg["spans_key"]
+
     def chain(self, label: str) -> Chain:
         """The chain of a label, on its outermost level. RAISES (ValueError): CRF846 for an unknown label."""
         checks.labels(self.owner, [label], self.labels)

@@ -1,4 +1,5 @@
-"""The tests that come with spaCy, with our component in place of its ``ner``: ``python -m tests.benchmarks.spacy_suite``.
+"""The tests that come with spaCy, with our components in place of its ``ner`` and ``spancat``:
+``python -m tests.benchmarks.spacy_suite``.
 
 Once for each kind of emissions. Configs stay those of the tests: what they set of the transition system is passed over, and a
 listener stays one. Bounds of the loss are of what a parser says: the sum of the squared derivatives. Ends with 1 if a test fails
@@ -32,7 +33,7 @@ SUITE = Path(spacy.__file__).parent / "tests"
 SELECTED = ("parser/test_ner.py", "pipeline", "serialize", "training")
 EMISSIONS = ("counted", "hashed", "tok2vec")
 
-# Why tests fail, by their names: each asks for something that only a transition system has
+# Why tests fail, by their names: each asks for something that only a transition system, or a suggester with logits, has
 REASONS = {
     "parser/test_ner.py::test_accept_blocked_token": "asks the states of the transition system which moves are valid",
     "parser/test_ner.py::test_beam_ner_scores": "asks the beam for its scores; ours are span_probabilities",
@@ -43,6 +44,16 @@ REASONS = {
     "parser/test_ner.py::test_issue4313": "calls beam_parse",
     "parser/test_ner.py::test_labels_from_BILUO": "asks for the names of the moves",
     "parser/test_ner.py::test_overwrite_token": "asks the states of the transition system which moves are valid",
+    "pipeline/test_spancat.py::test_implicit_labels[spancat]": "asks for labels in the order of the texts; ours are sorted",
+    "pipeline/test_spancat.py::test_make_spangroup_multilabel": "asks how logits of candidates become spans",
+    "pipeline/test_spancat.py::test_make_spangroup_negative_label": "asks how logits of candidates become spans",
+    "pipeline/test_spancat.py::test_make_spangroup_singlelabel": "asks how logits of candidates become spans",
+    "pipeline/test_spancat.py::test_no_label[spancat]": "a component without labels finds nothing here, until it learns some",
+    "pipeline/test_spancat.py::test_no_resize[spancat]": "asks for the number of logits, which can't change there",
+    "pipeline/test_spancat.py::test_overfitting_IO": "asks for the number of logits",
+    "pipeline/test_spancat.py::test_overfitting_IO_overlapping": "asks for the number of logits",
+    "pipeline/test_spancat.py::test_set_candidates[spancat]": "asks for the candidates of a suggester",
+    "pipeline/test_spancat.py::test_zero_suggestions[spancat]": "gives a suggester that finds nothing",
     "serialize/test_serialize_pipeline.py::test_issue4725_1": "asks for a setting of the oracle, update_with_oracle_cut_size",
 }
 
@@ -99,7 +110,7 @@ class Outcomes:
         self._running = ""
 
     def reason(self, test: str) -> Optional[str]:
-        return REASONS.get(test)
+        return REASONS.get(test) or REASONS.get(test.partition("[")[0])
 
     @property
     def total(self) -> int:
@@ -116,6 +127,14 @@ class Outcomes:
                 return make(**settings)
 
             registry.factories.register(name, func=replaced)
+        make_spans = span_maker()
+
+        @wraps(registry.factories.get("spancat"))
+        def replaced_spans(**settings: Any) -> CRFPipe:
+            self.made.add(self._running)
+            return make_spans(**settings)
+
+        registry.factories.register("spancat", func=replaced_spans)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._running = nodeid
@@ -163,6 +182,19 @@ def component_maker(emissions: str) -> Callable[..., CRFPipe]:
         component = ours(nlp=nlp, name=name, **settings)
         component.__class__ = TellsSquares
         return component
+
+    return make
+
+
+def span_maker() -> Callable[..., CRFPipe]:
+    """Makes a ``crf_spancat`` with the settings of a ``spancat`` that it has too."""
+    spacy.blank("en").add_pipe("crf_spancat")
+    ours = registry.factories.get("crf_spancat")
+    config = Config(Language.get_factory_meta("crf_spancat").default_config)
+
+    def make(nlp: Language, name: str, spans_key: str, threshold: float, max_positive: Optional[int], **others: Any):
+        settings = {**registry.resolve(config), "spans_key": spans_key, "max_positive": max_positive}
+        return ours(nlp=nlp, name=name, **{**settings, "threshold": threshold, "scorer": others["scorer"]})
 
     return make
 
