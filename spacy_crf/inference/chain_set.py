@@ -30,6 +30,15 @@ class ChainSet:
 
     def __init__(self, structures: Sequence[Any], states_of: Sequence[Ints]):
         self.structures, self.states_of = tuple(structures), tuple(states_of)
+        self._losses: tuple[Any, list[Any]] = None, []  # the latest loss, and that of each chain
+
+    def losses(self, loss: Any) -> list[Any]:
+        """The loss of each chain."""
+        known, of_chains = self._losses
+        if known is not loss:
+            of_chains = [loss.among(states) for states in self.states_of]
+            self._losses = loss, of_chains
+        return of_chains
 
     @property
     def signature(self) -> bytes:
@@ -47,9 +56,10 @@ def evaluate(
     if not isinstance(structure, ChainSet):
         return loss(structure, scores, clamp, weights=weights, **told)
     d_scores, losses, impossible = arrays.zeros(scores), 0.0, np.False_
-    for of_chain, states, allowed in zip(structure.structures, structure.states_of, clamp.chains):
-        own = of_states(scores, states)
-        lost, d_own, lacks = loss.among(states)(of_chain, own, allowed, weights=weights, **told)
+    states_of = structure.states_of
+    chains = zip(structure.losses(loss), structure.structures, split(scores, states_of), clamp.chains, states_of)
+    for of_loss, of_chain, own, allowed, states in chains:
+        lost, d_own, lacks = of_loss(of_chain, own, allowed, weights=weights, **told)
         add_states(d_scores, d_own, states)
         losses, impossible = losses + lost, impossible | lacks
     return losses, d_scores, impossible
@@ -57,16 +67,26 @@ def evaluate(
 
 def of_states(scores: Scores, states: Ints) -> Scores:
     """The scores of some states (int64[N]), as though there were no others."""
-    found = {}
+    return split(scores, [states])[0]
+
+
+def split(scores: Scores, states_of: Sequence[Ints]) -> list[Scores]:
+    """The scores of the states of each chain."""
+    found: list[dict[str, Floats]] = [{} for _ in states_of]
+    every, sizes = np.concatenate(states_of), np.array([*map(len, states_of)])
     for name, array in arrays.named(scores).items():
         if arrays.axes(scores, name)[-1] == "next state":
-            found[name] = np.ascontiguousarray(array[..., states[:, np.newaxis], states])
+            parts = [np.ascontiguousarray(array[..., states[:, np.newaxis], states]) for states in states_of]
         elif array.ndim == 1:
-            found[name] = array[states]
+            parts = [array[states] for states in states_of]
         else:
-            found[name] = np.empty((len(array), len(states)))
-            kernels.take(arrays.contiguous(array, np.float64), states, found[name])
-    return scores._replace(**found)
+            room = np.empty(len(array) * len(every))
+            kernels.take(arrays.contiguous(array, np.float64), every, sizes, room)
+            cuts = np.split(room, len(array) * np.cumsum(sizes)[:-1])
+            parts = [cut.reshape(len(array), size) for cut, size in zip(cuts, sizes.tolist())]
+        for of_chain, part in zip(found, parts):
+            of_chain[name] = part
+    return [scores._replace(**of_chain) for of_chain in found]
 
 
 def add_states(total: Scores, part: Scores, states: Ints) -> None:

@@ -4,11 +4,19 @@ from . import kernel
 
 
 @kernel
-def take(scores, states, out):
-    """Copy the columns of some states (int64[N]) of scores (float64[n, S]) to `out` (float64[n, N])."""
-    for t in range(len(scores)):
-        for n in range(len(states)):
-            out[t, n] = scores[t, states[n]]
+def take(scores, states, sizes, out):
+    """Copy the columns of the states of each chain from scores (float64[n, S]) to an array of its own, one behind the other.
+
+    states (int64[N]): Of all chains, end to end. sizes (int64[C]): Number of states of each chain. out (float64[n * N])
+    """
+    n_tokens = len(scores)
+    for t in range(n_tokens):
+        first = 0
+        for size in sizes:
+            at = n_tokens * first + t * size
+            for n in range(size):
+                out[at + n] = scores[t, states[first + n]]
+            first += size
 
 
 @kernel

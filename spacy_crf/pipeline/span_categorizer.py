@@ -18,7 +18,7 @@ from .. import checks
 from ..constraints.rule import Rule
 from ..errors import Errors, announcements, cant_train
 from ..features.doc_batch import DocBatch
-from ..inference.chain_set import ChainSet, of_states
+from ..inference.chain_set import ChainSet, of_states, split
 from ..inference.structure import LikelySpans
 from ..inference.threads import default_threads
 from ..models.chain_set import chain_of, check_inner
@@ -82,17 +82,17 @@ class Chain(CRFPipe):
     def find(self, docs: DocBatch, scores: Any, restricted: bool) -> LikelySpans:
         """The spans of a batch of Docs that are probable enough, with the labels of the set.
 
-        scores: Of the set. restricted (bool): Whether some Docs name spans that are blocked or forced.
+        scores: Of the chain. restricted (bool): Whether some Docs name spans that are blocked or forced.
         """
-        parts, own, least = self.parts(), of_states(scores, self.states), self.least()
+        parts, least = self.parts(), self.least()
         if restricted or parts.rules is not None or least.min(initial=1.0) < _CERTAIN:
             parts = parts._replace(settings={**parts.settings, "min_prob": dict(zip(self.labels, least.tolist()))})
-            found = predict(parts, docs, own)
+            found = predict(parts, docs, scores)
             segments, probabilities = self.decoding.segments(found.tags, found.starts), found.probabilities
         else:
             # A span that is probable enough is so on one level at least
             least = 1.0 - (1.0 - least) ** (1.0 / self.annotation.n_levels)
-            segments, probabilities = self.decoding.batch(own, None).likely_spans(float(least.min(initial=1.0)))
+            segments, probabilities = self.decoding.batch(scores, None).likely_spans(float(least.min(initial=1.0)))
             probable = probabilities >= least[segments.label]
             segments = Segments(*(column[probable] for column in segments))
             probabilities = probabilities[probable]
@@ -291,7 +291,8 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
         self.require_ready(docs)
         scores = self.model.predict(docs) if scores is None else scores
         restricted = any(BLOCKED in doc.spans or FORCED in doc.spans for doc in docs if doc.spans)
-        found = LikelySpans.join([chain.find(docs, scores, restricted) for chain in self.chains])
+        parts = zip(self.chains, split(scores, [chain.states for chain in self.chains]))
+        found = LikelySpans.join([chain.find(docs, own, restricted) for chain, own in parts])
         (begin, end, label), probabilities = self._united(found, scores, restricted) if self.cfg["levels"] else found
         order = np.lexsort((label, end, begin))
         most = self.cfg["max_positive"]
