@@ -37,6 +37,8 @@ ITERATIONS = 300
 # A candidate starts near its optimum, where a gain of 1 % in ten iterations would not show convergence
 DELTA = 2e-3
 PRESETS = ("spacy_crf.ner_features.v3", "spacy_crf.tagger_features.v3")
+# Callbacks of `spacy train` that choose what is chosen here
+CHOOSE_TOO = ("spacy_crf.fit_min_prob.v1", "spacy_crf.refit.v1")
 CLUSTER_TEMPLATES = (
     "cluster[-2..2]",
     "cluster4[-1..1]",
@@ -97,7 +99,7 @@ class _Judged:
     """Results of one candidate, summed over the folds."""
 
     counts: NDArray[np.float64]  # [N, 3] annotated, found and right mentions of the best path in each held-out text
-    points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no entities
+    points: Optional[list[Point]] = None  # counts for each threshold; None for components that find no spans
     pipes: list[LearningPipe] = field(default_factory=list)  # the trained component of each fold
 
     def best(self) -> tuple[float, Optional[float]]:
@@ -134,6 +136,9 @@ def fit(
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
         be fitted.
     """
+    training = dict(config.get("training") or {})
+    if (training.get("before_to_disk") or {}).get("@callbacks") in CHOOSE_TOO:
+        config = Config({**config, "training": {**training, "before_to_disk": None}})
     nlp = load_model_from_config(config, auto_fill=True)
     names = _components(nlp, config)
     examples = list(read(nlp))
@@ -281,7 +286,7 @@ class _Race:
                 judged = self._judged[candidate]
                 judged.pipes.append(copy.deepcopy(pipe))
                 judged.counts = np.concatenate([judged.counts, _counts(pipe, _predicted(pipe, unseen))])
-                if _finds_entities(pipe):
+                if _finds_spans(pipe):
                     judged.points = _added(judged.points, measure(pipe, unseen))
         self._drop()
 
@@ -363,7 +368,7 @@ class _Race:
                 # Most texts are predicted as they are annotated, and no suspects
                 wrong = np.flatnonzero((counts != counts[:, :1]).any(axis=1))
                 suspects += judged_by(pipe, [unseen[n] for n in wrong])
-            pipe.cfg["confidence"] = _finds_entities(pipe)
+            pipe.cfg["confidence"] = _finds_spans(pipe)
             if chosen.min_prob is not None:
                 pipe.cfg.update(pipe.deciding_by(chosen.min_prob))
             found.update(zip(np.flatnonzero(fold_of == fold), _predicted(pipe, unseen)))
@@ -375,8 +380,8 @@ def _predicted(pipe: LearningPipe, examples: list[Example]) -> list[Example]:
     return [Example(doc, example.reference) for doc, example in zip(docs, examples)]
 
 
-def _finds_entities(pipe: LearningPipe) -> bool:
-    return pipe.annotation.scores_prefix == "ents"
+def _finds_spans(pipe: LearningPipe) -> bool:
+    return pipe.annotation.scores_prefix.startswith(("ents", "spans_"))
 
 
 def _counts(pipe: LearningPipe, examples: list[Example]) -> NDArray[np.float64]:

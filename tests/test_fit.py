@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import spacy
 from spacy.strings import hash_string
-from spacy.tokens import DocBin
+from spacy.tokens import DocBin, Span
+from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, registry
@@ -21,7 +22,7 @@ from spacy_crf.cross_validation import Candidate, fit
 from spacy_crf.features import clusters
 from spacy_crf.pipeline.prediction import CRFPipe
 from spacy_crf.pipeline.thresholds import Point, measure, shrunk
-from spacy_crf.report.suspects import of_jsonl
+from spacy_crf.report.suspects import judged_by, of_jsonl
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, tag_examples
 
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.issue(35)
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = ["Ann Lee", "Bob Ray", "Cid May", "Dan Fox"]
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv"]
+REFIT = {"@callbacks": "spacy_crf.refit.v1", "train": "train.spacy"}
 TEXTS = [f"[{name}](PER) lives in [{place}](GPE) ." for name in NAMES for place in PLACES]
 
 
@@ -116,6 +118,37 @@ def test_every_component_can_be_fitted(name):
     assert found.texts == len(texts(nlp)) and 0.0 <= found.f.low <= found.f.high <= 1.0
     assert (found.chosen.min_prob is None) or name == "semicrf_ner"
     assert nlp.get_pipe(name).is_initialized
+
+
+@pytest.mark.parametrize("callback", [{"@callbacks": "spacy_crf.fit_min_prob.v1", "path": None}, REFIT])
+def test_callbacks_of_spacy_train_that_choose_too_need_no_dev_set(callback):
+    """`init-config --optimize accuracy` writes the first."""
+    settings = config()
+    settings["training"]["before_to_disk"] = callback
+    nlp, _ = fit(settings, read, folds=2, words=False)
+    assert nlp.config["training"]["before_to_disk"] is None
+
+
+def test_overlapping_spans_get_a_threshold():
+    def nested(nlp):
+        examples = [*read(nlp), *ner_examples(nlp, ["nobody lives here ."])]
+        for example in examples:
+            doc = example.reference
+            doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="WORD") for ent in doc.ents)]
+        return [Example(example.predicted, example.reference) for example in examples]
+
+    nlp, (found,) = fit(config("crf_spancat"), nested, folds=2, words=False)
+    pipe = nlp.get_pipe("crf_spancat")
+    assert found.f.value > 0.8
+    assert pipe.cfg["threshold"] == (0.5 if found.chosen.min_prob is None else found.chosen.min_prob)
+    assert found.f.value == pytest.approx(pipe.score(found.held_out)["spans_sc_f"])
+    doc = nlp("Ann Lee lives in Oslo .")
+    assert {span.label_ for span in doc.spans["sc"]} == {"PER", "GPE", "WORD"}
+    # Of two spans of the same tokens one is missing
+    wrong = [example for example in nested(nlp) if "Ann Lee lives in Rome" in example.text]
+    wrong[0].reference.spans["sc"] = [span for span in wrong[0].reference.spans["sc"] if span.label_ != "GPE"]
+    (suspect,) = judged_by(pipe, wrong)
+    assert suspect.log_ratio > 1.0 and len(suspect.best) == len(suspect.gold) + 1
 
 
 def test_two_components_are_fitted_one_after_the_other():

@@ -285,7 +285,8 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         groups = "auto" all labels are one group.
     scheme (str): Tag scheme of the spans, as in `crf_ner`; models of segments have none.
     constraints (Optional[Constraints]): Rules, as in `crf_ner`. A rule holds in the chain of the labels that it names.
-    alternatives_spans_key, incorrect_spans_key (Optional[str]): Keys of possible and of wrong spans, as in `crf_ner`.
+    alternatives_spans_key (Optional[str]): Key of possible spans, as in `crf_ner`.
+    incorrect_spans_key (Optional[str]): Key of wrong spans, as in `crf_ner`.
     max_words (int): Different words whose features and scores the component caches, as in `crf_ner`.
     optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_ner`.
     scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_spans` for `doc.spans[spans_key]`.

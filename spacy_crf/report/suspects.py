@@ -9,16 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from spacy.attrs import ENT_IOB
 from spacy.language import Language
 from spacy.training import Example
 
 from ..errors import Errors
 from ..optimizers.lbfgs import LBFGS
-from ..pipeline.annotation.annotation import Mention
+from ..pipeline.annotation.annotation import GoldReport, Mention
 from ..pipeline.initialization import earlier_annotation
 from ..pipeline.prediction import CRFPipe
-from ..schemes import MISSING
 
 ITERATIONS = 100
 
@@ -90,9 +88,7 @@ def ranked(suspects: Iterable[Suspect]) -> list[Suspect]:
 
 def _is_complete(pipe: CRFPipe, example: Example) -> bool:
     """Whether all tokens are annotated."""
-    if pipe.annotation.spans_are_tokens:
-        return len(pipe.annotation.mentions_in(example.reference)) == len(example.predicted)
-    return MISSING not in example.reference.to_array(ENT_IOB)
+    return not pipe.annotation.gold([example], pipe.decoding.starts([example.predicted]), GoldReport()).unset.any()
 
 
 def to_jsonl(suspects: Iterable[Suspect]) -> str:
