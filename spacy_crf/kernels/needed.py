@@ -19,8 +19,16 @@ _ANY_TRAINING = _ANY_PREDICTION + _named(
 _TOKEN_TRAINING = _named(
     hashing="hash_ngrams", sparse_rows="add_kind_rows add_references scatter_kind_rows scatter_references"
 )
+# Exact probabilities of spans, and the most valuable set of them
+_SETS = _named(
+    chain_set="take",
+    checks="well_formed well_listed",
+    semi_markov="no_mask running_sums viterbi",
+    spans="likely_spans",
+)
 PREDICTION = {
     "linear_chain": _ANY_PREDICTION + _named(hashing="hash_ngrams", linear_chain="viterbi"),
+    "chain_set": _ANY_PREDICTION + _SETS + _named(hashing="hash_ngrams", linear_chain="expectations forward scale"),
     "semi_markov": _ANY_PREDICTION
     + _named(
         checks="well_listed",
@@ -36,6 +44,13 @@ TRAINING = {
     + _TOKEN_TRAINING
     + _named(
         linear_chain="expectations forward only_path path_expectations path_score scale transition_expectations viterbi"
+    ),
+    "chain_set": _ANY_TRAINING
+    + _TOKEN_TRAINING
+    + _SETS
+    + _named(
+        chain_set="add",
+        linear_chain="expectations forward only_path path_expectations path_score scale transition_expectations",
     ),
     "semi_markov": _ANY_TRAINING
     + _TOKEN_TRAINING

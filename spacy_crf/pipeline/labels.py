@@ -61,6 +61,7 @@ class LabelPipe(TrainablePipe):
     # Settings that determine the meaning of weights: a saved component and the config must agree on them
     meaning: tuple[str, ...] = ()
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
+    kernels_of: str = ""  # the list in `kernels.needed`; by default that of the model's structure
     training: Any  # see `training.Training`
     rules_train = False  # whether rules apply in training
 
@@ -246,7 +247,7 @@ class LabelPipe(TrainablePipe):
     def expect_kernels(self, by_structure: Mapping[str, Counter[str]]) -> None:
         """Announce the kernels that the component will call, if its features are those of tokens."""
         if self.sparse_features is not None and not self.has_encoder:
-            announcer.expect(by_structure.get(self.model.name, Counter()))
+            announcer.expect(by_structure.get(self.kernels_of or self.model.name, Counter()))
 
     def assigns(self) -> list[str]:
         """Attributes that the component writes, as `nlp.analyze_pipes` names them."""

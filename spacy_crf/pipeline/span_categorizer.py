@@ -157,6 +157,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
 
     meaning = ("scheme", "groups", "nested")
     least_setting = "threshold"
+    kernels_of = "chain_set"
 
     def __init__(
         self,
