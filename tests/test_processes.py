@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Token
+from spacy.tokens import Span, Token
 from spacy.util import registry
 
 from .util import NER_TEXTS, ner_examples, plain, tag_examples
@@ -75,6 +75,11 @@ CONFIGS = {
         "model": {"emissions": NER_FEATURES, "segments": SEGMENT_FEATURES},
         "constraints": _rules({"rule": "at_most", "label": "*", "n": 1}, {"rule": "same_text_same_label"}),
     },
+    "crf_spancat": {
+        "model": {"emissions": NER_FEATURES},
+        "threshold": 0.2,
+        "constraints": _rules({"rule": "at_most", "label": "PER", "n": 1}),
+    },
 }
 
 
@@ -85,9 +90,12 @@ def _make(folder, factories=tuple(CONFIGS), **settings):
     names.write_text("Ann Lee\nBob\nNew York City\nAcme Inc\n", encoding="utf8")
     nlp = spacy.blank("en")
     for factory in factories:
-        pipe = nlp.add_pipe(factory, config={"confidence": True, **CONFIGS[factory], **settings})
-        texts = {"crf_ner": PERSONS, "semicrf_ner": PLACES}
+        confidence = {} if factory == "crf_spancat" else {"confidence": True}
+        pipe = nlp.add_pipe(factory, config={**confidence, **CONFIGS[factory], **settings})
+        texts = {"crf_ner": PERSONS, "semicrf_ner": PLACES, "crf_spancat": PERSONS}
         examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp, texts[factory])
+        for doc in (example.reference for example in examples):
+            doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
         pipe.initialize(lambda: examples, nlp=nlp, gazetteers={"names": names})  # noqa: B023
         optimizer = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.1)
         for _ in range(3):
@@ -97,7 +105,10 @@ def _make(folder, factories=tuple(CONFIGS), **settings):
 
 def _said(doc):
     ents = [(ent.text, ent.label_, round(ent._.crf_prob, 6)) for ent in doc.ents]
-    return [token.tag_ for token in doc], ents, [token.i for token in doc if token._.crf_prob]
+    group = doc.spans.get("sc", ())
+    scores = group.attrs["scores"].tolist() if group else []
+    spans = [(span.text, span.label_, round(score, 6)) for span, score in zip(group, scores)]
+    return [token.tag_ for token in doc], ents, [token.i for token in doc if token._.crf_prob], spans
 
 
 def _say(nlp, **options):
@@ -122,8 +133,9 @@ def test_processes_say_the_same_before_and_after_predicting(method, folder):
     assert done.returncode == 0, done.stderr
     before, here, after = json.loads(done.stdout)
     assert before == here == after
-    labels = {label for _, ents, _ in here for _, label, _ in ents}
+    labels = {label for _, ents, *_ in here for _, label, _ in ents}
     assert labels == {"PER", "GPE", "ORG"} and all(tags for tags, *_ in here[:3])
+    assert {label for *_, spans in here for _, label, _ in spans} == {"PER", "FIRST"}
 
 
 COPIES = {"pickle": lambda nlp: pickle.loads(pickle.dumps(nlp)), "deepcopy": copy.deepcopy}
