@@ -131,7 +131,7 @@ class SegmentClamp(NamedTuple):
 
 
 class SetClamp(NamedTuple):
-    """What each chain of a set still allows, see `inference.chain_set`."""
+    """The clamp of each chain of a set (`inference.chain_set`)."""
 
     chains: tuple[Any, ...]  # the clamp of each chain
     states_of: tuple[Ints, ...]  # the states of each chain, among S states

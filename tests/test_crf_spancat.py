@@ -357,6 +357,10 @@ def test_levels_hold_what_one_chain_cannot(groups, caplog):
     assert pipe.cfg["levels"] == levels
     loaded = blank(groups=groups, nested=True)[1].from_bytes(pipe.to_bytes())
     assert found(loaded(nlp.make_doc("University of New York"))) == every
+    doc = nlp.make_doc("University of New York")
+    exact = {(span.start, span.end, span.label_): p for span, p in pipe.span_probabilities(doc, 0.0)}
+    for span, p in pipe.span_probabilities(doc, 0.5):  # also what a level adds on which the span is less probable
+        assert p == pytest.approx(exact[span.start, span.end, span.label_], abs=1e-9)
     before = len(pipe.chains)
     pipe.add_label("NEW")
     assert len(pipe.chains) == before + 1 and len(pipe.chain("NEW").labels) == 1

@@ -177,7 +177,7 @@ def test_all_answers_keep_the_same_rules(nlp, seed, caplog):
 
 
 def _probability(doc, begin, end, label):
-    """That of an entity, or of the label of a token."""
+    """Probability of an entity, or of the label of a token."""
     is_entity = any((ent.start, ent.end, ent.label_) == (begin, end, label) for ent in doc.ents)
     return (doc[begin:end] if is_entity else doc[begin])._.crf_prob
 

@@ -96,7 +96,7 @@ def test_promised_recall_is_kept(recall, together):
 
 
 def test_promised_precision_is_kept():
-    """Of spans with probabilities above t, (1 + t) / 2 are right."""
+    """With uniform, calibrated probabilities, a share of (1 + t) / 2 of the spans above t is right."""
     rng, alpha, precision, draws = np.random.default_rng(0), 0.2, 0.8, 100
     reached = np.array(
         [(1 + promise_precision("x", drawn(rng, 300, False), precision, alpha)) / 2 for _ in range(draws)]

@@ -47,7 +47,7 @@ class Prediction(NamedTuple):
     probabilities: Optional[Floats] = None  # [N] of the spans, if they are computed
 
     def of_docs(self) -> list[bytes]:
-        """What is found in each Doc, to compare predictions."""
+        """A value for each Doc, equal in two predictions that find the same."""
         return [self.tags[a:b].tobytes() for a, b in pairwise(self.doc_starts)]
 
 

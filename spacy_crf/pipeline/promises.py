@@ -48,7 +48,7 @@ _BOLDEST = 0.9  # a single text never costs more than this share of the wealth
 
 
 class Judged(NamedTuple):
-    """What a component says about one annotated text."""
+    """The spans that a component finds in one annotated text, and the annotated entities, with their probabilities."""
 
     gold: Floats  # [N] probability of each annotated entity; 0 for one that is never in the set
     gold_label: Ints  # [N] -1 for labels that the component does not have

@@ -36,6 +36,7 @@ from .supervision import KEYS
 from .training import Training
 
 _CERTAIN = 0.5  # spans of one chain with at least this probability do not overlap
+_NEGLIGIBLE = 1e-12  # on one of several levels
 
 
 class FoundSpans(NamedTuple):
@@ -46,7 +47,7 @@ class FoundSpans(NamedTuple):
     doc_starts: Ints  # [D + 1]
 
     def of_docs(self) -> list[bytes]:
-        """What is found in each Doc, to compare predictions."""
+        """A value for each Doc, equal in two predictions that find the same."""
         rows, bounds = np.stack(self.segments, axis=1), np.searchsorted(self.segments.start, self.doc_starts)
         return [rows[a:b].tobytes() for a, b in pairwise(bounds.tolist())]
 
@@ -247,7 +248,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
     def rules_for(self, labels: Sequence[str]) -> Any:
         """The rules of the chain of some labels: those that name its labels, and those that name none.
 
-        RAISES (ValueError): CRF846 for unknown labels, CRF612 for a rule about several chains.
+        RAISES (ValueError): CRF846 for unknown labels, CRF616 for a rule about several chains.
         """
         if self.constraints is None or len(self.annotation.chains) == 1:
             return self.constraints
@@ -371,7 +372,7 @@ class CRFSpanCategorizer(CRFEntityRecognizer):
     def span_probabilities(self, doc: Doc, min_prob: float = 0.01, **options: Any) -> list[tuple[Span, float]]:
         levels = max((chain.annotation.n_levels for chain in self.chains), default=1)
         with self._asked(doc) as chains:
-            least = 1.0 - (1.0 - min_prob) ** (1.0 / levels)
+            least = min_prob if levels == 1 else min(min_prob, _NEGLIGIBLE)
             found = [item for chain in chains for item in chain.span_probabilities(doc, least, **options)]
         absent: dict[tuple[int, int, str], float] = {}
         for span, probability in found:

@@ -6,11 +6,9 @@ from typing import Any, Optional
 
 from spacy.tokens import Doc, Span
 
-from .. import (
-    checks,
-    pipeline,  # noqa: F401  sets crf_prob, which is read
-)
+from .. import checks
 from ..errors import Errors, shown
+from ..pipeline.annotation.annotation import probability_of
 
 LIBRARIES = ("pandas", "polars")
 # With the types of columns, which are the same without rows
@@ -63,7 +61,7 @@ def _spans_of(doc: Doc, key: Optional[str]) -> Iterator[tuple[Span, Optional[flo
     if not isinstance(doc, Doc):
         raise ValueError(Errors.CRF479.format(name="to_frame", value=shown(doc)))
     if key is None:
-        yield from ((ent, ent._.crf_prob) for ent in doc.ents)
+        yield from ((ent, probability_of(ent)) for ent in doc.ents)
     elif key in doc.spans:
         scores = doc.spans[key].attrs.get("scores")
         scores = [None] * len(doc.spans[key]) if scores is None else map(float, scores)

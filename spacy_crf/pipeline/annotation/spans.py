@@ -21,7 +21,7 @@ NO_SPANS: tuple[Span, ...] = ()
 
 
 class Slot(NamedTuple):
-    """What the tags of a set are about: a label, at one of its levels."""
+    """A label on one of its levels. Each slot has its own tags."""
 
     label: str
     level: int  # 0 for the outermost
@@ -153,7 +153,7 @@ class Spans(Entities):
         return known
 
     def own(self, spans: Iterable[Span]) -> list[Span]:
-        """Those of some spans that belong to the chain."""
+        """Those of the given spans that this chain labels."""
         placed = on_levels(span for span in spans if span.label_ in self.labels)
         return [span for span, level in placed if level == self.level]
 
