@@ -1,0 +1,253 @@
+"""Components that are a set of chains over the same tokens. Each chain is a component that shares features and weights with the
+others."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from heapq import nlargest
+from itertools import chain as links
+from itertools import product
+from typing import Any, Optional
+
+import numpy as np
+from spacy.tokens import Doc, Span
+from spacy.training import Example
+from thinc.api import Optimizer
+
+from .. import checks
+from ..constraints.rule import Rule
+from ..errors import Errors, cant_train
+from ..features.doc_batch import DocBatch
+from ..inference.chain_set import ChainSet, of_states
+from ..inference.threads import default_threads
+from ..models.chain_set import chain_of, check_inner
+from ..models.node import AnnotatedDocs
+from ..schemes import Segments
+from ..types import Floats, Ints, SetClamp
+from .annotation.annotation import Annotation, GoldReport
+from .labels import only_docs
+from .prediction import CRFPipe, labelling
+from .supervision import KEYS
+from .training import Training
+
+
+class Chain(CRFPipe):
+    """One chain of a set as a component of its own.
+
+    of (ChainSetPipe): The component of the set. annotation (Annotation): Of the chain. labels (Sequence[str]): Of the chain.
+    slots (int64[L]): The places of these labels in the annotation of the set.
+    """
+
+    def __init__(self, of: "ChainSetPipe", annotation: Annotation, labels: Sequence[str], slots: Ints, **settings: Any):
+        self.of, self.slots, self.labelled = of, slots, of.labelled
+        self.states = np.flatnonzero(np.isin(of.decoding.label_of_states, [-1, *slots]))
+        settings |= {name: of.cfg[name] for name in ("max_words", *KEYS)}
+        shared = {"loss": of.loss.among(self.states), "constraints": of.rules_for(labels), "annotation": annotation}
+        super().__init__(of.vocab, chain_of(of.model, self.states), of.name, **shared, **settings)
+        self.told = of.told
+        self.cfg["labels"] = list(labels)
+        self._labels_changed()
+
+
+class SetTraining(Training):
+    """Training of a set: the annotation of each chain, side by side."""
+
+    def check_fit(self, optimizer: Optional[Optimizer]) -> None:
+        super().check_fit(optimizer)
+        if getattr(optimizer, "wants_sequences", False) and len(self._pipe.chains) > 1:
+            what, reason = (
+                f"the {len(self._pipe.chains)} chains of '{self._pipe.name}'",
+                "it walks along a single chain",
+            )
+            raise cant_train(optimizer, what, reason, "LBFGS, ConjugateGradient or Adam.v1")
+
+    def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
+        return self._joined([chain.training.to_count(docs, examples, report) for chain in self._pipe.chains])
+
+    def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
+        return self._joined([chain.training.data(examples, kind) for chain in self._pipe.chains])
+
+    def _joined(self, parts: list[AnnotatedDocs]) -> AnnotatedDocs:
+        chains = self._pipe.chains
+        if len(chains) == 1:
+            return parts[0]
+        usual = self._pipe.model.attrs["role"].in_training.with_threads(default_threads())
+        states = tuple(chain.states for chain in chains)
+        columns = zip(*(self._of_set(chain, part.alternatives) for chain, part in zip(chains, parts)))
+        return parts[0]._replace(
+            allowed=SetClamp(tuple(part.allowed for part in parts), states),
+            unset=np.logical_and.reduce([part.unset for part in parts]),
+            structure=ChainSet([part.structure or usual for part in parts], states),
+            alternatives=Segments(*map(np.concatenate, columns)),
+        )
+
+    @staticmethod
+    def _of_set(chain: Chain, segments: Segments) -> Segments:
+        return segments._replace(label=chain.slots[segments.label])
+
+
+class ChainSetPipe(CRFPipe):
+    """Base of the components that are a set of chains. Its annotation has the labels of each chain as `chains`."""
+
+    kernels_of = "chain_set"
+
+    def __init__(self, vocab, model, name, **settings):
+        self.name = name
+        if getattr(model, "attrs", {}).get("role") is not None:
+            check_inner(self.owner, "model", model)
+        super().__init__(vocab, model, name, **settings)
+        if self.loss.spans_key is not None:
+            what = f"the chains of '{name}'"
+            raise cant_train(self.loss, what, "its soft labels are those of one chain", "LogLikelihood")
+        self.training = SetTraining(self)
+
+    def _labels_changed(self) -> None:
+        self._chains: Optional[list[Any]] = None
+        super()._labels_changed()
+
+    def check_settings(self) -> None:
+        super().check_settings()
+        for chain in self.chains:
+            chain.rules()
+
+    @property
+    def chains(self) -> list[Any]:
+        """The chains, each a component that predicts and answers questions about its own labels."""
+        if self._chains is None:
+            self._chains = self.make_chains()
+        return self._chains
+
+    def make_chains(self) -> list[Any]:
+        """One `Chain` for each of the chains of the annotation."""
+        raise NotImplementedError
+
+    def chain(self, label: str) -> Any:
+        """The chain of a label, on its outermost level. RAISES (ValueError): CRF846 for an unknown label."""
+        checks.labels(self.owner, [label], self.labels)
+        return next(chain for chain in self.chains if label in chain.labels)
+
+    # ----------------------------------------------------------------------------------------------------- rules
+
+    def rules_for(self, labels: Sequence[str]) -> Any:
+        """The rules of the chain of some labels: those that name its labels, and those that name none.
+
+        RAISES (ValueError): CRF846 for unknown labels, CRF616 for a rule about several chains.
+        """
+        if self.constraints is None or len(self.annotation.chains) == 1:
+            return self.constraints
+        self.constraints.require_file()
+        found = [self._of_chain(rule, set(labels)) for rule in self.constraints.rules]
+        return replace(self.constraints, rules=[rule for rule in found if rule is not None])
+
+    def _of_chain(self, rule: Rule, labels: set[str]) -> Optional[Rule]:
+        named = {name for name in rule.names() if name != "O"}
+        checks.labels(f"Rule '{rule.name}'", named, self.labels)
+        alone = rule.by_label or rule.kind in ("only_on", "never_on", "starts_with", "ends_with")
+        about_all = rule.reads_tags or rule.arguments.get("label") == "*"
+        if not alone and (about_all or (named & labels and not named <= labels)):
+            which = ", ".join(sorted(named)) or "all"
+            raise ValueError(Errors.CRF616.format(name=self.name, rule=rule.name, labels=which))
+        if named and not named & labels:
+            return None
+        own = [label for label in rule.label if label in labels] if named - labels else None
+        return rule if own is None else replace(rule, arguments={**rule.arguments, "label": own})
+
+    def rules(self) -> None:
+        """Each chain has rules of its own, see `chains`."""
+
+    def add_rule(self, rule: dict[str, Any]) -> None:
+        super().add_rule(rule)
+        self._chains = None
+        try:
+            for chain in self.chains:
+                chain.rules()
+        except ValueError:
+            self.constraints.rules.pop()
+            self._chains = None
+            raise
+
+    # --------------------------------------------------------------------------------------------- probabilities
+
+    def expected_spans(self, scores: Any) -> float:
+        return sum(chain.expected_spans(of_states(scores, chain.states)) for chain in self.chains)
+
+    @contextmanager
+    def _asked(self, doc: Doc) -> Iterator[list[Chain]]:
+        """The chains, for which the model scores a Doc only once."""
+        nodes = [chain.model.attrs["role"] for chain in self.chains]
+        batch = DocBatch(only_docs(self.name, [doc]))
+        self.require_ready(batch)
+        given = doc, self.model.predict(batch)
+        try:
+            for node in nodes:
+                node.given = given
+            yield self.chains
+        finally:
+            for node in nodes:
+                node.given = None
+
+    def marginals(self, doc: Doc, **options: Any) -> tuple[Floats, list[str]]:
+        """Probability of each tag of each chain at each token, see `CRFPipe.marginals`. The tags of each chain have sum 1."""
+        with self._asked(doc) as chains:
+            parts, tags = zip(*(chain.marginals(doc, **options) for chain in chains))
+        return np.hstack(parts), [tag for of_chain in tags for tag in of_chain]
+
+    def span_probabilities(self, doc: Doc, min_prob: float = 0.01, **options: Any) -> list[tuple[Span, float]]:
+        with self._asked(doc) as chains:
+            found = [item for chain in chains for item in chain.span_probabilities(doc, min_prob, **options)]
+        return sorted(found, key=lambda item: -item[1])
+
+    def n_best(self, doc: Doc, n: int, **options: Any) -> list[tuple[float, list[Span]]]:
+        """The most probable labellings, each of all chains, see `CRFPipe.n_best`."""
+        best: list[tuple[float, list[Span]]] = [(1.0, [])]
+        with self._asked(doc) as chains:
+            for chain in chains:
+                pairs = product(best, chain.n_best(doc, n, **options))
+                longer = ((p * own, [*spans, *more]) for (p, spans), (own, more) in pairs)
+                best = nlargest(n, longer, key=lambda item: item[0])
+        return [(p, _in_order(spans)) for p, spans in best]
+
+    def log_probability(self, doc: Doc, spans: Iterable[Span], **options: Any) -> float:
+        """Log probability of one complete labelling of all chains, see `CRFPipe.log_probability`. Spans of different chains may
+        overlap. Those of one group are on the levels where training would have them.
+        """
+        spans = list(spans)
+        labelling(self.name, doc, spans, overlap=True)
+        parts = [chain.annotation.own(spans) for chain in self.chains]
+        if sum(map(len, parts)) < len({(span.start, span.end, span.label) for span in spans}):
+            return -np.inf
+        with self._asked(doc) as chains:
+            return sum(chain.log_probability(doc, part, **options) for chain, part in zip(chains, parts))
+
+    def sample(self, doc: Doc, n: int, seed: int, **options: Any) -> list[list[Span]]:
+        with self._asked(doc) as chains:
+            drawn = [chain.sample(doc, n, seed + number, **options) for number, chain in enumerate(chains)]
+        return [_in_order(links.from_iterable(parts)) for parts in zip(*drawn)]
+
+    def bounds(self, doc: Doc, **options: Any) -> tuple[float, float]:
+        with self._asked(doc) as chains:
+            lower, upper = zip(*(chain.bounds(doc, **options) for chain in chains))
+        return sum(lower), sum(upper)
+
+    def explain(
+        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "contrast", **options: Any
+    ) -> Any:
+        """Explain a decision of the chain that has the label of the span, see `CRFPipe.explain`. Without a label, the span's most
+        probable label is explained; with several chains, a span is needed."""
+        if len(self.chains) == 1:
+            return self.chains[0].explain(doc, span, against, kind, **options)
+        checks.expect(isinstance(span, Span), self.owner, "span", span, "a span: each chain is explained by itself")
+        if not span.label:
+            likely = self.span_probabilities(doc, 0.0)
+            span = next((one for one, _ in likely if (one.start, one.end) == (span.start, span.end)), span)
+        return self.chain(span.label_).explain(doc, span, against, kind, **options)
+
+    # --------------------------------------------------------------------------------------------------- saving
+
+    def __reduce__(self):
+        make, arguments, state = super().__reduce__()
+        return make, arguments, {**state, "_chains": None}
+
+
+def _in_order(spans: Iterable[Span]) -> list[Span]:
+    return sorted(spans, key=lambda span: (span.start, span.end))
