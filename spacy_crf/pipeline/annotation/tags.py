@@ -152,7 +152,8 @@ class TokenTags(Annotation):
     # -------------------------------------------------------------------------------------------------- in prediction
 
     def preset(self, docs: list[Doc]) -> Optional[NDArray[np.uint64]]:
-        if self.overwrite:
+        # For short texts, asking takes a third of the time of reading
+        if self.overwrite or (self._ids and not any(len(doc) and doc.has_annotation(self._ids[0]) for doc in docs)):
             return None
         values = self._values(docs)
         return values if values.any() else None
