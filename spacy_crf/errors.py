@@ -364,11 +364,16 @@ class Errors:
     CRF895 = """The template '{template}' reads farther than padding has texts: {before} before the sequence, {behind}
         behind it. Give a text for each position that templates reach."""
     CRF858 = "Component '{name}' has {what}, which a CRFsuite model can't hold. {how}, and export that."
-    CRF859 = """--features {path} can't be imported as a function: {reason}. Give package.module:function. The function
-        takes a Doc (with --columns, a list of words) and returns a list of feature dicts."""
+    CRF859 = """{path} can't be imported as a function: {reason}. Give package.module:function. The one of --features
+        takes a Doc (with --columns, a list of words) and returns a list of feature dicts, the one of --word-features
+        takes a word and returns its feature dict."""
     CRF861 = """A CRFsuite model has the names of its features, but not the function that makes them. Name it with
         --features package.module:function, and add --columns orth if it takes a list of words (orth,tag for tuples of
         word and tag) instead of a Doc."""
+    CRF896 = "--word-features: the function fails on each of {n} words, such as: {reason}. Give one that takes a single word."
+    CRF897 = """{path} does not make {n} of the {total} features of the model, neither of a word nor of one before it
+        (previous:…, -1:…) or behind it (next:…, +1:…): {names}. If some stand for the first and the last word, name
+        these two with --edges; a function of sentences that makes the others goes to --features."""
     CRF864 = """The model reads {needed} columns, and --columns names {given}. Name an attribute of tokens for each
         column of its training data except the last (the labels), such as --columns orth,tag."""
     CRF930 = """Component '{name}' learns batch by batch, but [training.batcher] is spacy_crf.clock.v1, which gives

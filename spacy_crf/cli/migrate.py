@@ -1,5 +1,6 @@
 """Commands that import models of other programs as pipelines, and export components to other programs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -10,7 +11,7 @@ from thinc.api import Config
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, counted
+from ..errors import Errors, counted, known_names
 from ..whole_files import write_whole
 from .shared import LangOption, ModelArgument, check_writable, command, load_pipeline, save_pipeline
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..migrate.native import Native
 
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
+_MOST_SHOWN = 10  # names of features in a message
 
 
 @command("import")
@@ -29,6 +31,8 @@ def import_cli(
     output: Path = Opt(..., "--output", "-o", help="Folder for the pipeline."),
     columns: Optional[str] = Opt(None, help="Attributes of tokens in the columns, such as orth,tag."),
     features: Optional[str] = Opt(None, help="crfsuite: function that makes the features, as package.module:function."),
+    word_features: Optional[str] = Opt(None, help="crfsuite: function that makes the features of one word."),
+    edges: str = Opt("BOS,EOS", help="--word-features: names of the features of the first and the last word."),
     check: Optional[Path] = Opt(
         None, help="File of columns on which to compare the labels of both programs.", exists=True, dir_okay=False
     ),
@@ -53,8 +57,13 @@ def import_cli(
         return
     check_writable(output / "meta.json")
     model = read_model(data, str(file), program)
-    native = None if replay or program not in _SYNTAX else find_native(model, names)
-    nlp = make_pipeline(model, names, features, lang=lang, attribute=attribute, native=native)
+    if word_features is not None:
+        native = find_words(model, word_features, edges, features)
+    else:
+        native = None if replay or program not in _SYNTAX else find_native(model, names)
+    nlp = make_pipeline(
+        model, names, features, lang=lang, attribute=attribute, native=native, word_features=word_features
+    )
     msg.good(
         f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
     )
@@ -64,14 +73,18 @@ def import_cli(
             msg.info(f"{counted(n_native, 'native template')}")
         for line, reason in native.replayed:
             msg.info(f"Replayed: {line}: {reason}")
-    comparison = check_model(nlp, model, file, check, names or ["orth"]) if check is not None else None
+    comparison = check_model(nlp, model, file, check, names or ["orth"], features) if check is not None else None
     save_pipeline(nlp, output)
     msg.good(f"Pipeline in {output}")
-    if features is not None:
+    paths = {word_features: ()} if word_features is not None else {}
+    if features is not None and (native is None or native.replayed):
+        paths[features] = names
+    if paths:
         from ..migrate.functions import write_registration
 
-        registered = write_registration(output, features, names)
-        msg.info(f"{features} makes its features: give --code {registered} to commands that load the pipeline")
+        makes = " and ".join(paths) + (" make" if len(paths) > 1 else " makes")
+        registered = write_registration(output, paths)
+        msg.info(f"{makes} its features: give --code {registered} to commands that load the pipeline")
     if comparison is None:
         return
     counts = f"{comparison.sequences:,} sequences, {comparison.tokens:,} tokens"
@@ -114,6 +127,28 @@ def find_native(model: "ForeignModel", columns: list[str]) -> "Native":
     return native_of(model, *lines, columns)
 
 
+def find_words(model: "ForeignModel", path: str, edges: str, features: Optional[str]) -> "Native":
+    """Find templates for a model of CRFsuite whose features a function makes word by word.
+
+    path (str): Path of the function of a word.
+    edges (str): Names of the features of the first and the last word, with a comma between them.
+    features (str): Path of the function that makes the other features, if there is one.
+    RAISES (ValueError): CRF897 if there is none, and features are left.
+    """
+    from ..migrate.functions import find_function
+    from ..migrate.words import native_of_words
+
+    checks.expect(model.program == "crfsuite", "crf import", "--word-features", path, "for a model of crfsuite")
+    names = tuple(name.strip() for name in edges.split(","))
+    checks.expect(len(names) == 2, "crf import", "--edges", edges, "two names with a comma between them")
+    native = native_of_words(model, find_function(path)[1], names)
+    left = [name for name, _ in native.replayed]
+    if left and features is None:
+        some = f"{known_names(left[:_MOST_SHOWN])}{', …' if len(left) > _MOST_SHOWN else ''}"
+        raise ValueError(Errors.CRF897.format(path=path, n=len(left), total=len(model.states.names), names=some))
+    return native
+
+
 def make_pipeline(
     model: "ForeignModel",
     columns: list[str],
@@ -122,31 +157,43 @@ def make_pipeline(
     lang: str = "en",
     attribute: str = "tag",
     native: Optional["Native"] = None,
+    word_features: Optional[str] = None,
 ) -> Language:
     """Make a pipeline from a model.
 
     columns (List[str]): Attributes of tokens that the features read.
     features (str): Path of the function that makes the features, for models whose file has no templates or patterns.
     native (Native): Native templates; by default none, and all features are made as the other program makes them.
+    word_features (str): Path of the function of a word, see `find_words`.
     RAISES (ValueError): CRF861 if the model has neither templates nor patterns, and `features` is None.
     """
-    from ..migrate.functions import find_function, register_features
+    from ..migrate.functions import SOURCE, WORDS
     from ..migrate.native import NOTHING
-    from ..migrate.pipeline import SOURCE, build_pipeline
+    from ..migrate.pipeline import build_pipeline
 
     if model.program in _SYNTAX:
         lines = _lines(model.templates, model.program) if native is None else native.lines_replayed
         functions = _functions(model.program, lines, columns)
         if native is not None and native.of_labels.templates and not native.of_labels.replayed:
             del functions[SOURCE]
-    elif features is None:
-        raise ValueError(Errors.CRF861)
     else:
-        name, function = find_function(features)
-        if not registry.has("misc", name):
-            register_features(name, function, columns=columns)
-        functions = {SOURCE: {"@misc": name}}
+        functions = {} if word_features is None else {WORDS: _registered(word_features)}
+        if native is None or native.replayed:
+            functions[SOURCE] = _registered(features, columns)
     return build_pipeline(model, functions, lang=lang, attribute=attribute, reads=columns, native=native or NOTHING)
+
+
+def _registered(path: Optional[str], columns: Sequence[str] = ()) -> dict[str, str]:
+    """Register the function that a path names. RETURNS (dict[str, str]): Its block for a config.
+    RAISES (ValueError): CRF861 without a path."""
+    from ..migrate.functions import find_function, register_features
+
+    if path is None:
+        raise ValueError(Errors.CRF861)
+    name, function = find_function(path)
+    if not registry.has("misc", name):
+        register_features(name, function, columns=columns)
+    return {"@misc": name}
 
 
 def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
@@ -159,8 +206,7 @@ def _lines(templates: list[str], program: str) -> tuple[list[str], list[str]]:
 def _functions(program: str, lines: tuple[list[str], list[str]], columns: list[str]) -> dict[str, dict[str, Any]]:
     """Blocks of functions for a config: one for features of labels and, if there are lines for them, one for features of pairs of
     labels."""
-    from ..migrate.functions import for_config
-    from ..migrate.pipeline import PAIRS, SOURCE
+    from ..migrate.functions import PAIRS, SOURCE, for_config
 
     source, argument, _, _ = _SYNTAX[program]
     return {
@@ -181,7 +227,7 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
     RAISES (ValueError): CRF856 for a line that is not a template, CRF864 for too few columns.
     """
     from ..migrate.crfpp import read_templates
-    from ..migrate.pipeline import PAIRS, SOURCE
+    from ..migrate.functions import PAIRS, SOURCE
     from ..migrate.wapiti import read_patterns
 
     templates = {"crfpp": read_templates, "wapiti": read_patterns}[program](text)
@@ -192,13 +238,22 @@ def features_block(text: str, program: str, columns: list[str]) -> Config:
     return Config({"features": {**block, "functions": functions}})
 
 
-def check_model(nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str]) -> "Comparison":
-    """Compare a pipeline with the program that trained the model. RAISES (ValueError): CRF781 if it is not installed."""
-    from ..migrate.checking import RIVALS, compare, read_columns
+def check_model(
+    nlp: Language, model: "ForeignModel", file: Path, data: Path, columns: list[str], features: Optional[str] = None
+) -> "Comparison":
+    """Compare a pipeline with the program that trained the model.
 
-    functions = None
+    features (str): Path of the function that makes all features for that program, if its file has no lines for them.
+    RAISES (ValueError): CRF781 if the program is not installed, CRF861 without the function.
+    """
+    from ..migrate.checking import RIVALS, compare, read_columns
+    from ..migrate.functions import SOURCE
+
     if model.program in _SYNTAX:
-        functions = _resolved(_functions(model.program, _lines(model.templates, model.program), columns))
+        blocks = _functions(model.program, _lines(model.templates, model.program), columns)
+    else:
+        blocks = {SOURCE: _registered(features, columns)}
+    functions = _resolved(blocks)
     rival = RIVALS[model.program](file, columns)
     return compare(nlp, model, read_columns(data, nlp, columns), rival, functions)
 

@@ -62,7 +62,8 @@ class FeatureSet(AttributesRead):
     transitions: Templates of features of pairs of tags.
     padding: Whether positions outside the sequence have their own values; if not, templates that read them have no value. Or
         texts for these positions, {"before": […], "behind": […]}, the nearest first.
-    functions: Registered functions from a Doc to items per token, by the name that templates use (``fn:NAME[0]``).
+    functions: Registered functions by the name that templates use: from a Doc to items per token (``fn:NAME[0]``), or from a word
+        to items (``word:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
     """
 
@@ -86,7 +87,7 @@ class FeatureSet(AttributesRead):
             if not _is_vector(template) or template in self.transitions:
                 for attribute, _ in template.parts:
                     check_attribute(attribute, template, self.functions)
-            items = [attribute for attribute, _ in template.parts if _is_item(attribute) or attribute in NGRAMS]
+            items = [attribute for attribute, _ in template.parts if is_item(attribute) or attribute in NGRAMS]
             if len(items) > 1:
                 reason = f"only one part can have several values or a number, and {', '.join(items)} can"
                 raise ValueError(Errors.CRF121.format(template=template, reason=reason))
@@ -170,6 +171,7 @@ class FeatureSet(AttributesRead):
             self.token_attributes,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
+            word_functions={a: self.functions[a[5:]] for a in attributes if a.startswith("word:")},
             clusters={name: clusters[name] for name in self.cluster_tables},
             vectors=vectors if self.vector_offsets else None,
             reach=max(offsets),
@@ -184,7 +186,7 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         reason = "vector stands alone, as in 'vector[-1..1]', among the templates of tokens; "
         reason += 'clusters = "vectors" gives clusters, which can be joined'
         raise ValueError(Errors.CRF121.format(template=template, reason=reason))
-    if kind in ("ext", "fn"):
+    if kind in ("ext", "fn", "word"):
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
     is_plain = kind in ("", "if", "doc", "stage") or (kind.startswith("cluster") and kind not in WIDTHS)
     if is_plain and attribute not in PLAIN_ATTRIBUTES:
@@ -222,8 +224,9 @@ def _is_vector(template: Template) -> bool:
     return [part.attribute for part in template.parts] == [VECTOR]
 
 
-def _is_item(attribute: str) -> bool:
-    return attribute.startswith(("fn:", "ext:"))
+def is_item(attribute: str) -> bool:
+    """Whether a token can have any number of values of an attribute."""
+    return attribute.startswith(("fn:", "word:", "ext:"))
 
 
 def _one_valued(template: Template) -> Iterator[Template]:
@@ -247,9 +250,9 @@ class CompiledTemplates:
     """Templates compiled against the columns of a reader."""
 
     def __init__(self, templates: list[Template], reader: ColumnReader):
-        plain = [t for t in templates if not any(_is_item(part.attribute) for part in t.parts)]
+        plain = [t for t in templates if not any(is_item(part.attribute) for part in t.parts)]
         self.templates = [one for template in plain for one in _one_valued(template)]
-        self.item_templates = [t for t in templates if any(_is_item(part.attribute) for part in t.parts)]
+        self.item_templates = [t for t in templates if any(is_item(part.attribute) for part in t.parts)]
         self.reader = reader
         attributes = [
             *reader.lexeme_attributes,
@@ -306,7 +309,7 @@ class CompiledTemplates:
         return self.hash_items(columns)._replace(hashes=np.ascontiguousarray(plain.T))
 
     def _hash_items(self, number: int, template: Template, columns: TokenColumns):
-        [position] = [n for n, part in enumerate(template.parts) if _is_item(part.attribute)]
+        [position] = [n for n, part in enumerate(template.parts) if is_item(part.attribute)]
         items = columns.items[template.parts[position].attribute]
         # The token at the offset; positions outside of the sequence have no items
         lengths = np.diff(columns.starts)
@@ -415,7 +418,7 @@ class IndexBuilder(FeatureCounter):
         for number in np.unique(templates):
             [rows] = np.nonzero(templates == number)
             for n, part in enumerate(self._templates[number].parts):
-                if _is_item(part.attribute):
+                if is_item(part.attribute):
                     values[rows, n] = columns.items[part.attribute].hashes[sources[rows]]
                 else:
                     values[rows, n] = self._compiled.part_values(columns, part, tokens[rows])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spacy.strings import hash_string
 from spacy.tokens import Doc
 
+from ..arrays import grown, ranges
 from ..errors import Errors, shown
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -160,6 +161,57 @@ class ItemList:
         """All items that were added."""
         hashes, values = np.array(self._hashes, dtype=np.uint64), np.array(self._values, dtype=np.float32)
         return Items(hashes, values, np.array(self._ends, dtype=np.int64))
+
+
+class WordItems:
+    """Items that a function makes of words. It is called once for each word; the words are numbered in the order in which they
+    are added. Other threads may read while words are added.
+
+    name (str): Where the items come from, for messages.
+    function (Callable): Returns for a word what `named_numbers` reads; or one string, one number, or None.
+    n_padding (int): The first numbers, which stand for no word and have no items.
+    names (dict[int, str]): Receives the text of each hash, or None.
+    """
+
+    def __init__(self, name: str, function: Callable[[str], Any], n_padding: int, names: Optional[dict[int, str]]):
+        self._name, self._function, self._names = name, function, names
+        self._known = None if names is not None else ItemHashes(name)
+        self._size = n_padding
+        self._starts = np.zeros(n_padding + 1, dtype=np.int64)  # [V + 1]
+        self._hashes, self._values = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.float32)  # [N]
+
+    def make(self, words: list[str]) -> Items:
+        """Call the function on words. RAISES (ValueError): CRF111 and CRF131 for what is no item."""
+        listed = ItemList(self._name, self._known)
+        for word in words:
+            given = self._function(word)
+            try:
+                listed.add([] if given is None else [given] if isinstance(given, (str, *_NUMBERS)) else given)
+            except NotAnItem as error:
+                where = f"The feature function '{self._name}', for the word '{word}'"
+                raise ValueError(Errors.CRF111.format(where=where, value=shown(error.args[0]))) from None
+        if self._names is not None:
+            self._names.update(listed.names)
+        return listed.items
+
+    def add(self, items: Items) -> None:
+        """Add the items of the next words."""
+        used, size = int(self._starts[self._size]), self._size + len(items.starts) - 1
+        if used + len(items.hashes) > len(self._hashes):
+            self._hashes = grown(self._hashes, used, used + len(items.hashes))
+            self._values = grown(self._values, used, len(self._hashes))
+        if size >= len(self._starts):
+            self._starts = grown(self._starts, self._size + 1, size + 1)
+        self._hashes[used : used + len(items.hashes)] = items.hashes
+        self._values[used : used + len(items.values)] = items.values
+        self._starts[self._size : size + 1] = used + items.starts
+        self._size = size
+
+    def of(self, numbers: NDArray[np.integer]) -> Items:
+        """The items of words, by their numbers."""
+        first, behind = self._starts[numbers], self._starts[numbers + 1]
+        some = ranges(first, behind)
+        return Items(self._hashes[some], self._values[some], np.append(0, np.cumsum(behind - first)))
 
 
 def read_items(

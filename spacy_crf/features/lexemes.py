@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ..arrays import grown
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
 from .clusters import DIGIT, WIDTHS, Clusters, is_of_clusters, table_read, with_zeros
 from .feature_index import HashTable
+from .items import WordItems
 from .word_vectors import WordVectors
 
 _FLAGS = [
@@ -83,6 +84,7 @@ class LexemeTable:
     vectors (WordVectors): Vectors, kept beside the columns.
     kept (List[str]): Attributes to keep; values of other attributes, and vectors, are available until `forget` drops them, see
         `rows`. None to keep all.
+    functions (Dict[str, Callable]): Functions from a word to items, by the name of their source.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class LexemeTable:
         clusters: Optional[dict[str, Clusters]] = None,
         vectors: Optional[WordVectors] = None,
         kept: Optional[list[str]] = None,
+        functions: Optional[dict[str, Callable[[str], Any]]] = None,
     ):
         self.attributes = attributes
+        self.items = {name: WordItems(name, made, 2 * reach, names) for name, made in (functions or {}).items()}
         self.names = names
         self._lock = threading.Lock()
         outside = np.repeat(padding_values(reach, padding, names)[:, None], len(attributes), axis=1)
@@ -186,6 +190,7 @@ class LexemeTable:
             return
         lexemes = list(map(vocab.__getitem__, orths))
         texts = [lexeme.orth_ for lexeme in lexemes]
+        made = [items.make(texts) for items in self.items.values()]
         rows = np.ones((len(orths), len(self.attributes)), dtype=np.uint64)  # the bias is 1
         flags, *fields = np.array(list(map(_READ, lexemes)), dtype=np.uint64).T
         values = dict(zip(_FIELDS, fields))
@@ -236,6 +241,8 @@ class LexemeTable:
             self._fresh = (first, np.concatenate([others, rows]), np.concatenate([of_others, of_words]))
         elif vectors is not None:
             self.vectors[self.size : size] = vectors
+        for items, of_source in zip(self.items.values(), made):
+            items.add(of_source)
         self.size = size
         self._index.insert(np.array(orths, dtype=np.uint64))
 

@@ -72,7 +72,7 @@ def features(
     transitions (List[str]): Templates of features of pairs of tags.
     padding (bool): Whether positions outside the sequence have their own values; if not, templates that read them have no value.
         Or texts for these positions: a table with the lists "before" and "behind", the nearest first.
-    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
+    functions (Dict[str, Callable]): Functions of Docs that templates read as ``fn:NAME[0]``, and of words, ``word:NAME[0]``.
     """
     return FeatureSet(templates, transitions, padding, functions)
 
@@ -93,7 +93,7 @@ def ner_features(
     window (int): Number of words that are read before and behind the token.
     padding (bool): Whether positions outside the sequence have their own values.
     transitions (List[str]): Templates of features of pairs of tags.
-    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
+    functions (Dict[str, Callable]): Functions of Docs that templates read as ``fn:NAME[0]``, and of words, ``word:NAME[0]``.
     """
     owner = "spacy_crf.ner_features.v3"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
@@ -139,7 +139,7 @@ def text_features(
     extra (List[str]): More templates, such as ``shape[0]`` or ``cluster[0]``.
     without (List[str]): Templates to leave out, such as ``lower[-1]|lower[0]``.
     padding (bool): Whether positions outside the text have their own values, so that features can mark the first word.
-    functions (Dict[str, Callable[[Doc], List]]): Functions that templates read as ``fn:NAME[0]``.
+    functions (Dict[str, Callable]): Functions of Docs that templates read as ``fn:NAME[0]``, and of words, ``word:NAME[0]``.
     """
     return FeatureSet(changed("spacy_crf.text_features.v1", _TEXT_TEMPLATES, extra, without), None, padding, functions)
 

@@ -27,7 +27,7 @@ from .. import checks
 from ..errors import Errors, known_names, shown
 from .clusters import Clusters
 from .document import STAGE_ATTRIBUTES
-from .extractor import FUNCTIONS, AttributesRead, FeatureSet, check_attribute
+from .extractor import FUNCTIONS, AttributesRead, FeatureSet, check_attribute, is_item
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions
 from .lexemes import NGRAMS
@@ -153,7 +153,7 @@ class SegmentFeatureSet(AttributesRead):
         self.span_items = [t for t in rest if t.kinds & ITEMS]
         for template in rest:
             for kind, name, _ in template.parts:
-                if kind in TOKEN_PARTS and (name.startswith(("fn:", "ext:")) or name in NGRAMS):
+                if kind in TOKEN_PARTS and (is_item(name) or name in NGRAMS):
                     raise ValueError(Errors.CRF121.format(template=template, reason=_JOINED))
         read = {str(part.of_token): None for t in self.templates for part in t.parts if part.kind in TOKEN_PARTS}
         read.update({f"{WHOLE[kind]}[0]": None for t in rest for kind in t.kinds if kind in WHOLE})

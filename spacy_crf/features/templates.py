@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from ..errors import Errors, known_names, shown
 
 OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
-_PART = re.compile(rf"(?P<attribute> (?:(?:in|ext|fn|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE)
+_PART = re.compile(
+    rf"(?P<attribute> (?:(?:in|ext|fn|word|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE
+)
 WIDEST_OFFSET = 20
 MOST_TEMPLATES = 10_000  # templates of one line
 _KNOWN = "attributes with an offset or a range, such as lower[0] or lower[-2..2]; and bias, without an offset"
@@ -62,9 +64,11 @@ def is_text(given: Any) -> bool:
     return isinstance(given, str) and not any("\ud800" <= character <= "\udfff" for character in given)
 
 
+_FUNCTION = ("function", "Add a block [....features.functions.{}]", "Functions there")
 _NAMED = {
     "ext": ("extension", "Call Token.set_extension('{}', ...) before the pipeline is built", "Extensions set"),
-    "fn": ("function", "Add a block [....features.functions.{}]", "Functions there"),
+    "fn": _FUNCTION,
+    "word": _FUNCTION,
     "matches": ("pattern", "Add it to the patterns of the feature set", "Patterns there"),
     "in": ("gazetteer", "Name its file in [initialize.components.NAME.gazetteers]", "Gazetteers there"),
 }

@@ -4,9 +4,9 @@ Attributes of the lexeme are in a separate table (``lexemes``), which gazetteers
 the token; the items of custom extensions and registered functions (``items``) are computed for each Doc.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES,
 def known_attributes(asked: str) -> str:
     """Everything that a template may name, for error messages."""
     names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "cluster:TABLE", "ext:EXTENSION", "fn:FUNCTION"]
+    names += ["word:FUNCTION"]
     return known_names(names, asked)
 
 
@@ -66,6 +67,7 @@ class ColumnReader:
         columns of `DOCUMENT_ATTRIBUTES`, of `STAGE_ATTRIBUTES`, and of gazetteers.
     gazetteers: Gazetteers by the name of their attribute.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
+    word_functions: Functions from a word to items, by name.
     clusters: Clusters by the name that attributes of the lexeme use.
     vectors: Vectors of words.
     reach: Largest offset of any template.
@@ -79,6 +81,7 @@ class ColumnReader:
         gazetteers: dict[str, Gazetteer],
         item_sources: dict[str, Source],
         *,
+        word_functions: dict[str, Callable[[str], Any]],
         clusters: dict[str, Clusters],
         vectors: Optional[WordVectors],
         reach: int,
@@ -96,6 +99,8 @@ class ColumnReader:
         self.lexeme_attributes = self._of_words = [column for attribute in read for column in columns_of(attribute)]
         self.gazetteers = gazetteers
         self.item_sources = item_sources
+        self.word_functions = word_functions
+        self._word_items = [*word_functions]  # the names of those whose items are laid out token by token
         self.clusters = clusters
         self.vectors = vectors
         self.reach = reach
@@ -113,6 +118,7 @@ class ColumnReader:
         (`LexemeTable.rows`)."""
         reader, kept = copy(self), {*attributes, *self._needed}
         reader.lexeme_attributes = [name for name in self._of_words if name in kept]
+        reader._word_items = [name for name in self.word_functions if name in kept]
         reader._start_table()
         return reader
 
@@ -133,7 +139,8 @@ class ColumnReader:
 
     def _new_table(self) -> LexemeTable:
         kept = None if self.lexeme_attributes is self._of_words else self.lexeme_attributes
-        return LexemeTable(self._of_words, self.reach, self.padding, self.names, self.clusters, self.vectors, kept)
+        sources = self.clusters, self.vectors, kept, self.word_functions
+        return LexemeTable(self._of_words, self.reach, self.padding, self.names, *sources)
 
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Text of the values of an attribute, if they were read while names were kept."""
@@ -173,7 +180,7 @@ class ColumnReader:
                 tokens[2 * reach :, column] = gazetteer.find(words, doc_starts)
             rows, _ = place(np.arange(2 * reach, len(tokens), dtype=np.int32), starts, reach)
             values[:] = tokens[rows]
-        items = {}
+        items = {name: table.items[name].of(numbers) for name in self._word_items}
         for name, source in self.item_sources.items():
             known = self._item_names[name]
             if known.size > self.max_words:

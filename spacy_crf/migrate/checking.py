@@ -12,8 +12,8 @@ from spacy.tokens import Doc
 from ..errors import Errors
 from ..features.items import named_numbers
 from .foreign import ForeignModel, Weighted
-from .functions import Columns, set_columns
-from .pipeline import COMPONENT, PAIRS, SOURCE
+from .functions import PAIRS, SOURCE, Columns, set_columns
+from .pipeline import COMPONENT
 
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
 

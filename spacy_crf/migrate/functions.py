@@ -71,14 +71,16 @@ def set_columns(doc: Doc, names: Sequence[str], values: Sequence[Sequence[str]])
 
 
 FILE_NAME = "functions.py"
-_FILE = '''"""Registers the function that makes the features of the model in this folder: give it to commands with --code, or run
-it before spacy.load."""
+# Names of the sources of features of labels, of pairs of labels, and of words
+SOURCE, PAIRS, WORDS = "imported", "imported_pairs", "imported_words"
+_FILE = '''"""Registers what makes the features of the model in this folder: give it to commands with --code, or run it before
+spacy.load."""
 
-from {module} import {function}
+{imports}
 
 from spacy_crf.migrate.functions import register_features
 
-register_features("{name}", {function}, columns={columns})
+{calls}
 '''
 
 
@@ -109,7 +111,8 @@ def register_features(name: str, function: Callable, *, columns: Sequence[str] =
     """Register a function, so that pipelines imported with it can be loaded.
 
     name (str): Name of the function in the configs of these pipelines.
-    columns (Sequence[str]): The function takes a list of words, or of tuples of these columns; without columns it takes a Doc.
+    columns (Sequence[str]): The function takes a list of words, or of tuples of these columns; without columns it takes a Doc,
+        or one word.
     """
     source = WordFunction(function, columns) if columns else function
     registry.misc.register(name, func=lambda: source)
@@ -130,10 +133,14 @@ def find_function(path: str) -> tuple[str, Callable]:
     return f"{module}.{name}", function
 
 
-def write_registration(folder: Path, path: str, columns: Sequence[str]) -> Path:
-    """Write a file that registers the function that a path names. RETURNS (Path): The file."""
-    module, _, function = path.partition(":")
-    text = _FILE.format(module=module, function=function, name=f"{module}.{function}", columns=list(columns))
+def write_registration(folder: Path, paths: dict[str, Sequence[str]]) -> Path:
+    """Write a file that registers the functions that paths name, each with its columns. RETURNS (Path): The file."""
+    imports, calls = [], []
+    for path, columns in paths.items():
+        module, _, function = path.partition(":")
+        imports.append(f"import {module}")
+        calls.append(f'register_features("{module}.{function}", {module}.{function}, columns={list(columns)})')
+    text = _FILE.format(imports="\n".join(dict.fromkeys(imports)), calls="\n".join(calls))
     target = folder / FILE_NAME
     write_whole(target, text.encode("utf8"))
     return target

@@ -11,7 +11,7 @@ from spacy.strings import get_string_id
 
 from ..arrays import ranges
 from ..errors import Errors, no_component
-from ..features.extractor import template_seed
+from ..features.extractor import is_item, template_seed
 from ..features.feature_index import FeatureIndex, FeatureNames
 from ..features.items import hash_item
 from ..features.templates import parse_template
@@ -19,10 +19,10 @@ from ..kernels.hashing import mix_all
 from ..models.table import Table
 from ..pipeline.components import CRFTagger
 from .foreign import ForeignModel, Weighted
+from .functions import PAIRS, SOURCE
 from .native import NOTHING, Native, NativeLines, Use
 
 COMPONENT = "crf_tagger"
-SOURCE, PAIRS = "imported", "imported_pairs"  # names of the sources of features of labels and of pairs of labels
 
 
 def build_pipeline(
@@ -122,7 +122,7 @@ def _value(attribute: str, text: str, source: str) -> int:
     """The number that a part of a template reads from a token whose attribute has a text as its value."""
     if attribute == "bias":
         return int(text)
-    return hash_item(source, text) if attribute.startswith("fn:") else get_string_id(text)
+    return hash_item(source, text) if is_item(attribute) else get_string_id(text)
 
 
 # ---------------------------------------------------------------------------------------------------------- export

@@ -157,7 +157,7 @@ class SparseFeatures(ListedFeatures):
     @property
     def asks_functions(self) -> bool:
         """Whether features come from functions or extensions."""
-        return bool(self.reader.item_sources)
+        return bool(self.reader.item_sources or self.reader.word_functions)
 
     def recompile(self) -> None:
         self._compiled = self._scorer = None

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import grown
-from ..features.extractor import CompiledTemplates
+from ..features.extractor import CompiledTemplates, template_seed
+from ..features.items import Items
 from ..features.lexemes import LexemeTable
+from ..features.templates import Template
 from ..features.token_columns import ColumnReader, TokenColumns
+from ..kernels.hashing import mix_all
 from ..kernels.sparse_rows import add_kind_rows
-from ..types import Floats
-from .table import Sight, Table
+from ..types import Floats, TokenFeatures
+from .table import Sight, Table, some_of
 from .word_vectors import seen_matrices
 
 # Memory for the cached scores of lexemes in prediction
@@ -45,10 +48,16 @@ class TableScorer:
         self.slots = table.slots(weights).astype(np.float32)  # just as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
-        self._rest = compiled.only(~single)
+        # Templates of a function of words alone: the offset, the source and the template's own hash of each
+        of_items = [template for template in compiled.item_templates if by_lexeme and _is_of_word(template)]
+        self._of_items = [(*template.parts[0][::-1], template_seed(template)) for template in of_items]
+        rest = [t for t in [*compiled.only(~single).templates, *compiled.item_templates] if t not in of_items]
+        self._rest = CompiledTemplates(rest, compiled.reader)
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]
         of_vectors = np.array([] if vectors is None else vectors[0].index.offsets, dtype=np.int64)
-        self._sight = Sight.of(np.concatenate([offsets[single], of_vectors]))
+        self._sight = Sight.of(
+            np.concatenate([offsets[single], of_vectors, *([offset] for offset, *_ in self._of_items)])
+        )
         self._matrix = None if vectors is None else seen_matrices(*vectors, self._sight)
         # Sorted by offset, so that the templates of each place form a slice
         chosen = sorted(np.flatnonzero(single), key=offsets.__getitem__)
@@ -107,6 +116,9 @@ class TableScorer:
                 if size > len(known):
                     known = grown(known, filled, size)
                 known[filled:size] = self._of_words(*table.rows(slice(filled, size)))
+                for offset, source, seed in self._of_items:
+                    items = table.items[source].of(np.arange(filled, size))
+                    known[filled:size, self._sight.place(offset)] += self._scores_of_items(items, seed)
                 self._known[table] = known, size
         add_kind_rows(columns.lexemes, columns.starts, self._reach, self._sight.first, known, scores)
         return max(size, filled)
@@ -121,6 +133,20 @@ class TableScorer:
             # In float64; otherwise the scores of a word would depend slightly on the other words
             scores += np.tensordot(vectors.astype(np.float64), self._matrix, axes=1)
         return scores
+
+    def _scores_of_items(self, items: Items, seed: np.uint64) -> Floats:
+        """Scores of words by their items: float64[N, C]. seed (uint64): The hash of the template."""
+        hashes = np.full(len(items.hashes), seed)
+        mix_all(hashes, items.hashes)
+        rows, scores = self._table.index.rows(hashes), np.zeros((len(items.starts) - 1, self._table.n_columns))
+        if self._table.n_weights:
+            found = some_of(TokenFeatures(rows, items.values, items.starts), rows >= 0)
+            self._table.add_scores(found, self.slots, scores)
+        return scores
+
+
+def _is_of_word(template: Template) -> bool:
+    return len(template.parts) == 1 and template.parts[0].attribute.startswith("word:")
 
 
 def most_lexemes(wanted: int, scorers: Iterable[TableScorer]) -> int:

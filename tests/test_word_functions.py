@@ -1,0 +1,242 @@
+"""Functions of a word beside functions of a Doc that call them for each token, and models of CRFsuite with such features."""
+
+import random
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Doc
+from spacy.util import registry
+
+from spacy_crf.cli.migrate import find_words, make_pipeline
+from spacy_crf.features.extractor import FeatureSet
+from spacy_crf.migrate.checking import compare
+from spacy_crf.migrate.crfsuite import read_crfsuite, write_crfsuite
+from spacy_crf.migrate.foreign import ForeignModel, Weighted
+from spacy_crf.migrate.functions import FILE_NAME
+
+from .test_migrate import random_words, run
+from .util import tag_examples
+
+pytestmark = pytest.mark.issue(37)
+CALLS = Counter()
+
+
+def spelling(word):
+    """A word's strings and numbers, as functions for CRFsuite give them."""
+    CALLS[word] += 1
+    return {"end": word[-1:], "long": len(word) / 8, "pieces": {"pairs": [word[:2], word[2:4]]}, "digit": False}
+
+
+def of_doc(doc):
+    return [spelling(token.text) for token in doc]
+
+
+TEMPLATES = ["lower[0]", "SPELLING[-1..1]", "SPELLING[-1]|lower[0]", "SPELLING[2]|shape[0]"]
+
+
+def trained(source, **settings):
+    nlp = spacy.blank("en")
+    block = {
+        "@misc": "spacy_crf.features.v1",
+        "templates": [template.replace("SPELLING", source) for template in TEMPLATES],
+        "functions": {"f": {"@misc": f"tests.{source}.v1"}},
+    }
+    nlp.add_pipe("crf_tagger", config={"model": {"emissions": {"features": block}}, **settings})
+    examples = tag_examples(nlp)
+    optimizer = registry.optimizers.get("spacy_crf.LBFGS.v1")(l2=0.1, iterations_per_step=10)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=optimizer)
+    return nlp
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    registry.misc.register("tests.word:f.v1", func=lambda: spelling)
+    registry.misc.register("tests.fn:f.v1", func=lambda: of_doc)
+
+
+def probabilities(nlp, texts):
+    docs = [Doc(nlp.vocab, words=words) for words in texts]
+    return np.concatenate([nlp.get_pipe("crf_tagger").marginals(doc)[0] for doc in docs])
+
+
+NEW = [["a", "cat", "of", "1999", "barks"], ["dogs"], [], ["the", "dogs", "of", "a", "cat", "bark"]]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_words": 1}], ids=str)
+def test_functions_of_words_give_what_functions_of_docs_give(settings, tmp_path):
+    of_words, of_docs = (trained(source, **settings) for source in ("word:f", "fn:f"))
+    names = [nlp.get_pipe("crf_tagger").sparse_features.states.index.names() for nlp in (of_words, of_docs)]
+    assert [name.replace("word:", "fn:") for name in names[0]] == names[1]
+    expected = probabilities(of_docs, NEW)
+    assert probabilities(of_words, NEW) == pytest.approx(expected, abs=1e-6)
+    of_words.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    assert probabilities(loaded, NEW) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_function_is_called_once_for_each_word():
+    nlp = trained("word:f")
+    CALLS.clear()
+    probabilities(nlp, NEW * 3)
+    assert dict.fromkeys({word for words in NEW for word in words}, 1) == CALLS
+
+
+def feature_names(given):
+    feature_set = FeatureSet(["word:g[0]"], functions={"g": lambda word: given})
+    reader = feature_set.reader({})
+    reader.keep_names(True)
+    items = reader.read([Doc(spacy.blank("en").vocab, words=["Rome"])]).items["word:g"]
+    return {reader.names[hashed]: value for hashed, value in zip(items.hashes.tolist(), items.values.tolist())}
+
+
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        ("x", {"x": 1}),
+        (2.5, {"0": 2.5}),
+        (np.int64(3), {"0": 3}),
+        (None, {}),
+        (["a", "b"], {"a": 1, "b": 1}),
+        (np.array([0.5, 2]), {"0": 0.5, "1": 2}),
+        ({"a": "b", "n": 2}, {"a:b": 1, "n": 2}),
+    ],
+)
+def test_what_functions_of_words_may_give(given, names):
+    assert feature_names(given) == names
+
+
+@pytest.mark.parametrize("given", [b"x", object(), {"a": None}, float("nan"), [float("inf")], 10**400, [["x"]], True])
+def test_what_functions_of_words_may_not_give_is_shown(given):
+    with pytest.raises(ValueError, match=r"CRF111: The feature function 'word:g', for the word 'Rome': .+"):
+        feature_names(given)
+
+
+def test_a_function_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match=r"CRF106.*'word:g\[0\]' names the function 'g'.*functions\.g"):
+        FeatureSet(["word:g[0]"])
+
+
+# ----------------------------------------------------------------------------------------------------------- import
+
+
+def of_neighbours(words, own=spelling):
+    """The features of a word, and of its neighbours, as usaddress makes them."""
+    rows = [own(word) for word in words]
+    for t, row in enumerate(rows):
+        row |= {"previous": own(words[t - 1])} if t else {"text.start": True}
+        row |= {"+1": own(words[t + 1])} if t + 1 < len(words) else {"text.end": True}
+        if t == 1:
+            row["previous"]["text.start"] = True
+        if t == len(words) - 2:
+            row["+1"]["text.end"] = True
+    return rows
+
+
+def with_memory(words):
+    """The features of `of_neighbours`, and one that depends on all words before."""
+    rows = of_neighbours(words)
+    for t, row in enumerate(rows):
+        row["seen.dog"] = "dog" in words[:t]
+    return rows
+
+
+def only_memory(words):
+    return [{"seen.dog": "dog" in words[:t]} for t in range(len(words))]
+
+
+def fails(word):
+    raise KeyError(word)
+
+
+EDGES = "text.start,text.end"
+HERE = "tests.test_word_functions"
+
+
+def crfsuite_model(function, path):
+    pycrfsuite = pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
+    trainer = pycrfsuite.Trainer(verbose=False, params={"c1": 0.0, "c2": 0.01, "max_iterations": 30})
+    rng = random.Random(1)
+    for words in random_words(30, 1):
+        trainer.append(function(words), [rng.choice("ABC") for _ in words])
+    trainer.train(str(path))
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(path))
+    return read_crfsuite(path.read_bytes(), path.name), tagger
+
+
+@pytest.mark.parametrize("function, rest", [(of_neighbours, None), (with_memory, "only_memory")])
+def test_models_are_imported_word_by_word(function, rest, tmp_path):
+    model, tagger = crfsuite_model(function, tmp_path / "model")
+    features = rest and f"{HERE}:{rest}"
+    native = find_words(model, f"{HERE}:spelling", EDGES, features)
+    assert [name for name, _ in native.replayed] == (["seen.dog"] if rest else [])
+    nlp = make_pipeline(model, ["orth"], features, native=native, word_features=f"{HERE}:spelling")
+    docs = [Doc(nlp.vocab, words=words) for words in [*random_words(60, 2), ["of"], ["dog", "of"]]]
+    rows = {"imported": lambda doc: function([token.text for token in doc])}
+    assert compare(nlp, model, docs, lambda doc, rows: tagger.tag(rows), rows).different == 0
+    for doc in docs[-10:]:
+        marginals, tags = nlp.get_pipe("crf_tagger").marginals(doc)
+        tagger.set(function([token.text for token in doc]))
+        expected = [[tagger.marginal(tag, t) for tag in tags] for t in range(len(doc))]
+        assert marginals == pytest.approx(np.array(expected), abs=1e-5)
+
+
+def test_words_are_imported_by_the_command(tmp_path):
+    crfsuite_model(of_neighbours, tmp_path / "model")
+    texts = random_words(20, 8)
+    (tmp_path / "data.conll").write_text("".join("\n".join(words) + "\n\n" for words in texts), encoding="utf8")
+    files = [tmp_path / "model", "--from", "crfsuite", "--output", tmp_path / "nlp", "--columns", "orth"]
+    settings = ["--word-features", f"{HERE}:spelling", "--edges", EDGES, "--features", f"{HERE}:of_neighbours"]
+    code, output = run("import", *files, *settings, "--check", tmp_path / "data.conll")
+    assert code == 0 and "same labels" in output, output
+    registration = (tmp_path / "nlp" / FILE_NAME).read_text(encoding="utf8")
+    assert "spelling" in registration and "of_neighbours" not in registration
+    exec(compile(registration, FILE_NAME, "exec"), {})
+    nlp = spacy.load(tmp_path / "nlp")
+    assert [token.tag_ for token in nlp(Doc(nlp.vocab, words=texts[0]))]
+
+
+def model_of(names):
+    rows = np.arange(len(names))
+    return ForeignModel("crfsuite", ["A", "B"], Weighted(names, rows, rows % 2, 1.0 + rows), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize(
+    "names, left",
+    [
+        (["end:x", "next:end:x", "-1:-1:end:y", "+2:long", "digit", "pieces:pairs:ab"], []),
+        (["fish", "next:fish:x", "END:x", ""], ["fish", "next:fish:x", "END:x", ""]),
+        (["+20:end:x", "+19:end:x", "previous:text.start", "text.end", "BOS"], ["+20:end:x", "BOS"]),
+    ],
+)
+def test_names_that_nothing_makes_are_listed(names, left):
+    native = find_words(model_of(names), f"{HERE}:spelling", EDGES, "a:b")
+    assert [name for name, _ in native.replayed] == left
+    if left:
+        with pytest.raises(
+            ValueError, match=rf"CRF897: {HERE}:spelling does not make {len(left)} of the {len(names)} "
+        ):
+            find_words(model_of(names), f"{HERE}:spelling", EDGES, None)
+
+
+@pytest.mark.parametrize(
+    "settings, code",
+    [
+        (["--word-features", "nowhere:nothing"], "CRF859"),
+        (["--word-features", f"{HERE}:fails"], "CRF896.*KeyError"),
+        (["--word-features", "builtins:callable"], "CRF111"),
+        (["--word-features", f"{HERE}:spelling"], "CRF897.*text.start"),
+        (["--word-features", f"{HERE}:spelling", "--edges", "a"], "CRF020.*--edges"),
+        (["--word-features", f"{HERE}:spelling", "--edges", EDGES, "--check", __file__], "CRF861"),
+    ],
+)
+def test_what_can_not_be_imported_word_by_word_is_told(settings, code, tmp_path):
+    write_crfsuite(model_of(["end:x", "text.start"]), tmp_path / "model")
+    files = [tmp_path / "model", "--from", "crfsuite", "--output", tmp_path / "nlp"]
+    status, output = run("import", *files, *settings)
+    assert status == 1
+    assert re.search(code, output.replace("\n", " ")), output
