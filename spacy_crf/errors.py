@@ -374,6 +374,8 @@ class Errors:
     CRF897 = """{path} does not make {n} of the {total} features of the model, neither of a word nor of one before it
         (previous:…, -1:…) or behind it (next:…, +1:…): {names}. If some stand for the first and the last word, name
         these two with --edges; a function of sentences that makes the others goes to --features."""
+    CRF898 = """--as entities: the labels {labels} are tags of a scheme. An imported entity is a run of tokens with one
+        label, and crf_ner forbids sequences of tags that the other program allows. Import the model without --as."""
     CRF864 = """The model reads {needed} columns, and --columns names {given}. Name an attribute of tokens for each
         column of its training data except the last (the labels), such as --columns orth,tag."""
     CRF930 = """Component '{name}' learns batch by batch, but [training.batcher] is spacy_crf.clock.v1, which gives

@@ -156,12 +156,12 @@ EDGES = "text.start,text.end"
 HERE = "tests.test_word_functions"
 
 
-def crfsuite_model(function, path):
+def crfsuite_model(function, path, labels="ABC"):
     pycrfsuite = pytest.importorskip("pycrfsuite", reason="python-crfsuite is not installed")
     trainer = pycrfsuite.Trainer(verbose=False, params={"c1": 0.0, "c2": 0.01, "max_iterations": 30})
     rng = random.Random(1)
     for words in random_words(30, 1):
-        trainer.append(function(words), [rng.choice("ABC") for _ in words])
+        trainer.append(function(words), [rng.choice(labels) for _ in words])
     trainer.train(str(path))
     tagger = pycrfsuite.Tagger()
     tagger.open(str(path))
@@ -240,3 +240,60 @@ def test_what_can_not_be_imported_word_by_word_is_told(settings, code, tmp_path)
     status, output = run("import", *files, *settings)
     assert status == 1
     assert re.search(code, output.replace("\n", " ")), output
+
+
+# ---------------------------------------------------------------------------------------------------------- entities
+
+
+@pytest.mark.parametrize("outside", ["C", "O"])
+def test_models_are_imported_as_entities(outside, tmp_path):
+    """Runs of one label are the entities, whether the model has a label for no entity or not."""
+    model, tagger = crfsuite_model(of_neighbours, tmp_path / "model", labels=["A", "B", outside])
+    native = find_words(model, f"{HERE}:spelling", EDGES, None)
+    nlp = make_pipeline(model, ["orth"], None, native=native, word_features=f"{HERE}:spelling", entities=True)
+    ner = nlp.get_pipe("crf_ner")
+    docs = [Doc(nlp.vocab, words=words) for words in [*random_words(60, 2), ["of"], []]]
+    rows = {"imported": lambda doc: of_neighbours([token.text for token in doc])}
+    assert compare(nlp, model, docs[:-1], lambda doc, rows: tagger.tag(rows), rows).different == 0
+    order = [ner.annotation.tag_labels().index(label) for label in model.labels]
+    for doc in docs[:10]:
+        tagger.set(rows["imported"](doc))
+        marginals, tags = ner.marginals(doc)
+        expected = [[tagger.marginal(label, t) for label in model.labels] for t in range(len(doc))]
+        assert marginals[:, order] == pytest.approx(np.array(expected), abs=1e-5)
+        assert marginals[:, [n for n in range(len(tags)) if n not in order]] == pytest.approx(0, abs=1e-12)
+        labels = tagger.tag()
+        found = nlp(doc.copy())
+        assert [token.ent_type_ or "O" for token in found] == labels
+        assert len(found.ents) == sum(a != b and a != "O" for a, b in zip(labels, [None, *labels]))
+        assert ner.log_probability(doc, found.ents) == pytest.approx(np.log(tagger.probability(labels)), abs=1e-4)
+
+
+def test_rules_count_entities(tmp_path):
+    """usaddress raises an error for an address with a label in two places."""
+    model, tagger = crfsuite_model(of_neighbours, tmp_path / "model")
+    native = find_words(model, f"{HERE}:spelling", EDGES, None)
+    nlp = make_pipeline(model, ["orth"], None, native=native, word_features=f"{HERE}:spelling", entities=True)
+    nlp.get_pipe("crf_ner").add_rule({"rule": "at_most", "label": "*", "n": 1})
+    repeated = 0
+    for words in random_words(40, 4):
+        labels = tagger.tag(of_neighbours(words))
+        runs = [label for label, before in zip(labels, [None, *labels]) if label != before]
+        doc = nlp(Doc(nlp.vocab, words=words))
+        assert len({ent.label for ent in doc.ents}) == len(doc.ents) and all(token.ent_type for token in doc)
+        if len(runs) == len(set(runs)):
+            assert [token.ent_type_ for token in doc] == labels
+        else:
+            repeated += 1
+    assert repeated
+
+
+def test_tags_of_a_scheme_are_no_entities(tmp_path):
+    model = model_of(["end:x"])
+    model.labels = ["B-PER", "O"]
+    write_crfsuite(model, tmp_path / "model")
+    files = [tmp_path / "model", "--from", "crfsuite", "--output", tmp_path / "nlp"]
+    status, output = run("import", *files, "--word-features", f"{HERE}:spelling", "--as", "entities")
+    assert status == 1 and "CRF898" in output and "B-PER" in output
+    status, output = run("import", *files, "--word-features", f"{HERE}:spelling", "--as", "spans")
+    assert status == 1 and "CRF020" in output

@@ -37,16 +37,19 @@ def import_cli(
         None, help="File of columns on which to compare the labels of both programs.", exists=True, dir_okay=False
     ),
     lang: LangOption = "en",
-    attribute: str = Opt("tag", help="Attribute of tokens that gets the labels."),
+    kind: str = Opt("tags", "--as", help="tags, or entities: each run of tokens with one label is an entity."),
+    attribute: str = Opt("tag", help="Attribute of tokens that gets the labels (as tags)."),
     replay: bool = Opt(
         False, "--replay", help="crfpp, wapiti: make features as that program does, without native templates."
     ),
 ) -> None:
     """Make a pipeline from another program's model.
 
-    The pipeline's component crf_tagger gives each token the same label as the other program. If the file holds templates (crfpp)
-    or patterns (wapiti) in place of a model, the command writes the block of features for a config to the file --output.
+    The component, a crf_tagger or (as entities) a crf_ner, gives each token the same label as the other program. If the
+    file holds templates (crfpp) or patterns (wapiti) in place of a model, the command writes the block of features for a config
+    to the file --output.
     """
+    checks.one_of("crf import", "--as", kind, ("tags", "entities"))
     names = [name.strip() for name in columns.split(",")] if columns else []
     data = file.read_bytes()
     has_lines = data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
@@ -61,9 +64,8 @@ def import_cli(
         native = find_words(model, word_features, edges, features)
     else:
         native = None if replay or program not in _SYNTAX else find_native(model, names)
-    nlp = make_pipeline(
-        model, names, features, lang=lang, attribute=attribute, native=native, word_features=word_features
-    )
+    settings = {"lang": lang, "attribute": attribute, "native": native, "word_features": word_features}
+    nlp = make_pipeline(model, names, features, **settings, entities=kind == "entities")
     msg.good(
         f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
     )
@@ -158,6 +160,7 @@ def make_pipeline(
     attribute: str = "tag",
     native: Optional["Native"] = None,
     word_features: Optional[str] = None,
+    entities: bool = False,
 ) -> Language:
     """Make a pipeline from a model.
 
@@ -165,6 +168,7 @@ def make_pipeline(
     features (str): Path of the function that makes the features, for models whose file has no templates or patterns.
     native (Native): Native templates; by default none, and all features are made as the other program makes them.
     word_features (str): Path of the function of a word, see `find_words`.
+    entities (bool): Whether each run of tokens with one label is an entity.
     RAISES (ValueError): CRF861 if the model has neither templates nor patterns, and `features` is None.
     """
     from ..migrate.functions import SOURCE, WORDS
@@ -180,7 +184,8 @@ def make_pipeline(
         functions = {} if word_features is None else {WORDS: _registered(word_features)}
         if native is None or native.replayed:
             functions[SOURCE] = _registered(features, columns)
-    return build_pipeline(model, functions, lang=lang, attribute=attribute, reads=columns, native=native or NOTHING)
+    settings = {"lang": lang, "attribute": attribute, "reads": columns, "entities": entities}
+    return build_pipeline(model, functions, native=native or NOTHING, **settings)
 
 
 def _registered(path: Optional[str], columns: Sequence[str] = ()) -> dict[str, str]:

@@ -13,7 +13,6 @@ from ..errors import Errors
 from ..features.items import named_numbers
 from .foreign import ForeignModel, Weighted
 from .functions import PAIRS, SOURCE, Columns, set_columns
-from .pipeline import COMPONENT
 
 TIE = 1e-5  # labellings whose scores are nearer than this are equally good in float32
 
@@ -81,16 +80,17 @@ def compare(
     rival (Callable): Labels a Doc by the other program, given the features that the source makes for the Doc.
     functions (dict): Sources of all feature names, by SOURCE and PAIRS; by default the component's functions.
     """
-    tagger, score = nlp.get_pipe(COMPONENT), scorer_of(model)
-    functions = tagger.sparse_features.feature_set.functions if functions is None else functions
+    [(_, component)], score = nlp.pipeline, scorer_of(model)
+    labels = component.annotation.tag_labels()
+    functions = component.sparse_features.feature_set.functions if functions is None else functions
     n_sequences = n_tokens = different = ties = 0
     largest = 0.0
     for doc in docs:
         rows = list(functions[SOURCE](doc))
         of_pairs = list(functions[PAIRS](doc)) if PAIRS in functions else None
         theirs = rival(doc, rows)
-        found = tagger.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
-        ours = [tagger.labels[tag] for tag in found.tags]
+        found = component.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
+        ours = [labels[tag] for tag in found.tags]
         n_sequences, n_tokens = n_sequences + 1, n_tokens + len(doc)
         wrong = sum(a != b for a, b in zip(ours, theirs, strict=True))
         if wrong:

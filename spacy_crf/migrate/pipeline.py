@@ -1,6 +1,8 @@
-"""Makes a pipeline with a `crf_tagger` from the weights of another program, and exports the weights of components."""
+"""Makes pipelines with a `crf_tagger` or `crf_ner` from weights of other programs, and exports the weights of components."""
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Optional
 
 import numpy as np
@@ -10,19 +12,21 @@ from spacy.language import Language
 from spacy.strings import get_string_id
 
 from ..arrays import ranges
-from ..errors import Errors, no_component
+from ..errors import Errors, no_component, shown
 from ..features.extractor import is_item, template_seed
 from ..features.feature_index import FeatureIndex, FeatureNames
 from ..features.items import hash_item
 from ..features.templates import parse_template
 from ..kernels.hashing import mix_all
 from ..models.table import Table
-from ..pipeline.components import CRFTagger
+from ..pipeline.labels import LabelPipe
 from .foreign import ForeignModel, Weighted
 from .functions import PAIRS, SOURCE
 from .native import NOTHING, Native, NativeLines, Use
 
-COMPONENT = "crf_tagger"
+OUTSIDE = "O"
+_OF_SCHEME = re.compile(rf"[BILUES]-.+|{OUTSIDE}", re.DOTALL)
+_FORBIDDEN = -1e4  # exp(_FORBIDDEN) is 0
 
 
 def build_pipeline(
@@ -33,14 +37,19 @@ def build_pipeline(
     attribute: str = "tag",
     reads: Sequence[str] = (),
     native: Native = NOTHING,
+    entities: bool = False,
 ) -> Language:
-    """Make a pipeline whose component gives the same labels as the other program.
+    """Make a pipeline whose component gives the same labels, with the same probabilities, as the other program.
 
     functions (dict[str, dict]): Blocks of registered functions that make the feature names, by SOURCE and PAIRS.
     attribute (str): The attribute of tokens that receives the labels.
     reads (Sequence[str]): Attributes that the functions read. If `attribute` is one of them, the labels overwrite it.
     native (Native): Native templates in place of the functions.
+    entities (bool): Whether the component is a crf_ner, and an entity is a run of tokens with one label other than "O".
+    RAISES (ValueError): CRF898 for entities with labels that are tags, such as B-PER.
     """
+    if entities and all(map(_OF_SCHEME.fullmatch, model.labels)):
+        raise ValueError(Errors.CRF898.format(labels=shown(model.labels)))
     replayed = {name: [f"fn:{name}[0]"] if name in functions else [] for name in (SOURCE, PAIRS)}
     features = {
         "@misc": "spacy_crf.features.v1",
@@ -50,16 +59,21 @@ def build_pipeline(
         "functions": functions,
     }
     nlp = spacy.blank(lang)
-    config = {"attribute": attribute, "overwrite": attribute in reads, "model": {"emissions": {"features": features}}}
-    tagger = nlp.add_pipe(COMPONENT, config=config)
+    own = {"scheme": "IO"} if entities else {"attribute": attribute, "overwrite": attribute in reads}
+    component = nlp.add_pipe(
+        "crf_ner" if entities else "crf_tagger", config={**own, "model": {"emissions": {"features": features}}}
+    )
     for label in model.labels:
-        tagger.add_label(label)
-    _set_weights(tagger, model, native)
+        if not (entities and label == OUTSIDE):
+            component.add_label(label)
+    _set_weights(component, model, native)
     return nlp
 
 
-def _set_weights(tagger: CRFTagger, model: ForeignModel, native: Native) -> None:
-    chain, n_states = tagger.model, len(model.labels)
+def _set_weights(component: LabelPipe, model: ForeignModel, native: Native) -> None:
+    labels = component.annotation.tag_labels()
+    known, model = model.labels, _with_labels(model, labels)
+    chain, n_states = component.model, len(labels)
     [emissions] = chain.layers
     chain.attrs["role"].resize(chain, n_states)
     tables, old = {}, emissions.attrs["features"]
@@ -70,10 +84,23 @@ def _set_weights(tagger: CRFTagger, model: ForeignModel, native: Native) -> None
         tables[name], weights = _table(weighted, source, lines, old.tables[name].n_columns)
         emissions.set_param(name, weights)
     emissions.attrs["features"] = old.with_tables(tables, n_states=n_states)
-    chain.set_param("transitions", model.transitions.astype(np.float32))
-    observed = np.zeros((n_states + 2, n_states), dtype=np.uint8)
-    observed[:-2] = model.transitions != 0
-    chain.attrs["observed"] = observed
+    first = np.where(np.isin(labels, known), 0.0, _FORBIDDEN)
+    for name, weights in (("transitions", model.transitions), ("first", first)):
+        chain.set_param(name, weights.astype(np.float32))
+    chain.attrs["observed"] = (np.vstack([model.transitions, first, np.zeros(n_states)]) != 0).astype(np.uint8)
+
+
+def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
+    """The model with its labels in another order. A label that it does not have never occurs: steps to it, and from it, have
+    weights so low that no other weights can compensate them."""
+    size, before = len(labels), len(model.labels)
+    place = np.array([labels.index(label) for label in model.labels])
+    transitions = np.full((size, size), _FORBIDDEN)
+    transitions[np.ix_(place, place)] = model.transitions
+    states = replace(model.states, columns=place[model.states.columns])
+    of_pairs = model.pairs.columns
+    pairs = replace(model.pairs, columns=place[of_pairs // before] * size + place[of_pairs % before])
+    return replace(model, labels=labels, states=states, transitions=transitions, pairs=pairs)
 
 
 def _table(weighted: Weighted, source: str, native: NativeLines, n_columns: int) -> tuple[Table, NDArray[np.float32]]:
@@ -128,7 +155,6 @@ def _value(attribute: str, text: str, source: str) -> int:
 # ---------------------------------------------------------------------------------------------------------- export
 
 
-_FORBIDDEN = -1e4  # exp(_FORBIDDEN) is 0
 _WITHOUT_PAIRS = "Train it with transitions = [] in [components.{name}.model.emissions.features]"
 _WITHOUT_RULES = "Remove the block [components.{name}.constraints] from the config of the pipeline"
 
@@ -198,7 +224,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
     return sequences
 
 
-def _exported(nlp: Language, component: Optional[str]) -> CRFTagger:
+def _exported(nlp: Language, component: Optional[str]) -> LabelPipe:
     """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
     found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:

@@ -21,7 +21,6 @@ from spacy.tokens import Doc
 
 from spacy_crf.cli.migrate import find_native, make_pipeline, read_model
 from spacy_crf.migrate.checking import read_columns
-from spacy_crf.migrate.pipeline import COMPONENT
 
 from .data import data_folder
 from .measure import show, side_by_side
@@ -49,7 +48,7 @@ def _compare(program: str, folder: Path, test: Path, rounds: int) -> tuple:
 
 
 def _labels(nlp: Language, docs: list[Doc]) -> NDArray[np.integer]:
-    tagger = nlp.get_pipe(COMPONENT)
+    [(_, tagger)] = nlp.pipeline
     return np.concatenate([tagger.predict(docs[at : at + 128]).tags for at in range(0, len(docs), 128)])
 
 
