@@ -318,7 +318,8 @@ class Reading:
     def _shared_rows(self, derivative: Any, steps: Optional[list[Step]]) -> list[Row]:
         rows = []
         for token, before, after, use in steps or ():
-            weight, tags = float(self.shared["transitions"][before, after]), (self._tags[before], self._tags[after])
+            place = tuple(self._architecture.places_of(np.array([before, after])))
+            weight, tags = float(self.shared["transitions"][place]), (self._tags[before], self._tags[after])
             feature = Feature.shared("transitions")
             rows.append(Row(*feature, token, token + 1, tags, 1.0, weight, use, weight * use))
         for name, of_name in self._architecture.derivatives(derivative).items():
@@ -327,7 +328,7 @@ class Reading:
             weights = self.shared[name]
             for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
                 weight, use = float(weights[tuple(index)]), float(of_name[tuple(index)])
-                tags = (self._tags[index[1]],) if name == "lengths" else self._names_of(name, tuple(index))
+                tags = self._names_of(name, tuple(index[1:] if name == "lengths" else index))
                 feature = Feature.shared(name, index[0])
                 rows.append(Row(*feature, None, None, tags, 1.0, weight, use, weight * use))
         return [row for row in rows if row.contribution]

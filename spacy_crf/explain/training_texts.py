@@ -30,6 +30,7 @@ from thinc.api import Model
 from .. import arrays, checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
+from ..inference.chain_set import evaluate
 from ..models.node import AnnotatedDocs
 from ..models.objective import CorpusObjective
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
@@ -79,8 +80,9 @@ def texts(
     validate_examples(examples, "explain")
     most = effect * len(examples) if isinstance(effect, bool) else effect
     n_effects = min(checks.count(pipe.owner, "effect", most, least=0, most=checks.ANY), len(examples))
-    l2 = checks.number(pipe.owner, "l2", getattr(pipe.optimizer, "l2", 0.0) if l2 is None else l2)
-    l1 = checks.number(pipe.owner, "l1", getattr(pipe.optimizer, "l1", 0.0) if l1 is None else l1)
+    optimizer = pipe.learner.optimizer
+    l2 = checks.number(pipe.owner, "l2", getattr(optimizer, "l2", 0.0) if l2 is None else l2)
+    l1 = checks.number(pipe.owner, "l1", getattr(optimizer, "l1", 0.0) if l1 is None else l1)
     if not l2:
         raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
     ours, theirs, target = comparison.best()
@@ -131,20 +133,21 @@ class LeftOut:
 
     def __init__(self, pipe: "CRFPipe", examples: list[Example], l2: float, l1: float):
         reason: Optional[str] = None
+        self._pipe, pipe = pipe, pipe.learner
         if not getattr(pipe.loss, "smooth", True):
             reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
         elif pipe.model.attrs["role"].has_hidden(pipe.model):
             reason = "it has hidden states, and training anew may end at another optimum"
         if reason is not None:
             raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
-        self._pipe, self._examples, self._l2, self._l1 = pipe, examples, l2, l1
+        self._examples, self._l2, self._l1 = examples, l2, l1
         self._objective = self._of(pipe.training.blocks(examples))
         self._weights = self._objective.weights()
         self._gradient = self._objective.evaluate(self._weights)[1]
         self._free = np.ones(len(self._weights)) if not l1 else (self._weights != 0.0).astype(np.float64)
 
     def _of(self, blocks: Iterable[list[Example]]) -> CorpusObjective:
-        pipe = self._pipe
+        pipe = self._pipe.learner
         return CorpusObjective(pipe.model, pipe.loss, (pipe.training.data(block) for block in blocks))
 
     def influential(self, uses: "Direction", n: int) -> list[int]:
@@ -254,14 +257,12 @@ class Direction:
 
     def scores(self, docs: DocBatch) -> Any:
         """Compute the changes of the scores of texts along the direction."""
-        return self._scores(_look_up(self._pipe.model, docs))
-
-    def _scores(self, found: list[FoundFeatures]) -> Any:
+        found = _look_up(self._pipe.model, docs)
         return self._architecture.join(_outputs(self._pipe.model, found, self.of_layers), self.shared)
 
     def slopes(self, examples: list[Example]) -> Iterator[tuple[Example, float]]:
         """Yield each text with the derivative of its loss along the direction."""
-        training = self._pipe.training
+        training = self._pipe.learner.training
         for block in training.blocks(examples):
             data = training.data(block)
             if data.structure is None and data.soft is None:
@@ -271,7 +272,8 @@ class Direction:
                     yield example, self._slope(training.data([example]))
 
     def _slopes_of_batch(self, data: AnnotatedDocs) -> Iterator[float]:
-        bounds = self._pipe.decoding.bounds(data.docs).tolist()
+        learner = self._pipe.learner
+        bounds = learner.decoding.bounds(data.docs).tolist()
         scores, along = self._both(data)
         for begin, end in itertools.pairwise(bounds):
             rows, sequences = slice(begin, end), slice(*np.searchsorted(data.starts, [begin, end]))
@@ -280,23 +282,25 @@ class Direction:
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
             weights = None if data.weights is None else data.weights[sequences]
-            structure = self._pipe.model.attrs["role"].in_training
-            _, derivative, _ = self._pipe.loss(structure, of_doc, clamp, weights=weights)
+            structure = learner.model.attrs["role"].in_training
+            _, derivative, _ = learner.loss(structure, of_doc, clamp, weights=weights)
             yield self._architecture.dot(derivative, arrays.cut_document(along, None, rows)[0])
 
     def _slope(self, data: AnnotatedDocs) -> float:
         scores, along = self._both(data)
         soft = {} if data.soft is None else {"soft": data.soft}
-        structure = data.structure or self._pipe.model.attrs["role"].in_training
-        _, derivative, _ = self._pipe.loss(structure, scores, data.allowed, weights=data.weights, **soft)
+        learner = self._pipe.learner
+        structure = data.structure or learner.model.attrs["role"].in_training
+        _, derivative, _ = evaluate(learner.loss, structure, scores, data.allowed, weights=data.weights, **soft)
         return self._architecture.dot(derivative, along)
 
     def _both(self, data: AnnotatedDocs) -> tuple[Any, Any]:
         """The scores of texts, and their changes along the direction."""
-        model = self._pipe.model
+        model = self._pipe.learner.model
         found, (of_layers, shared) = _look_up(model, DocBatch.of(data.docs)), _learned(model)
-        potentials = self._architecture.potentials(model, shared)
-        return self._architecture.join(_outputs(model, found, of_layers), potentials), self._scores(found)
+        join, potentials = model.attrs["role"].join, model.attrs["role"].potentials(model, shared)
+        along = join(_outputs(model, found, self.of_layers), self.shared)
+        return join(_outputs(model, found, of_layers), potentials), along
 
 
 def _features(layer: Model) -> SparseFeatures:

@@ -136,6 +136,10 @@ class Architecture(Node):
         """
         return None
 
+    def places_of(self, states: Ints) -> Ints:
+        """The places of states of a labelling in the parameters: int64[N]."""
+        return states
+
     def weight_blocks(self, model: Model, name: str) -> Any:
         """Weights of a parameter with names (a list of `explain.weights.Block`); None where the weights belong to states."""
         return None

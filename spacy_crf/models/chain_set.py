@@ -84,6 +84,9 @@ class ChainOfSet(Architecture):
     def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
         return self.of.token_terms(self.whole, outputs, docs)
 
+    def places_of(self, states: Ints) -> Ints:
+        return self.states[states]
+
     def named_states(self, model: Model, parameter: Optional[str], places: tuple) -> tuple:
         """States that do not belong to the chain are named like its first one: nothing of the chain uses them."""
         number = np.zeros(self.whole.get_dim("nO"), dtype=np.int64)

@@ -48,6 +48,10 @@ class Chain(CRFPipe):
         self.cfg["labels"] = list(labels)
         self._labels_changed()
 
+    @property
+    def learner(self) -> "ChainSetPipe":
+        return self.of
+
 
 class SetTraining(Training):
     """Training of a set: the annotation of each chain, side by side."""

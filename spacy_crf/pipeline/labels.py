@@ -187,6 +187,11 @@ class LabelPipe(TrainablePipe):
         return None
 
     @property
+    def learner(self) -> "LabelPipe":
+        """The component that learns the weights: itself, or for a chain of a set the set."""
+        return self
+
+    @property
     def is_initialized(self) -> bool:
         """Whether the component has weights, so that it can predict or continue learning."""
         return bool(self.model.has_dim("nO"))
