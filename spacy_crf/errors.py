@@ -344,6 +344,8 @@ class Errors:
     CRF840 = "Component '{name}' can't split a decision up among its training texts: {reason}."
     CRF810 = "{where}, but there is no first stage. Add a block [components.NAME.second_stage], or leave these templates out."
     CRF811 = "Component '{name}' can't use its second_stage: {reason}; or set second_stage = null."
+    CRF812 = """The features of component '{name}' read outer, the label of the outermost of spans that nest, but it has no inner
+        spans. Leave these templates out, or take the component crf_spancat with nested = true."""
     CRF815 = """Component '{name}' has a second_stage, whose first stage is trained before {others} in
         annotating_components are trained. Train and freeze these components first, or set second_stage = null."""
     CRF800 = """The template '{template}' reads word vectors, and there are none. Name a pipeline with vectors in

@@ -13,10 +13,13 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.models.chain_set import ChainSet
+from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.annotation.spans import Spans, groups_of
-from spacy_crf.schemes import get_scheme
+from spacy_crf.pipeline.saving import forget_gradients
+from spacy_crf.schemes import NO_SEGMENTS, get_scheme
 
 from . import reference
 from .structures import segment_ways
@@ -42,7 +45,7 @@ MODELS = {
     },
 }
 kinds = pytest.mark.parametrize("kind", MODELS)
-GROUPS = ["label", [["PER", "LOC"]], "nested"]
+GROUPS = ["label", [["PER", "LOC"]], "nested", "outer"]
 
 
 def make_doc(vocab, text, spans, key="sc"):
@@ -58,10 +61,14 @@ def examples_of(nlp, texts=TEXTS, key="sc"):
 
 def blank(kind="chain", **config):
     nlp = spacy.blank("en")
-    if config.get("groups") == "nested":  # all labels on levels
+    model = MODELS[kind]
+    if config.get("groups") == "outer":  # inner levels read the outermost spans
+        model = json.loads(json.dumps(model))
+        model["emissions"]["features"]["templates"] += ["outer[0]", "outer[-1]|lower[0]"]
+    if config.get("groups") in ("nested", "outer"):  # all labels on levels
         config.update(groups="auto", nested=True)
     scheme = {} if kind == "segments" else {"scheme": "BIO"}
-    return nlp, nlp.add_pipe("crf_spancat", config={"model": MODELS[kind], **scheme, **config})
+    return nlp, nlp.add_pipe("crf_spancat", config={"model": model, **scheme, **config})
 
 
 def trained(kind="chain", *, texts=TEXTS, l2=0.01, steps=1, iterations=20, **config):
@@ -466,6 +473,119 @@ def test_an_explanation_is_of_the_chain_of_its_label():
     assert len(whole) == 4 and len(alone[0][1]) == 1
     with pytest.raises(ValueError, match="CRF020"):
         pipe.explain(doc)
+
+
+@kinds
+@pytest.mark.parametrize("groups", GROUPS)
+def test_explanations_add_up(kind, groups):
+    """0.16.0 took the weights of transitions from other chains."""
+    _, pipe, examples = trained(kind, groups=groups, l2=0.1, iterations=1000)
+    doc = examples[3].reference
+    for span in (doc[8:9], doc[6:9], doc[4:5]):
+        of_label = [chain for chain in pipe.chains if "LOC" in chain.labels]
+        for chain in of_label:
+            labelled = Span(doc, span.start, span.end, label="LOC")
+            for how in ("contrast", "log_odds"):
+                assert chain.explain(doc, labelled, kind=how).check == pytest.approx(0.0, abs=1e-6)
+            found = chain.explain(doc, labelled, kind="texts", corpus=examples, l2=0.1, effect=1)
+            assert found.check == pytest.approx(0.0, abs=0.05) and len(found.rows) > 1
+
+
+INNER = [
+    ("the University of the Oslo region opened", [(1, 6, "ORG"), (4, 6, "LOC"), (4, 5, "LOC")]),
+    ("she left Oslo for the University of Oslo", [(2, 3, "LOC"), (5, 8, "ORG"), (7, 8, "LOC")]),
+    ("Ann came", []),
+]
+
+
+@pytest.mark.parametrize("possible", [False, True])
+def test_features_of_outer_spans_weigh_inner_states_alone(possible):
+    nlp, pipe = blank(groups="outer")
+    pipe.model.get_ref("emissions").attrs["possible_states"] = possible
+    examples = examples_of(nlp, INNER)
+    nlp.initialize(lambda: examples)
+    pipe.add_label("FIRM")
+    table, states = pipe.sparse_features.tables["inner"], pipe.decoding.state_names()
+    assert {states[n].partition("/")[2] for n in table.pair_columns} == {"2", "3"}
+    assert {"outer[0]=ORG", "outer[-1]|lower[0]=ORG|oslo"} <= {*table.index.names()}
+
+
+@kinds
+def test_inner_levels_read_annotation_in_training_and_the_best_spans_in_prediction(kind):
+    nlp, pipe, examples = trained(kind, texts=INNER, groups="outer")
+    learned, slots = pipe.training.docs_of(examples), pipe.annotation.slots
+    spans = {(b, e, slots[n].label) for b, e, n in zip(*learned.labelling.spans)}
+    assert spans == {(1, 6, "ORG"), (9, 10, "LOC"), (12, 15, "ORG")}
+    by_gold = pipe.model.predict(learned)[0]
+    np.testing.assert_allclose(pipe.model.begin_update(learned)[0][0], by_gold, atol=1e-5)
+
+    texts = [*INNER, ("Bob saw Oslo and Ann at the University", [])]
+    docs = DocBatch([plain(make_doc(nlp.vocab, *text)) for text in texts])
+    labelling, outer = pipe.sparse_features.first_stage(docs), pipe.chains[0]
+    best = [(begin, span) for doc, begin in zip(docs, docs.bounds) for span in outer.n_best(doc, 1)[0][1]]
+    expected = {(begin + span.start, begin + span.end, span.label_) for begin, span in best}
+    assert {(b, e, slots[n].label) for b, e, n in zip(*labelling.spans)} == expected != spans
+    scores = pipe.model.predict(docs)[0]
+    docs.labelling = labelling
+    np.testing.assert_array_equal(pipe.model.predict(docs)[0], scores)
+    docs.labelling = labelling._replace(spans=NO_SEGMENTS)
+    without, inner = pipe.model.predict(docs)[0], pipe.model.attrs["inner"]
+    np.testing.assert_array_equal(without[:, ~inner], scores[:, ~inner])
+    assert (without[:, inner] != scores[:, inner]).any()
+
+
+@kinds
+def test_the_gradient_of_features_of_outer_spans(kind):
+    """Finite differences of the objective, and the gradient by thinc's begin_update."""
+    _, pipe, examples = trained(kind, texts=INNER, groups="outer", iterations=2)
+    objective = CorpusObjective(pipe.model, pipe.loss, [pipe.training.data(examples)])
+    rng, weights = np.random.default_rng(0), objective.weights()
+    value, gradient = objective.evaluate(weights)
+    for _ in range(5):
+        direction = rng.normal(size=weights.shape)
+        ahead, behind = (objective.evaluate(weights + step * direction)[0] for step in (1e-5, -1e-5))
+        assert (ahead - behind) / 2e-5 == pytest.approx(gradient @ direction, rel=1e-5)
+    forget_gradients(pipe.model)
+    scores, backprop = pipe.model.begin_update(pipe.training.docs_of(examples))
+    loss, d_scores = pipe.get_loss(examples, scores)
+    backprop(d_scores)
+    assert loss == pytest.approx(value, rel=1e-5)
+    of_inner = dict(zip((block.name for block in objective._blocks), np.split(gradient, objective._starts[1:-1])))[
+        "inner"
+    ]
+    np.testing.assert_allclose(pipe.model.get_ref("emissions").get_grad("inner"), of_inner, atol=1e-4)
+
+
+def test_an_explanation_names_features_of_outer_spans():
+    _, pipe, examples = trained(texts=INNER, groups="outer")
+    doc = plain(examples[1].reference)
+    inner = pipe.chains[1]
+    explanation = inner.explain(doc, Span(doc, 7, 8, label="LOC"))
+    assert "outer[0]=ORG" in str(explanation)
+    assert explanation.check == pytest.approx(0.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "factory, config, code",
+    [
+        ("crf_ner", {}, "CRF812"),
+        ("crf_spancat", {"nested": False}, "CRF812"),
+        ("crf_spancat", {"nested": True, "transitions": ["outer[0]"]}, "CRF121.*outer"),
+        ("crf_spancat", {"nested": True, "emissions": "spacy_crf.HashedEmissions.v1"}, "CRF020.*outer"),
+        ("crf_spancat", {"nested": True, "segment": ["seg.first:outer"]}, "CRF121.*outer"),
+    ],
+)
+def test_who_can_read_outer_spans(factory, config, code):
+    features = {**FEATURES, "templates": ["outer[0]"], "transitions": config.get("transitions", [])}
+    layer = {"@architectures": config.get("emissions", "spacy_crf.SparseEmissions.v1"), "features": features}
+    model = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": layer}
+    if "segment" in config:
+        of_segments = {"@misc": "spacy_crf.segment_features.v2", "templates": config["segment"]}
+        segments = {"@architectures": "spacy_crf.SparseSegments.v1", "features": of_segments}
+        model = {**MODELS["segments"], "emissions": layer, "segments": segments}
+    nested = {"nested": config["nested"]} if factory == "crf_spancat" else {}
+    with pytest.raises(ValueError, match=code):
+        spacy.blank("en").add_pipe(factory, config={"model": model, **nested})
 
 
 def test_groups_are_few():

@@ -53,6 +53,7 @@ def _features(preset, extra, **functions):
 
 
 NER_FEATURES = _features("ner_features.v3", ["in:names[0]", "fn:letters[0]"], letters=True)
+NESTED_FEATURES = _features("ner_features.v3", ["outer[0]", "fn:letters[0]", "in:names[0]"], letters=True)
 TAG_FEATURES = _features("tagger_features.v3", ["in:names[0]", "fn:letters[0]"], letters=True)
 SEGMENT_FEATURES = _features("segment_features.v2", ["seg.near:names", "seg.fn:words"], words=True)
 CONFIGS = {
@@ -76,7 +77,9 @@ CONFIGS = {
         "constraints": _rules({"rule": "at_most", "label": "*", "n": 1}, {"rule": "same_text_same_label"}),
     },
     "crf_spancat": {
-        "model": {"emissions": NER_FEATURES},
+        "model": {"emissions": NESTED_FEATURES},
+        "nested": True,
+        "groups": "auto",
         "threshold": 0.2,
         "constraints": _rules({"rule": "at_most", "label": "PER", "n": 1}),
     },

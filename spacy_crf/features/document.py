@@ -6,6 +6,8 @@ tokens of sentences count only if the word has no other tokens. A word that occu
 ``stage:`` attributes show which label a token would have if a first labelling of its Doc were consistent, for the templates of a
 second stage (Krishnan & Manning 2006, An Effective Two-Stage Model for Exploiting Non-Local Dependencies in Named Entity
 Recognition). Words are compared in lower case.
+
+``outer`` is the label of the outermost span at the token, for the inner levels of spans that nest.
 """
 
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.strings import hash_string
 
+from ..arrays import ranges
 from ..kernels.document import FirstLabels, FormColumns, document_values, majorities
 from ..kernels.hashing import ABSENT
 from ..schemes import Segments
@@ -23,6 +26,7 @@ DOCUMENT_ATTRIBUTES = ["doc:title_elsewhere", "doc:majority_shape", "doc:cased_f
 READS = ["lower", "shape", "orth", "is_title", "capitals"]  # attributes of the lexeme
 MAJORITIES = ("token_majority", "entity_majority", "superentity_majority")
 STAGE_ATTRIBUTES = [f"stage:{name}" for name in MAJORITIES]
+OUTER = "outer"
 
 # A sentence begins behind them, whether or not the Doc has a sentence boundary there
 _ENDS = np.array([hash_string(end) for end in (".", "!", "?", "…", ":", "\n", "\n\n")], dtype=np.uint64)
@@ -30,7 +34,7 @@ _OUTSIDE = np.uint64(0)  # hash of the empty string, as with ent_type
 
 
 class Labelling(NamedTuple):
-    """The spans that a first stage finds in a batch of Docs, in their order."""
+    """The spans that a first stage finds in a batch of Docs, in their order; or the outermost of spans that nest."""
 
     spans: Segments
     labels: NDArray[np.uint64]  # hash of each label in the StringStore
@@ -77,6 +81,15 @@ def read_stage(
     values = majorities(first, doc_starts, len(labelling.labels), entities)
     hashes = np.append(labelling.labels, [_OUTSIDE, ABSENT])  # NO_LABEL, -1, indexes the last one
     return hashes[values[:, [STAGE_ATTRIBUTES.index(name) for name in names]]]
+
+
+def read_outer(labelling: Labelling, n_tokens: int) -> NDArray[np.uint64]:
+    """Values of ``outer``: the label of the span at each token, the longest if several overlap. RETURNS (uint64[T])"""
+    start, end, label = labelling.spans
+    order = np.argsort(end - start, kind="stable")
+    values = np.full(n_tokens, _OUTSIDE)
+    values[ranges(start[order], end[order])] = np.repeat(labelling.labels[label[order]], (end - start)[order])
+    return values
 
 
 def _marked(starts: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from ..errors import Errors
 from ..kernels.hashing import NO_FEATURE, hash_features, mix_all, read_columns
 from ..types import TemplateRows, TokenFeatures
 from .clusters import WIDTHS, Clusters, is_of_clusters, table_read
-from .document import STAGE_ATTRIBUTES
+from .document import OUTER, STAGE_ATTRIBUTES
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex, by_token
 from .gazetteers import Gazetteer
 from .items import Functions, Source, extension_items
@@ -29,6 +29,7 @@ from .token_columns import PLAIN_ATTRIBUTES, TOKEN_ATTRIBUTES, ColumnReader, Tok
 from .word_vectors import VECTOR, WordVectors
 
 _OWNER = "spacy_crf.features.v1"
+OF_TOKENS = f"{OUTER} is for templates of tokens, whose weights belong to single tags"
 FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives them"  # for messages
 
 
@@ -53,6 +54,11 @@ class AttributesRead:
     def reads_stage(self) -> bool:
         """Whether the templates read the labels of a first stage."""
         return not set(STAGE_ATTRIBUTES).isdisjoint(self.attributes())
+
+    @property
+    def reads_outer(self) -> bool:
+        """Whether the templates read the outermost spans of those that nest."""
+        return OUTER in self.attributes()
 
 
 class FeatureSet(AttributesRead):
@@ -83,6 +89,8 @@ class FeatureSet(AttributesRead):
         before, behind = math.inf, math.inf
         if isinstance(self.padding, dict):
             before, behind = len(self.padding["before"]), len(self.padding["behind"])
+        for template in filter(_reads_outer, self.transitions):
+            raise ValueError(Errors.CRF121.format(template=template, reason=OF_TOKENS))
         for template in self.templates + self.transitions:
             if not _is_vector(template) or template in self.transitions:
                 for attribute, _ in template.parts:
@@ -113,8 +121,13 @@ class FeatureSet(AttributesRead):
 
     @property
     def counted(self) -> list[Template]:
-        """The templates of states whose features are counted: all but those that read vectors."""
-        return [template for template in self.templates if not _is_vector(template)]
+        """The templates of states whose features are counted: all but those that read vectors or the outermost spans."""
+        return [template for template in self.templates if not (_is_vector(template) or _reads_outer(template))]
+
+    @property
+    def inner(self) -> list[Template]:
+        """The templates that read the outermost spans, for the states of inner ones."""
+        return [*filter(_reads_outer, self.templates)]
 
     def with_stage(self, templates: list[str]) -> "FeatureSet":
         """A copy with further templates, without duplicates. RAISES (ValueError): CRF101 or CRF102."""
@@ -222,6 +235,10 @@ def _checked_padding(given: Any) -> Padding:
 
 def _is_vector(template: Template) -> bool:
     return [part.attribute for part in template.parts] == [VECTOR]
+
+
+def _reads_outer(template: Template) -> bool:
+    return any(part.attribute == OUTER for part in template.parts)
 
 
 def is_item(attribute: str) -> bool:

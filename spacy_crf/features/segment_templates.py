@@ -26,8 +26,8 @@ from spacy.vocab import Vocab
 from .. import checks
 from ..errors import Errors, known_names, shown
 from .clusters import Clusters
-from .document import STAGE_ATTRIBUTES
-from .extractor import FUNCTIONS, AttributesRead, FeatureSet, check_attribute, is_item
+from .document import OUTER, STAGE_ATTRIBUTES
+from .extractor import FUNCTIONS, OF_TOKENS, AttributesRead, FeatureSet, check_attribute, is_item
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import Functions
 from .lexemes import NGRAMS
@@ -138,6 +138,8 @@ class SegmentFeatureSet(AttributesRead):
             for kind, name, _ in template.parts:
                 if kind in TOKEN_PARTS:
                     check_attribute(name, template, self.functions)
+                if name == OUTER:
+                    raise ValueError(Errors.CRF121.format(template=template, reason=OF_TOKENS))
                 if kind == "contains" and name in NGRAMS:
                     raise ValueError(Errors.CRF121.format(template=template, reason=_JOINED))
                 known = {"matches": self.patterns, "fn": self.functions}.get(kind)

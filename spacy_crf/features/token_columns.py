@@ -18,7 +18,16 @@ from ..errors import known_names
 from ..kernels.hashing import place
 from .clusters import Clusters, is_of_clusters
 from .doc_batch import DocBatch
-from .document import DOCUMENT_ATTRIBUTES, READS, STAGE_ATTRIBUTES, Labeller, read_document, read_stage
+from .document import (
+    DOCUMENT_ATTRIBUTES,
+    OUTER,
+    READS,
+    STAGE_ATTRIBUTES,
+    Labeller,
+    read_document,
+    read_outer,
+    read_stage,
+)
 from .gazetteers import Gazetteer
 from .items import ItemHashes, Items, Source, read_items
 from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, columns_of, padding_values
@@ -33,7 +42,7 @@ ANNOTATION = [IDS[name.upper()] for name in TOKEN_ATTRIBUTES]
 
 
 # Attributes without an argument; others name a gazetteer, an extension or a function
-PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES}
+PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES, *STAGE_ATTRIBUTES, OUTER}
 
 
 def known_attributes(asked: str) -> str:
@@ -64,7 +73,7 @@ class ColumnReader:
 
     attributes: Names of the attributes that templates read. The columns of attributes of the lexeme come first.
     token_attributes: Names of the attributes of the token, in the order of their columns, which come next. Behind them are the
-        columns of `DOCUMENT_ATTRIBUTES`, of `STAGE_ATTRIBUTES`, and of gazetteers.
+        columns of `DOCUMENT_ATTRIBUTES`, of `STAGE_ATTRIBUTES`, of `OUTER`, and of gazetteers.
     gazetteers: Gazetteers by the name of their attribute.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
     word_functions: Functions from a word to items, by name.
@@ -90,7 +99,8 @@ class ColumnReader:
         self.token_attributes = token_attributes
         self._of_document = [name for name in attributes if name in DOCUMENT_ATTRIBUTES]
         self._of_stage = [name for name in attributes if name in STAGE_ATTRIBUTES]
-        self.document_attributes = self._of_document + self._of_stage
+        self._of_outer = [name for name in attributes if name == OUTER]
+        self.document_attributes = self._of_document + self._of_stage + self._of_outer
         # Attributes of the lexeme that other columns are made of
         self._needed = [*(READS if self._of_document else ()), *(["lower"] if self._of_stage else ())]
         self._needed += [gazetteer.attribute for gazetteer in gazetteers.values()]
@@ -145,13 +155,16 @@ class ColumnReader:
     def spell(self, attribute: str, values: NDArray[np.uint64], vocab: Vocab) -> list[str]:
         """Text of the values of an attribute, if they were read while names were kept."""
         names = self.names or {}
-        is_text = attribute in STRING_ATTRIBUTES or attribute in STAGE_ATTRIBUTES
+        is_text = attribute in (*STRING_ATTRIBUTES, *STAGE_ATTRIBUTES, OUTER)
         other = vocab.strings.__getitem__ if is_text else _signed
         return [names[value] if value in names else other(value) for value in values.tolist()]
 
     def read(self, docs: list[Doc]) -> TokenColumns:
         """Read a batch of Docs."""
         docs = DocBatch.of(docs)
+        labelled = self._of_stage or self._of_outer
+        # First of all, since it may read the same Docs by this reader
+        labelling = docs.labelled_by(self.first_stage) if labelled else None
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
         table = self.table
@@ -173,8 +186,11 @@ class ColumnReader:
                 tokens[2 * reach :, n_plain : n_plain + found.shape[1]] = found
             if self._of_stage:
                 lower, column = table.columns[numbers, self._lower], n_plain + len(self._of_document)
-                found = read_stage(self._of_stage, docs.labelled_by(self.first_stage), lower, doc_starts, starts)
+                found = read_stage(self._of_stage, labelling, lower, doc_starts, starts)
                 tokens[2 * reach :, column : column + found.shape[1]] = found
+            if self._of_outer:
+                column = n_plain + len(self.document_attributes) - 1
+                tokens[2 * reach :, column] = read_outer(labelling, len(attributes))
             for column, gazetteer in enumerate(self.gazetteers.values(), start=n_columns - len(self.gazetteers)):
                 words = table.columns[numbers, self._spelled[gazetteer.attribute]]
                 tokens[2 * reach :, column] = gazetteer.find(words, doc_starts)

@@ -291,7 +291,8 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
         for layer in model.layers:
             layer.initialize()
         return
-    sizes = Sizes(*Y)._replace(longest=node.longest(model), tag_of=model.attrs.get("tag_of"))
+    of_states = {name: model.attrs.get(name) for name in ("tag_of", "inner")}
+    sizes = Sizes(*Y)._replace(longest=node.longest(model), **of_states)
     is_new = not model.has_dim("nO")
     met, unread = list(model.attrs["met"]), [True]
 

@@ -91,8 +91,9 @@ class SparseCorpus:
             if self.vectors is not None:
                 self.vectors.add(columns)
             others, listed = features.find_spans(docs, columns)
-            for kind in features.compiled.templates.keys() - self.tokens.keys():
-                others[kind] = features.compiled.templates[kind].rows(columns, self._table(kind).index)
+            for kind, templates in features.compiled.templates.items():
+                if kind not in self.tokens:
+                    others[kind] = templates.rows(columns, self._table(kind).index)
             found = FoundFeatures(columns.starts, others, listed)
         placed = {kind: self._table(kind).placed(of_kind) for kind, of_kind in found.features.items()}
         self.found.append(found._replace(features=placed))

@@ -21,7 +21,7 @@ from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Bools, Clamp, Floats, Ints, SpanList
 from . import sparse
 from .node import AnnotatedDocs, Batches, Sizes, check_equal, gives
-from .sparse import VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures
+from .sparse import INNER, VECTORS, ClusteredWords, Counter, ScoreKind, SparseFeatures
 from .table import PairCounter, Table
 from .word_vectors import VectorCounter
 
@@ -56,6 +56,7 @@ class EmissionFeatures(SparseFeatures):
         "states": ScoreKind("states", "scores"),
         "transitions": ScoreKind("transitions", "transitions"),
         VECTORS: ScoreKind(VECTORS, "scores"),
+        INNER: ScoreKind(INNER, "scores"),
     }
 
     @property
@@ -68,12 +69,14 @@ class EmissionFeatures(SparseFeatures):
 
     def _compile(self) -> CompiledFeatures:
         reader, both = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors), self.feature_set
-        templates = {"states": both.counted} | ({"transitions": both.transitions} if both.transitions else {})
-        return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in templates.items()})
+        templates = {"states": both.counted, "transitions": both.transitions, INNER: both.inner}
+        used = {kind: some for kind, some in templates.items() if some or kind == "states"}
+        return CompiledFeatures(reader, {kind: CompiledTemplates(some, reader) for kind, some in used.items()})
 
     def widths(self, n_states: int) -> dict[str, int]:
-        of_vectors = {VECTORS: n_states} if self.feature_set.vector_offsets else {}
-        return {"states": n_states, "transitions": n_states * n_states, **of_vectors}
+        has = {VECTORS: self.feature_set.vector_offsets, INNER: self.feature_set.inner}
+        of_some = {kind: n_states for kind, templates in has.items() if templates}
+        return {"states": n_states, "transitions": n_states * n_states, **of_some}
 
     def output(self, scores: dict[str, Floats], starts: Ints, listed: Optional[SpanList]) -> Emissions:
         return Emissions(scores["scores"], scores.get("transitions"), starts)
@@ -102,6 +105,10 @@ class EmissionFeatures(SparseFeatures):
             found = of_pairs.builder.add(columns)
             for clamp in each_chain(batch.allowed):
                 of_pairs.add(found, *pairs_of_tags(states_of(clamp), batch.starts, sizes.tag_of))
+        if INNER in counters:
+            none = np.zeros(allowed.shape[1], dtype=bool)
+            some = tags_allowed(allowed & (none if sizes.inner is None else sizes.inner), batch.unset)
+            counters[INNER].add(counters[INNER].builder.add(columns), *some)
         if VECTORS in counters:
             counters[VECTORS].add(columns)
 
@@ -151,9 +158,9 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
     _check_features(owner, features)
     rows = checks.count(owner, "rows", rows, most=1 << 26)
     checks.expect(not rows & (rows - 1), owner, "rows", rows, "a power of two")
-    templates = [*map(str, features.transitions)]
-    must = "empty: these emissions have no templates of transitions"
-    checks.expect(not templates, owner, "transitions", templates, must)
+    templates = [*map(str, features.transitions + features.inner)]
+    must = "without templates of transitions, and without outer: hashed features have weights for all states"
+    checks.expect(not templates, owner, "features", templates, must)
     stored, own = EmissionFeatures(features), {"meaning": ("rows",), "rows": rows}
     return sparse.make_layer("hashed_emissions", "features", stored, Emissions, _hashed_init, **own)
 

@@ -62,6 +62,7 @@ class Sizes(NamedTuple):
     n_states: int
     longest: int = 1  # tokens of the longest segment
     tag_of: Optional[Ints] = None  # [S] the tag of each state, in order; None where each state is a tag
+    inner: Optional[Bools] = None  # [S] states of inner levels of spans that nest; None without any
 
 
 class Node:

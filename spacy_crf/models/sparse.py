@@ -24,6 +24,7 @@ from .word_vectors import VectorCounter, token_vectors
 
 Counter = Union[PairCounter, VectorCounter]
 VECTORS = "vectors"  # name of the table of weights of vectors
+INNER = "inner"  # name of the table of weights that only the states of inner levels of spans have
 
 
 class ScoreKind(NamedTuple):
@@ -324,7 +325,8 @@ class Scorer:
         scores, n_known = {}, columns.table.size
         for kind, scorer in self._of_tokens.items():
             name, shape = self._places[kind]
-            scores[name] = np.zeros((len(columns.positions), *shape))
+            if name not in scores:
+                scores[name] = np.zeros((len(columns.positions), *shape))
             n_known = min(n_known, scorer.add(columns, scores[name]))
         columns.table.forget(int(n_known))
         for kind, found in of_spans.items():
@@ -383,7 +385,8 @@ class SparseNode(Node):
         columns, tables = old.columns_among(n_states), {}
         every = model.attrs.get("possible_states", True)  # True for hashed features
         for name, width in old.widths(n_states).items():
-            added = np.setdiff1d(np.arange(width), columns[name]) if every or name == VECTORS else ()
+            has_all = (every and name != INNER) or name == VECTORS
+            added = np.setdiff1d(np.arange(width), columns[name]) if has_all else ()
             tables[name] = old.tables[name].resized(width, columns[name], added)
             move_weights(model, name, old.tables[name], tables[name], columns[name])
         model.attrs[self.attr] = old.with_tables(tables, n_states=n_states)
@@ -464,7 +467,7 @@ def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -
     first = old.first_state if model.attrs["possible_states"] else None
     tables = {**old.tables}
     for name, counter in counters.items():
-        tables[name] = counter.freeze(min_count, sizes.vocab, first)
+        tables[name] = counter.freeze(min_count, sizes.vocab, None if name == INNER else first)
     met_any = len(tables["states"].index) or VECTORS in tables if "states" in counters else True
     if not met_any and counters["states"].has_pairs:
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(counters["states"])))

@@ -232,6 +232,7 @@ class LabelPipe(TrainablePipe):
         RAISES (ValueError): CRF810 if there are such templates but no first stage; CRF811 for a first stage without any.
         """
         stores, first = self.feature_stores, self.first_stage
+        self._connect_outer(stores)
         if first is not None:
             for features in stores:
                 more = first.settings.features if features is self.sparse_features else ()
@@ -243,6 +244,11 @@ class LabelPipe(TrainablePipe):
             reason = "no template reads its first stage. Name some in second_stage.features, such as "
             reason += "stage:token_majority[0]"
             raise ValueError(Errors.CRF811.format(name=self.name, reason=reason))
+
+    def _connect_outer(self, stores: list[Any]) -> None:
+        """Connect templates that read the outermost spans. RAISES (ValueError): CRF812 for a component without levels."""
+        if any(features.feature_set.reads_outer for features in stores):
+            raise ValueError(Errors.CRF812.format(name=self.name))
 
     def forget_scores(self) -> None:
         """Forget cached scores, after weights were changed in place."""

@@ -1,6 +1,7 @@
 """The component for spans that may overlap: a set of chains over the same tokens."""
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any, NamedTuple, Optional
 
@@ -11,10 +12,11 @@ from spacy.training import Example
 from .. import checks
 from ..errors import announcements
 from ..features.doc_batch import DocBatch
+from ..features.document import Labelling
 from ..inference.chain_set import of_states, split
 from ..inference.structure import LikelySpans
 from ..models.node import AnnotatedDocs
-from ..schemes import SEGMENTS, Segments, get_scheme
+from ..schemes import NO_SEGMENTS, SEGMENTS, Segments, get_scheme
 from ..types import Floats, Ints
 from .annotation.annotation import GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
@@ -52,6 +54,9 @@ class SpanChain(Chain):
         places = np.array([of.annotation.slots.index(slot) for slot in slots], dtype=np.int64)
         super().__init__(of, of.annotation.of_chain(slots), labels, places, decode="spans", min_prob=1.0)
         self.cfg["confidence"] = True
+
+    def _connect_outer(self, stores: list[Any]) -> None:
+        """The set has connected them."""
 
     def parts(self) -> Parts:
         self.cfg["min_prob"] = self.of.cfg["threshold"]
@@ -98,7 +103,40 @@ class SpanTraining(SetTraining):
         for example in examples:
             if key not in example.reference.spans:
                 report.add(f"texts have no doc.spans['{key}'], and count as not annotated", f"'{example.text[:40]}'")
-        return super().to_count(docs, examples, report)
+        return super().to_count(docs, examples, report)._replace(docs=self._with_outer(docs, examples))
+
+    def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
+        return super().data(examples, kind)._replace(docs=self.docs_of(examples))
+
+    def docs_of(self, examples: list[Example]) -> list[Doc]:
+        return self._with_outer(super().docs_of(examples), examples)
+
+    def _with_outer(self, docs: list[Doc], examples: list[Example]) -> list[Doc]:
+        """Docs for which templates that read outer read the annotation."""
+        if self._pipe.reads_outer:
+            docs = DocBatch(docs)
+            docs.labelling = self._pipe.annotation.outermost(examples)
+        return docs
+
+
+class OutermostSpans:
+    """Labels Docs for templates that read outer, in prediction: the best labelling of each outermost chain, without rules."""
+
+    def __init__(self, pipe: "CRFSpanCategorizer"):
+        self._pipe = pipe
+
+    def __call__(self, docs: DocBatch) -> Labelling:
+        pipe, none = self._pipe, self._pipe.annotation.labelling(NO_SEGMENTS)
+        outer = [chain for chain in pipe.chains if not chain.annotation.level]
+        if len(outer) == len(pipe.chains):
+            return none
+        without = copy(docs)
+        without.labelling = none
+        scores, found = pipe.model.predict(without), []
+        for chain, own in zip(outer, split(scores, [chain.states for chain in outer])):
+            spans = chain.decoding.segments(chain.decoding.best_tags(own, None), scores.starts)
+            found.append(spans._replace(label=chain.slots[spans.label]))
+        return pipe.annotation.labelling(Segments(*map(np.concatenate, zip(*found))))
 
 
 class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
@@ -138,7 +176,24 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         own = {"spans_key": spans_key, "threshold": threshold, "max_positive": max_positive, "groups": groups}
         own |= {"nested": nested, "levels": {}}
         super().__init__(vocab, model, name, **own, **settings)
+        if not nested:
+            super()._connect_outer(self.feature_stores)
         self.training = SpanTraining(self)
+
+    @property
+    def reads_outer(self) -> bool:
+        """Whether templates read the outermost spans."""
+        return any(features.feature_set.reads_outer for features in self.feature_stores)
+
+    def _connect_outer(self, stores: list[Any]) -> None:
+        for features in stores:
+            if features.feature_set.reads_outer:
+                features.set_stage(features.feature_set, OutermostSpans(self))
+
+    def _labels_changed(self) -> None:
+        super()._labels_changed()
+        level = np.array([*(slot.level for slot in self.annotation.slots), 0])  # behind them that of no slot
+        self.model.attrs["inner"] = level[self.decoding.label_of_states] > 0
 
     def make_chains(self) -> list[SpanChain]:
         return [SpanChain(self, slots) for slots in self.annotation.chains]

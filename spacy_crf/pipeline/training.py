@@ -225,7 +225,7 @@ class Training(TrainingData):
         pipe = self._pipe
         self.meet(batch.examples)
         set_dropout_rate(pipe.model, batch.drop)
-        docs = self._to_learn([example.predicted for example in batch.examples])
+        docs = self.docs_of(batch.examples)
         if not pipe.is_linear:
             require_vectors(pipe.name, pipe.model, docs, is_train=True)
         scores, backprop = pipe.model.begin_update(docs)

@@ -71,6 +71,10 @@ class TrainingData:
                 yield block
                 bar.show(n_texts)
 
+    def docs_of(self, examples: list[Example]) -> list[Doc]:
+        """The predicted Docs of examples, as the model reads them in training."""
+        return self._to_learn([example.predicted for example in examples])
+
     def _to_learn(self, docs: list[Doc]) -> list[Doc]:
         """Docs with a first-stage labelling by a model that was not trained on them."""
         stage = self._pipe.first_stage
@@ -103,7 +107,7 @@ class TrainingData:
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
         """Texts in the form in which optimizers learn from them; kind: see `PreparedCorpus`."""
-        docs = self._to_learn([example.predicted for example in examples])
+        docs = self.docs_of(examples)
         if self._pipe.has_encoder and self._pipe.is_linear:
             require_rest(self._pipe.name, self._pipe.model, docs)
         starts = self._pipe.decoding.starts(docs)

@@ -1,9 +1,9 @@
 """``crf_spancat`` beside spaCy's ``spancat`` and beside ``crf_ner``: ``python -m tests.benchmarks.spancat``
 
-Nested: GermEval 2014, whose entities have a second level inside the first. F1 counts the entities of both levels, and the outer
-one alone (of what is found: entities inside no other). spaCy's ``spancat`` has all n-grams up to 8 words as candidates and learns
-for the CPU time that ours takes. Flat: groups = "auto", which finds a single chain. Cost: all labels in chains of
-their own. Times are seconds of CPU; ``crf_ner`` computes probabilities too where `confidence` is named.
+Nested: GermEval 2014, whose entities have a second level inside the first. F1 counts the entities of both levels, and those of
+each level alone (of what is found: entities inside no other, and the rest). spaCy's ``spancat`` has all n-grams up to 8 words as
+candidates and learns for the CPU time that ours takes. Flat: groups = "auto", which finds a single chain. Cost: all labels in
+chains of their own. Times are seconds of CPU; ``crf_ner`` computes probabilities too where `confidence` is named.
 """
 
 import time
@@ -46,6 +46,15 @@ SPANCAT = {
     },
 }
 
+OUTER = ["outer[-1..1]", "outer[0]|lower[0]", "outer[0]|suffix3[0]"]
+READS_OUTER = {
+    "@architectures": "spacy_crf.LinearChain.v2",
+    "emissions": {
+        "@architectures": "spacy_crf.SparseEmissions.v1",
+        "features": {"@misc": "spacy_crf.ner_features.v3", "extra": OUTER},
+    },
+}
+
 Found = list[tuple[int, int, str]]
 
 
@@ -64,7 +73,11 @@ def main(
 ) -> None:
     """F1 of nested and of flat entities, and what chains cost."""
     if "nested" in only:
-        show(f"GermEval 2014, {train} sentences", ["learner", "F1", "outer F1", "s"], nested(train, test, iterations))
+        show(
+            f"GermEval 2014, {train} sentences",
+            ["learner", "F1", "outer F1", "inner F1", "s"],
+            nested(train, test, iterations),
+        )
     if "flat" in only:
         rows = [row for name in sets.split(",") for row in flat(name, iterations, repeats)]
         show('Flat sets, groups = "auto"', ["set", "learner", "F1", "pass ms", "words/s"], rows)
@@ -130,9 +143,12 @@ def nested(n_train: int, n_test: int, iterations: int) -> list[list[object]]:
     vocab, rows = spacy.blank("de").vocab, []
     gold = [found_in(spans_doc(vocab, s.words, s.pos, s.tags)) for s in test]
     outer_gold = [found_in(spans_doc(vocab, s.words, s.tags)) for s in test]
+    inner_gold = [found_in(spans_doc(vocab, s.words, s.pos)) for s in test]
 
     def row(name: str, found: list[Found], outer: list[Found], seconds: float) -> None:
-        rows.append([name, f1(gold, found), f1(outer_gold, outer), round(seconds)])
+        inner = [[span for span in every if span not in some] for every, some in zip(found, outer)]
+        scores = (f1(*both) for both in ((gold, found), (outer_gold, outer), (inner_gold, inner)))
+        rows.append([name, *scores, round(seconds)])
 
     def spans(nlp: Language, sentences: list[Sentence]) -> list[Doc]:
         return [spans_doc(nlp.vocab, s.words, s.pos, s.tags) for s in sentences]
@@ -145,10 +161,12 @@ def nested(n_train: int, n_test: int, iterations: int) -> list[list[object]]:
             found = predicted(nlp, spans(nlp, test))
             row(f"{name}, {threshold}", found, [*map(outer_of, found)], seconds)
 
-    for settings in ({"nested": True, "groups": "auto"}, {"groups": "label"}):
+    levels = {"nested": True, "groups": "auto"}
+    ways = {"labels": {"groups": "label"}, "levels": levels, "levels, outer": {**levels, "model": READS_OUTER}}
+    for name, settings in ways.items():
         nlp = component("crf_spancat", **settings)
         seconds = learn(nlp, examples_of(spans(nlp, train)), iterations)
-        rows_of(f"crf_spancat, {'levels' if 'nested' in settings else 'labels'}", nlp, seconds)
+        rows_of(f"crf_spancat, {name}", nlp, seconds)
         longest = max(seconds, rows[0][-1])
     of_levels, total = [], 0.0
     for level in ("tags", "pos"):

@@ -124,6 +124,8 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
         return f"{type(optimizer).__name__} keeps what it knows of each sequence: use spacy_crf.LBFGS.v1"
     if not pipe.is_linear or pipe.has_encoder or pipe.is_pool:
         return "its scores are not sums of weights of sparse features alone"
+    if any(features.feature_set.reads_outer for features in pipe.feature_stores):
+        return "its features read outer"
     if pipe.first_stage is not None:
         return "a first stage labels its texts"
     if role.leaves_out(pipe.model):

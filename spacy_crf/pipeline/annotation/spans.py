@@ -12,7 +12,8 @@ from spacy.vocab import Vocab
 from ... import checks
 from ...errors import Errors
 from ...features.doc_batch import DocBatch
-from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, TransitionMask
+from ...features.document import Labelling
+from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
 from .annotation import GoldReport, Mention, Starts, Supervision, same_words
 from .entities import Entities
 
@@ -133,6 +134,22 @@ class Spans(Entities):
                     of_doc[span.start : span.end], of_doc[span.start] = INSIDE, BEGIN
                     label[begin + span.start : begin + span.end] = self.labels.index(span.label_)
         return Supervision(self.scheme.clamp(iob, label, starts, len(self.labels)), iob == MISSING)
+
+    def outermost(self, examples: list[Example]) -> Labelling:
+        """The gold spans on the outermost level of each group, in the tokens of the predicted Docs."""
+        begin, found = 0, []
+        for example in examples:
+            spans = self._aligned(example, GoldReport(), np.zeros(len(example.predicted)))
+            for labels in ([slot.label for slot in slots] for slots in self.chains if slots and not slots[0].level):
+                placed = on_levels(span for span in spans if span.label_ in labels)
+                outer = (span for span, level in placed if not level)
+                found += [(begin + span.start, begin + span.end, self.labels.index(span.label_)) for span in outer]
+            begin += len(example.predicted)
+        return self.labelling(Segments(*np.array(found, dtype=np.int64).reshape(-1, 3).T))
+
+    def labelling(self, spans: Segments) -> Labelling:
+        """Spans whose labels are slots, as templates read them."""
+        return Labelling(spans, np.array([self.vocab.strings[slot.label] for slot in self.slots], dtype=np.uint64))
 
     def _aligned(self, example: Example, report: GoldReport, iob: Any) -> list[Span]:
         """The gold spans of the chain as spans of the predicted Doc. The tokens of those that do not align become MISSING."""
