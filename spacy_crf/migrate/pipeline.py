@@ -235,6 +235,8 @@ def _exported(nlp: Language, component: Optional[str]) -> LabelPipe:
 
 def pipe_fits(pipe: Any) -> bool:
     """Whether a component can be exported: an initialized linear chain on sparse features alone."""
+    if len(getattr(pipe, "chains", [pipe])) > 1:  # a set
+        return False
     if not hasattr(pipe, "sparse_features") or pipe.model.name != "linear_chain" or len(pipe.model.layers) > 1:
         return False
     states = pipe.sparse_features and pipe.sparse_features.states
