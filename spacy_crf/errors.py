@@ -168,6 +168,8 @@ class Errors:
     CRF406 = """Component '{name}' can't write to the attribute '{attribute}'. Use 'tag', 'pos', 'morph', or a Token
         extension that is set before the pipeline is built. Extensions set: {known}."""
     CRF431 = "Component '{name}' can't learn: no token of the training data is annotated. Annotate some texts."
+    CRF407 = """Component '{name}': the training data has no labels of {attribute}. Annotate some texts, list labels such as
+        '{attribute}:…' in [initialize.components.{name}], or leave it out of `attribute`."""
     CRF409 = """Component '{name}': the spans {one} and {other} overlap, which they never do in a labelling of this component.
         Leave one of them out, or use crf_spancat, whose spans may overlap."""
     CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'
@@ -236,7 +238,7 @@ class Errors:
         ('{start}...'). Return an array bool[tokens, tags], here of shape {expected}."""
     CRF613 = "Rules contradict each other: no text keeps those up to '{name}' ({reason}). Change one, or give a weight."
     CRF616 = """Component '{name}': the rule '{rule}' is about labels of several chains ({labels}), and each chain has rules of
-        its own. Put these labels into one of `groups`, or write a rule for each."""
+        its own. Write a rule for each, or put labels of crf_spancat into one of `groups`."""
     CRF614 = """Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the
         automaton. Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (states times
         tags are at most 4,096)."""

@@ -15,6 +15,7 @@ from spacy.training import Example
 from thinc.api import Optimizer
 
 from .. import checks
+from ..arrays import states_of
 from ..constraints.rule import Rule
 from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
@@ -66,7 +67,11 @@ class SetTraining(Training):
             raise cant_train(optimizer, what, reason, "LBFGS, ConjugateGradient or Adam.v1")
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
-        return self._joined([chain.training.to_count(docs, examples, report) for chain in self._pipe.chains])
+        parts = [chain.training.to_count(docs, examples, report) for chain in self._pipe.chains]
+        joined = self._joined(parts)
+        for part in parts:  # a token that only other chains annotate has nothing to count for this one
+            states_of(part.allowed)[part.unset & ~joined.unset] = False
+        return joined
 
     def data(self, examples: list[Example], kind: str = "objective") -> AnnotatedDocs:
         return self._joined([chain.training.data(examples, kind) for chain in self._pipe.chains])
@@ -99,6 +104,8 @@ class ChainSetPipe(CRFPipe):
         self.name = name
         if getattr(model, "attrs", {}).get("role") is not None:
             check_inner(self.owner, "model", model)
+        stage = settings.get("second_stage")
+        checks.expect(stage is None, self.owner, "second_stage", stage, "null: a first stage labels a single chain")
         super().__init__(vocab, model, name, **settings)
         if self.loss.spans_key is not None:
             what = f"the chains of '{name}'"
@@ -227,6 +234,10 @@ class ChainSetPipe(CRFPipe):
         with self._asked(doc) as chains:
             drawn = [chain.sample(doc, n, seed + number, **options) for number, chain in enumerate(chains)]
         return [_in_order(links.from_iterable(parts)) for parts in zip(*drawn)]
+
+    def proven(self, doc: Doc, **options: Any) -> bool:
+        with self._asked(doc) as chains:
+            return all(chain.proven(doc, **options) for chain in chains)
 
     def bounds(self, doc: Doc, **options: Any) -> tuple[float, float]:
         with self._asked(doc) as chains:

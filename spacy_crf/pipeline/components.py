@@ -10,6 +10,7 @@ from spacy.training import Example
 from .. import checks
 from ..errors import Errors, announcements
 from ..schemes import MANY_SPANS, SEGMENTS, choose_scheme, get_scheme
+from .annotation.annotation import Annotation
 from .annotation.entities import Entities
 from .annotation.tags import BUILT_IN, TokenTags
 from .prediction import CRFPipe
@@ -73,17 +74,21 @@ class CRFTagger(CRFPipe):
         neg_prefix: str = "!",
         **settings,
     ):
-        owner = f"Component '{name}'"
-        checks.text(owner, "attribute", attribute)
-        checks.flag(owner, "overwrite", overwrite)
-        checks.expect(isinstance(neg_prefix, str), owner, "neg_prefix", neg_prefix, 'text, "" for none')
-        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
-            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
-            raise ValueError(Errors.CRF406.format(name=name, attribute=attribute, known=known))
-        annotation = TokenTags(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
+        self.name = name
+        checks.flag(self.owner, "overwrite", overwrite)
+        checks.expect(isinstance(neg_prefix, str), self.owner, "neg_prefix", neg_prefix, 'text, "" for none')
+        annotation = self.annotation_of(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
         super().__init__(
             vocab, model, name, annotation=annotation, attribute=attribute, overwrite=overwrite, **settings
         )
+
+    def annotation_of(self, attribute: Any, **how: Any) -> Annotation:
+        """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""
+        checks.text(self.owner, "attribute", attribute)
+        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
+            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+            raise ValueError(Errors.CRF406.format(name=self.name, attribute=attribute, known=known))
+        return TokenTags(attribute, **how)
 
     def score(self, examples: Iterable[Example], **kwargs) -> dict:
         if self.scorer is score_tags:

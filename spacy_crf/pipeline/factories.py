@@ -200,7 +200,7 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
-@_with_signature({"attribute": str, "overwrite": bool, "neg_prefix": str, **_SHARED}, _OF_TAGS)
+@_with_signature({"attribute": Union[str, list[str]], "overwrite": bool, "neg_prefix": str, **_SHARED}, _OF_TAGS)
 def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
 
@@ -208,13 +208,19 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
         (`spacy_crf.tagger_features.v3` by default), on an encoder, or on both.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     attribute (str): Attribute where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels
-        such as "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built.
+        such as "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built. Or a list of
+        them: each has a chain, all chains read features once, and labels are named "tag:NN".
     overwrite (bool): Whether present values are replaced. By default they are kept, and the other tokens are decoded around them.
     neg_prefix (str): Prefix of gold values that name a wrong label: "!NN" means any label but NN. "" for no prefix.
     """
-    from .components import CRFTagger
+    attribute = settings["attribute"]
+    if isinstance(attribute, str) or len(attribute) == 1:
+        from .components import CRFTagger as Tagger
 
-    return _made(CRFTagger, "crf_tagger", nlp, name=name, **settings)
+        settings["attribute"] = attribute if isinstance(attribute, str) else attribute[0]
+    else:
+        from .tagger_set import CRFTaggerSet as Tagger
+    return _made(Tagger, "crf_tagger", nlp, name=name, **settings)
 
 
 @Language.factory(

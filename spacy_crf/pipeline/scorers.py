@@ -1,9 +1,9 @@
 """Scorers for annotation that spaCy's own scorers do not know, and the calibration of probabilities."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,21 @@ def make_tagger_scorer() -> Callable:
     return score_tags
 
 
-def score_tags(examples: Iterable[Example], *, attribute: str = "tag", **kwargs: Any) -> dict[str, Any]:
+def score_tags(
+    examples: Iterable[Example], *, attribute: Union[str, Sequence[str]] = "tag", **kwargs: Any
+) -> dict[str, Any]:
     """Share of tokens with the right value, under the attribute's own name (such as ``tag_acc``), and as ``crf_tag_acc`` for
     every attribute.
 
-    attribute (str): ``tag``, ``pos``, ``morph``, ``pos+morph`` (both are also scored separately), or a Token extension.
+    attribute (Union[str, Sequence[str]]): ``tag``, ``pos``, ``morph``, ``pos+morph`` (both are also scored separately), or a
+        Token extension. Of several attributes each is scored; ``crf_tag_acc`` is the mean of their accuracies.
     """
+    if not isinstance(attribute, str):
+        examples = list(examples)
+        parts = [score_tags(examples, attribute=part) for part in attribute]
+        known = [part["crf_tag_acc"] for part in parts if part["crf_tag_acc"] is not None]
+        single = {name: value for part in parts for name, value in part.items()}
+        return {**single, "crf_tag_acc": sum(known) / len(known) if known else None}
     if attribute == POS_AND_MORPH:
         examples = list(examples)
         parts = [score_tags(examples, attribute=part) for part in attribute.split("+")]
@@ -111,10 +120,7 @@ def score_calibration(annotation: Annotation, examples: Iterable[Example]) -> di
 
     Spans whose gold annotation is missing do not count.
     """
-    probabilities, right = [], []
-    for gold, found in map(annotation.mentions, examples):
-        places, sure = {mention.place for mention in gold}, [each for each in found if each.probability is not None]
-        probabilities += [mention.probability for mention in sure]
-        right += [mention.place in places for mention in sure]
+    decisions = [decision for example in examples for decision in annotation.decisions(example)]
+    probabilities, right = zip(*decisions) if decisions else ((), ())
     measured = calibration(np.array(probabilities, dtype=np.float64), np.array(right, dtype=bool))
     return {f"{annotation.scores_prefix}_{name}": value for name, value in measured.items()}

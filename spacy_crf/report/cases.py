@@ -86,16 +86,26 @@ def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]
     cases = []
     for number, example in enumerate(examples):
         of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
-        if not held_out and any(case.gold and case.kind != "right" for case in of_text):
+        if not held_out and any((case.gold and case.kind != "right") or _lacks_probability(case) for case in of_text):
             # Ignore the entities that the pipeline set
             likely = pipe.span_probabilities(example.predicted, LEAST)
             known = {(span.start_char, span.end_char, span.label_): probability for span, probability in likely}
             of_text = [
-                case._replace(gold=case.gold and case.gold._replace(probability=known.get(case.gold.place, 0.0)))
+                case._replace(
+                    gold=case.gold and case.gold._replace(probability=known.get(case.gold.place, 0.0)),
+                    found=case.found._replace(probability=known.get(case.found.place))
+                    if _lacks_probability(case)
+                    else case.found,
+                )
                 for case in of_text
             ]
         cases.extend(of_text)
     return cases
+
+
+def _lacks_probability(case: Case) -> bool:
+    """Whether a mention was found whose own probability the Doc does not have: that of one of several labels of a token."""
+    return case.found is not None and case.found.probability is None
 
 
 def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, Optional[Mention], Optional[Mention]]]:

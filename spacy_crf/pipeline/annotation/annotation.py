@@ -179,6 +179,13 @@ class Annotation:
         """Mentions in the reference, and mentions in the predicted Doc where the reference is annotated."""
         raise NotImplementedError
 
+    def decisions(self, example: Example) -> list[tuple[float, bool]]:
+        """The probability of each labelled span or token of the predicted Doc, and whether it is right; without those whose
+        probability, or whose annotation in the reference, is missing."""
+        gold, found = self.mentions(example)
+        places = {mention.place for mention in gold}
+        return [(mention.probability, mention.place in places) for mention in found if mention.probability is not None]
+
     def look_for_lost(self, parts: Any, docs: Any, scores: Any, preset: NDArray[np.uint64]) -> None:
         """Warn if another component of this package has annotated tokens where this one would find something else."""
 

@@ -1,7 +1,8 @@
 """One label per token as annotation: tags, parts of speech, morphology, or a custom extension."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -14,7 +15,7 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...features.doc_batch import read_attributes
-from ...schemes import BEGIN, MISSING, NO_SEGMENTS, Segments
+from ...schemes import BEGIN, MISSING, NO_SEGMENTS, Segments, TransitionMask
 from ...types import Clamp
 from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
 from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..prediction import Prediction
     from ..preset_annotation import PresetAnnotation
 
-BUILT_IN = ("tag", "pos", "morph", "pos+morph")
+BUILT_IN = ("tag", "pos", "morph", POS_AND_MORPH)
 
 
 class TokenTags(Annotation):
@@ -33,14 +34,15 @@ class TokenTags(Annotation):
         such as "Number=Sing|POS=NOUN" (as in spaCy's morphologizer), or the name of a Token extension.
     overwrite (bool): Whether present values are replaced; otherwise they are kept, and the other tokens are decoded around them.
     neg_prefix (str): Prefix of gold values that name a wrong label, such as "!NN"; "" for none.
+    prefix (str): What labels have in front of the value of the attribute, see `TagSet`.
     """
 
     found = "a label"
     spans_are_tokens = True
     scores_prefix = "tags"
 
-    def __init__(self, attribute: str, *, overwrite: bool, neg_prefix: str):
-        self.attribute = attribute
+    def __init__(self, attribute: str, *, overwrite: bool, neg_prefix: str, prefix: str = ""):
+        self.attribute, self.prefix = attribute, prefix
         self.overwrite = overwrite
         self.neg_prefix = neg_prefix
         self.writes = tuple(attribute.split("+")) if attribute in BUILT_IN else ()
@@ -48,21 +50,26 @@ class TokenTags(Annotation):
         self._get = attribute_getter(attribute)
 
     def _tabulate(self) -> None:
+        values = [label.removeprefix(self.prefix) for label in self.labels]
+        self._index = {self.vocab.strings.add(value): n for n, value in enumerate(values)}
         self._hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
-        self._written: NDArray[np.uint64] = self._hashes[:, np.newaxis]  # [labels, attributes]
+        self._written: NDArray[np.uint64] = np.array([*self._index], dtype=np.uint64)[
+            :, np.newaxis
+        ]  # [labels, attributes]
         if self.attribute == POS_AND_MORPH:
-            rows = [self._parts(label) for label in self.labels]
+            rows = [self._parts(value) for value in values]
             self._written = np.array(rows, dtype=np.uint64).reshape(len(rows), 2)
 
     def introduce(self, vocab: Vocab) -> None:
         super().introduce(vocab)
-        if "morph" in self.writes:
-            for label in self.labels:
-                vocab.morphology.add(pos_and_feats(label)[1] if self.attribute == POS_AND_MORPH else label)
+        for value in map(self.vocab.strings.__getitem__, self._index):
+            vocab.strings.add(value)
+            if "morph" in self.writes:
+                vocab.morphology.add(pos_and_feats(value)[1] if self.attribute == POS_AND_MORPH else value)
 
-    def _parts(self, label: str) -> tuple[int, int]:
-        """The part of speech and the morphology that a label names, as a Doc stores them."""
-        pos, feats = pos_and_feats(label)
+    def _parts(self, value: str) -> tuple[int, int]:
+        """The part of speech and the morphology that a value names, as a Doc stores them."""
+        pos, feats = pos_and_feats(value)
         return POS_IDS[pos], self.vocab.morphology.add(feats)
 
     @property
@@ -71,18 +78,19 @@ class TokenTags(Annotation):
 
     def check_label(self, label: Any) -> None:
         super().check_label(label)
-        owner, pos = f"Component '{self.name}'", label if self.attribute == "pos" else ""
+        value = label.removeprefix(self.prefix)
+        owner, pos = f"Component '{self.name}'", value if self.attribute == "pos" else ""
         if self.attribute == POS_AND_MORPH:
-            pos = pos_and_feats(label)[0]
+            pos = pos_and_feats(value)[0]
         must = f"a part of speech that token.pos can hold: {', '.join(filter(None, POS_IDS))}"
         checks.expect(pos in POS_IDS, owner, "a label", label, must)
         if "morph" in self.writes:
             try:
-                spelled = self.vocab.strings[self.vocab.morphology.add(label)]
+                spelled = self.vocab.strings[self.vocab.morphology.add(value)]
             except ValueError:
                 spelled = None
             must = f"a morphology as token.morph spells it, such as '{spelled or 'Case=Nom|Number=Sing'}'"
-            checks.expect(spelled == label, owner, "a label", label, must)
+            checks.expect(spelled == value, owner, "a label", label, must)
 
     # ------------------------------------------------------------------------------------------------------ as tags
 
@@ -104,16 +112,20 @@ class TokenTags(Annotation):
         return np.zeros(len(self.labels), dtype=bool)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
-        return {value for value in map(self._get, doc) if value and not self._negated(value)}
+        return {self.prefix + value for value in map(self._get, doc) if value and not self._negated(value)}
 
     def _negated(self, value: str) -> str:
         """The label that a value marks as wrong ("!NN" means any label but NN), "" for other values."""
         prefix = self.neg_prefix
-        is_label = not prefix or not value.startswith(prefix) or value in self.labels
-        return "" if is_label else value[len(prefix) :]
+        is_label = not prefix or not value.startswith(prefix) or self.prefix + value in self.labels
+        return "" if is_label else self.prefix + value[len(prefix) :]
 
     def is_gold(self, span: Span) -> bool:
-        return any(self._get(token) == span.label_ for token in span)
+        return any(self.prefix + self._get(token) == span.label_ for token in span)
+
+    def own(self, spans: Iterable[Span]) -> list[Span]:
+        """Those of the given spans that this chain labels."""
+        return [span for span in spans if span.label_ in self.labels]
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
         values = [self._aligned_values(example, report) for example in examples]
@@ -142,9 +154,9 @@ class TokenTags(Annotation):
 
     def _mentions(self, doc: Doc, values: NDArray[np.uint64], source: Doc) -> list[Mention]:
         """Mentions for the tokens whose value is not 0; `source` is the Doc from which the values were read."""
-        names = {value: self.spelled(value, [source]) for value in set(values.tolist())}
+        names = {value: self.prefix + self.spelled(value, [source]) for value in set(values.tolist())}
         return [
-            Mention(token.idx, token.idx + len(token), names[value], probability_of(token))
+            Mention(token.idx, token.idx + len(token), names[value], None if self.prefix else probability_of(token))
             for token, value in zip(doc, values.tolist())
             if value
         ]
@@ -163,6 +175,7 @@ class TokenTags(Annotation):
         settled.iob[label >= 0] = BEGIN  # the label for a value of another kind is unknown
         settled.label[:] = label
         settled.present[:] = preset
+        settled.present[label >= 0] = self._hashes[label[label >= 0]]
         settled.taken[:] = preset != 0
 
     def clamp(self, settled: "PresetAnnotation", starts: Starts) -> Clamp:
@@ -225,3 +238,91 @@ class TokenTags(Annotation):
                 place = f"token {i} ('{predicted[i].text}') of '{predicted.text[:40]}'"
                 report.add("tokens align with gold tokens of several labels, and count as missing", place)
         return aligned
+
+
+class TagSet(Annotation):
+    """Labels of several attributes for every token. A label has the name of its attribute in front, such as "tag:NN"; the labels
+    of an attribute are a chain.
+
+    attributes (Sequence[str]), overwrite (bool), neg_prefix (str): See `TokenTags`.
+    """
+
+    found = TokenTags.found
+    spans_are_tokens = True
+    scores_prefix = TokenTags.scores_prefix
+
+    def __init__(self, attributes: Sequence[str], **how: Any):
+        self.parts = [TokenTags(attribute, prefix=f"{attribute}:", **how) for attribute in attributes]
+        self.writes = tuple(name for part in self.parts for name in part.writes)
+
+    def _tabulate(self) -> None:
+        self.parts = [part.bind(self.name, self.vocab, self._labels_of(part)) for part in self.parts]
+        for part in self.parts:
+            part.elsewhere = frozenset(self.labels).difference(part.labels)
+
+    def _labels_of(self, part: TokenTags) -> list[str]:
+        return [label for label in self.labels if label.startswith(part.prefix)]
+
+    @property
+    def chains(self) -> list[tuple[str, ...]]:
+        """The labels of each chain."""
+        return [part.labels for part in self.parts]
+
+    def introduce(self, vocab: Vocab) -> None:
+        for part in self.parts:
+            part.introduce(vocab)
+
+    @property
+    def assigns(self) -> list[str]:
+        return [name for part in self.parts for name in part.assigns]
+
+    def mask(self) -> TransitionMask:
+        """Labels of different attributes are never in one labelling."""
+        transitions, first, last = super().mask()
+        prefixes = np.array([label.partition(":")[0] for label in self.labels], dtype=object)
+        return TransitionMask(transitions & (prefixes[:, np.newaxis] == prefixes), first, last)
+
+    def check_label(self, label: Any) -> None:
+        super().check_label(label)
+        part = next((part for part in self.parts if label.startswith(part.prefix)), None)
+        names = ", ".join(f"'{part.prefix}…'" for part in self.parts)
+        must = f"an attribute with a colon in front of a value: {names}"
+        checks.expect(part and label != part.prefix, f"Component '{self.name}'", "a label", label, must)
+        part.check_label(label)
+
+    # ---------------------------------------------------------------------------------------------------- in training
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        return {label for part in self.parts for label in part.gold_labels(doc)}
+
+    def is_gold(self, span: Span) -> bool:
+        return any(part.is_gold(span) for part in self.parts)
+
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
+        found = [part.gold(examples, starts, report) for part in self.parts]
+        clamp = np.zeros((int(starts[-1]), len(self.labels)), dtype=bool)
+        for part, known in zip(self.parts, found):
+            clamp[:, [self.labels.index(label) for label in part.labels]] = known.clamp
+        return Supervision(clamp, np.logical_or.reduce([known.unset for known in found]))
+
+    def fingerprint(self, docs: list[Doc]) -> int:
+        return zlib.crc32(repr([part.fingerprint(docs) for part in self.parts]).encode("utf8"))
+
+    def mentions_in(self, doc: Doc) -> list[Mention]:
+        return [mention for part in self.parts for mention in part.mentions_in(doc)]
+
+    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
+        """A mention for each label. None has a probability: ``crf_prob`` is that of all labels of a token."""
+        gold, found = zip(*(part.mentions(example) for part in self.parts))
+        return [*chain(*gold)], [*chain(*found)]
+
+    def decisions(self, example: Example) -> list[tuple[float, bool]]:
+        rights: dict[int, list[bool]] = {}
+        for part in self.parts:
+            gold, found = part.mentions(example)
+            places = {mention.place for mention in gold}
+            for mention in found:
+                rights.setdefault(mention.start, []).append(mention.place in places)
+        probabilities = {token.idx: probability_of(token) for token in example.predicted}
+        complete = {start: right for start, right in rights.items() if len(right) == len(self.parts)}
+        return [(p, all(complete[start])) for start, p in probabilities.items() if p is not None and start in complete]

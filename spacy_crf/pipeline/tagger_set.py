@@ -1,0 +1,121 @@
+"""The component that gives every token a label of each of several attributes: a set of chains over the same tokens."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from spacy.tokens import Doc
+
+from .. import checks
+from ..errors import Errors
+from ..features.doc_batch import DocBatch
+from ..inference.chain_set import split
+from ..schemes import Segments
+from ..types import Floats
+from .annotation.tags import TagSet, TokenTags
+from .chain_set import Chain, ChainSetPipe
+from .components import CRFTagger
+from .labels import only_docs
+from .parts import Parts
+from .prediction import OTHERS, Prediction, least_of_labels, predict, write_probabilities
+
+
+class FoundTags(NamedTuple):
+    """The labels of a batch of Docs."""
+
+    chains: list[Prediction]
+
+    @property
+    def probabilities(self) -> Floats:
+        return np.concatenate([found.probabilities for found in self.chains])
+
+    def of_docs(self) -> list[bytes]:
+        """A value for each Doc, equal in two predictions that find the same."""
+        return [b"".join(of_chains) for of_chains in zip(*(found.of_docs() for found in self.chains))]
+
+
+class TagChain(Chain):
+    """The chain of one attribute."""
+
+    def __init__(self, of: "CRFTaggerSet", annotation: TokenTags):
+        places = np.array([of.labels.index(label) for label in annotation.labels], dtype=np.int64)
+        super().__init__(of, annotation, annotation.labels, places)
+
+    def parts(self) -> Parts:
+        self.cfg |= {name: self.of.cfg[name] for name in ("confidence", "decode", "beam", "beam_margin", "min_prob")}
+        least = self.cfg["min_prob"]
+        if isinstance(least, dict):
+            self.cfg["min_prob"] = {name: p for name, p in least.items() if name in (*self.labels, OTHERS)}
+        return super().parts()
+
+
+class CRFTaggerSet(ChainSetPipe, CRFTagger):
+    """Gives every token a label of each of several attributes (factory ``crf_tagger`` with a list of attributes). Labels have the
+    attribute in front, such as "tag:NN"."""
+
+    kernels_of = "linear_chain"
+
+    def annotation_of(self, attribute: Any, **how: Any) -> TagSet:
+        is_list = isinstance(attribute, (list, tuple)) and len(attribute) > 0
+        checks.expect(is_list, self.owner, "attribute", attribute, "an attribute, or a list of attributes")
+        parts = [super(CRFTaggerSet, self).annotation_of(one, **how) for one in attribute]
+        written = [name for part in parts for name in part.writes or [part.attribute]]
+        twice = ", ".join(sorted({name for name in written if written.count(name) > 1}))
+        checks.expect(
+            not twice, self.owner, "attribute", attribute, f"a list that has everything once, not {twice} twice"
+        )
+        colon = all(":" not in name for name in attribute)
+        checks.expect(
+            colon, self.owner, "attribute", attribute, "a list of names without colons, which end them in labels"
+        )
+        return TagSet(attribute, **how)
+
+    def check_settings(self) -> None:
+        for part in self.annotation.parts:
+            if not part.labels:
+                raise ValueError(Errors.CRF407.format(name=self.name, attribute=part.attribute))
+        super().check_settings()
+
+    def make_chains(self) -> list[TagChain]:
+        return [TagChain(self, part) for part in self.annotation.parts]
+
+    def chain(self, label: str) -> TagChain:
+        """The chain of an attribute, or of a label. RAISES (ValueError): CRF846 for unknown ones."""
+        names = [part.attribute for part in self.annotation.parts]
+        return self.chains[names.index(label)] if label in names else super().chain(label)
+
+    # ------------------------------------------------------------------------------------------------ prediction
+
+    def predict(self, docs: Iterable[Doc], scores: Any = None) -> FoundTags:
+        """The labels of each attribute, see `CRFPipe.predict`."""
+        docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
+        self.require_ready(docs)
+        least_of_labels(self.name, self.cfg["min_prob"], self.labels)
+        scores = self.model.predict(docs) if scores is None else scores
+        parts = zip(self.chains, split(scores, [chain.states for chain in self.chains]))
+        return FoundTags([predict(chain.parts(), docs, own) for chain, own in parts])
+
+    def set_annotations(self, docs: Iterable[Doc], found: FoundTags) -> None:
+        """Write the labels beside those that are present, which count as certain. ``token._.crf_prob`` is the probability that
+        all labels of a token are right: the product, since the chains are independent given the words."""
+        docs = list(docs)
+        for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
+            self.annotation.introduce(vocab)
+        n_tokens = int(found.chains[0].doc_starts[-1])
+        together, has_new, is_present = (
+            np.ones(n_tokens),
+            np.zeros(n_tokens, dtype=bool),
+            np.zeros(n_tokens, dtype=bool),
+        )
+        for chain, of_chain in zip(self.chains, found.chains):
+            present = chain.annotation.write(docs, of_chain).start
+            is_present[present] = True
+            if of_chain.probabilities is not None:
+                tokens = np.flatnonzero(of_chain.tags >= 0)
+                new = ~np.isin(tokens, present)
+                together[tokens[new]] *= of_chain.probabilities[new]
+                has_new[tokens[new]] = True
+        if self.cfg["confidence"]:
+            tokens = np.flatnonzero(is_present & ~has_new)
+            whole = found.chains[0]._replace(tags=np.where(has_new, 0, -1), probabilities=together[has_new])
+            write_probabilities(docs, whole, self.decoding, Segments(tokens, tokens + 1, tokens))
