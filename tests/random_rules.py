@@ -97,6 +97,7 @@ _MAKERS = {
         kind: lambda rng, labels, words: {"label": _some(rng, labels), "n": int(rng.integers(0, 4)), **_scope(rng)}
         for kind in ("at_most", "at_least", "exactly")
     },
+    "in_one_piece": lambda rng, labels, words: {"label": _some(rng, labels), **_scope(rng)},
     **{kind: lambda rng, labels, words: {**_split(rng, labels), **_scope(rng)} for kind in ("requires", "excludes")},
     "length": lambda rng, labels, words: {"label": _some(rng, labels), **_length(rng)},
     **{
@@ -151,6 +152,9 @@ def _broken_in(kind, table, wanted, spans, words, labels):
     if kind in ("at_most", "at_least", "exactly"):
         over = [found.count(label) - table["n"] for label in wanted]
         return sum((kind != "at_least") * max(n, 0) + (kind != "at_most") * max(-n, 0) for n in over)
+    if kind == "in_one_piece":
+        pairs = [pair for label in wanted for pair in pairwise(span for span in spans if span[2] == label)]
+        return sum(a[1] < b[0] for a, b in pairs)
     if kind in ("requires", "excludes"):
         one, other = (any(label in _names(table[key], labels) for label in found) for key in ("if", "then"))
         return int(one and other == (kind == "excludes"))

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -64,6 +65,11 @@ def order_broken(spans):
     return broken
 
 
+def pieces(spans, label):
+    """Pieces of a label after the first."""
+    return sum(b.end < c.begin for b, c in pairwise(span for span in spans if span.label == label))
+
+
 def before_is(before, span, label):
     return before is not None and before.label == label
 
@@ -100,6 +106,8 @@ TABLE = [
     ({"rule": "at_least", "label": "B", "n": 2}, lambda s: max(0, 2 - count(s, B))),
     ({"rule": "at_least", "label": ["A", "B"], "n": 1, "per": "sentence"}, lambda s: sum(max(0, 1 - count(part, label)) for part in by_sentence(s) for label in (A, B))),
     ({"rule": "exactly", "label": "A", "n": 1}, lambda s: abs(count(s, A) - 1)),
+    ({"rule": "in_one_piece", "label": "A"}, lambda s: pieces(s, A)),
+    ({"rule": "in_one_piece", "label": "*", "per": "sentence"}, lambda s: sum(pieces(part, label) for part in by_sentence(s) for label in (A, B))),
     ({"rule": "requires", "if": "A", "then": "B"}, lambda s: int(count(s, A) > 0 and count(s, B) == 0)),
     ({"rule": "requires", "if": "A", "then": "B", "per": "sentence"}, lambda s: sum(count(p, A) > 0 and count(p, B) == 0 for p in by_sentence(s))),
     ({"rule": "excludes", "if": "A", "then": "B"}, lambda s: int(count(s, A) > 0 and count(s, B) > 0)),

@@ -1,6 +1,7 @@
 """The tagger: every attribute it can write, around what is there, with features from earlier components."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -408,3 +409,21 @@ def test_a_changed_value_is_seen_whatever_the_attribute(attribute):
         nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01))
     assert tagger.predict([plain(gold)]).tags[2] == tagger.labels.index(values[1])
     Token.remove_extension("crf_test_label")
+
+
+@pytest.mark.issue(37)
+def test_a_label_stays_in_one_piece():
+    """A tagger's tokens are its spans: at_most counts tokens, and no rule said that a field occurs once."""
+    nlp, _ = make(texts=["a/X b/X c/Y", "c/Y a/Z", "b/Z a/X c/Y"])
+    tagger, doc = nlp.get_pipe("crf_tagger"), Doc(nlp.vocab, words=["a", "c", "b", "c", "a"])
+
+    def every():
+        return {tuple(span.label_ for span in spans): p for p, spans in tagger.n_best(doc, 3**5)}
+
+    free = every()
+    tagger.add_rule({"rule": "in_one_piece", "label": "*"})
+    kept = {labels: p for labels, p in free.items() if len({*labels}) == 1 + sum(a != b for a, b in pairwise(labels))}
+    assert 0 < len(kept) < len(free) == 3**5
+    expected = {labels: p / sum(kept.values()) for labels, p in kept.items()}
+    assert every() == pytest.approx(expected, abs=1e-6)
+    assert tuple(token.tag_ for token in nlp(doc.copy())) == max(kept, key=kept.get)

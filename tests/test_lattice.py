@@ -25,7 +25,7 @@ from .test_segment_rules import make_scores as segment_scores
 from .util import signatures
 
 PLENTY = Budget(1e9)
-MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "length"}
+MEMORY = {"order", "at_most", "at_least", "exactly", "requires", "excludes", "length", "in_one_piece"}
 
 
 @pytest.fixture

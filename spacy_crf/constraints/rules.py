@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 
 from . import arguments
-from .automaton import make_automaton
+from .automaton import BREAK, make_automaton
 from .rule import NO_SPAN, Rule, Violations
 
 START = "START"
@@ -174,6 +174,27 @@ class Counted(Rule):
         return automaton
 
 
+class InOnePiece(Rule):
+    """The tokens of a label stand side by side, without others between them. Spans that touch are one piece."""
+
+    required: ClassVar = {"label": arguments.labels}
+    optional: ClassVar = {"per": (arguments.scope, "doc")}
+    by_label: ClassVar = True
+
+    def automata(self, tags, most):
+        return self._in_scope([self._piece(tags, label) for label in self.labels(tags)])
+
+    def _piece(self, tags, label):
+        _, within, behind = range(3)
+        events = [tags.begins(label), tags.inside(label)]
+        automaton = make_automaton(3, tags.n_events)
+        automaton.next[within] = behind
+        automaton.next[within, BREAK] = within
+        automaton.next[:, events] = within
+        automaton.charge(behind, events, self.price)
+        return automaton
+
+
 class Implication(Rule):
     """If a label of ``if`` occurs, a label of ``then`` must occur too (``requires``), or must not (``excludes``)."""
 
@@ -271,5 +292,5 @@ RULES: dict[str, type[Rule]] = {
     **{"custom": Custom, "order": SpanOrder},
     **dict.fromkeys(("at_most", "at_least", "exactly"), Counted),
     **dict.fromkeys(("requires", "excludes"), Implication),
-    **{"length": Length, "same_text_same_label": SameTextSameLabel},
+    **{"in_one_piece": InOnePiece, "length": Length, "same_text_same_label": SameTextSameLabel},
 }
