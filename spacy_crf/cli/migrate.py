@@ -1,4 +1,4 @@
-"""Commands that import models of other programs as pipelines, and export components to other programs."""
+"""The command that imports models of other programs as pipelines."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from wasabi import msg
 from .. import checks
 from ..errors import Errors, counted, known_names
 from ..whole_files import write_whole
-from .shared import LangOption, ModelArgument, check_writable, command, load_pipeline, save_pipeline
+from .shared import LangOption, check_writable, command, save_pipeline
 
 if TYPE_CHECKING:
     from ..migrate.checking import Comparison
@@ -261,24 +261,3 @@ def check_model(
     functions = _resolved(blocks)
     rival = RIVALS[model.program](file, columns)
     return compare(nlp, model, read_columns(data, nlp, columns), rival, functions)
-
-
-@command("export")
-def export_cli(
-    model: ModelArgument,
-    output: Path = Arg(..., help="The file to write."),
-    program: str = Opt("crfsuite", "--to", help="The program that will read it: crfsuite."),
-    component: Optional[str] = Opt(None, "--component", "-c", help="By default the first exportable one."),
-) -> None:
-    """Write a component's weights as a model of CRFsuite.
-
-    Features keep their names, such as lower[0]=the. `spacy_crf.migrate.pipeline.features_of` makes the features of Docs.
-    """
-    checks.one_of("crf export", "--to", program, ("crfsuite",))
-    check_writable(output)
-    from ..migrate.crfsuite import write_crfsuite
-    from ..migrate.pipeline import weights_of
-
-    weights = weights_of(load_pipeline(model), component)
-    write_crfsuite(weights, output)
-    msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")

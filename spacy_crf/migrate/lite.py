@@ -1,0 +1,453 @@
+"""Exports trained components for `spacy_crf.lite`, which labels words with NumPy alone, as .npz or JSON."""
+
+import functools
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import ne
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.attrs import IDS
+from spacy.lang.en.lex_attrs import LEX_ATTRS as ENGLISH
+from spacy.lang.en.lex_attrs import _num_words, _ordinal_words
+from spacy.lang.lex_attrs import LEX_ATTRS
+from spacy.language import Language
+from spacy.strings import hash_string
+from spacy.symbols import NAMES
+from spacy.tokens import Doc
+from spacy.training import Example
+from spacy.vocab import Vocab
+
+from .. import __version__, checks, lite
+from ..arrays import ranges
+from ..constraints.automaton import make_automaton, minimised, product, rule_graph
+from ..constraints.rule_set import RuleSet
+from ..errors import Errors, no_component
+from ..features.clusters import WordClusters, is_of_clusters, table_read
+from ..features.extractor import template_seed
+from ..features.feature_index import FeatureIndex, FeatureNames
+from ..features.lexemes import NGRAMS
+from ..features.token_columns import TOKEN_ATTRIBUTES
+from ..kernels.hashing import WORD_END, mix_all
+from ..kernels.numerics import FIRST_HASH
+from ..models.table import Table
+from ..pipeline.prediction import least_of_labels
+from ..pipeline.scorers import attribute_getter
+from ..whole_files import write_whole
+from .functions import Columns
+
+_KINDS = {"linear_chain": "chain", "semi_markov": "segments", "max_ent_text": "text", "naive_bayes": "text"}
+_NGRAMS = re.compile(r"(?:seg\.\w+:)?(ngrams\d)(?:\[-?\d+\])?")  # templates of n-grams alone
+_MOST_STATES = 1000  # of a graph of rules: the square of it is a matrix
+ENGLISH_NUMBERS = {
+    "number_words": sorted({*_num_words, *_ordinal_words}),
+    "number_endings": ["st", "nd", "rd", "th"],
+}
+_EXPORTED = "whose model lite can hold: a trained linear chain, chain of segments or log-linear model of texts"
+
+
+class _Part(NamedTuple):
+    """A part of a template, as lite reads it."""
+
+    attribute: str
+    offset: int
+    kind: str = ""  # of parts of spans
+
+
+class _Line(NamedTuple):
+    """A template, as lite reads it."""
+
+    parts: Sequence[_Part]
+    once: bool = False
+
+
+def export_lite(
+    nlp: Language,
+    component: Optional[str] = None,
+    *,
+    columns: Sequence[str] = ("orth",),
+    prune: float = 0.0,
+    bits: int = 32,
+) -> dict[str, Any]:
+    """The content of an export of one component; its numbers are arrays.
+
+    columns (Sequence[str]): Attributes of tokens in the columns of rows, "orth" for the word.
+    prune (float): Weights whose absolute value is at most this are left out.
+    bits (int): 32 for weights as they are, 16 for whole numbers that a scale multiplies.
+    RAISES (ValueError): CRF710 if no component can be exported, CRF791 for a part of it that lite cannot compute.
+    """
+    pipe = _exported(nlp, component)
+    model, node, kind = pipe.model, pipe.model.attrs["role"], _KINDS[pipe.model.name]
+    _check_settings(pipe)
+    exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
+    shared = node.potentials(model, {name: model.get_param(name) for name in node.params})
+    content: dict[str, Any] = {
+        "format": lite.FORMAT,
+        "version": lite.VERSION,
+        "made_by": f"spacy_crf {__version__}",
+        "component": pipe.name,
+        "kind": kind,
+        "labels": list(pipe.labels),
+        "scheme": None,
+        "letters": "",
+        "columns": list(columns),
+        "min_prob": None,
+        "states": _states(shared["transitions"], shared["first"], shared["last"]),
+    }
+    if kind != "text":
+        content["min_prob"] = least_of_labels(pipe.name, pipe.cfg["min_prob"], pipe.labels)
+        rules = pipe.rules()
+        if rules is not None:
+            content["without_rules"] = content["states"]
+            content["states"] = exporter.ruled(rules.all, shared)
+    if not pipe.annotation.spans_are_tokens and kind != "text":
+        content["scheme"], content["letters"] = pipe.annotation.scheme.name, pipe.annotation.scheme.prefixes
+    if kind == "segments":
+        content["lengths"] = shared["lengths"]
+        if rules is not None:
+            content["lengths"] = exporter.ruled_lengths(rules.all, shared["lengths"])
+    content["readers"] = [exporter.reader(layer) for layer in model.layers]
+    return {**content, **exporter.lists}
+
+
+def _exported(nlp: Language, component: Optional[str]) -> Any:
+    """The component to export. RAISES (ValueError): CRF710 if there is none, CRF791 for one whose model lite can't hold."""
+    ours = [pipe for name, pipe in nlp.pipeline if component in (None, name) and hasattr(pipe, "sparse_features")]
+    found = [pipe for pipe in ours if pipe.is_initialized and (component or pipe.model.name in _KINDS)]
+    if not found:
+        raise no_component(_EXPORTED, nlp.pipe_names, component)
+    if found[0].model.name not in _KINDS:
+        raise _refused(found[0].name, f"a model of the kind {found[0].model.name}", "Train a linear chain or segments")
+    return found[0]
+
+
+def _refused(name: str, what: str, how: str) -> ValueError:
+    return ValueError(Errors.CRF791.format(name=name, what=what, how=how))
+
+
+def _check_settings(pipe: Any) -> None:
+    """RAISES (ValueError): CRF791 for an encoder, hashed features, a first stage, or a decoding other than the best path."""
+    decode = pipe.cfg.get("decode", "viterbi")
+    indexes = [table.index for features in pipe.feature_stores for table in features.tables.values()]
+    for is_so, what, how in (
+        (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
+        (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
+        (decode != "viterbi", f'decode = "{decode}"', 'Set decode = "viterbi" in its config'),
+        (
+            not all(isinstance(index, FeatureIndex) for index in indexes),
+            "hashed features or vectors",
+            "Train it with spacy_crf.SparseEmissions.v1, without templates that read vectors",
+        ),
+    ):
+        if is_so:
+            raise _refused(pipe.name, what, how)
+
+
+def _states(transitions: NDArray, first: NDArray, last: NDArray) -> dict[str, Any]:
+    source, target = np.nonzero(transitions > -np.inf)
+    every = np.arange(len(first))
+    scores = transitions[source, target]
+    return {"tag_of": every, "source": source, "target": target, "scores": scores, "first": first, "last": last}
+
+
+class _Exporter:
+    """Collects what the templates of one component read.
+
+    lists (dict): Gazetteers, clusters and lists of words.
+    """
+
+    def __init__(self, name: str, vocab: Vocab, columns: Sequence[str], prune: float, bits: int):
+        self._name, self._vocab, self._columns, self._prune, self._bits = name, vocab, columns, prune, bits
+        owner = "crf export"
+        checks.number(owner, "--prune", prune)
+        checks.one_of(owner, "--bits", bits, (16, 32))
+        known = ["orth", *TOKEN_ATTRIBUTES]
+        for column in columns:
+            checks.expect(column in known, owner, "--columns", column, f"attributes of tokens: {', '.join(known)}")
+        checks.expect("orth" in columns, owner, "--columns", ",".join(columns), "with orth, the column of the word")
+        self.lists: dict[str, Any] = {"gazetteers": {}, "clusters": {}}
+        self.lists.update({"stop_words": [], "number_words": [], "number_endings": []})
+
+    # ----------------------------------------------------------------------------------------------------- templates
+
+    def reader(self, layer: Any) -> dict[str, Any]:
+        """The tables of one layer of the model. RAISES (ValueError): CRF791 for templates that lite can't read."""
+        features = layer.attrs[layer.attrs["role"].attr]
+        chosen, places = features.feature_set, {}
+        if hasattr(chosen, "span_items"):
+            for place in ("begins", "ends", "tokens"):
+                lines = getattr(chosen, place)
+                places[place] = {str(t): _Line([_Part(*p) for p in t.parts], "seg.contains:" in str(t)) for t in lines}
+            places["spans"] = {str(t): _Line([*map(_span_part, t.parts)]) for t in chosen.spans + chosen.span_items}
+        else:
+            places["states"] = {str(t): _Line([_Part(*p) for p in t.parts]) for t in chosen.counted}
+            places["transitions"] = {str(t): _Line([_Part(*p) for p in t.parts]) for t in chosen.transitions}
+        tables = {}
+        for place, lines in places.items():
+            table = self._table(features.tables[place], layer.get_param(place))
+            for template in table["templates"]:
+                line = lines[template["name"]]
+                self._check(template["name"], line, features)
+                parts = [[p.kind, p.attribute, p.offset] if p.kind else [p.attribute, p.offset] for p in line.parts]
+                template.update({"parts": parts, **({"once": True} if line.once else {})})
+            if table["templates"] or place == "states":
+                tables[place] = table
+        return {"padding": getattr(chosen, "padding", True), "tables": tables}
+
+    def _table(self, table: Table, weights: NDArray[np.float32]) -> dict[str, Any]:
+        """The weights of a table that are left, by template and value."""
+        kept, scale = np.abs(weights) > self._prune, 1.0
+        if self._bits == 16 and len(weights):
+            scale = float(np.abs(weights).max()) / np.iinfo(np.int16).max or 1.0
+            weights = np.round(weights / scale).astype(np.int16)
+            kept &= weights != 0
+        table, weights = table.pruned(kept), weights[kept]
+        names = _with_marks(table.index.spelled, table.index.keys)
+        bounds = zip(names.part_starts[:-1].tolist(), names.part_starts[1:].tolist())
+        keys = [lite.JOINT.join([names.strings[part] for part in names.parts[b:e].tolist()]) for b, e in bounds]
+        of = names.template_of.tolist()
+        order = np.array(sorted(range(len(keys)), key=lambda row: (of[row], keys[row])), dtype=np.int64)
+        at = ranges(table.pair_starts[order], table.pair_starts[order + 1])
+        by_template: dict[str, list[str]] = {}
+        for row in order.tolist():
+            by_template.setdefault(names.templates[of[row]], []).append(keys[row])
+        columns = table.pair_columns[at]
+        return {
+            "templates": [{"name": name, "keys": values} for name, values in by_template.items()],
+            "counts": _narrow(np.diff(table.pair_starts)[order]),
+            "columns": _narrow(columns),
+            "weights": weights[at],
+            **({"scale": scale} if self._bits == 16 else {}),
+        }
+
+    def _check(self, template: str, line: _Line, features: Any) -> None:
+        """Take over the lists that a template reads. RAISES (ValueError): CRF791 if it reads what lite does not know."""
+        for attribute, *_ in line.parts:
+            if attribute.startswith("in:"):
+                name = attribute.removeprefix("in:")
+                listed = features.gazetteers[name]
+                entries = [[list(words), label] for words, label in listed.entries]
+                self.lists["gazetteers"][name] = {"attribute": listed.attribute, "entries": entries}
+            elif is_of_clusters(attribute):
+                self._take_clusters(table_read(attribute), features.clusters)
+            elif attribute in self._columns or not attribute:
+                continue
+            elif attribute in lite.NGRAMS and len(line.parts) > 1:
+                what = f"the template {template}, which joins n-grams with something else"
+                raise _refused(self._name, what, "Train it without that template")
+            else:
+                self._check_attribute(template, attribute)
+
+    def _check_attribute(self, template: str, attribute: str) -> None:
+        plain = attribute.removeprefix("if:")
+        known = plain in lite.STRINGS or plain in lite.NGRAMS or plain in lite.FLAGS or plain in ("is_stop", "like_num")
+        how = "Train it without that template"
+        if attribute in TOKEN_ATTRIBUTES:
+            how = f"Name the column that has it, such as --columns orth,{attribute}, or train it without that template"
+        if not known:
+            raise _refused(self._name, f"the template {template}, which reads '{attribute}' from spaCy's Docs", how)
+        getter, number = self._vocab.lex_attr_getters.get(IDS.get(plain.upper())), IDS.get(plain.upper())
+        if plain == "is_stop" and isinstance(getter, functools.partial):
+            self.lists["stop_words"] = sorted(getter.keywords.get("stops", ()))
+        elif plain == "like_num" and getter is ENGLISH[IDS["LIKE_NUM"]]:
+            self.lists.update(ENGLISH_NUMBERS)
+        elif number in LEX_ATTRS and getter is not LEX_ATTRS[number]:
+            lang = f"'{self._vocab.lang}'"
+            raise _refused(self._name, f"the template {template}, for which the language {lang} has its own code", how)
+
+    def _take_clusters(self, name: str, clusters: dict[str, Any]) -> None:
+        given = WordClusters.from_dict(clusters[name].to_dict())
+        # Words that are symbols of spaCy have its numbers in place of hashes
+        words = [hash_string(NAMES[word]) if word < len(NAMES) else word for word in given.words.tolist()]
+        self.lists["clusters"][name] = {
+            "digits": given.digits,
+            "paths": list(given.paths),
+            "words": np.array(words, dtype=np.uint64),
+            "numbers": given.numbers,
+        }
+
+    # --------------------------------------------------------------------------------------------------------- rules
+
+    def ruled(self, rules: RuleSet, shared: dict[str, NDArray]) -> dict[str, Any]:
+        """The states of a chain under rules: a graph of tags and states of automata.
+
+        RAISES (ValueError): CRF791 for rules that read tokens, for those without an automaton, and for a graph that is too large.
+        """
+        how = f"Remove it from [components.{self._name}.constraints] and test whether the labels are good enough"
+        for rule in rules.rules:
+            if rule.global_ or rule.reads_pattern or rule.reads_tags:
+                raise _refused(self._name, f"the rule '{rule.name}' ({rule.kind})", how)
+        together, most = make_automaton(1, rules.tags.n_events), _MOST_STATES // len(rules.allowed)
+        for rule, automaton, _ in rules.automata:
+            larger = product(together, automaton, max_states=8 * most)
+            together = None if larger is None else minimised(larger)
+            if together is None or together.n_states > most:
+                what = f"rules whose automata, up to that of '{rule.name}', have more than {most} states together"
+                raise _refused(self._name, what, how)
+        masks = rules._masks(None, None)
+        transitions, first = shared["transitions"], shared["first"]
+        if masks.transitions is not None:
+            transitions, first = transitions + masks.transitions, first + masks.first
+        graph = rule_graph(rules.tags, together, rules.allowed)
+        tag_of = graph.tag_of
+        inside = (tag_of[graph.source] < len(first)) & (tag_of[graph.target] < len(first))  # a text has no breaks
+        source, target, scores = graph.source[inside], graph.target[inside], graph.scores[inside]
+        scores = scores + transitions[tag_of[source], tag_of[target]]
+        possible = scores > -np.inf
+        kept = tag_of < len(first)  # the break is the last tag, so numbers stay
+        return {
+            "tag_of": tag_of[kept],
+            "source": source[possible],
+            "target": target[possible],
+            "scores": scores[possible],
+            "first": graph.first[kept] + first[tag_of[kept]],
+            "last": graph.last[kept] + shared["last"][tag_of[kept]],
+        }
+
+    def ruled_lengths(self, rules: RuleSet, lengths: NDArray) -> NDArray:
+        for rule in rules.local:
+            if rule.bounds_length:
+                lengths = lengths + np.where(rule.broken_lengths(rules.tags, len(lengths)), rule.price, 0.0)
+        return lengths
+
+
+def _with_marks(names: FeatureNames, keys: NDArray[np.uint64]) -> FeatureNames:
+    """The names of features (uint64[F]) with marks before and behind words that no other character is: names have "^" and "$",
+    which words have too."""
+    strings, parts = list(names.strings), names.parts.copy()
+    for number, template in enumerate(names.templates):
+        match = _NGRAMS.fullmatch(template)
+        if match is None:
+            continue
+        size = NGRAMS[match[1]]
+        rows = np.flatnonzero(names.template_of == number)
+        texts = [strings[part] for part in parts[names.part_starts[rows]].tolist()]
+        whole = np.array([len(text) == size for text in texts], dtype=bool)  # others are positions outside the text
+        rows, texts = rows[whole], [text for text, is_ngram in zip(texts, whole.tolist()) if is_ngram]
+        points = np.array([[*map(ord, text)] for text in texts], dtype=np.uint64).reshape(len(texts), size)
+        for first, last in ((True, True), (True, False), (False, True)):
+            candidates = points.copy()
+            candidates[(points[:, 0] == ord("^")) & first, 0] = WORD_END
+            candidates[(points[:, -1] == ord("$")) & last, -1] = WORD_END
+            hashes = np.full(len(texts), FIRST_HASH, dtype=np.uint64)
+            for column in candidates.T:
+                mix_all(hashes, np.ascontiguousarray(column))
+            features = np.full(len(texts), template_seed(template), dtype=np.uint64)
+            mix_all(features, hashes)
+            for n in np.flatnonzero((features == keys[rows]) & (candidates != points).any(axis=1)).tolist():
+                begins, ends = (candidates[n] == WORD_END)[[0, -1]].tolist()
+                text = (
+                    (lite.BEFORE if begins else texts[n][0]) + texts[n][1:-1] + (lite.BEHIND if ends else texts[n][-1])
+                )
+                parts[names.part_starts[rows[n]]] = len(strings)
+                strings.append(text)
+    return names._replace(strings=strings, parts=parts)
+
+
+def _span_part(part: Any) -> _Part:
+    """A part of a template of spans, by the kinds that lite knows; others keep theirs, and are refused."""
+    from ..features.segment_templates import CLOSING, OPENING, WHOLE
+
+    if part.kind in WHOLE:
+        return _Part(WHOLE[part.kind], 0, "whole")
+    if part.kind in OPENING or part.kind in CLOSING:
+        return _Part(*part.of_token, "first" if part.kind in OPENING else "last")
+    if part.kind in ("length", "in"):
+        return _Part(f"in:{part.name}" if part.name else "", 0, part.kind)
+    return _Part(f"seg.{part.kind}:{part.name}", 0, part.kind)
+
+
+def _narrow(numbers: NDArray) -> NDArray:
+    """The same numbers from 0 on in as few bytes as possible."""
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+
+
+class Check(NamedTuple):
+    """How a component and its export label annotated texts."""
+
+    texts: int
+    different: int  # texts with other labels
+    before: float  # F1 of the component, or accuracy where each token or text has a label
+    after: float  # F1 of the export
+
+
+def compare_lite(nlp: Language, component: str, model: lite.Model, examples: Sequence[Example]) -> Check:
+    """Label annotated texts by a component and by its export."""
+    pipe, columns = nlp.get_pipe(component), Columns(model.columns)
+    docs = [*nlp.pipe(example.predicted for example in examples)]
+    gold = [_labels_of(pipe, example.reference) for example in examples]
+    ours, theirs = [_labels_of(pipe, doc) for doc in docs], [_labels_by(model, columns.read(doc)) for doc in docs]
+    return Check(len(docs), sum(map(ne, ours, theirs)), _f1(gold, ours), _f1(gold, theirs))
+
+
+def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
+    """What a Doc says: its entities, the labels of its tokens, or its category."""
+    if pipe.labelled == "texts":
+        return {(max(doc.cats, key=doc.cats.get),)} if doc.cats else set()
+    if not pipe.annotation.spans_are_tokens:
+        return {(span.start, span.end, span.label_) for span in doc.ents}
+    get = attribute_getter(pipe.cfg["attribute"])
+    return {(token.i, get(token)) for token in doc}
+
+
+def _labels_by(model: lite.Model, sequences: list[list[list[str]]]) -> set[tuple]:
+    """The same by an export, from the columns of each sequence of a text."""
+    texts, first, found = [[*zip(*columns)] for columns in sequences], 0, set()
+    if model.kind == "text":
+        return {(next(iter(model.classify([*chain.from_iterable(texts)]))),)}
+    for rows in texts:
+        if model.has_spans:
+            found |= {(first + start, first + end, label) for start, end, label, _ in model.entities(rows)}
+        else:
+            found |= {(first + t, tag) for t, tag in enumerate(model.tag(rows))}
+        first += len(rows)
+    return found
+
+
+def _f1(gold: list[set[tuple]], found: list[set[tuple]]) -> float:
+    return 2 * sum(len(a & b) for a, b in zip(gold, found)) / max(1, sum(len(a) + len(b) for a, b in zip(gold, found)))
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def write_lite(content: dict[str, Any], path: Path, form: str) -> None:
+    """Write an export. form (str): "npz", or "json", which is gzipped if the name of the file ends with .gz."""
+    file = io.BytesIO()
+    if form == "npz":
+        arrays: dict[str, NDArray] = {}
+        text = json.dumps(_parted(content, "", arrays), ensure_ascii=False, separators=(",", ":"))
+        np.savez_compressed(file, content=np.frombuffer(text.encode("utf8"), dtype=np.uint8), **arrays)
+    else:
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), default=_listed, allow_nan=False)
+        file.write(gzip.compress(text.encode("utf8"), mtime=0) if path.suffix == ".gz" else text.encode("utf8"))
+    write_whole(path, file.getvalue())
+
+
+def _parted(content: Any, place: str, arrays: dict[str, NDArray]) -> Any:
+    """The content without its arrays, which are added to `arrays` under the names of their places."""
+    if isinstance(content, np.ndarray):
+        arrays[place] = content.astype(content.dtype.newbyteorder("<"))
+        return None
+    if not isinstance(content, (dict, list)):
+        return content
+    items: Iterable = content.items() if isinstance(content, dict) else enumerate(content)
+    found = [(key, _parted(value, f"{place}/{key}" if place else str(key), arrays)) for key, value in items]
+    return dict(found) if isinstance(content, dict) else [value for _, value in found]
+
+
+def _listed(array: NDArray) -> list[Any]:
+    """An array as a list: null for -inf, the shortest decimals for numbers of single precision, and hexadecimal hashes."""
+    if array.dtype == np.uint64:
+        return [f"{number:016x}" for number in array.tolist()]
+    if array.ndim > 1:
+        return [*map(_listed, array)]
+    shortest = map(str, array) if array.dtype == np.float32 else ()
+    numbers = [*map(float, shortest)] if shortest else array.tolist()
+    return [None if number == -np.inf else number for number in numbers]

@@ -1,0 +1,472 @@
+"""Exports of small components, which `spacy_crf.lite` labels like the component itself."""
+
+import contextlib
+import json
+import math
+import pickle
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import spacy
+from spacy.strings import hash_string
+from spacy.tokens import Doc, DocBin, Token
+from spacy.training import Example
+from typer.testing import CliRunner
+
+from spacy_crf import lite
+from spacy_crf.cli import app
+from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
+from spacy_crf.features.token_columns import ColumnReader
+from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
+
+from .components import EMISSIONS
+from .test_crf_ner import train
+from .util import NER_TEXTS, TAG_TEXTS, ner_examples, tag_examples
+
+pytestmark = pytest.mark.issue(37)
+WORDS = [
+    "Ann",
+    "Lee",
+    "Bob",
+    "Paris",
+    "New",
+    "York",
+    "Acme",
+    "Corp",
+    "in",
+    "the",
+    "left",
+    ".",
+    "x-9",
+    "B-52s",
+    "1,000",
+    "é",
+]
+WORDS += ["ÉTÉ", "ﬁ", "新", "McDonald", "--", "$", "$$", "^", "US$", "^x", "(", "second", "ORTH", "PERSON"]
+ODD = [
+    *WORDS,
+    "",
+    " ",
+    "ß",
+    "ǅ",
+    "İ",
+    "a" * 120,
+    "٣",
+    "½",
+    "Ⅷ",
+    "ªx",
+    "a\u0301",
+    "12/3",
+    "+4.5",
+    "3rd",
+    "x@y.com",
+    "''",
+    "🙂",
+]
+
+
+def some_texts(n, seed=0, words=WORDS):
+    rng = random.Random(seed)
+    return [[], ["Paris"], *([rng.choice(words) for _ in range(rng.randint(1, 9))] for _ in range(n))]
+
+
+def exported(nlp, path, form="npz", **settings):
+    write_lite(export_lite(nlp, **settings), path, form)
+    return lite.load(path)
+
+
+def both(nlp, model, texts):
+    """What the component and its export find: the spans with their probabilities."""
+    [(_, pipe)] = nlp.pipeline
+    pipe.cfg["confidence"] = True
+    docs = [*nlp.pipe(Doc(nlp.vocab, words=words) for words in texts)]
+    ours = [{(span.start, span.end, span.label_): span._.crf_prob for span in doc.ents} for doc in docs]
+    return ours, [{tuple(entity[:3]): entity.prob for entity in found} for found in model.entities_all(texts)]
+
+
+def assert_same(nlp, model, texts):
+    for ours, theirs in zip(*both(nlp, model, texts), strict=True):
+        assert theirs == pytest.approx(ours, abs=1e-5)
+
+
+def templates(*lines, padding=True, transitions=(), **more):
+    features = {"@misc": "spacy_crf.features.v1", "templates": [*lines], "padding": padding}
+    return {"model": {"emissions": {"features": {**features, "transitions": [*transitions]}, **more}}}
+
+
+def make(factory, config=None, examples=None, **initialize):
+    nlp = spacy.blank("en")
+    nlp.add_pipe(factory, config=config or {})
+    nlp.config["initialize"]["components"][factory] = initialize
+    train(nlp, examples or ner_examples(nlp))
+    return nlp
+
+
+# ------------------------------------------------------------------------------------------------- as the component
+
+
+LONG = ["lower[-2..2]", "ngrams3[0]", "if:is_title[-1..1]", "lower[-1]|lower[0]", "suffix3[0]|shape[1]", "is_upper[1]"]
+
+
+@pytest.mark.parametrize("form", ["npz", "json"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {**templates(*LONG), "scheme": "BILUO", "min_prob": 0.3},
+        {**templates(*LONG, padding=False), "scheme": "IO", "min_prob": {"PER": 0.5, "*": 0.1}},
+        {
+            **templates(*LONG, padding={"before": ["b1", "b2"], "behind": [".", "b3"]}, possible_states=True),
+            "scheme": "IOB1",
+        },
+        {**templates("shape[0]", transitions=["lower[0]", "bias"]), "scheme": "BIO"},
+    ],
+)
+def test_entities_of_a_chain(config, form, tmp_path):
+    nlp = make("crf_ner", config)
+    assert_same(nlp, exported(nlp, tmp_path / "model", form), some_texts(60))
+
+
+def test_many_texts_are_labelled_as_one(tmp_path):
+    model, texts = exported(make("crf_ner"), tmp_path / "model"), some_texts(300)
+    for together, alone in zip(model.entities_all(texts), map(model.entities, texts)):
+        assert [e[:3] for e in together] == [e[:3] for e in alone]
+        assert [e.prob for e in together] == pytest.approx([e.prob for e in alone])
+    assert model.tag_all(texts) == [model.tag(text) for text in texts]
+    assert model.tag_all([]) == model.tag([]) == model.entities([]) == []
+
+
+def test_tags_marginals_and_the_best_labellings_of_a_tagger(tmp_path):
+    nlp = spacy.blank("en")
+    nlp = make("crf_tagger", templates(*LONG), tag_examples(nlp))
+    tagger, model = nlp.get_pipe("crf_tagger"), exported(nlp, tmp_path / "model")
+    for words in some_texts(30, words=[word.split("/")[0] for text in TAG_TEXTS for word in text.split()] + ODD[:9]):
+        doc = Doc(nlp.vocab, words=words)
+        probabilities, names = tagger.marginals(doc)
+        assert model.tags == [*names] and model.marginals(words) == pytest.approx(probabilities, abs=1e-6)
+        assert model.tag(words) == [token.tag_ for token in nlp(doc)]
+        best = model.n_best(words, 3)
+        assert best[0][1] == model.tag(words) and len(best) == min(3, len(names) ** len(words))
+        assert [p for p, _ in best] == pytest.approx([p for p, _ in tagger.n_best(Doc(nlp.vocab, words=words), 3)])
+    with pytest.raises(lite.LiteError, match=r"no entities\. Take tag"):
+        model.entities(["a"])
+    with pytest.raises(lite.LiteError, match=r"classify does not fit a model of words\. Take tag"):
+        model.classify(["a"])
+
+
+@pytest.mark.parametrize("scheme", ["IO", "BIO", "IOB1", "BILUO"])
+def test_n_best_of_entities(scheme, tmp_path):
+    nlp = make("crf_ner", {**templates("lower[0]", "shape[0]"), "scheme": scheme})
+    ner, model = nlp.get_pipe("crf_ner"), exported(nlp, tmp_path / "model")
+    for words in some_texts(8):
+        ours = [p for p, _ in ner.n_best(Doc(nlp.vocab, words=words), 9)]
+        found = model.n_best(words, 9)
+        assert [p for p, _ in found] == pytest.approx(ours, abs=1e-6)
+        assert len({tuple(tags) for _, tags in found}) == len(found)
+
+
+EVERY_PLACE = [
+    "seg.length",
+    "seg.lower",
+    "seg.shape|seg.length",
+    "seg.first:lower[-1..1]|seg.last:shape",
+    "seg.after:lower",
+]
+EVERY_PLACE += [
+    "seg.last:ngrams2",
+    "seg.contains:shape",
+    "seg.count:lower",
+    "seg.first:suffix2",
+    "seg.before:lower",
+    "seg.in:places",
+]
+RULES = {
+    "pairs": [
+        {"rule": "forbid_pair", "labels": ["O", "GPE"]},
+        {"rule": "follows", "label": "ORG", "after": ["O", "PER"]},
+    ],
+    "soft": [{"rule": "at_most", "label": "PER", "n": 1, "weight": 2.0}, {"rule": "length", "label": "GPE", "max": 1}],
+    "hard": [{"rule": "at_most", "label": "*", "n": 1}, {"rule": "order", "labels": ["PER", "GPE"]}],
+    "needs": [{"rule": "requires", "if": ["PER"], "then": ["GPE"], "per": "sentence"}],
+}
+
+
+ON_TOKENS = {"rule": "never_on", "name": "never", "label": "PER", "phrases": ["Bob"]}
+MANY = {"rule": "at_most", "label": "*", "n": 30}
+
+
+@pytest.mark.parametrize("config", [{}, {"min_prob": 0.4}, {"every place": True}])
+def test_segments(config, tmp_path):
+    (tmp_path / "places.jsonl").write_text('{"text": "New York", "label": "city"}\n"Paris"\n"Acme Corp"\n')
+    if config.pop("every place", False):
+        features = {"@misc": "spacy_crf.segment_features.v2", "templates": EVERY_PLACE}
+        config = {"model": {"segments": {"features": features}}}
+        nlp = make("semicrf_ner", config, gazetteers={"places": str(tmp_path / "places.jsonl")})
+    else:
+        nlp = make("semicrf_ner", config)
+    model, texts = exported(nlp, tmp_path / "model"), some_texts(40)
+    assert_same(nlp, model, texts)
+    ner = nlp.get_pipe("semicrf_ner")
+    for words in texts[:8]:
+        ours = [p for p, _ in ner.n_best(Doc(nlp.vocab, words=words), 5)]
+        assert [p for p, _ in model.n_best(words, 5)] == pytest.approx(ours, abs=1e-6)
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+@pytest.mark.parametrize("rules", RULES)
+def test_rules_that_are_masks_or_automata(factory, rules, tmp_path):
+    config = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": RULES[rules]}}
+    nlp = make(factory, config)
+    assert_same(nlp, exported(nlp, tmp_path / "model"), some_texts(60))
+
+
+def test_texts_with_one_label(tmp_path):
+    texts = {
+        "book a table for two": "book",
+        "play some jazz": "play",
+        "play the next song": "play",
+        "a table in town": "book",
+    }
+    nlp = spacy.blank("en")
+    examples = [Example.from_dict(nlp.make_doc(text), {"cats": {label: 1.0}}) for text, label in texts.items()]
+    features = {"@misc": "spacy_crf.text_features.v1"}
+    config = {
+        "model": {
+            "@architectures": "spacy_crf.MaxEntText.v1",
+            "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features},
+        }
+    }
+    nlp = make("crf_textcat", config, examples)
+    model = exported(nlp, tmp_path / "model", "json")
+    for words in [*map(str.split, texts), [], ["table", "New", "song"]]:
+        found = model.classify(words)
+        assert found == pytest.approx(nlp(Doc(nlp.vocab, words=words)).cats, abs=1e-6)
+        assert [*found.values()] == sorted(found.values(), reverse=True)
+
+
+def test_rows_of_columns(tmp_path):
+    nlp = make("crf_ner", templates("lower[0]", "tag[-1..1]", "tag[0]|shape[0]"))
+    model = exported(nlp, tmp_path / "model", columns=["tag", "orth"])
+    doc = Doc(nlp.vocab, words=["Ann", "left", "Paris"], tags=["NNP", "VBD", "NNP"])
+    ents = {(span.start, span.end, span.label_) for span in nlp(doc).ents}
+    rows = [["NNP", "Ann", "x"], ["VBD", "left", "x"], ["NNP", "Paris", "x"]]
+    assert {entity[:3] for entity in model.entities(rows)} == ents and model.tag_rows(rows) == model.tag(rows)
+    with pytest.raises(lite.LiteError, match="Row 2 is 1 columns, and the model reads the columns tag, orth"):
+        model.tag_rows([["NNP", "Ann"], ["VBD"]])
+    with pytest.raises(lite.LiteError, match="Row 1 is a word, and the model reads the columns"):
+        model.tag(["Ann"])
+    with pytest.raises(lite.LiteError, match=r"one string\. Split it"):
+        model.tag("Ann left")
+
+
+# ------------------------------------------------------------------------------------------------------- attributes
+
+
+def test_every_attribute_has_the_same_values_as_in_spacy():
+    nlp = spacy.blank("en")
+    words = [word for word in ODD if word] + [token.text for text in NER_TEXTS for token in nlp.make_doc(text)]
+    content = {"stop_words": [*nlp.Defaults.stop_words], "columns": ["orth"], "padding": True, "tables": {}}
+    content |= {"gazetteers": {}, "clusters": {}, **ENGLISH_NUMBERS}
+    getters = lite._Features(content, 1).getters
+    names = [name for name in LEXEME_ATTRIBUTES if not name.startswith("cluster") and "like_url" not in name]
+    assert set(names) <= getters.keys()
+    single = [name for name in names if not name.startswith("ngrams")]
+    reader = ColumnReader(single, [], {}, {}, clusters={}, vectors=None, word_functions={}, reach=0, padding=True)
+    reader.keep_names(True)
+    columns = reader.read([Doc(nlp.vocab, words=words)])
+    for name, values in zip(reader.table.attributes, columns.table.columns[columns.lexemes].T):
+        absent = values == 1 << 63
+        texts = reader.spell(name, values, nlp.vocab)
+        expected = [lite._ABSENT if missing else text for missing, text in zip(absent.tolist(), texts)]
+        assert [getters[name](word) for word in words] == expected, name
+    for word in words:
+        assert lite.hash_text(word) == hash_string(word)
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Do not change: the folder of a pipeline for all tests below."""
+    path = tmp_path_factory.mktemp("lite") / "model"
+    make("crf_ner").to_disk(path)
+    return path
+
+
+def test_export(folder, tmp_path):
+    data = tmp_path / "data.spacy"
+    DocBin(docs=[example.reference for example in ner_examples(spacy.blank("en"))]).to_disk(data)
+    sizes = []
+    for name, *options in (
+        ["a.npz", "--with-reader"],
+        ["a.json"],
+        ["a.json.gz", "--bits", 16],
+        ["b", "--to", "npz", "--prune", 0.05, "--bits", 16],
+    ):
+        code, output = run("export", folder, tmp_path / name, "--check", data, *options)
+        assert code == 0, output
+        assert "6 texts: 0 get other labels; F1 100.00 before, 100.00 after" in output
+        sizes.append((tmp_path / name).stat().st_size)
+    assert sizes[0] < sizes[1] and sizes[3] < sizes[0]
+    assert (tmp_path / "lite.py").read_text(encoding="utf8") == Path(lite.__file__).read_text(encoding="utf8")
+    assert run("export", folder, tmp_path / "c.npz", "--to", "xml")[0] == 1
+
+
+@pytest.mark.parametrize(
+    "config, reason",
+    [
+        (templates("lower[0]", "ext:lite_test[0]"), "the template ext:lite_test[0], which reads 'ext:lite_test'"),
+        (templates("lower[0]", "dep[-1]"), "the template dep[-1], which reads 'dep'.*--columns orth,dep"),
+        (templates("lower[0]", "like_url[0]"), "the template like_url[0], which reads 'like_url'"),
+        (templates("ngrams2[0]|lower[1]"), "the template ngrams2[0]|lower[1], which joins n-grams"),
+        ({"decode": "posterior"}, 'decode = "posterior"'),
+        ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.HashedEmissions.v1"}}}, "hashed features"),
+        ({"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ON_TOKENS]}}, "the rule 'never' (never_on)"),
+        (
+            {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [MANY]}},
+            "rules whose automata.*states together",
+        ),
+        (
+            {"model": {"@architectures": "spacy_crf.LatentChain.v1", "emissions": EMISSIONS}},
+            "a model of the kind latent_chain",
+        ),
+    ],
+)
+def test_what_lite_can_not_compute_is_told(config, reason):
+    if not Token.has_extension("lite_test"):
+        Token.set_extension("lite_test", default="x")
+    nlp = make("crf_ner", config)
+    parts = map(re.escape, reason.split(".*"))
+    with pytest.raises(ValueError, match="CRF791: Component 'crf_ner' has " + ".*".join(parts)):
+        export_lite(nlp, "crf_ner")
+
+
+def test_exports_take_a_component_and_known_columns(folder):
+    nlp = spacy.load(folder)
+    with pytest.raises(ValueError, match="CRF710"):
+        export_lite(nlp, "tagger")
+    for settings in ({"columns": ["orth", "x"]}, {"columns": ["tag"]}, {"bits": 8}, {"prune": -1.0}):
+        with pytest.raises(ValueError, match="CRF020: crf export"):
+            export_lite(nlp, **settings)
+
+
+# ------------------------------------------------------------------------------------------------------ broken files
+
+
+def changed(path, place, value):
+    content = json.loads(path.read_text(encoding="utf8"))
+    *folders, last = place
+    inner = content
+    for folder in folders:
+        inner = inner[folder]
+    inner[last] = value
+    path.write_text(json.dumps(content), encoding="utf8")
+
+
+STATES = ("readers", 0, "tables", "states")
+
+
+@pytest.mark.parametrize(
+    "place, value, reason",
+    [
+        (["version"], 2, "version 2 of the format, and this lite.py reads version 1. Take the lite.py"),
+        (["format"], "x", "no export of spacy_crf"),
+        (["kind"], "tree", "models of the kind 'tree'. Take a newer one"),
+        ([*STATES, "weights", 0], math.nan, "NaN"),
+        ([*STATES, "weights", 0], None, "infinite"),
+        ([*STATES, "columns", 0], 99, "column 99"),
+        ([*STATES, "columns", 0], -1, "out of range"),
+        ([*STATES, "counts"], [1], "shape"),
+        ([*STATES, "templates", 0, "parts", 0, 0], "colour", "reads 'colour', which this lite.py does not know"),
+        (["states", "tag_of", 0], 77, "not among the"),
+        (["states", "source", 0], 77, "cut off or no export"),
+        (["states"], None, "cut off or no export"),
+        (["labels"], 3, "cut off or no export"),
+    ],
+)
+def test_a_broken_export_is_told(folder, tmp_path, place, value, reason):
+    path = tmp_path / "model.json"
+    write_lite(export_lite(spacy.load(folder)), path, "json")
+    lite.load(path)
+    changed(path, place, value)
+    with pytest.raises(lite.LiteError, match=re.escape(reason)) as error:
+        lite.load(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["model.npz", "model.json", "model.json.gz"])
+def test_a_cut_export_is_told(folder, tmp_path, name):
+    path = tmp_path / name
+    write_lite(export_lite(spacy.load(folder)), path, name.split(".")[1])
+    whole = path.read_bytes()
+    for size in (0, 1, 2, 50, len(whole) // 2, len(whole) - 30):
+        path.write_bytes(whole[:size])
+        with pytest.raises(lite.LiteError, match="cut off or no export"):
+            lite.load(path)
+    for at in range(0, len(whole), len(whole) // 40):  # any other content, but no other error
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
+        with contextlib.suppress(lite.LiteError):
+            lite.load(path).tag(["Ann"])
+    path.write_bytes(pickle.dumps({"format": lite.FORMAT}))
+    with pytest.raises(lite.LiteError):
+        lite.load(path)
+    with pytest.raises(FileNotFoundError):
+        lite.load(tmp_path / "nowhere")
+
+
+def test_numbers_of_another_byte_order(folder, tmp_path):
+    path = tmp_path / "model.npz"
+    write_lite(export_lite(spacy.load(folder)), path, "npz")
+    with np.load(path) as arrays:
+        swapped = {name: arrays[name].astype(arrays[name].dtype.newbyteorder(">")) for name in arrays.files}
+    np.savez(tmp_path / "swapped.npz", **swapped)
+    texts = some_texts(20)
+    assert lite.load(tmp_path / "swapped.npz").entities_all(texts) == lite.load(path).entities_all(texts)
+
+
+ALONE = """
+import importlib.abc, sys
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top not in sys.stdlib_module_names and top not in ("numpy", "lite"):
+            raise ImportError(f"{name} is neither NumPy nor of the standard library")
+sys.meta_path.insert(0, Refuse())
+sys.path.insert(0, ".")
+import lite
+model = lite.load("model.npz")
+print(*model.tag("Bob left Paris for Acme Corp .".split()))
+lite.load("model.json")
+for module in list(sys.modules.values()):
+    file = getattr(module, "__file__", None) or ""
+    assert not file.endswith((".so", ".pyd")) or "numpy" in file or "lib-dynload" in file or "DLLs" in file, file
+"""
+
+
+def test_lite_needs_numpy_alone(folder, tmp_path):
+    for name in ("model.npz", "model.json"):
+        write_lite(export_lite(spacy.load(folder)), tmp_path / name, name[6:])
+    (tmp_path / "lite.py").write_bytes(Path(lite.__file__).read_bytes())
+    result = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["U-PER", "O", "U-GPE", "O", "B-ORG", "L-ORG", "O"]
+    loaded = "import spacy_crf.lite, sys; assert not {'spacy', 'thinc', 'numba'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", loaded], check=True)
+
+
+def test_lite_stays_small():
+    source = Path(lite.__file__).read_text(encoding="utf8")
+    assert source.count("\n") <= 800
+    imported = {name.partition(".")[0] for name in re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)}
+    assert imported - sys.stdlib_module_names == {"numpy"}
