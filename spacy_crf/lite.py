@@ -328,10 +328,9 @@ class _Features:
             raise LiteError("A text is a list of words, or of rows; this is one string. Split it into words first.")
         if self.columns == ["orth"] and all(isinstance(word, str) for word in text):
             return list(text)
-        for number, row in enumerate(text, start=1):
-            got = "a word" if isinstance(row, str) else f"{len(row)} columns"
-            if isinstance(row, str) or len(row) < len(self.columns):
-                raise LiteError(f"Row {number} is {got}, and the model reads the columns {', '.join(self.columns)}.")
+        for n in [n for n, row in enumerate(text) if isinstance(row, str) or len(row) < len(self.columns)]:
+            got = "a word" if isinstance(text[n], str) else f"{len(text[n])} columns"
+            raise LiteError(f"Row {n + 1} is {got}, and the model reads the columns {', '.join(self.columns)}.")
         return [row[self._word_column] for row in text]
 
     def read(self, texts: list[Text]) -> _Texts:

@@ -1,6 +1,7 @@
 """Exports of small components, which `spacy_crf.lite` labels like the component itself."""
 
 import contextlib
+import gzip
 import json
 import math
 import pickle
@@ -26,6 +27,7 @@ from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
 
 from .components import EMISSIONS
 from .test_crf_ner import train
+from .test_migrate_templates import DATA
 from .util import NER_TEXTS, TAG_TEXTS, ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(37)
@@ -470,3 +472,69 @@ def test_lite_stays_small():
     assert source.count("\n") <= 800
     imported = {name.partition(".")[0] for name in re.findall(r"^(?:from|import) (\S+)", source, re.MULTILINE)}
     assert imported - sys.stdlib_module_names == {"numpy"}
+
+
+# --------------------------------------------------------------------------------------------------- rows of columns
+
+
+def test_tag_reads_and_writes_columns(folder, tmp_path):
+    export = tmp_path / "model.npz"
+    write_lite(export_lite(spacy.load(folder)), export, "npz")
+    lines = ["Bob\tNNP", "left VBD", "Paris  NNP", "", "", "Ann\r", "Lee"]
+    for model in (export, folder):
+        result = CliRunner().invoke(app, ["tag", str(model)], input="\n".join(lines))
+        assert result.exit_code == 0, result.output
+        assert result.output == ("Bob\tNNP\tU-PER\nleft VBD\tO\nParis  NNP\tU-GPE\n\nAnn\tB-PER\nLee\tL-PER\n\n")
+        options = ["--n-best", "2", "--marginals"]
+        result = CliRunner().invoke(app, ["tag", str(model), *options], input="Bob\n\nAnn\nLee\n")
+        blocks = [block.split("\n") for block in result.output.strip().split("\n\n")]
+        assert [block[0][:4] for block in blocks] == ["# 0 ", "# 1 ", "# 0 ", "# 1 "]
+        probability = float(blocks[0][0].split()[2])
+        assert re.fullmatch(r"Bob\tU-PER/0\.\d{6}", blocks[0][1])
+        assert float(blocks[0][1].partition("/")[2]) == pytest.approx(probability, abs=1e-5)
+        assert CliRunner().invoke(app, ["tag", str(model)], input="\n \n").output == ""
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the models of the benchmark data are not at hand (SPACY_CRF_DATA)")
+@pytest.mark.parametrize(
+    "program, output", [("crfpp", "crfpp_test_v2.out.gz"), ("wapiti", "wapiti_test_viterbi.out.gz")]
+)
+def test_imported_models_write_what_their_programs_write(program, output, tmp_path):
+    name = "crfpp.model" if program == "crfpp" else "wapiti.model.gz"
+    data = (DATA / name).read_bytes()
+    (tmp_path / "model").write_bytes(gzip.decompress(data) if name.endswith(".gz") else data)
+    options = ["--from", program, "--columns", "orth,tag", "--output", tmp_path / "pipeline"]
+    assert run("import", tmp_path / "model", *options)[0] == 0
+    models = [[tmp_path / "pipeline", "--columns", "orth,tag"]]
+    if program == "crfpp":
+        assert run("export", tmp_path / "pipeline", tmp_path / "model.npz", "--columns", "orth,tag")[0] == 0
+        models.append([tmp_path / "model.npz"])
+    text = gzip.decompress((DATA / "test.txt.gz").read_bytes()).decode("utf8")
+    expected = []
+    for line in gzip.decompress((DATA / output).read_bytes()).decode("utf8").splitlines():
+        if not line.startswith("# "):  # crf_test -v2: its probability, and that of each tag
+            expected.append(line.replace("\t", " ").split("/")[0] if program == "crfpp" else line.replace("\t", " "))
+    for model in models:
+        result = CliRunner().invoke(app, ["tag", *map(str, model)], input=text)
+        found = result.output.replace("\t", " ").splitlines()
+        assert [line.split(" ")[:4] for line in found if line] == [line.split(" ")[:4] for line in expected if line]
+        assert found.count("") == 300
+
+
+def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):
+    make("semicrf_ner").to_disk(tmp_path / "segments")
+    make("crf_ner", templates("orth[0]", "tag[0]")).to_disk(tmp_path / "columns")
+    code, output = run("export", tmp_path / "columns", tmp_path / "columns.npz", "--columns", "tag,orth")
+    assert code == 0, output
+    rows = "NNP Bob\nVBD left\nNNP Paris\n"
+    for model, options in (("columns", ["--columns", "tag,orth"]), ("columns.npz", [])):
+        arguments = ["tag", str(tmp_path / model), *options]
+        assert CliRunner().invoke(app, arguments, input=rows).output == (
+            "NNP Bob\tU-PER\nVBD left\tO\nNNP Paris\tU-GPE\n\n"
+        )
+        result = CliRunner().invoke(app, arguments, input=rows + "\nNNP Ann\nLee\n")
+        assert result.exit_code == 1 and "CRF703: Line 6: has 1 columns, but 2 or more were expected" in result.output
+    result = CliRunner().invoke(app, ["tag", str(tmp_path / "segments"), "--n-best", "1"], input="Ann\nLee\n")
+    assert re.fullmatch(r"# 0 0\.\d+\nAnn\tB-PER\nLee\tI-PER\n\n", result.output)
+    for options in (["--n-best", "-1"], ["--columns", "tag"], ["--columns", "orth,nothing"]):
+        assert CliRunner().invoke(app, ["tag", str(tmp_path / "segments"), *options], input="Ann\n").exit_code == 1

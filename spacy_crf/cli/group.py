@@ -21,7 +21,7 @@ _COMMANDS = {  # by file
     "data": ("data",),
     "distil": ("distil",),
     "explain": ("explain", "inspect", "rules", "show"),
-    "lite": ("export",),
+    "lite": ("export", "tag"),
     "lookups": ("lookups",),
     "migrate": ("import",),
     "report": ("calibrate", "errors", "report", "threshold"),

@@ -1,15 +1,23 @@
 """Commands that export components, and label rows of columns."""
 
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, pairwise
+from operator import add
 from pathlib import Path
-from typing import Optional
+from typing import Any, NamedTuple, Optional
 
 from spacy.cli._util import Arg, Opt
+from spacy.language import Language
+from spacy.tokens import Doc
 from wasabi import msg
 
-from .. import checks
-from ..errors import counted
+from .. import checks, lite
+from ..errors import Errors, counted
+from ..migrate.functions import Columns, set_columns
+from ..schemes import SCHEMES
 from ..whole_files import write_whole
-from .shared import ModelArgument, check_writable, command, load_pipeline
+from .shared import ModelArgument, check_writable, command, load_pipeline, our_pipes
 from .texts import read_examples
 
 FORMS = ("npz", "json", "crfsuite")
@@ -46,7 +54,6 @@ def export_cli(
         write_crfsuite(weights, output)
         msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")
         return
-    from .. import lite
     from ..migrate.lite import compare_lite, export_lite, write_lite
 
     nlp, names = load_pipeline(model), [name.strip() for name in columns.split(",")]
@@ -64,3 +71,112 @@ def export_cli(
         msg.info(
             f"{counted(found.texts, 'text')}: {found.different:,} get other labels; F1 {before} before, {after} after"
         )
+
+
+# ------------------------------------------------------------------------------------------------- rows of columns
+
+_AT_ONCE = 1000  # sequences
+
+
+@command("tag")
+def tag_cli(
+    model: str = Arg(..., help="An export for lite (.npz, .json), or a pipeline: a package, or a folder."),
+    columns: str = Opt("orth", help="Of a pipeline: attributes of tokens in the first columns, such as orth,tag."),
+    component: Optional[str] = Opt(
+        None, "--component", "-c", help="Of a pipeline: by default the first one that fits."
+    ),
+    n_best: int = Opt(0, "--n-best", help="Write so many labellings of each sequence, each below its probability."),
+    marginals: bool = Opt(False, "--marginals", help="Write the probability of each tag beside it."),
+) -> None:
+    """Add a column of tags to the rows of the standard input.
+
+    A line is a word and further columns between tabs or blanks; an empty line ends a sequence. Other components of a pipeline do
+    not run: what they would write is read from columns.
+    """
+    checks.expect(n_best >= 0, "crf tag", "--n-best", n_best, "0 or more")
+    if Path(model).is_file():
+        tagger: Any = lite.load(model)
+    else:
+        tagger = _PipelineTagger(load_pipeline(model), component, [name.strip() for name in columns.split(",")])
+    sequences = _sequences(sys.stdin, len(tagger.columns))
+    while batch := [*islice(sequences, _AT_ONCE)]:
+        sys.stdout.write("".join(_written(tagger, batch, n_best, marginals)))
+        sys.stdout.flush()
+
+
+class _Sequence(NamedTuple):
+    lines: list[str]
+    rows: list[list[str]]
+
+
+def _sequences(lines: Iterable[str], width: int) -> Iterator[_Sequence]:
+    """The sequences of a file of columns. RAISES (ValueError): CRF703 for a line with too few columns."""
+    gathered: list[str] = []
+    for number, line in enumerate(chain(lines, [""]), start=1):
+        line = line.rstrip("\r\n")
+        if line and not line.isspace():
+            gathered.append(line)
+        elif gathered:
+            rows = [line.split("\t") if "\t" in line else line.split() for line in gathered]
+            if min(map(len, rows)) < width:
+                short = next(n for n, row in enumerate(rows) if len(row) < width)
+                place = {"place": f"Line {number - len(rows) + short}", "got": len(rows[short])}
+                raise ValueError(Errors.CRF703.format(**place, expected=f"{width} or more"))
+            yield _Sequence(gathered, rows)
+            gathered = []
+
+
+def _written(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) -> Iterator[str]:
+    """The lines with their tags."""
+    texts = [sequence.rows for sequence in batch]
+    best = [] if n_best else tagger.tag_all(texts)
+    for n, (lines, rows) in enumerate(batch):
+        found = [(None, best[n])] if not n_best else tagger.n_best(rows, n_best)
+        of_tags = tagger.marginals(rows).tolist() if marginals else None
+        place = {tag: number for number, tag in enumerate(tagger.tags)}
+        for rank, (probability, tags) in enumerate(found):
+            if probability is not None:
+                yield f"# {rank} {probability:.6f}\n"
+            if of_tags is not None:
+                beside = [f"/{row[place[tag]]:.6f}" if tag in place else "" for row, tag in zip(of_tags, tags)]
+                tags = map(add, tags, beside)
+            yield from map("{}\t{}\n".format, lines, tags)
+            yield "\n"
+
+
+_ARGUMENTS = {"tag": "tags", "pos": "pos", "lemma": "lemmas"}  # of Doc, by attribute
+
+
+class _PipelineTagger:
+    """A component of a pipeline, with the methods of `lite.Model` that `crf tag` calls."""
+
+    def __init__(self, nlp: Language, component: Optional[str], columns: list[str]):
+        self._nlp, self.columns = nlp, columns
+        Columns(columns)  # checks the names
+        checks.expect("orth" in columns, "crf tag", "--columns", ",".join(columns), "with orth, the column of the word")
+        [self._pipe, *_] = our_pipes(nlp, component)
+        self.tags = self._pipe.tags()
+        labels = self._pipe.labels if self._pipe.labelled == "segments" else ()
+        self._names = [*SCHEMES["BIO"].tags(list(labels))] if labels else self.tags
+
+    def tag_all(self, texts: list[list[list[str]]]) -> list[list[str]]:
+        prediction = self._pipe.predict([*map(self._doc, texts)])
+        names = [*self._names, ""]  # the last for no tag
+        tags = [names[tag] for tag in prediction.tags.tolist()]
+        return [tags[b:e] for b, e in pairwise(prediction.doc_starts.tolist())]
+
+    def marginals(self, rows: list[list[str]]) -> Any:
+        return self._pipe.marginals(self._doc(rows))[0]
+
+    def n_best(self, rows: list[list[str]], n: int) -> list[tuple[float, list[str]]]:
+        found = self._pipe.distribution(self._doc(rows)).n_best(n)
+        return [(probability, [self._names[tag] for tag in tags.tolist()]) for probability, tags in found]
+
+    def _doc(self, rows: list[list[str]]) -> Doc:
+        values = dict(zip(self.columns, zip(*rows)))
+        words = values.pop("orth")
+        # Token by token, columns would take longer than the labels
+        quick = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
+        doc = Doc(self._nlp.vocab, words=words, **quick)
+        set_columns(doc, [*values], [*values.values()])
+        return doc
