@@ -132,12 +132,13 @@ def _refused(name: str, what: str, how: str) -> ValueError:
 
 
 def _check_settings(pipe: Any) -> None:
-    """RAISES (ValueError): CRF791 for an encoder, hashed features, a first stage, or a decoding other than the best path."""
+    """RAISES (ValueError): CRF791 for an encoder, hashed features, a first stage, several chains, or another decode."""
     decode = pipe.cfg.get("decode", "viterbi")
     indexes = [table.index for features in pipe.feature_stores for table in features.tables.values()]
     for is_so, what, how in (
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
         (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
+        (len(getattr(pipe, "chains", ())) > 1, "several chains", "Train a component for each"),
         (decode != "viterbi", f'decode = "{decode}"', 'Set decode = "viterbi" in its config'),
         (
             not all(isinstance(index, FeatureIndex) for index in indexes),
