@@ -16,6 +16,8 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.migrate.lite import export_lite
+from spacy_crf.migrate.pipeline import weights_of
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from . import reference
@@ -68,6 +70,7 @@ def test_it_writes_and_scores_both(tmp_path):
     expected = [found(doc) for doc in nlp.pipe(texts)]
     for other in (spacy.load(tmp_path), copy.deepcopy(nlp), pickle.loads(pickle.dumps(nlp))):
         assert [found(doc) for doc in other.pipe(texts)] == expected
+    assert [found(doc) for doc in nlp.pipe(texts, n_process=2)] == expected
     with ThreadPoolExecutor(2) as pool:
         assert [*pool.map(lambda text: found(nlp(text)), texts * 5)] == expected * 5
     assert found(nlp("")) == [] == found(nlp(Doc(nlp.vocab)))
@@ -238,6 +241,15 @@ def test_an_explanation_is_of_the_chain_of_its_label():
     assert "as tag:DT" in str(pipe.explain(doc, Span(doc, 0, 1, label="tag:DT"), against="tag:NN"))
     with pytest.raises(ValueError, match="CRF020"):
         pipe.explain(doc)
+
+
+def test_it_is_not_exported():
+    """Other programs hold one chain."""
+    nlp, _, _ = trained()
+    with pytest.raises(ValueError, match=r"CRF791.*several chains"):
+        export_lite(nlp, "crf_tagger")
+    with pytest.raises(ValueError, match="CRF710"):
+        weights_of(nlp)
 
 
 def test_other_attributes_and_later_labels():

@@ -20,7 +20,8 @@ from .semi_markov import SegmentsNode
 
 
 def ChainSet(inner: Model[list[Doc], Any]) -> Model[list[Doc], Any]:
-    """The chains of ``crf_spancat``, which read features once: the scores of all chains stand side by side.
+    """The chains of ``crf_spancat``, or of ``crf_tagger`` with several attributes, which read features once: the scores of all
+    chains stand side by side.
 
     inner (Model): A LinearChain or SemiMarkov, which each of the chains is; the component gives it the states of all of them.
     """
