@@ -33,7 +33,7 @@ LAYERS = [
     ("features", "optimizers"),
     ("models",),
     ("pipeline",),
-    ("explain", "migrate", "sklearn"),
+    ("explain", "migrate", "sklearn", "sklearn_model"),
     ("report",),
     ("cross_validation",),
     ("cli",),

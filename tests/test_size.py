@@ -13,9 +13,19 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_LINES, MOST_FILES, MOST_CLASSES = 57_635, 273, 558
+MOST_LINES, MOST_FILES, MOST_CLASSES = 57_670, 274, 558
 MOST_LINES_OF_CORE = 30_710
-BESIDE_CORE = ("cli", "explain", "report", "migrate", "lab", "sklearn.py", "lite.py", "cross_validation.py")
+BESIDE_CORE = (
+    "cli",
+    "explain",
+    "report",
+    "migrate",
+    "lab",
+    "sklearn.py",
+    "sklearn_model.py",
+    "lite.py",
+    "cross_validation.py",
+)
 # How many files name the scores of a structure that are neither its own nor those of all structures
 STRUCTURES = {
     "SegmentScores": ("semi_markov", "segments", "segment_", "semicrf_ner", "log_space"),

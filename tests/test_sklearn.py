@@ -3,6 +3,7 @@
 import copy
 import importlib
 import pickle
+import subprocess
 import sys
 
 import numpy as np
@@ -209,3 +210,18 @@ def test_without_scikit_learn_it_says_what_to_do(monkeypatch):
     with pytest.raises(ImportError, match="CRF781") as error:
         importlib.import_module("spacy_crf.sklearn")
     assert "pip install 'spacy-crf[sklearn]'" in str(error.value)
+
+
+@pytest.mark.issue(37)
+def test_import_is_light():
+    """What takes time, beside scikit-learn, is imported when a CRF is first trained or used."""
+    heavy = "{'spacy', 'thinc', 'numba', 'srsly'} & sys.modules.keys()"
+    command = f"import sys, spacy_crf.sklearn as s; assert not {heavy}; s.CRF(c1=0.5).get_params(); assert not {heavy}"
+    subprocess.run([sys.executable, "-c", command], check=True)
+
+
+@pytest.mark.issue(37)
+def test_rows_of_columns():
+    rows = [[["the", "DT"], ["kestrel", "NN"]], [["a", "DT"], ["heron", "NN"]]]
+    crf = CRF(max_iterations=20).fit(rows, [["B", "I"], ["B", "I"]])
+    assert crf.tag_rows([["the", "DT"], ["heron", "NN"]]) == ["B", "I"]

@@ -1,0 +1,208 @@
+"""The work of `spacy_crf.sklearn.CRF`, on the feature table, objective and optimizers of the components."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import accumulate, pairwise
+from typing import Any, Optional
+
+import numpy as np
+import srsly
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
+from thinc.api import Model
+
+from . import checks
+from .errors import Errors, quietly, shown
+from .features.doc_batch import DocBatch
+from .features.extractor import FeatureSet
+from .features.items import ItemList, ItemReader, Items, NotAnItem
+from .losses.clamped import LogLikelihood
+from .models.emissions import SparseEmissions
+from .models.linear_chain import LinearChain
+from .models.node import AnnotatedDocs, Sizes
+from .models.objective import TiedObjective
+from .models.sparse import prune
+from .optimizers.lbfgs import LBFGS
+from .pipeline.saving import load_model, reason_of
+from .schemes import TransitionMask
+from .types import ChainScores
+from .whole_files import FileFormat, seal, unpacked, unpacking, unseal
+
+_FORMAT = FileFormat("a CRF of spacy_crf.sklearn", b"spacy_crf.sklearn\n", 1)
+_BLOCK = 512  # sequences that are read together
+_SOURCE, _ITEMS = "items", "crf_items"  # name of the features in templates, and their key in doc.user_data
+_VOCAB = Vocab()
+Rows = Sequence[Any]  # a sequence: for each token a dict, or a list of strings
+
+
+def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
+    """Train a CRF, see `CRF.fit`."""
+    optimizer, key = _optimizer(crf), type(crf).__name__
+    classes = _classes(y)
+    source = _ItemsOfDocs()
+    docs, state = source.docs(X), {label: n for n, label in enumerate(classes)}
+    states = [np.array([state[label] for label in labels], dtype=np.int64) for labels in y]
+
+    def blocks() -> Iterator[AnnotatedDocs]:
+        for begin in range(0, len(docs), _BLOCK):
+            some = DocBatch(docs[begin : begin + _BLOCK])
+            gold = np.concatenate(states[begin : begin + _BLOCK])
+            allowed = gold[:, np.newaxis] == np.arange(len(classes))
+            yield AnnotatedDocs(some, allowed, some.sequence_starts(), np.zeros(len(gold), dtype=bool))
+
+    model = _new_model(crf, source, len(classes))
+    model.initialize(X=blocks, Y=Sizes(_VOCAB, len(classes)))
+    model.attrs["observed"][-2:] = 0  # CRFsuite has no weights for first and last labels
+    _drop_rare(model, blocks, checks.number(key, "min_freq", crf.min_freq))
+    objective = TiedObjective(model, LogLikelihood(), blocks())
+    with nullcontext() if crf.verbose else quietly():
+        while optimizer.stop_reason(key) is None:
+            crf.objective_ = optimizer.step(objective, key=key)
+    crf.classes_, crf.n_iter_ = classes, optimizer.iterations(key)
+    crf._model = prune(model)[0]
+
+
+def _optimizer(crf: Any) -> LBFGS:
+    owner = type(crf).__name__
+    checks.one_of(owner, "algorithm", crf.algorithm, ("lbfgs",))
+    most = crf.max_iterations
+    return LBFGS(
+        l1=checks.number(owner, "c1", crf.c1),
+        l2=checks.number(owner, "c2", crf.c2),
+        memory=checks.count(owner, "num_memories", crf.num_memories, most=1000),
+        tolerance=checks.number(owner, "epsilon", crf.epsilon),
+        period=checks.count(owner, "period", crf.period, most=1_000_000),
+        delta=checks.number(owner, "delta", crf.delta),
+        max_iterations=None if most is None else checks.count(owner, "max_iterations", most),
+        max_line_search=checks.count(owner, "max_linesearch", crf.max_linesearch),
+    )
+
+
+def _new_model(crf: Any, source: "_ItemsOfDocs", n_states: int) -> Model:
+    owner = type(crf).__name__
+    features = FeatureSet([f"fn:{_SOURCE}[0]"], functions={_SOURCE: source})
+    possible_states = checks.flag(owner, "all_possible_states", crf.all_possible_states)
+    possible_transitions = checks.flag(owner, "all_possible_transitions", crf.all_possible_transitions)
+    emissions = SparseEmissions(features, possible_states=possible_states)
+    model = LinearChain(emissions, possible_transitions=possible_transitions)
+    every = np.ones((n_states, n_states), dtype=bool)
+    model.attrs["allowed"] = TransitionMask(every, every[0], every[0])
+    return model
+
+
+def labels_of(crf: Any, X: list[Rows]) -> Iterator[list[str]]:
+    """The most probable labels of each sequence."""
+    for bounds, scores in _scores(crf, X):
+        states = crf._fitted.attrs["role"].structure.viterbi(scores).states
+        labels = [crf.classes_[state] for state in states.tolist()]
+        yield from (labels[begin:end] for begin, end in pairwise(bounds))
+
+
+def marginals_of(crf: Any, X: list[Rows]) -> Iterator[list[dict[str, float]]]:
+    """The probabilities of the labels of each sequence."""
+    for bounds, scores in _scores(crf, X):
+        probabilities = crf._fitted.attrs["role"].structure.marginals(scores)
+        rows = [dict(zip(crf.classes_, row)) for row in probabilities.tolist()]
+        yield from (rows[begin:end] for begin, end in pairwise(bounds))
+
+
+def _scores(crf: Any, X: list[Rows]) -> Iterator[tuple[list[int], ChainScores]]:
+    """Bounds of the sequences (some may be empty) and scores of each block."""
+    model = crf._fitted
+    for begin in range(0, len(X), _BLOCK):
+        docs = DocBatch(_ItemsOfDocs().docs(X[begin : begin + _BLOCK], begin))
+        yield docs.bounds.tolist(), model.predict(docs)
+
+
+def pack(crf: Any) -> bytes:
+    """The parameters and weights of a CRF, as `unpack` reads them."""
+    learned = {"classes": crf.classes_, "objective": crf.objective_, "n_iter": crf.n_iter_}
+    content = {"params": crf.get_params(), **learned, "model": crf._fitted.to_bytes()}
+    return seal(_FORMAT, srsly.msgpack_dumps(content))
+
+
+def unpack(crf: Any, data: bytes, source: str) -> None:
+    """Set the parameters and weights that `pack` wrote. RAISES (ValueError): CRF501, CRF502 or CRF508 for other data."""
+    with unpacking(data):
+        content = unseal(_FORMAT, data, source)
+        try:
+            saved = unpacked(content)
+            crf.set_params(**saved["params"])
+            classes = [checks.text("classes", str(n), label) for n, label in enumerate(saved["classes"])]
+            model = _new_model(crf, _ItemsOfDocs(), len(classes))
+            load_model(model, unpacked(saved["model"]), len(classes))
+            learned = {"classes_": classes, "objective_": saved["objective"], "n_iter_": saved["n_iter"]}
+        except Exception as error:  # the file may contain anything
+            raise ValueError(Errors.CRF508.format(source=source, reason=reason_of(error))) from error
+    crf.__dict__.update(learned, _model=model)
+
+
+class _ItemsOfDocs(ItemReader):
+    """Represents sequences as Docs: reads feature dicts once, and attaches them to Docs with the same number of tokens."""
+
+    def __init__(self) -> None:
+        self._list = ItemList("X")
+
+    def docs(self, X: list[Rows], first: int = 0) -> list[Doc]:
+        """Make a Doc for each sequence.
+
+        first (int): Number of the first sequence, for messages.
+        RAISES (ValueError): CRF131 or CRF111.
+        """
+        for number, rows in enumerate(X, start=first):
+            for token, row in enumerate(rows):
+                try:
+                    self._list.add(row)
+                except NotAnItem as error:
+                    where = f"X[{number}][{token}]"
+                    raise ValueError(Errors.CRF111.format(where=where, value=shown(error.args[0]))) from None
+        items, docs = self._list.items, []
+        for begin, end in pairwise(accumulate(map(len, X), initial=0)):
+            some = slice(items.starts[begin], items.starts[end])
+            own = Items(items.hashes[some], items.values[some], items.starts[begin : end + 1] - items.starts[begin])
+            docs.append(Doc(_VOCAB, words=["x"] * (end - begin), user_data={_ITEMS: own}))
+        return docs
+
+    def read(self, docs: list[Doc], names: Optional[dict[int, str]]) -> Items:
+        if names is not None:
+            names.update(self._list.names)
+        hashes, values, starts = zip(*(doc.user_data[_ITEMS] for doc in docs)) if docs else ([], [], [])
+        counts = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.diff, starts)])
+        return Items(
+            np.concatenate([np.zeros(0, dtype=np.uint64), *hashes]),
+            np.concatenate([np.zeros(0, dtype=np.float32), *values]),
+            np.append(0, np.cumsum(counts)),
+        )
+
+
+def _classes(y: list[Sequence[str]]) -> list[str]:
+    """Collect the labels in the order of their occurrence. RAISES (ValueError): CRF853 if there are none, or one is no text."""
+    for number, labels in enumerate(y):
+        for label in labels:
+            if not isinstance(label, str) or not label:
+                raise ValueError(Errors.CRF853.format(problem=f"sequence {number} has the label {shown(label)}"))
+    classes = [*dict.fromkeys(label for labels in y for label in labels)]
+    if not classes:
+        raise ValueError(Errors.CRF853.format(problem="there is no token in them"))
+    return classes
+
+
+def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_freq: float) -> None:
+    """Remove the weights of rare pairs of an attribute and a label (its count is the sum of values), and of rare label pairs."""
+    if not min_freq:
+        return
+    [emissions] = model.layers
+    features = emissions.attrs["features"]
+    met, observed = np.zeros(features.states.n_weights), model.attrs["observed"]
+    steps = np.zeros(observed[:-2].shape)
+    for block in blocks():
+        gold = block.allowed.astype(np.float64)
+        features.states.scatter(features.look_up(block.docs).features["states"], gold, met)
+        inside = np.ones(len(gold), dtype=bool)
+        inside[block.starts[:-1][block.starts[:-1] < len(gold)]] = False
+        [at] = np.nonzero(inside)
+        steps += gold[at - 1].T @ gold[at]
+    observed[:-2] &= (steps >= min_freq).astype(np.uint8)
+    table = features.states.pruned(met >= min_freq)
+    emissions.attrs["features"] = features.with_tables({**features.tables, "states": table})
+    emissions.set_param("states", np.zeros(table.n_weights, dtype=np.float32))
