@@ -326,6 +326,30 @@ def test_templates_that_can_not_be_followed(compile_, line, reason):
         compile_(line)
 
 
+@pytest.mark.issue(37)
+def test_patterns_may_have_blanks():
+    """AnyStyle's have, as Wapiti itself reads numbers."""
+    assert compile_pattern("U:a=%x[ 0,1]/%x[-1, 0]/%x[@ 1,0]") == compile_pattern("U:a=%x[0,1]/%x[-1,0]/%x[@1,0]")
+
+
+@pytest.mark.issue(37)
+def test_models_of_wapiti_are_read_from_open_files(wapiti, tmp_path, monkeypatch):
+    """Part by part, texts with line breaks included; weights of 0 are left out."""
+    monkeypatch.setattr("spacy_crf.migrate.wapiti._AT_ONCE", 50)
+    _, data = wapiti
+    last = data[:-1].rfind(b"\n") + 1
+    data = data[:last] + re.sub(rb"=.*", b"=0x0p+0", data[last:])
+    data = data.replace(b"\n1:N,\n", b"\n3:N\nx,\n")
+    (tmp_path / "model").write_bytes(data)
+    with (tmp_path / "model").open("rb") as stream:
+        streamed = read_wapiti(stream, "model")
+    whole = read_wapiti(data, "model")
+    assert streamed.labels == whole.labels == ["N\nx", *LABELS[1:]] and streamed.states.names == whole.states.names
+    assert 0 not in streamed.states.weights and 0 not in streamed.pairs.weights
+    for one, other in ((streamed.states, whole.states), (streamed.pairs, whole.pairs)):
+        assert (one.rows.tolist(), one.weights.tolist()) == (other.rows.tolist(), other.weights.tolist())
+
+
 def test_too_few_columns_are_told(program):
     name, _, data = program
     with pytest.raises(ValueError, match=r"CRF864: The model reads 2 columns, and --columns names orth"):

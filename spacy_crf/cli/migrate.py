@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..migrate.native import Native
 
 PROGRAMS = ("crfsuite", "crfpp", "wapiti")
+_LINES = (b"#", b"U", b"u", b"B", b"b", b"*")  # first bytes of files of templates or patterns
 _MOST_SHOWN = 10  # names of features in a message
 
 
@@ -51,15 +52,19 @@ def import_cli(
     """
     checks.one_of("crf import", "--as", kind, ("tags", "entities"))
     names = [name.strip() for name in columns.split(",")] if columns else []
-    data = file.read_bytes()
-    has_lines = data.lstrip()[:1] in (b"#", b"U", b"u", b"B", b"b", b"*") and not data.startswith(b"#mdl#")
-    if program in _SYNTAX and has_lines:  # the file has templates or patterns, and no model
-        check_writable(output, file)
-        write_whole(output, features_block(data.decode("utf8"), program, names).to_str().encode("utf8"))
-        msg.good(f"Features in {output}")
-        return
-    check_writable(output / "meta.json")
-    model = read_model(data, str(file), program)
+    with file.open("rb") as stream:
+        head = stream.read(1000).lstrip()
+        stream.seek(0)
+        if (
+            program in _SYNTAX and head[:1] in _LINES and not head.startswith(b"#mdl#")
+        ):  # no model: templates or patterns
+            check_writable(output, file)
+            block = features_block(stream.read().decode("utf8"), program, names)
+            write_whole(output, block.to_str().encode("utf8"))
+            msg.good(f"Features in {output}")
+            return
+        check_writable(output / "meta.json")
+        model = read_model(stream if program == "wapiti" else stream.read(), str(file), program)
     if word_features is not None:
         native = find_words(model, word_features, edges, features)
     else:
@@ -106,9 +111,11 @@ _SYNTAX = {
 }
 
 
-def read_model(data: bytes, source: str, program: str) -> "ForeignModel":
-    """Read the model of a program. RAISES (ValueError): CRF020 for an unknown program; CRF854 and others if the file is not a
-    model of that program."""
+def read_model(data: "bytes | BinaryIO", source: str, program: str) -> "ForeignModel":
+    """Read the model of a program, from its bytes or (wapiti) from the open file.
+
+    RAISES (ValueError): CRF020 for an unknown program; CRF854 and others if the file is not a model of that program.
+    """
     from ..migrate.crfpp import read_crfpp
     from ..migrate.crfsuite import read_crfsuite
     from ..migrate.wapiti import read_wapiti

@@ -1,21 +1,25 @@
 """Reads models of Wapiti (linear chains), and makes features from columns by its patterns."""
 
 import re
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from io import SEEK_END, BytesIO
+from typing import BinaryIO, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import Errors
 from .foreign import ForeignModel, Octets, as_octets, as_text
 from .functions import Pattern, PatternPlace, PatternSource, assemble, compile_form, template_lines
 
-_COMMAND = re.compile(r'%([xtmXTM])\[(@?)([+-]?\d{1,9}),(\d{1,9})(?:,"((?:[^"\\]|\\.)*)")?\]')
+_COMMAND = re.compile(r'%([xtmXTM])\[(@?) *([+-]?\d{1,9}), *(\d{1,9})(?:,"((?:[^"\\]|\\.)*)")?\]')
 _HEADERS = {
     "#mdl#": re.compile(rb"#mdl#(?:(\d{1,9})#)?(\d{1,18})"),
     "#rdr#": re.compile(rb"#rdr#(\d{1,9})/(\d{1,9})/(\d)"),
     "#qrk#": re.compile(rb"#qrk#(\d{1,18})"),
 }
+_WEIGHTS = re.compile(rb"(?:\d{1,18}=[^=\n]+\n)*")
+_AT_ONCE = 1 << 22  # bytes
 _CHAIN = b"2"
 _FARTHEST = 4
 _MOST_PATTERNS_AWAY = 1000
@@ -210,12 +214,16 @@ def read_patterns(text: str) -> list[str]:
 
 
 class _Lines(Octets):
-    """A file of headers, netstrings (``3:the,``) and lines, which is read from its beginning to its end."""
+    """A file of headers, netstrings (``3:the,``) and lines, which is read from its beginning to its end, part by part."""
 
-    at = 0  # where reading goes on
+    def __init__(self, stream: BinaryIO, source: str):
+        super().__init__(b"", source, "a model of Wapiti")
+        self._stream = stream
+        self._size = stream.seek(0, SEEK_END)
+        stream.seek(0)
 
     def refuse_here(self, reason: str) -> NoReturn:
-        self.refuse(f"byte {self.at}", reason)
+        self.refuse(f"up to byte {self._stream.tell()}", reason)
 
     def header(self, what: str) -> tuple[bytes, ...]:
         line = self.line()
@@ -223,37 +231,45 @@ class _Lines(Octets):
         return match.groups() if match else self.refuse_here(f"{what} is expected, not {line[:40]!r}")
 
     def line(self) -> bytes:
-        """Read the next line; empty after the last line."""
-        end = self.find(b"\n", self.at)
-        line = self.part(self.at, end - self.at, "a line")
-        self.at = min(end + 1, len(self))
-        return line
+        """Read the next line."""
+        line = self._stream.readline()
+        return line[:-1] if line.endswith(b"\n") else self.refuse_here("the last line does not end: it is cut off")
 
     def texts(self, n: int) -> list[str]:
         """The next netstrings."""
         texts = []
         for _ in range(n):
-            colon = self.find(b":", self.at, self.at + 12)
-            digits = self.part(self.at, colon - self.at, "a text")
-            if not digits.isdigit():
+            digits, colon, text = self.line().partition(b":")
+            size = int(digits) if digits.isdigit() and len(digits) < 12 else -1
+            if not colon or not 0 <= size <= self._size:
                 self.refuse_here("a text is expected, as LENGTH:TEXT,")
-            text = self.part(colon + 1, int(digits) + 1, "a text")
-            if not text.endswith(b","):
-                self.refuse_here(f"the text {text[:20]!r} has another length than {int(digits)}")
-            self.at = colon + 2 + int(digits)
-            self.line()
+            if len(text) <= size:  # the line break is part of the text
+                text += b"\n" + self._stream.read(size - len(text)) + self.line()
+            if len(text) != size + 1 or not text.endswith(b","):
+                self.refuse_here(f"the text {text[:20]!r} has another length than {size}")
             texts.append(as_text(text[:-1]))
         return texts
 
+    def weights(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Yield the numbers and the values of the weights, from lines such as ``12=0x1.8p+1``, some at a time."""
+        while part := self._stream.read(_AT_ONCE) + self._stream.readline():
+            if not part.endswith(b"\n"):
+                self.refuse_here("the last line does not end: it is cut off")
+            try:
+                lines = _WEIGHTS.fullmatch(part)[0].decode("ascii").replace("=", "\n").split("\n")
+                ids, values = np.array([*map(int, lines[:-1:2])]), np.array([*map(float.fromhex, lines[1::2])])
+            except (TypeError, ValueError, OverflowError):
+                self.refuse_here("not all lines are weights, as NUMBER=0x1.8p+1")
+            yield ids, values
 
-def read_wapiti(data: bytes, source: str) -> ForeignModel:
-    """Read a model from the bytes of its file.
+
+def read_wapiti(data: "bytes | BinaryIO", source: str) -> ForeignModel:
+    """Read a model from the bytes of its file, or from the open file, which takes less memory.
 
     source (str): Name of the file, for messages.
     RAISES (ValueError): CRF854 with the place, if the file is damaged or not a linear chain of Wapiti; CRF856 for a wrong
         pattern."""
-    lines = _Lines(data, source, "a model of Wapiti")
-    lines.check_last_line()
+    lines = _Lines(BytesIO(data) if isinstance(data, bytes) else data, source)
     kind, n_weights = lines.header("#mdl#")
     if kind not in (None, _CHAIN):
         lines.refuse(
@@ -271,19 +287,17 @@ def read_wapiti(data: bytes, source: str) -> ForeignModel:
     size = len(labels)
     starts = np.append(0, np.cumsum(of_labels * size + of_pairs * size * size))
     blocks = (np.where(of_labels, starts[:-1], -1), np.where(of_pairs, starts[:-1] + np.where(of_labels, size, 0), -1))
-    ids, weights = [], []
-    while lines.at < len(lines):
-        first, _, value = lines.line().partition(b"=")
-        try:
-            ids.append(int(first))
-            weights.append(float.fromhex(value.decode("ascii")))
-        except (ValueError, OverflowError):
-            lines.refuse_here(f"{first[:20]!r} is no weight, as NUMBER=0x1.8p+1")
-        if not 0 <= ids[-1] < starts[-1] or not np.isfinite(weights[-1]):
-            lines.refuse_here(f"weight {ids[-1]} of {starts[-1]} is {weights[-1]}")
-    if len(ids) != int(n_weights):
-        lines.refuse("the weights", f"there are {len(ids)}, and the header announces {int(n_weights)}: it is cut off")
+    n_lines, parts = 0, [(np.zeros(0, dtype=np.int64), np.zeros(0))]
+    for ids, values in lines.weights():
+        n_lines += len(ids)
+        wrong = (ids >= starts[-1]) | ~np.isfinite(values)
+        if wrong.any():
+            lines.refuse_here(f"weight {ids[wrong][0]} of {starts[-1]} is {values[wrong][0]}")
+        parts.append((ids[values != 0], values[values != 0]))
+    if n_lines != int(n_weights):
+        lines.refuse("the weights", f"there are {n_lines}, and the header announces {int(n_weights)}: it is cut off")
+    ids, values = map(np.concatenate, zip(*parts))
+    del parts
     compiled = [compile_pattern(pattern) for pattern in patterns]
     constants = {pattern.form % () for pattern in compiled if not pattern.places and pattern.form[0] in "b*"}
-    values = np.array(weights)
-    return assemble("wapiti", labels, names, blocks, np.array(ids, dtype=np.int64), values, patterns, constants)
+    return assemble("wapiti", labels, names, blocks, ids, values, patterns, constants)
