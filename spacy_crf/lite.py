@@ -28,7 +28,6 @@ _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 # Texts that are labelled together, bytes of the cached scores of words, and scores of steps in memory
 _AT_ONCE, _MOST_BYTES, _MOST_STEPS = 512, 1 << 26, 1 << 22
 _NO_EXPORT = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # for content of another form
-
 _LEAST = np.finfo(np.float64).min
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
 Array = Any
@@ -611,7 +610,7 @@ class Model:
     def __init__(self, content: dict[str, Any]):
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise LiteError(
-                "this is no export of spacy_crf. `python -m spacy crf export MODEL FILE --to npz` writes one."
+                "this is no export of spacy_crf, which `python -m spacy crf export MODEL FILE --to npz` writes."
             )
         if content["version"] != VERSION:
             known = f"version {content['version']} of the format, and this lite.py reads version {VERSION}"
@@ -628,7 +627,8 @@ class Model:
         self._states = _States(content["states"], n_states)
         self._without_rules = _States(content["without_rules"], n_states) if "without_rules" in content else None
         self._readers = [_Features({**content, **reader}, n_states) for reader in content["readers"]]
-        self._lengths = _numbers(content["lengths"]) if self.kind == "segments" else np.zeros((1, n_states))
+        lengths = content["lengths"] if self.kind == "segments" else np.zeros((1, n_states))
+        self._lengths = _numbers(lengths, shape=(len(lengths), n_states))
         least = content["min_prob"]
         self._least = None if least is None else _numbers(least, shape=(len(self.labels),), least=0.0)
         # The label of each tag, and whether a tag continues the span of the tag before it
@@ -641,7 +641,7 @@ class Model:
 
     def tag(self, text: Text) -> list[str]:
         """The most probable tags of a text, which is a list of words; or of rows, such as ["word", "NN"], whose first columns are
-        those that the model reads. A word whose label is less probable than the model's `min_prob` has the tag "".
+        those that the model reads. Words of spans that are less probable than `min_prob` have the tag O, single words "".
         """
         return self.tag_all([text])[0]
 

@@ -172,6 +172,19 @@ def test_n_best_of_entities(scheme, tmp_path):
         assert len({tuple(tags) for _, tags in found}) == len(found)
 
 
+@pytest.mark.parametrize("form", ["npz", "json"])
+def test_gazetteers_and_clusters(form, tmp_path):
+    phrases = ["New York", "New", "Acme Corp left", {"text": "york", "label": "city"}, "Corp left Paris", "ORTH"]
+    (tmp_path / "places.jsonl").write_text("\n".join(map(json.dumps, phrases)), encoding="utf8")
+    paths = ["0011\tann\t5", "0011\tbob\t4", "01\tNew\t3", "1101101\tparis\t3", "0010\tORTH\t1", "11010\tx-0\t1"]
+    (tmp_path / "paths").write_text("\n".join(paths), encoding="utf8")
+    config = templates("in:places[-1..1]", "cluster[0]", "cluster4[-1..1]", "in:places[0]|cluster6[0]", padding=True)
+    lists = {"gazetteers": {"places": str(tmp_path / "places.jsonl")}, "clusters": str(tmp_path / "paths")}
+    nlp = make("crf_ner", config, **lists)
+    words = [*WORDS[:10], "YORK", "ORTH", "x-9", "left", "NEW"]
+    assert_same(nlp, exported(nlp, tmp_path / "model", form), some_texts(80, words=words))
+
+
 EVERY_PLACE = [
     "seg.length",
     "seg.lower",
@@ -227,7 +240,8 @@ def test_rules_that_are_masks_or_automata(factory, rules, tmp_path):
     assert_same(nlp, exported(nlp, tmp_path / "model"), some_texts(60))
 
 
-def test_texts_with_one_label(tmp_path):
+@pytest.mark.parametrize("architecture", ["MaxEntText", "NaiveBayes"])
+def test_texts_with_one_label(architecture, tmp_path):
     texts = {
         "book a table for two": "book",
         "play some jazz": "play",
@@ -239,7 +253,7 @@ def test_texts_with_one_label(tmp_path):
     features = {"@misc": "spacy_crf.text_features.v1"}
     config = {
         "model": {
-            "@architectures": "spacy_crf.MaxEntText.v1",
+            "@architectures": f"spacy_crf.{architecture}.v1",
             "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features},
         }
     }
