@@ -368,7 +368,7 @@ class Errors:
     CRF895 = """The template '{template}' reads farther than padding has texts: {before} before the sequence, {behind}
         behind it. Give a text for each position that templates reach."""
     CRF858 = "Component '{name}' has {what}, which a CRFsuite model can't hold. {how}, and export that."
-    CRF791 = "Component '{name}' has {what}, which an export for lite can't hold. {how}, and export that."
+    CRF791 = "Component '{name}' has {what}, which {form} can't hold. {how}, and export that."
     CRF859 = """{path} can't be imported as a function: {reason}. Give package.module:function. The one of --features
         takes a Doc (with --columns, a list of words) and returns a list of feature dicts, the one of --word-features
         takes a word and returns its feature dict."""

@@ -17,6 +17,7 @@ import spacy
 from spacy.strings import hash_string
 from spacy.tokens import Doc, DocBin, Token
 from spacy.training import Example
+from thinc.api import Config
 from typer.testing import CliRunner
 
 from spacy_crf import lite
@@ -552,3 +553,42 @@ def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):
     assert re.fullmatch(r"# 0 0\.\d+\nAnn\tB-PER\nLee\tI-PER\n\n", result.output)
     for options in (["--n-best", "-1"], ["--columns", "tag"], ["--columns", "orth,nothing"]):
         assert CliRunner().invoke(app, ["tag", str(tmp_path / "segments"), *options], input="Ann\n").exit_code == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ Wapiti
+
+PATTERNS = ["u:word=%x[0,0]", "*:before=%x[-1,0]/%x[0,1]", "b:tag=%x[0,1]", 'u:big=%t[0,0,"^\\u"]', "b"]
+
+
+@pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
+def test_a_model_trained_on_patterns_is_exported_to_wapiti(factory, tmp_path):
+    (tmp_path / "patterns").write_text("\n".join(PATTERNS) + "\n", encoding="utf8")
+    written = run(
+        *("import", tmp_path / "patterns", "--from", "wapiti", "--columns", "orth,tag", "--output", tmp_path / "f.cfg")
+    )
+    assert written[0] == 0, written[1]
+    features = Config().from_disk(tmp_path / "f.cfg")["features"]
+    examples = (ner_examples if factory == "crf_ner" else tag_examples)(spacy.blank("en"))
+    for example in examples:
+        for token in example.predicted:
+            token.tag_ = "NNP" if token.text.istitle() else "X"
+    config = {"model": {"emissions": {"features": features}}, **({} if factory == "crf_ner" else {"overwrite": True})}
+    nlp = make(factory, config, examples)
+    nlp.to_disk(tmp_path / "model")
+    code, output = run("export", tmp_path / "model", tmp_path / "wapiti.model", "--to", "wapiti")
+    assert code == 0, output
+    again = tmp_path / "again"
+    options = ["--from", "wapiti", "--columns", "orth,tag", "--replay", "--output", again]
+    assert run("import", tmp_path / "wapiti.model", *options)[0] == 0
+    pipe, other = nlp.get_pipe(factory), spacy.load(again).get_pipe("crf_tagger")
+    for words in some_texts(30)[1:]:
+        tags = ["NNP" if word.istitle() else "X" for word in words]
+        probabilities, names = pipe.marginals(Doc(nlp.vocab, words=words, tags=tags))
+        others, same = other.marginals(Doc(other.vocab, words=words, tags=tags))
+        assert names == same and others == pytest.approx(probabilities, abs=1e-5)
+
+
+def test_other_templates_are_not_exported_to_wapiti(folder, tmp_path):
+    code, output = run("export", folder, tmp_path / "model", "--to", "wapiti")
+    assert code == 1
+    assert "CRF791" in output and "no pattern of Wapiti" in " ".join(output.split())

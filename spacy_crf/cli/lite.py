@@ -20,7 +20,7 @@ from ..whole_files import write_whole
 from .shared import ModelArgument, check_writable, command, load_pipeline, our_pipes
 from .texts import read_examples
 
-FORMS = ("npz", "json", "crfsuite")
+FORMS = ("npz", "json", "crfsuite", "wapiti")
 OWNER = "crf export"
 
 
@@ -38,10 +38,11 @@ def export_cli(
     check: Optional[Path] = Opt(None, help="npz, json: annotated texts; tells how many labels change.", exists=True),
     with_reader: bool = Opt(False, "--with-reader", help="npz, json: write lite.py into the same folder."),
 ) -> None:
-    """Write a component for `spacy_crf.lite` or for CRFsuite.
+    """Write a component for `spacy_crf.lite`, CRFsuite or Wapiti.
 
     `spacy_crf.lite` labels words with NumPy alone. In a model of CRFsuite features keep their names, such as lower[0]=the;
-    `spacy_crf.migrate.pipeline.features_of` makes them.
+    `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the features that
+    `import PATTERNS --from wapiti` wrote.
     """
     suffixes = output.name.removesuffix(".gz").rpartition(".")[2]
     form = checks.one_of(OWNER, "--to", form or (suffixes if suffixes in FORMS else "crfsuite"), FORMS)
@@ -53,6 +54,12 @@ def export_cli(
         weights = weights_of(load_pipeline(model), component)
         write_crfsuite(weights, output)
         msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")
+        return
+    if form == "wapiti":
+        from ..migrate.wapiti_export import export_wapiti
+
+        write_whole(output, export_wapiti(load_pipeline(model), component))
+        msg.good(f"{output}: a model of Wapiti")
         return
     from ..migrate.lite import compare_lite, export_lite, write_lite
 

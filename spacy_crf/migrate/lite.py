@@ -128,7 +128,7 @@ def _exported(nlp: Language, component: Optional[str]) -> Any:
 
 
 def _refused(name: str, what: str, how: str) -> ValueError:
-    return ValueError(Errors.CRF791.format(name=name, what=what, how=how))
+    return ValueError(Errors.CRF791.format(name=name, what=what, form="an export for lite", how=how))
 
 
 def _check_settings(pipe: Any) -> None:

@@ -165,7 +165,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
 
     RAISES (ValueError): CRF710 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
     """
-    tagger = _exported(nlp, component)
+    tagger = exported(nlp, component)
     chain = tagger.model
     [emissions] = chain.layers
     features, first, last = emissions.attrs["features"], chain.get_param("first"), chain.get_param("last")
@@ -204,7 +204,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
     docs (Iterable[Doc]): Docs with the annotation of the components in front of it.
     RETURNS (list[list[dict[str, float]]]): For each sentence, the features of its tokens.
     """
-    tagger = _exported(nlp, component)
+    tagger = exported(nlp, component)
     [emissions] = tagger.model.layers
     features = emissions.attrs["features"]
     names = _plain_names(features.states.index)
@@ -224,7 +224,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
     return sequences
 
 
-def _exported(nlp: Language, component: Optional[str]) -> LabelPipe:
+def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
     """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
     found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
