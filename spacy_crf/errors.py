@@ -113,6 +113,7 @@ class Errors:
         Return a list of strings or of numbers for each token, or an array with a row for each token."""
     CRF111 = """{where}: {value} is not a feature. Give strings, finite numbers, or a dict of strings, numbers,
         booleans, lists of strings, or dicts."""
+    CRF899 = "{where}: {value} is not a text. Functions that templates read as text:NAME return one string, or None."
     CRF114 = """The templates keep none of the {seen} features of the training data (min_count = {min_count}). Lower
         min_count, or check that the training documents have the attributes that the templates read."""
     CRF121 = "The template '{template}' joins what can't be joined: {reason}."

@@ -37,12 +37,12 @@ def of_doc(doc):
 TEMPLATES = ["lower[0]", "SPELLING[-1..1]", "SPELLING[-1]|lower[0]", "SPELLING[2]|shape[0]"]
 
 
-def trained(source, **settings):
+def trained(source, templates=TEMPLATES, function=None, **settings):
     nlp = spacy.blank("en")
     block = {
         "@misc": "spacy_crf.features.v1",
-        "templates": [template.replace("SPELLING", source) for template in TEMPLATES],
-        "functions": {"f": {"@misc": f"tests.{source}.v1"}},
+        "templates": [template.replace("SPELLING", source) for template in templates],
+        "functions": {"f": {"@misc": function or f"tests.{source}.v1"}},
     }
     nlp.add_pipe("crf_tagger", config={"model": {"emissions": {"features": block}}, **settings})
     examples = tag_examples(nlp)
@@ -76,6 +76,43 @@ def test_functions_of_words_give_what_functions_of_docs_give(settings, tmp_path)
     of_words.to_disk(tmp_path)
     loaded = spacy.load(tmp_path)
     assert probabilities(loaded, NEW) == pytest.approx(expected, abs=1e-6)
+
+
+def test_texts_of_words_can_be_joined(tmp_path):
+    """A word with several features is the only such part of a template; one with a single text is like any other."""
+
+    def plain(doc):
+        ends = ["<BOS1>", *(word.text[-1:] for word in doc), "<EOS1>"]
+        return [[f"1{a}|{b}", f"2{b}|{c}"] for a, b, c in zip(ends, ends[1:], ends[2:])]
+
+    registry.misc.register("tests.text.v1", func=lambda: lambda word: word[-1:] if word != "of" else None)
+    registry.misc.register("tests.plain.v1", func=lambda: plain)
+    of_texts = trained(
+        "text:f", templates=["SPELLING[-1]|SPELLING[0]", "SPELLING[0]|SPELLING[1]"], function="tests.text.v1"
+    )
+    of_docs = trained("fn:f", templates=["SPELLING[0]"], function="tests.plain.v1")
+    names = of_texts.get_pipe("crf_tagger").sparse_features.states.index.names()
+    assert "text:f[-1]|text:f[0]=<BOS1>|e" in names and "text:f[0]|text:f[1]=k|y" in names
+    texts = [words for words in NEW if "of" not in words]
+    expected = probabilities(of_docs, texts)
+    assert probabilities(of_texts, texts) == pytest.approx(expected, abs=1e-6)
+    of_texts.to_disk(tmp_path)
+    assert probabilities(spacy.load(tmp_path), texts) == pytest.approx(expected, abs=1e-6)
+    assert (
+        not of_texts.get_pipe("crf_tagger")
+        .sparse_features.look_up([Doc(of_texts.vocab, words=["of"])])
+        .features["states"]
+        .rows.size
+    )
+
+
+@pytest.mark.parametrize("given", [1, ["x"], b"x", True])
+def test_texts_are_strings(given):
+    reader = FeatureSet(["text:g[0]"], functions={"g": lambda word: given}).reader({})
+    with pytest.raises(
+        ValueError, match=r"CRF899: The feature function 'text:g', for the word 'Rome': .+ is not a text"
+    ):
+        reader.read([Doc(spacy.blank("en").vocab, words=["Rome"])])
 
 
 def test_a_function_is_called_once_for_each_word():

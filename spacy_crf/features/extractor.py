@@ -22,7 +22,7 @@ from .clusters import WIDTHS, Clusters, is_of_clusters, table_read
 from .document import OUTER, STAGE_ATTRIBUTES
 from .feature_index import CountingTable, FeatureCounter, FeatureIndex, by_token
 from .gazetteers import Gazetteer
-from .items import Functions, Source, extension_items
+from .items import Functions, Source, extension_items, is_item
 from .lexemes import NGRAMS, Padding, columns_of
 from .templates import Template, TemplatePart, is_text, parse_templates, require_named
 from .token_columns import PLAIN_ATTRIBUTES, TOKEN_ATTRIBUTES, ColumnReader, TokenColumns, known_attributes
@@ -68,8 +68,8 @@ class FeatureSet(AttributesRead):
     transitions: Templates of features of pairs of tags.
     padding: Whether positions outside the sequence have their own values; if not, templates that read them have no value. Or
         texts for these positions, {"before": […], "behind": […]}, the nearest first.
-    functions: Registered functions by the name that templates use: from a Doc to items per token (``fn:NAME[0]``), or from a word
-        to items (``word:NAME[0]``).
+    functions: Registered functions by the name that templates use: from a Doc to items per token (``fn:NAME[0]``), from a word to
+        items (``word:NAME[0]``), or from a word to one text (``text:NAME[0]``).
     RAISES (ValueError): CRF101 to CRF121 or CRF895 for a template that can't be used; CRF020 for other settings.
     """
 
@@ -184,7 +184,7 @@ class FeatureSet(AttributesRead):
             self.token_attributes,
             {a: gazetteers[a[3:]] for a in attributes if a.startswith("in:")},
             sources,
-            word_functions={a: self.functions[a[5:]] for a in attributes if a.startswith("word:")},
+            word_functions={a: self.functions[a[5:]] for a in attributes if a.startswith(("word:", "text:"))},
             clusters={name: clusters[name] for name in self.cluster_tables},
             vectors=vectors if self.vector_offsets else None,
             reach=max(offsets),
@@ -199,7 +199,7 @@ def check_attribute(attribute: str, template: NamedTuple, functions: Mapping) ->
         reason = "vector stands alone, as in 'vector[-1..1]', among the templates of tokens; "
         reason += 'clusters = "vectors" gives clusters, which can be joined'
         raise ValueError(Errors.CRF121.format(template=template, reason=reason))
-    if kind in ("ext", "fn", "word"):
+    if kind in ("ext", "fn", "word", "text"):
         require_named(template, name, kind, sorted(Underscore.token_extensions if kind == "ext" else functions))
     is_plain = kind in ("", "if", "doc", "stage") or (kind.startswith("cluster") and kind not in WIDTHS)
     if is_plain and attribute not in PLAIN_ATTRIBUTES:
@@ -239,11 +239,6 @@ def _is_vector(template: Template) -> bool:
 
 def _reads_outer(template: Template) -> bool:
     return any(part.attribute == OUTER for part in template.parts)
-
-
-def is_item(attribute: str) -> bool:
-    """Whether a token can have any number of values of an attribute."""
-    return attribute.startswith(("fn:", "word:", "ext:"))
 
 
 def _one_valued(template: Template) -> Iterator[Template]:

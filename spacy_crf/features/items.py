@@ -42,6 +42,11 @@ class Items(NamedTuple):
     starts: NDArray[np.int64]  # [T + 1]
 
 
+def is_item(attribute: str) -> bool:
+    """Whether a token can have any number of values of an attribute."""
+    return attribute.startswith(("fn:", "word:", "ext:"))
+
+
 def extension_items(extension: str) -> Source:
     """Source of items from a custom extension: strings, booleans and integers are categories, floats numbers, None is no item.
 
@@ -324,9 +329,9 @@ def _as_float(number: Any) -> float:
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
 
 
-def hash_item(source: str, text: str) -> int:
+def hash_item(source: str, text: str, hash_text: Callable[[str], int] = hash_string) -> int:
     """Hash of a name. RAISES (ValueError): CRF131 for text that cannot be encoded."""
     try:
-        return hash_string(text)
+        return hash_text(text)
     except UnicodeEncodeError as error:
         raise ValueError(Errors.CRF131.format(source=source, value=shown(text), reason=error.reason)) from error

@@ -16,10 +16,11 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..arrays import grown
+from ..errors import Errors, shown
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
 from .clusters import DIGIT, WIDTHS, Clusters, is_of_clusters, table_read, with_zeros
 from .feature_index import HashTable
-from .items import WordItems
+from .items import WordItems, hash_item, is_item
 from .word_vectors import WordVectors
 
 _FLAGS = [
@@ -41,6 +42,11 @@ _MOST_NGRAMS = 12
 def columns_of(attribute: str) -> list[str]:
     """The columns of an attribute: several if a word can have several values, under names that templates cannot have."""
     return [f"{attribute} {n}" for n in range(_MOST_NGRAMS)] if attribute in NGRAMS else [attribute]
+
+
+def is_of_lexeme(attribute: str) -> bool:
+    """Whether the table has columns of an attribute."""
+    return attribute in LEXEME_ATTRIBUTES or is_of_clusters(attribute) or attribute.startswith("text:")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -84,7 +90,7 @@ class LexemeTable:
     vectors (WordVectors): Vectors, kept beside the columns.
     kept (List[str]): Attributes to keep; values of other attributes, and vectors, are available until `forget` drops them, see
         `rows`. None to keep all.
-    functions (Dict[str, Callable]): Functions from a word to items, by the name of their source.
+    functions (Dict[str, Callable]): Functions from a word to items, or to a text, by the name of their source.
     """
 
     def __init__(
@@ -99,7 +105,9 @@ class LexemeTable:
         functions: Optional[dict[str, Callable[[str], Any]]] = None,
     ):
         self.attributes = attributes
-        self.items = {name: WordItems(name, made, 2 * reach, names) for name, made in (functions or {}).items()}
+        functions = functions or {}
+        self.items = {name: WordItems(name, functions[name], 2 * reach, names) for name in functions if is_item(name)}
+        self._texts = [(n, name, functions[name]) for n, name in enumerate(attributes) if name in functions]
         self.names = names
         self._lock = threading.Lock()
         outside = np.repeat(padding_values(reach, padding, names)[:, None], len(attributes), axis=1)
@@ -230,6 +238,8 @@ class LexemeTable:
                 for length, of_length in zip(lengths, hashes.T.tolist()):
                     affix = slice(length) if length > 0 else slice(length, None)
                     self.names.update(zip(of_length, map(itemgetter(affix), texts)))
+        for column, name, function in self._texts:
+            rows[:, column] = [self._text_value(name, word, function(word)) for word in texts]
         vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
         size = self.size + len(rows)
         if size > len(self.columns):
@@ -257,6 +267,18 @@ class LexemeTable:
         folded = hashes.copy()
         folded[changes] = [self._hash(with_zeros(words[n])) for n in np.flatnonzero(changes).tolist()]
         return folded
+
+    def _text_value(self, name: str, word: str, made: Any) -> Union[int, np.uint64]:
+        """The value of a text that a function made of a word. RAISES (ValueError): CRF899 for anything but a text or None."""
+        if made is None:
+            return ABSENT
+        if not isinstance(made, str):
+            where = f"The feature function '{name}', for the word '{word}'"
+            raise ValueError(Errors.CRF899.format(where=where, value=shown(made)))
+        hashed = hash_item(name, made, get_string_id)
+        if self.names is not None:
+            self.names[hashed] = made
+        return hashed
 
     def _hash(self, text: str) -> int:
         hashed = hash_string(text)

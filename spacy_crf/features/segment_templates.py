@@ -27,9 +27,9 @@ from .. import checks
 from ..errors import Errors, known_names, shown
 from .clusters import Clusters
 from .document import OUTER, STAGE_ATTRIBUTES
-from .extractor import FUNCTIONS, OF_TOKENS, AttributesRead, FeatureSet, check_attribute, is_item
+from .extractor import FUNCTIONS, OF_TOKENS, AttributesRead, FeatureSet, check_attribute
 from .gazetteers import SPELLINGS, Gazetteer
-from .items import Functions
+from .items import Functions, is_item
 from .lexemes import NGRAMS
 from .presets import changed
 from .templates import OFFSETS, Template, TemplatePart, combined, is_text, offsets_of, require_named

@@ -14,7 +14,7 @@ from ..errors import Errors, known_names, shown
 
 OFFSETS = r"(?:\[ \s* (?P<low>[+-]?\d{1,9}) \s* (?:\.\.\s*(?P<high>[+-]?\d{1,9})\s*)? \])?"  # verbose
 _PART = re.compile(
-    rf"(?P<attribute> (?:(?:in|ext|fn|word|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE
+    rf"(?P<attribute> (?:(?:in|ext|fn|word|text|if|doc|stage|cluster\d*):)? [^\[\]|:\s]+ ) {OFFSETS}", re.VERBOSE
 )
 WIDEST_OFFSET = 20
 MOST_TEMPLATES = 10_000  # templates of one line
@@ -69,6 +69,7 @@ _NAMED = {
     "ext": ("extension", "Call Token.set_extension('{}', ...) before the pipeline is built", "Extensions set"),
     "fn": _FUNCTION,
     "word": _FUNCTION,
+    "text": _FUNCTION,
     "matches": ("pattern", "Add it to the patterns of the feature set", "Patterns there"),
     "in": ("gazetteer", "Name its file in [initialize.components.NAME.gazetteers]", "Gazetteers there"),
 }

@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 
 from ..errors import known_names
 from ..kernels.hashing import place
-from .clusters import Clusters, is_of_clusters
+from .clusters import Clusters
 from .doc_batch import DocBatch
 from .document import (
     DOCUMENT_ATTRIBUTES,
@@ -29,8 +29,8 @@ from .document import (
     read_stage,
 )
 from .gazetteers import Gazetteer
-from .items import ItemHashes, Items, Source, read_items
-from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, columns_of, padding_values
+from .items import ItemHashes, Items, Source, is_item, read_items
+from .lexemes import LEXEME_ATTRIBUTES, LexemeTable, Padding, columns_of, is_of_lexeme, padding_values
 from .word_vectors import VECTOR, WordVectors
 
 # Attributes of the token, by their name in spaCy; the StringStore has the strings of the first ones
@@ -48,7 +48,7 @@ PLAIN_ATTRIBUTES = {*LEXEME_ATTRIBUTES, *TOKEN_ATTRIBUTES, *DOCUMENT_ATTRIBUTES,
 def known_attributes(asked: str) -> str:
     """Everything that a template may name, for error messages."""
     names = [*sorted({*PLAIN_ATTRIBUTES, VECTOR}), "in:GAZETTEER", "cluster:TABLE", "ext:EXTENSION", "fn:FUNCTION"]
-    names += ["word:FUNCTION"]
+    names += ["word:FUNCTION", "text:FUNCTION"]
     return known_names(names, asked)
 
 
@@ -76,7 +76,7 @@ class ColumnReader:
         columns of `DOCUMENT_ATTRIBUTES`, of `STAGE_ATTRIBUTES`, of `OUTER`, and of gazetteers.
     gazetteers: Gazetteers by the name of their attribute.
     item_sources: Functions from a Doc to items, by name (functions, extensions holding numbers).
-    word_functions: Functions from a word to items, by name.
+    word_functions: Functions from a word to items, or to one text, by name.
     clusters: Clusters by the name that attributes of the lexeme use.
     vectors: Vectors of words.
     reach: Largest offset of any template.
@@ -104,13 +104,14 @@ class ColumnReader:
         # Attributes of the lexeme that other columns are made of
         self._needed = [*(READS if self._of_document else ()), *(["lower"] if self._of_stage else ())]
         self._needed += [gazetteer.attribute for gazetteer in gazetteers.values()]
-        read = [a for a in dict.fromkeys([*attributes, *self._needed]) if a in LEXEME_ATTRIBUTES or is_of_clusters(a)]
+        read = [a for a in dict.fromkeys([*attributes, *self._needed]) if is_of_lexeme(a)]
         # In the table, and all attributes read of a word
         self.lexeme_attributes = self._of_words = [column for attribute in read for column in columns_of(attribute)]
         self.gazetteers = gazetteers
         self.item_sources = item_sources
         self.word_functions = word_functions
-        self._word_items = [*word_functions]  # the names of those whose items are laid out token by token
+        # The names of those whose items are laid out token by token
+        self._word_items = [name for name in word_functions if is_item(name)]
         self.clusters = clusters
         self.vectors = vectors
         self.reach = reach
@@ -128,7 +129,7 @@ class ColumnReader:
         (`LexemeTable.rows`)."""
         reader, kept = copy(self), {*attributes, *self._needed}
         reader.lexeme_attributes = [name for name in self._of_words if name in kept]
-        reader._word_items = [name for name in self.word_functions if name in kept]
+        reader._word_items = [name for name in self._word_items if name in kept]
         reader._start_table()
         return reader
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,7 @@ class PatternPlace(NamedTuple):
     offset: int  # from the anchor
     anchor: str = "token"  # or "start": the first token of the sentence, or "end": the place behind its last token
     change: Optional[Callable[[str], str]] = None  # turns the text of the column into the text for the place
+    of_word: str = ""  # the line that makes this change of a word, and nothing else
 
 
 class Pattern(NamedTuple):
@@ -193,7 +194,10 @@ class PatternSource:
         self._behind = [outside(n) for n in range(1, self._reach + 1)]
         self._outside = outside
 
-    def __call__(self, doc: Doc) -> list[list[str]]:
+    def __call__(self, doc: Union[Doc, str]) -> Any:
+        """The names at each token of a Doc; or of a word, which is the only column, the name that the first line makes."""
+        if isinstance(doc, str):
+            return self._rows([[doc]])[0][0]
         return [row for columns in self._columns.read(doc) for row in self._rows(columns)]
 
     def _rows(self, columns: list[list[str]]) -> list[list[str]]:

@@ -7,8 +7,8 @@ weights as its foreign features, for all words. Positions outside a sequence hav
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import NamedTuple, Optional
+from itertools import islice, product
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..features.lexemes import Padding
 from ..features.templates import WIDEST_OFFSET, Template, TemplatePart, parse_template
 from . import crfpp, wapiti
 from .foreign import ForeignModel, Weighted
-from .functions import TEXTS, Pattern
+from .functions import TEXTS, Pattern, PatternPlace, for_config
 
 _MOST_WAYS = 4  # largest mean number of ways to make a name, over at least 100 names
 
@@ -49,6 +49,7 @@ class Native(NamedTuple):
     of_labels: NativeLines
     of_pairs: NativeLines
     padding: Padding
+    functions: dict[str, dict[str, Any]]  # blocks of functions of words, by name
 
     @property
     def replayed(self) -> list[tuple[str, str]]:
@@ -62,7 +63,7 @@ class Native(NamedTuple):
 
 
 _NONE = NativeLines([], [], [], ("",))
-NOTHING = Native(_NONE, _NONE, True)  # all lines are replayed
+NOTHING = Native(_NONE, _NONE, True, {})  # all lines are replayed
 
 
 def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[str], columns: Sequence[str]) -> Native:
@@ -72,8 +73,9 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     columns (Sequence[str]): Attributes of tokens in the columns; at least as many as the lines read.
     """
     compile_line, outside = _PROGRAMS[model.program]
+    changes: dict[str, str] = {}  # names of functions by the lines that they follow
     found = [
-        _native_lines([(line, compile_line(line)) for line in lines], weighted, columns)
+        _native_lines([(line, compile_line(line)) for line in lines], weighted, columns, outside, changes)
         for lines, weighted in ((of_labels, model.states), (of_pairs, model.pairs))
     ]
     texts = [text for lines in found for text in lines.templates]
@@ -83,10 +85,18 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
         "before": [outside(-n) for n in range(1, before + 1)],
         "behind": [outside(n) for n in range(1, behind + 1)],
     }
-    return Native(*found, padding if before or behind else True)
+    block = {"@misc": "spacy_crf.wapiti_features.v1", "columns": ["orth"]}
+    functions = {name: {**block, "patterns": [for_config(line)]} for line, name in changes.items()}
+    return Native(*found, padding if before or behind else True, functions)
 
 
-def _native_lines(lines: Sequence[tuple[str, Pattern]], weighted: Weighted, columns: Sequence[str]) -> NativeLines:
+def _native_lines(
+    lines: Sequence[tuple[str, Pattern]],
+    weighted: Weighted,
+    columns: Sequence[str],
+    outside: Callable[[int], str],
+    changes: dict[str, str],
+) -> NativeLines:
     used = [(row, weighted.names[row]) for row in np.unique(weighted.rows[weighted.weights != 0]).tolist()]
     templates, replayed = [], []
     uses: list[Use] = []
@@ -95,10 +105,11 @@ def _native_lines(lines: Sequence[tuple[str, Pattern]], weighted: Weighted, colu
         head, *literals = pattern.form.split("%s")
         reason = _why_not(pattern, columns)
         if reason is None:
-            parts = tuple(TemplatePart(columns[place.column], place.offset) for place in pattern.places)
+            parts = tuple(TemplatePart(_attribute(place, columns, changes), place.offset) for place in pattern.places)
             template = str(Template(parts or (TemplatePart("bias", 0),)))
             own = [(row, name) for row, name in used if name.startswith(head)]
-            ways = (Use(template, way, row) for row, name in own for way in ways_to_make(name, [head, *literals]))
+            made = ((row, texts) for row, name in own for texts in ways_to_make(name, [head, *literals]))
+            ways = (Use(template, way, row) for row, texts in made for way in _values(pattern, texts, outside))
             most = _MOST_WAYS * max(100, len(own))
             found = list(islice(ways, most + 1))
             if len(found) <= most:
@@ -113,16 +124,36 @@ def _native_lines(lines: Sequence[tuple[str, Pattern]], weighted: Weighted, colu
 
 def _why_not(pattern: Pattern, columns: Sequence[str]) -> Optional[str]:
     """The reason why no native template can replace a pattern; None if one can."""
-    for column, offset, anchor, change in pattern.places:
+    for column, offset, anchor, change, _ in pattern.places:
         if anchor != "token":
             return "it reads a position that is counted from an end of the sentence"
-        if change is not None:
-            return "it changes or tests words"
+        if change is not None and columns[column] != "orth":
+            return f"it changes or tests column {columns[column]}, which is not the word"
         if abs(offset) > WIDEST_OFFSET:
             return f"it reads a word that is farther away than {WIDEST_OFFSET}"
         if columns[column] not in TEXTS:
             return f"column {columns[column]} is no text in templates"
     return None
+
+
+def _attribute(place: PatternPlace, columns: Sequence[str], changes: dict[str, str]) -> str:
+    """The attribute that a native template reads for a place."""
+    if place.change is None:
+        return columns[place.column]
+    return f"text:{changes.setdefault(place.of_word, f'changed{len(changes)}')}"
+
+
+def _values(pattern: Pattern, texts: tuple[str, ...], outside: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
+    """Yield all values of native attributes at which a pattern has certain texts. The other program changes the texts of
+    positions outside of the sequence too; here they stay as they are, and no changed word is like them: it begins with "u"."""
+    choices = []
+    for place, text in zip(pattern.places, texts):
+        values = [text]
+        if place.change is not None:
+            reached = (outside(n) for n in (range(place.offset, 0) or range(1, place.offset + 1)))
+            values = [f"u{text}", *(each for each in reached if place.change(each) == text)]
+        choices.append(values)
+    return product(*choices) if choices else iter([texts])
 
 
 def ways_to_make(name: str, literals: Sequence[str]) -> Iterator[tuple[str, ...]]:

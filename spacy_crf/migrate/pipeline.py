@@ -13,9 +13,9 @@ from spacy.strings import get_string_id
 
 from ..arrays import ranges
 from ..errors import Errors, no_component, shown
-from ..features.extractor import is_item, template_seed
+from ..features.extractor import template_seed
 from ..features.feature_index import FeatureIndex, FeatureNames
-from ..features.items import hash_item
+from ..features.items import hash_item, is_item
 from ..features.templates import parse_template
 from ..kernels.hashing import mix_all
 from ..models.table import Table
@@ -56,7 +56,7 @@ def build_pipeline(
         "templates": [*native.of_labels.templates, *replayed[SOURCE]],
         "transitions": [*native.of_pairs.templates, *replayed[PAIRS]],
         "padding": native.padding,
-        "functions": functions,
+        "functions": {**functions, **native.functions},
     }
     nlp = spacy.blank(lang)
     own = {"scheme": "IO"} if entities else {"attribute": attribute, "overwrite": attribute in reads}

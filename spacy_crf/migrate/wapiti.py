@@ -182,7 +182,9 @@ def _place(line: str, match: "re.Match[str]") -> PatternPlace:
     if abs(position) > _MOST_PATTERNS_AWAY:
         raise ValueError(Errors.CRF856.format(template=line, reason=f"offsets are at most {_MOST_PATTERNS_AWAY}"))
     if not absolute:
-        return PatternPlace(int(column), position, "token", change)
+        tested = "" if expression is None else f',"{expression}"'
+        of_word = f"u%{command}[0,0{tested}]"
+        return PatternPlace(int(column), position, "token", change, "" if change is None else of_word)
     anchor = "end" if position < 0 else "start"
     return PatternPlace(int(column), position if position < 0 else position - 1, anchor, change)
 
