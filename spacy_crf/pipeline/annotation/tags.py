@@ -53,9 +53,8 @@ class TokenTags(Annotation):
         values = [label.removeprefix(self.prefix) for label in self.labels]
         self._index = {self.vocab.strings.add(value): n for n, value in enumerate(values)}
         self._hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
-        self._written: NDArray[np.uint64] = np.array([*self._index], dtype=np.uint64)[
-            :, np.newaxis
-        ]  # [labels, attributes]
+        # [labels, attributes]
+        self._written: NDArray[np.uint64] = np.array([*self._index], dtype=np.uint64)[:, np.newaxis]
         if self.attribute == POS_AND_MORPH:
             rows = [self._parts(value) for value in values]
             self._written = np.array(rows, dtype=np.uint64).reshape(len(rows), 2)
