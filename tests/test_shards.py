@@ -38,7 +38,22 @@ from .util import ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(18)
 ROOT = Path(__file__).parents[1]
-EXAMPLES = {"crf_ner": ner_examples, "crf_tagger": tag_examples, "semicrf_ner": ner_examples}
+
+
+def span_examples(nlp):
+    """Entities, and the first word of each."""
+    found = ner_examples(nlp)
+    for doc in (example.reference for example in found):
+        doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
+    return found
+
+
+EXAMPLES = {
+    "crf_ner": ner_examples,
+    "crf_tagger": tag_examples,
+    "semicrf_ner": ner_examples,
+    "crf_spancat": span_examples,
+}
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
 OWLQN = {**LBFGS, "l1": 0.05}
 CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}
