@@ -157,6 +157,8 @@ class Errors:
     CRF347 = "{trainer} can't train {what}: {reason}. Take {fitting}."
     CRF825 = """Soft labels need a probability from 0 to 1 for each span in doc.spans['{key}'] of '{text}...':
         {problem}. Write one number for each span into attrs['scores'], as spaCy's spancat does."""
+    CRF827 = """Component '{name}' can't teach: it labels several attributes ({attributes}), and soft labels are those of one.
+        Train a crf_tagger for one attribute as teacher."""
     CRF828 = """Component '{name}' can't learn from soft labels with the scheme IOB1, whose tags depend on the entity
         before. Use BILUO, BIO or IO."""
     CRF833 = '{path} has no texts. Give one text per line, or JSONL with "text".'

@@ -127,6 +127,13 @@ def test_a_tagger_says_how_probable_each_label_is():
     np.testing.assert_allclose(found, marginals)
 
 
+def test_a_tagger_of_several_attributes_is_no_teacher():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_tagger", config={"attribute": ["tag", "pos"]})
+    with pytest.raises(ValueError, match=r"CRF827.*tag, pos"):
+        find_teacher(nlp)
+
+
 @Language.component("test_distil_spans")
 def make_spans(doc):
     """As GLiNER's and language models' pipelines write them."""

@@ -136,8 +136,10 @@ def find_teacher(
     """Find the source of a teacher's probabilities: a component of spacy_crf, spans with scores, or entities.
 
     component (str): Name of the component; by default the last one of spacy_crf, else the last one that writes scored spans.
-    RAISES (ValueError): CRF710 if there is no such source, CRF020 if there is no such extension.
+    RAISES (ValueError): CRF710 if there is no such source, CRF827 for one of several attributes, CRF020 if there is no such
+        extension.
     """
+    from ..pipeline.annotation.tags import TagSet
     from ..pipeline.prediction import CRFPipe
 
     pipes = [(name, pipe) for name, pipe in nlp.pipeline if component in (None, name)]
@@ -154,6 +156,9 @@ def find_teacher(
         return Teacher(nlp, None, None, score_extension)
     for name, pipe in reversed(pipes):
         if isinstance(pipe, CRFPipe):
+            if isinstance(pipe.annotation, TagSet):
+                attributes = ", ".join(part.attribute for part in pipe.annotation.parts)
+                raise ValueError(Errors.CRF827.format(name=name, attributes=attributes))
             return Teacher(nlp, name, None)
     for _, pipe in reversed(pipes):
         if isinstance(getattr(pipe, "key", None), str) and hasattr(pipe, "suggester"):
