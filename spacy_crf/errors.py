@@ -173,6 +173,8 @@ class Errors:
     CRF431 = "Component '{name}' can't learn: no token of the training data is annotated. Annotate some texts."
     CRF407 = """Component '{name}': the training data has no labels of {attribute}. Annotate some texts, list labels such as
         '{attribute}:…' in [initialize.components.{name}], or leave it out of `attribute`."""
+    CRF408 = """Component '{name}' has {n} chains, each with a distribution of its own. Ask one of them, such as
+        pipe.chain('{label}').distribution(doc)."""
     CRF409 = """Component '{name}': the spans {one} and {other} overlap, which they never do in a labelling of this component.
         Leave one of them out, or use crf_spancat, whose spans may overlap."""
     CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'

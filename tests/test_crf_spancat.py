@@ -19,6 +19,7 @@ from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.annotation.spans import Spans, groups_of
 from spacy_crf.pipeline.saving import forget_gradients
+from spacy_crf.report.cases import Judged, rule_effects
 from spacy_crf.schemes import NO_SEGMENTS, get_scheme
 
 from . import reference
@@ -557,10 +558,12 @@ def test_the_gradient_of_features_of_outer_spans(kind):
 
 
 def test_an_explanation_names_features_of_outer_spans():
+    """Of several levels the one where the span is most probable is explained."""
     _, pipe, examples = trained(texts=INNER, groups="outer")
     doc = plain(examples[1].reference)
-    inner = pipe.chains[1]
-    explanation = inner.explain(doc, Span(doc, 7, 8, label="LOC"))
+    outer, inner = (pipe.chain_for(doc, Span(doc, *place, label="LOC")) for place in ((2, 3), (7, 8)))
+    assert [outer, inner] == pipe.chains[:2]
+    explanation = pipe.explain(doc, Span(doc, 7, 8, label="LOC"))
     assert "outer[0]=ORG" in str(explanation)
     assert explanation.check == pytest.approx(0.0, abs=1e-5)
 
@@ -586,6 +589,20 @@ def test_who_can_read_outer_spans(factory, config, code):
     nested = {"nested": config["nested"]} if factory == "crf_spancat" else {}
     with pytest.raises(ValueError, match=code):
         spacy.blank("en").add_pipe(factory, config={"model": model, **nested})
+
+
+def test_rules_of_chains_are_shown_and_their_effects_reported(tmp_path):
+    rules = [{"rule": "at_most", "label": "PER", "n": 1}, {"rule": "length", "label": "ORG", "max": 2}]
+    nlp, pipe, examples = trained(constraints={"@misc": "spacy_crf.constraints.v1", "rules": rules})
+    nlp.to_disk(tmp_path)
+    result = CliRunner().invoke(app, ["rules", str(tmp_path), TEXTS[3][0]])
+    assert result.exit_code == 0, result.output
+    assert "crf_spancat: PER" in result.output and "at_most" in result.output and "length" in result.output
+    assert "LOC" not in result.output.split("\n")[0] and "crf_spancat: LOC" not in result.output
+    effects = {row["rule"]: row for row in rule_effects(Judged(pipe, examples, [], []))}
+    assert len(effects) == 2 and all(row["changed"] >= 1 for row in effects.values())
+    with pytest.raises(ValueError, match=r"CRF408.*3 chains"):
+        pipe.distribution(examples[0].reference)
 
 
 def test_groups_are_few():

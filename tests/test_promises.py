@@ -157,6 +157,16 @@ def test_spans_that_overlap_are_judged_too():
         nlp(examples[0].text)
 
 
+def test_a_candidate_on_several_levels_has_one_probability():
+    nlp, pipe, examples = test_crf_spancat.trained(groups="nested", iterations=3)
+    nlp.add_pipe("crf_candidates", config={"component": "crf_spancat", "min_prob": 0.01})
+    doc = nlp(examples[1].predicted.copy())
+    group, likely = doc.spans["crf_candidates"], pipe.span_probabilities(doc, 0.01)
+    assert len(set(key(group))) == len(group) == len(likely)
+    found = dict(zip(key(group), group.attrs["scores"]))
+    assert found == {key([span])[0]: pytest.approx(p, abs=1e-6) for span, p in likely}
+
+
 def test_unknown_entities_are_missed_and_unknown_tokens_left_out():
     nlp = trained(iterations=2)
     words = ["Bob", "left", "Acme", "Corp", "for", "New", "York"]

@@ -239,13 +239,14 @@ def rules_cli(
 
     columns = ("rule", "name", "weight", "arguments", "enforced by", "in probabilities")
     nlp = load_pipeline(model)
-    for pipe in our_pipes(nlp, component, "of spacy_crf with rules", lambda pipe: pipe.rules() is not None):
+    for pipe in _with_rules(nlp, component):
         rows = []
         for rule, how, known in pipe.rules().all.enforcement():
             arguments = {key: value for key, value in rule.table.items() if key not in ("rule", "name", "weight")}
             written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
             rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
-        print_table(pipe.name, columns, rows, n_texts=len(columns))
+        of_set = "" if pipe.learner is pipe else f": {', '.join(pipe.labels)}"
+        print_table(f"{pipe.name}{of_set}", columns, rows, n_texts=len(columns))
         if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
             msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
         if text is None:
@@ -256,6 +257,15 @@ def rules_cli(
             msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")
         if not changes:
             msg.text("no rule changes anything")
+
+
+def _with_rules(nlp: Language, component: Optional[str]) -> list[Any]:
+    """The components with rules; of a set of chains those chains."""
+
+    def ruled(pipe: Any) -> list[Any]:
+        return [chain for chain in pipe.chains if chain.rules() is not None]
+
+    return [chain for pipe in our_pipes(nlp, component, "of spacy_crf with rules", ruled) for chain in ruled(pipe)]
 
 
 def _written(spans: Iterable[Span]) -> str:

@@ -238,9 +238,10 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "transitions": _transitions(pipe),
         "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
         "clusters": {name or "words": len(one) for store in stores for name, one in store.clusters.items()},
-        "rules": [] if pipe.rules() is None else [
+        "rules": [
             {**rule.table, "name": rule.name, "enforced by": how, "in probabilities": known}
-            for rule, how, known in pipe.rules().all.enforcement()
+            for chain in pipe.chains if (rules := chain.rules()) is not None
+            for rule, how, known in rules.all.enforcement()
         ],
     }  # fmt: skip
     if pipe.decoding.longest is not None:

@@ -51,7 +51,9 @@ class CRFCandidates(Pipe):
         pipe = self.source()
         least = least_of_labels(self.name, self.min_prob, pipe.labels)
         of_label = dict.fromkeys(pipe.labels, 0.0) if least is None else dict(zip(pipe.labels, least.tolist()))
-        parts = [_likely_spans(part, docs, of_label) for part in getattr(pipe, "chains", [pipe])]
+        # Spans that may be on several levels have one probability
+        several = sum(len(chain.labels) for chain in pipe.chains) > len(pipe.labels)
+        parts = [_likely_spans(part, docs, of_label) for part in ([pipe] if several else pipe.chains)]
         for doc, *found in zip(docs, *parts):
             likely = [item for of_part in found for item in of_part if item[1] >= of_label[item[0].label_]]
             likely.sort(key=lambda item: (item[0].start, item[0].end))
@@ -72,7 +74,8 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
     """The spans of each Doc, as `span_probabilities` gives them, whose probability is at least that of some label."""
     least = min((of_label[label] for label in pipe.labels), default=1.0)
     is_restricted = any(key in doc.spans for doc in docs if doc.spans for key in (BLOCKED, FORCED))
-    if is_restricted or pipe.rules() is not None or pipe.decoding.ties is not None:
+    is_single = pipe.chains[0] is pipe
+    if not is_single or is_restricted or pipe.rules() is not None or pipe.decoding.ties is not None:
         return [pipe.span_probabilities(doc, least) for doc in docs]
     batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
     pipe.require_ready(batch)

@@ -60,11 +60,11 @@ class SetTraining(Training):
     def check_fit(self, optimizer: Optional[Optimizer]) -> None:
         super().check_fit(optimizer)
         if getattr(optimizer, "wants_sequences", False) and len(self._pipe.chains) > 1:
-            what, reason = (
+            what, fitting = (
                 f"the {len(self._pipe.chains)} chains of '{self._pipe.name}'",
-                "it walks along a single chain",
+                "LBFGS, ConjugateGradient or Adam.v1",
             )
-            raise cant_train(optimizer, what, reason, "LBFGS, ConjugateGradient or Adam.v1")
+            raise cant_train(optimizer, what, "it walks along a single chain", fitting)
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         parts = [chain.training.to_count(docs, examples, report) for chain in self._pipe.chains]
@@ -179,6 +179,12 @@ class ChainSetPipe(CRFPipe):
 
     # --------------------------------------------------------------------------------------------- probabilities
 
+    def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> Any:
+        """See `CRFPipe.distribution`. RAISES (ValueError): CRF408 for several chains, each of which has its own."""
+        if len(self.chains) > 1:
+            raise ValueError(Errors.CRF408.format(name=self.name, n=len(self.chains), label=self.labels[0]))
+        return self.chains[0].distribution(doc, keep_annotation=keep_annotation)
+
     def expected_spans(self, scores: Any) -> float:
         return sum(chain.expected_spans(of_states(scores, chain.states)) for chain in self.chains)
 
@@ -255,7 +261,11 @@ class ChainSetPipe(CRFPipe):
         if not span.label:
             likely = self.span_probabilities(doc, 0.0)
             span = next((one for one, _ in likely if (one.start, one.end) == (span.start, span.end)), span)
-        return self.chain(span.label_).explain(doc, span, against, kind, **options)
+        return self.chain_for(doc, span).explain(doc, span, against, kind, **options)
+
+    def chain_for(self, doc: Doc, span: Span) -> Any:
+        """The chain that decides about a labelled span."""
+        return self.chain(span.label_)
 
     # --------------------------------------------------------------------------------------------------- saving
 

@@ -187,6 +187,11 @@ class LabelPipe(TrainablePipe):
         return None
 
     @property
+    def chains(self) -> list[Any]:
+        """The components that each have a single structure: the component itself, or the chains of a set."""
+        return [self]
+
+    @property
     def learner(self) -> "LabelPipe":
         """The component that learns the weights: itself, or for a chain of a set the set."""
         return self

@@ -299,6 +299,18 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         in_order = sorted(likely.items(), key=lambda item: -item[1])
         return [(Span(doc, begin, end, label=label), p) for (begin, end, label), p in in_order]
 
+    def chain_for(self, doc: Doc, span: Span) -> SpanChain:
+        """The chain of the label, on the level where the span is most probable."""
+        outermost, place = self.chain(span.label_), (span.start, span.end, span.label_)
+        if outermost.annotation.n_levels == 1:
+            return outermost
+
+        def probability(chain: SpanChain) -> float:
+            found = chain.span_probabilities(doc, _NEGLIGIBLE)
+            return next((p for one, p in found if (one.start, one.end, one.label_) == place), 0.0)
+
+        return max((chain for chain in self.chains if span.label_ in chain.labels), key=probability)
+
     # --------------------------------------------------------------------------------------------------- saving
 
     def _take_settings(self, saved: dict[str, Any]) -> None:

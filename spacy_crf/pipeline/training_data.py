@@ -234,7 +234,8 @@ class PreparedCorpus:
 
     def _of_pipe(self) -> tuple:
         """Features and rules of the component on which the objective depends."""
-        return self._pipe.sparse_features, self._pipe.rules() if self._pipe.rules_train else None
+        rules = [chain.rules() for chain in self._pipe.chains] if self._pipe.rules_train else ()
+        return self._pipe.sparse_features, *rules
 
     @property
     def fits_pipe(self) -> bool:

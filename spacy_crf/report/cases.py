@@ -176,9 +176,12 @@ MOST_TEXTS = 1000  # number of texts on which the effects of rules are computed
 def rule_effects(judged: Judged) -> list[dict[str, Any]]:
     """Compute the effects of each rule on the first `MOST_TEXTS` texts: the number of texts in which it changes the labelling
     under the rules before it, and the numbers of annotated mentions that it mends (adds) and breaks (removes)."""
-    pipe = judged.pipe
-    if pipe.rules() is None:
-        return []
+    ruled = [chain for chain in judged.pipe.chains if chain.rules() is not None]
+    return [row for chain in ruled for row in _effects_in(chain, judged.examples[:MOST_TEXTS])]
+
+
+def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, Any]]:
+    """The effects of the rules of a component with a single chain."""
     found = {
         rule.name: {
             "rule": rule.name,
@@ -187,7 +190,7 @@ def rule_effects(judged: Judged) -> list[dict[str, Any]]:
         }
         for rule in pipe.rules().all.rules
     }
-    for example in judged.examples[:MOST_TEXTS]:
+    for example in examples:
         if not len(example.predicted):
             continue
         gold = {mention.place for mention in pipe.annotation.mentions(example)[0]}

@@ -170,7 +170,7 @@ class Spans(Entities):
         return known
 
     def own(self, spans: Iterable[Span]) -> list[Span]:
-        """Those of the given spans that this chain labels."""
+        """The given spans that belong to this chain."""
         placed = on_levels(span for span in spans if span.label_ in self.labels)
         return [span for span, level in placed if level == self.level]
 

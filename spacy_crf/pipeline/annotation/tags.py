@@ -123,7 +123,7 @@ class TokenTags(Annotation):
         return any(self.prefix + self._get(token) == span.label_ for token in span)
 
     def own(self, spans: Iterable[Span]) -> list[Span]:
-        """Those of the given spans that this chain labels."""
+        """The given spans that belong to this chain."""
         return [span for span in spans if span.label_ in self.labels]
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
