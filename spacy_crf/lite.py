@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from io import BytesIO
 from itertools import count, groupby, islice, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -61,7 +62,7 @@ def _read(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     if data[:2] != b"PK":
         return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
         content = json.loads(arrays["content"].tobytes())
         for name in arrays.files:
             *folders, last = name.split("/")

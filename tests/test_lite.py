@@ -84,7 +84,7 @@ def exported(nlp, path, form="npz", **settings):
 
 
 def both(nlp, model, texts):
-    """What the component and its export find: the spans with their probabilities."""
+    """The spans that the component finds, and those that its export finds, with their probabilities."""
     [(_, pipe)] = nlp.pipeline
     pipe.cfg["confidence"] = True
     docs = [*nlp.pipe(Doc(nlp.vocab, words=words) for words in texts)]
@@ -553,6 +553,30 @@ def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):
     assert re.fullmatch(r"# 0 0\.\d+\nAnn\tB-PER\nLee\tI-PER\n\n", result.output)
     for options in (["--n-best", "-1"], ["--columns", "tag"], ["--columns", "orth,nothing"]):
         assert CliRunner().invoke(app, ["tag", str(tmp_path / "segments"), *options], input="Ann\n").exit_code == 1
+
+
+def test_sets_of_chains_have_no_single_tags(tmp_path):
+    """A set of a single chain decides by a threshold, too."""
+    nlp = spacy.blank("en")
+    pipe, examples = nlp.add_pipe("crf_spancat", config={"groups": "auto"}), ner_examples(nlp)
+    for doc in (example.reference for example in examples):
+        doc.spans["sc"] = doc.ents
+    nlp.initialize(lambda: examples)
+    assert len(pipe.chains) == 1
+    nlp.to_disk(tmp_path / "model")
+    for form, code in (("npz", "CRF791"), ("crfsuite", "CRF710")):
+        assert code in run("export", tmp_path / "model", tmp_path / "file", "--to", form)[1]
+    for options in ([], ["--n-best", "2"]):
+        result = CliRunner().invoke(app, ["tag", str(tmp_path / "model"), *options], input="Ann\nLee\n")
+        assert result.exit_code == 1 and "CRF710" in result.output and "one tag" in result.output
+
+
+@pytest.mark.parametrize("options", [("--prune", 0.1), ("--bits", 16), ("--with-reader",), ("--columns", "orth,tag")])
+@pytest.mark.parametrize("form", ["crfsuite", "wapiti"])
+def test_options_of_other_formats_are_refused(options, form, folder, tmp_path):
+    code, output = run("export", folder, tmp_path / "file", "--to", form, *options)
+    assert code == 1 and "CRF020" in output and options[0] in output
+    assert not [*tmp_path.iterdir()]
 
 
 # ------------------------------------------------------------------------------------------------------------ Wapiti

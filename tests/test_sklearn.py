@@ -214,7 +214,7 @@ def test_without_scikit_learn_it_says_what_to_do(monkeypatch):
 
 @pytest.mark.issue(37)
 def test_import_is_light():
-    """What takes time, beside scikit-learn, is imported when a CRF is first trained or used."""
+    """Importing the module imports nothing slow but scikit-learn; the rest waits until a CRF is first trained or used."""
     heavy = "{'spacy', 'thinc', 'numba', 'srsly'} & sys.modules.keys()"
     command = f"import sys, spacy_crf.sklearn as s; assert not {heavy}; s.CRF(c1=0.5).get_params(); assert not {heavy}"
     subprocess.run([sys.executable, "-c", command], check=True)

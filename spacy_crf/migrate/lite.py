@@ -132,13 +132,13 @@ def _refused(name: str, what: str, how: str) -> ValueError:
 
 
 def _check_settings(pipe: Any) -> None:
-    """RAISES (ValueError): CRF791 for an encoder, hashed features, a first stage, several chains, or another decode."""
+    """RAISES (ValueError): CRF791 for an encoder, hashed features, a first stage, a set of chains, or another decode."""
     decode = pipe.cfg.get("decode", "viterbi")
     indexes = [table.index for features in pipe.feature_stores for table in features.tables.values()]
     for is_so, what, how in (
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
         (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
-        (len(getattr(pipe, "chains", ())) > 1, "several chains", "Train a component for each"),
+        (pipe.chains[0] is not pipe, "a set of chains", "Train a crf_ner or crf_tagger for each"),
         (decode != "viterbi", f'decode = "{decode}"', 'Set decode = "viterbi" in its config'),
         (
             not all(isinstance(index, FeatureIndex) for index in indexes),
@@ -365,7 +365,7 @@ def _span_part(part: Any) -> _Part:
 
 
 def _narrow(numbers: NDArray) -> NDArray:
-    """The same numbers from 0 on in as few bytes as possible."""
+    """The numbers in the smallest type of unsigned integers that holds them."""
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
@@ -388,7 +388,7 @@ def compare_lite(nlp: Language, component: str, model: lite.Model, examples: Seq
 
 
 def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
-    """What a Doc says: its entities, the labels of its tokens, or its category."""
+    """The entities, the labels of tokens or the category that a Doc has."""
     if pipe.labelled == "texts":
         return {(max(doc.cats, key=doc.cats.get),)} if doc.cats else set()
     if not pipe.annotation.spans_are_tokens:
@@ -398,7 +398,7 @@ def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
 
 
 def _labels_by(model: lite.Model, sequences: list[list[list[str]]]) -> set[tuple]:
-    """The same by an export, from the columns of each sequence of a text."""
+    """The entities, labels or category that an export gives to a text, whose sequences are lists of columns."""
     texts, first, found = [[*zip(*columns)] for columns in sequences], 0, set()
     if model.kind == "text":
         return {(next(iter(model.classify([*chain.from_iterable(texts)]))),)}

@@ -26,7 +26,7 @@ from .native import NOTHING, Native, NativeLines, Use
 
 OUTSIDE = "O"
 _OF_SCHEME = re.compile(rf"[BILUES]-.+|{OUTSIDE}", re.DOTALL)
-_FORBIDDEN = -1e4  # exp(_FORBIDDEN) is 0
+FORBIDDEN = -1e4  # exp(FORBIDDEN) is 0
 
 
 def build_pipeline(
@@ -84,7 +84,7 @@ def _set_weights(component: LabelPipe, model: ForeignModel, native: Native) -> N
         tables[name], weights = _table(weighted, source, lines, old.tables[name].n_columns)
         emissions.set_param(name, weights)
     emissions.attrs["features"] = old.with_tables(tables, n_states=n_states)
-    first = np.where(np.isin(labels, known), 0.0, _FORBIDDEN)
+    first = np.where(np.isin(labels, known), 0.0, FORBIDDEN)
     for name, weights in (("transitions", model.transitions), ("first", first)):
         chain.set_param(name, weights.astype(np.float32))
     chain.attrs["observed"] = (np.vstack([model.transitions, first, np.zeros(n_states)]) != 0).astype(np.uint8)
@@ -95,7 +95,7 @@ def _with_labels(model: ForeignModel, labels: list[str]) -> ForeignModel:
     weights so low that no other weights can compensate them."""
     size, before = len(labels), len(model.labels)
     place = np.array([labels.index(label) for label in model.labels])
-    transitions = np.full((size, size), _FORBIDDEN)
+    transitions = np.full((size, size), FORBIDDEN)
     transitions[np.ix_(place, place)] = model.transitions
     states = replace(model.states, columns=place[model.states.columns])
     of_pairs = model.pairs.columns
@@ -176,7 +176,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     ):
         if is_so:
             raise ValueError(Errors.CRF858.format(name=tagger.name, what=what, how=how.format(name=tagger.name)))
-    first, last = np.where(allowed.first, first, _FORBIDDEN), np.where(allowed.last, last, _FORBIDDEN)
+    first, last = np.where(allowed.first, first, FORBIDDEN), np.where(allowed.last, last, FORBIDDEN)
     table = features.states
     names = _plain_names(table.index)
     rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
@@ -187,7 +187,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
             rows, columns = np.append(rows, np.full(len(states), len(names))), np.append(columns, states)
             weights.append(of_labels.astype(np.float64))
             names.append(name)
-    transitions = np.where(allowed.transitions, chain.get_param("transitions"), _FORBIDDEN).astype(np.float64)
+    transitions = np.where(allowed.transitions, chain.get_param("transitions"), FORBIDDEN).astype(np.float64)
     weighted = Weighted(names, rows, columns, np.concatenate(weights))
     return ForeignModel("spacy_crf", tagger.tags(), weighted, transitions)
 
@@ -235,9 +235,9 @@ def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
 
 def pipe_fits(pipe: Any) -> bool:
     """Whether a component can be exported: an initialized linear chain on sparse features alone."""
-    if len(getattr(pipe, "chains", [pipe])) > 1:  # a set
+    if not hasattr(pipe, "sparse_features") or pipe.chains[0] is not pipe:
         return False
-    if not hasattr(pipe, "sparse_features") or pipe.model.name != "linear_chain" or len(pipe.model.layers) > 1:
+    if pipe.model.name != "linear_chain" or len(pipe.model.layers) > 1:
         return False
     states = pipe.sparse_features and pipe.sparse_features.states
     return pipe.is_initialized and isinstance(getattr(states, "index", None), FeatureIndex)

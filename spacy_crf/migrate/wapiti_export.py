@@ -11,10 +11,9 @@ from ..errors import Errors
 from ..models.table import Table
 from .foreign import as_octets
 from .functions import from_config
-from .pipeline import exported
+from .pipeline import FORBIDDEN, exported
 
 _SOURCE = "spacy_crf.wapiti_features.v1"
-_FORBIDDEN = -1e4  # exp(_FORBIDDEN) is 0
 Weights = tuple[NDArray[np.int64], NDArray]  # numbers of labels, or of pairs of labels, and their weights
 _NONE: Weights = (np.zeros(0, dtype=np.int64), np.zeros(0))
 _FIRST, _LAST = "u:spacy_crf first=%x[-1,0]", "u:spacy_crf last=%x[1,0]"  # patterns of positions outside the sequence
@@ -35,11 +34,11 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
     ends = {"first": (_FIRST, "_x-1"), "last": (_LAST, "_x+1")}
     of_labels: dict[str, Weights] = {}
     for name, (pattern, outside) in ends.items():
-        scores = np.where(getattr(allowed, name), model.get_param(name), _FORBIDDEN)
+        scores = np.where(getattr(allowed, name), model.get_param(name), FORBIDDEN)
         if scores.any():
             patterns.append(pattern)
             of_labels[pattern.partition("%")[0] + outside] = np.arange(size), scores
-    steps = np.where(allowed.transitions, model.get_param("transitions"), _FORBIDDEN)
+    steps = np.where(allowed.transitions, model.get_param("transitions"), FORBIDDEN)
     of_labels.update(_weights(features.states, emissions.get_param("states")))
     of_pairs = {
         "b": (np.arange(size * size), steps.ravel()),

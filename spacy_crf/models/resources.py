@@ -64,7 +64,7 @@ class ListedFeatures:
     feature_set (FeatureSet): The templates.
     """
 
-    first_stage: Optional[Labeller] = None  # source of stage:NAME in templates
+    first_stage: Optional[Labeller] = None  # source of stage:NAME, or of outer, in templates
     max_words: int = MOST_WORDS  # words whose attributes are kept
 
     def __init__(

@@ -44,8 +44,11 @@ def export_cli(
     `spacy_crf.migrate.pipeline.features_of` makes them. For Wapiti it was trained on the features that
     `import PATTERNS --from wapiti` wrote.
     """
+    own = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32, "--check": check is not None}
     suffixes = output.name.removesuffix(".gz").rpartition(".")[2]
     form = checks.one_of(OWNER, "--to", form or (suffixes if suffixes in FORMS else "crfsuite"), FORMS)
+    for option in (name for name, given in {**own, "--with-reader": with_reader}.items() if given):
+        checks.expect(form in ("npz", "json"), OWNER, option, f"with --to {form}", "left out: it is for npz and json")
     check_writable(output, check)
     if form == "crfsuite":
         from ..migrate.crfsuite import write_crfsuite
@@ -151,6 +154,7 @@ def _written(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) 
             yield "\n"
 
 
+_ONE_TAG = "that gives each word one tag: a crf_ner, semicrf_ner, or crf_tagger of one attribute"
 _ARGUMENTS = {"tag": "tags", "pos": "pos", "lemma": "lemmas"}  # of Doc, by attribute
 
 
@@ -161,7 +165,7 @@ class _PipelineTagger:
         self._nlp, self.columns = nlp, columns
         Columns(columns)  # checks the names
         checks.expect("orth" in columns, "crf tag", "--columns", ",".join(columns), "with orth, the column of the word")
-        [self._pipe, *_] = our_pipes(nlp, component)
+        [self._pipe, *_] = our_pipes(nlp, component, _ONE_TAG, lambda pipe: pipe.chains[0] is pipe)
         self.tags = self._pipe.tags()
         labels = self._pipe.labels if self._pipe.labelled == "segments" else ()
         self._names = [*SCHEMES["BIO"].tags(list(labels))] if labels else self.tags
