@@ -107,6 +107,6 @@ def add_states(total: Scores, part: Scores, states: Ints) -> None:
 
 
 def _run(states: Ints) -> Optional[slice]:
-    """The states as a slice, whose columns are copied in a third of the time; None if they are not side by side."""
+    """The states, which rise, as a slice, whose columns are copied in a third of the time; None if they are not side by side."""
     first, size = (int(states[0]), len(states)) if len(states) else (0, 0)
-    return slice(first, first + size) if np.array_equal(states, np.arange(first, first + size)) else None
+    return slice(first, first + size) if not size or int(states[-1]) == first + size - 1 else None
