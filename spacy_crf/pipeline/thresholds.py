@@ -200,7 +200,7 @@ def _judge(
     new = [n for n, (before, _) in enumerate(known) if tags[n] != before]
     copies = [docs[n].copy() for n in new]
     if copies:  # encoders take no empty batch
-        pipe.set_annotations(copies, pipe.predict(copies))
+        pipe.set_annotations(copies, prediction if len(copies) == len(docs) else pipe.predict(copies))
     for n, doc in zip(new, copies):
         gold, found = pipe.annotation.mentions(Example(doc, references[n]))
         places = {mention.place for mention in gold}
