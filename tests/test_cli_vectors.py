@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import spacy
+from spacy.cli import app as spacy_app
 from spacy.tokens import DocBin
 from spacy.vectors import Mode
 from typer.testing import CliRunner
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.features.word_vectors import read_vectors
 
-from .test_vectors import blank, marginals, train
+from .test_vectors import blank, floret_vectors, marginals, train
 
 LINES = ["Ann lives in New York , near the sea .", "Bob left Paris for Rome , in the south ."] * 20
 FEW = ["--dims", 8, "--rows", 500, "--epochs", 1]
@@ -93,6 +94,22 @@ def test_without_words(tmp_path, texts):
 def test_without_the_extra(texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "floret", None)
     assert_told(run(texts, tmp_path / "out"), r"CRF781: .*pip install 'spacy-crf\[vectors\]'")
+
+
+def test_only_learning_takes_floret(tmp_path, monkeypatch):
+    """A table that floret wrote, a header and a row for each bucket, is read where floret has no wheels."""
+    monkeypatch.setitem(sys.modules, "floret", None)
+    given = floret_vectors(30)
+    rows = [f"{row} {' '.join(map(str, numbers))} " for row, numbers in enumerate(given.data.tolist())]
+    header = f"30 {given.data.shape[1]} {given.minn} {given.maxn} {given.hash_count} {given.hash_seed} < >"
+    (tmp_path / "vectors.floret").write_text("\n".join([header, *rows, ""]), encoding="utf8")
+    table, output = tmp_path / "vectors.floret", tmp_path / "out"
+    done = CliRunner().invoke(spacy_app, ["init", "vectors", "en", str(table), str(output), "--mode", "floret"])
+    assert done.exit_code == 0, done.output
+    vocab = spacy.blank("en").vocab
+    words = [vocab[word] for word in ("Ann", "unbelievable", "über")]
+    found = read_vectors(str(output), None, vocab, name="crf_ner").of(words)
+    np.testing.assert_allclose(found, [given[word.text] for word in words], rtol=1e-6)
 
 
 def test_files_that_do_not_go_together(texts, tmp_path):

@@ -289,8 +289,9 @@ def test_components_say_what_they_are(factory):
 
 
 def test_version_and_changelog_agree():
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.MULTILINE)[1]
-    assert newest == spacy_crf.__version__ == metadata.version("spacy-crf")
+    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.MULTILINE)
+    assert spacy_crf.__version__ == metadata.version("spacy-crf")
+    assert spacy_crf.__version__ in versions[:2]  # the first section may be of the version to come
 
 
 # ------------------------------------------------------------------------------------------------------ what is built

@@ -225,7 +225,8 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
     try:
         from floret import train_unsupervised
     except ImportError as error:
-        needed = {"package": "floret", "install": "'spacy-crf[vectors]'"}
+        install = "'spacy-crf[vectors]'; on Python 3.13 and newer, pip install floret, which takes a C++ compiler"
+        needed = {"package": "floret", "install": install}
         raise ValueError(Errors.CRF781.format(what="Learning vectors", reason=error, **needed)) from error
     with TemporaryDirectory() as folder:
         path, table, source = Path(folder) / "words.txt", Path(folder) / "vectors.floret", ", ".join(map(str, texts))
