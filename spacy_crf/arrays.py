@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Errors
-from .types import Bools, ChainScores, Floats, Ints, SegmentScores, SetClamp, SpanList, StateGraph
+from .types import Bools, Floats, Ints, SegmentClamp, SetClamp, SpanList, StateGraph
 
-Scores = TypeVar("Scores", ChainScores, SegmentScores)
+Scores = TypeVar("Scores", bound=Any)  # a named tuple of arrays, with `AXES`
 Tokens = Union[slice, Ints]  # some tokens, in their order
 OF_SEQUENCES = ("token", "span")
 
@@ -121,13 +121,13 @@ def check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None:
 
 def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
     """A clamp for kernels. RAISES (ValueError): CRF011 for a wrong shape."""
-    if not isinstance(clamp, tuple):
+    if not isinstance(clamp, SegmentClamp):
         check_shape("clamp", clamp, (n_tokens, n_states), "one bool per token and state")
         return contiguous(clamp, np.bool_)
     check_shape("clamp.states", clamp.states, (n_tokens, n_states), "one bool per token and state")
     for name, array in zip(clamp._fields[1:], clamp[1:]):
         check_shape(f"clamp.{name}", array, (n_tokens,), "one bool per token")
-    return type(clamp)(*(contiguous(array, np.bool_) for array in clamp))
+    return SegmentClamp(*(contiguous(array, np.bool_) for array in clamp))
 
 
 # ------------------------------------------------------------------------------------------------------ parts and sums
@@ -171,7 +171,7 @@ def cut_clamp(clamp: Any, tokens: Tokens) -> Any:
 
 def states_of(clamp: Any) -> Bools:
     """The states that a clamp allows at each token: bool[T, S]."""
-    return clamp.states if isinstance(clamp, tuple) else clamp
+    return clamp.states if isinstance(clamp, (SegmentClamp, SetClamp)) else clamp
 
 
 def each_chain(clamp: Any) -> Iterator[Any]:
@@ -215,7 +215,7 @@ def add(total: Scores, part: Scores, tokens: Tokens) -> None:
 
 def add_repeated(total: Scores, part: Scores, tokens: Ints) -> None:
     """`add` for tokens that may occur several times; it does not add the scores of the beginnings and ends of sequences."""
-    rows = _rows(total, tokens)
+    rows: dict[str, Any] = _rows(total, tokens)
     for name, array in named(total).items():
         if not is_shared(total, name):
             np.add.at(array, rows[axes(total, name)[0]], getattr(part, name))
@@ -267,10 +267,11 @@ def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
     """The rows of some tokens by the name of the axis."""
     listed = getattr(scores, "listed", None)
     spans: Tokens = slice(0, 0)
-    if listed is not None and isinstance(tokens, slice):
-        spans = slice(int(listed.starts[tokens.start]), int(listed.starts[tokens.stop]))
-    elif listed is not None:
-        spans = ranges(listed.starts[tokens], listed.starts[tokens + 1])
+    if listed is not None:
+        if isinstance(tokens, slice):
+            spans = slice(int(listed.starts[tokens.start]), int(listed.starts[tokens.stop]))
+        else:
+            spans = ranges(listed.starts[tokens], listed.starts[tokens + 1])
     return {"token": tokens, "span": spans}
 
 
@@ -334,12 +335,12 @@ def _join_clamp(clamp: Any, size: int, length: int, places: Ints, breaks: Ints) 
     states = np.zeros((length, size + 1), dtype=bool)
     states[places, :size] = states_of(clamp)
     states[breaks, size] = True
-    if not isinstance(clamp, tuple):
+    if not isinstance(clamp, SegmentClamp):
         return states
     may_begin, must_begin = np.ones((2, length), dtype=bool)
     may_begin[places], must_begin[places] = clamp.may_begin, clamp.must_begin
     may_begin[breaks + 1] = True  # as wherever a sequence begins
-    return type(clamp)(states, may_begin, must_begin)
+    return SegmentClamp(states, may_begin, must_begin)
 
 
 def split(joined: Joined, expected: Scores, scores: Scores) -> Scores:
@@ -395,7 +396,7 @@ def contract(expected: Scores, graph: StateGraph, n_tags: int) -> Scores:
 def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
     """Sums of the columns of each tag: float64[..., n_tags] from float64[..., S]; 0 for tags without a state."""
     if columns.ndim == 1:
-        return np.bincount(tag_of, columns, minlength=n_tags)
+        return np.bincount(tag_of, columns, minlength=n_tags).astype(np.float64, copy=False)
     order = np.argsort(tag_of, kind="stable")
     tags, first = np.unique(tag_of[order], return_index=True)
     summed = np.zeros((*columns.shape[:-1], n_tags))
@@ -406,7 +407,7 @@ def by_tag(columns: Floats, tag_of: NDArray[np.integer], n_tags: int) -> Floats:
 def expand_clamp(clamp: Any, tag_of: NDArray[np.int32]) -> Any:
     """The clamp of states for a clamp of tags: a state is allowed where its tag is."""
     states = np.ascontiguousarray(states_of(clamp)[:, tag_of])
-    return clamp._replace(states=states) if isinstance(clamp, tuple) else states
+    return clamp._replace(states=states) if isinstance(clamp, SegmentClamp) else states
 
 
 def tags_of(path: NDArray[np.int32], tag_of: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -29,7 +29,7 @@ _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 # Texts that are labelled together, bytes of the cached scores of words, and scores of steps in memory
 _AT_ONCE, _MOST_BYTES, _MOST_STEPS = 512, 1 << 26, 1 << 22
 _NO_EXPORT = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # for content of another form
-_LEAST = np.finfo(np.float64).min
+_LEAST = float(np.finfo(np.float64).min)
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
 Array = Any
 
@@ -498,7 +498,7 @@ class _Chain:
         """Log sums of the beginnings of texts that end in a state, and of what may follow it (float64[T, S]); and of all
         labellings of the text of each token (float64[T])."""
         states, steps, emissions = self.states, self.steps(), self.emissions
-        prefixes, suffixes = np.empty((2, *emissions.shape))
+        prefixes, suffixes = np.empty_like(emissions), np.empty_like(emissions)
         for t, tokens in enumerate(self._places):
             before = steps.sums(prefixes[tokens - 1], tokens) if t else states.first
             prefixes[tokens] = before + emissions[tokens]
@@ -766,7 +766,8 @@ class Model:
             return self._segmented(text, weigh, self._instead(states))
         [(_, segments)] = best
         tags, found = self._spell(segments, chain), []
-        enters, leaves, log_z = chain.sums() if weigh else (None, None, 0.0)
+        sums: Any = chain.sums() if weigh else (None, None, 0.0)
+        enters, leaves, log_z = sums
         for begin, end, state in segments if weigh else []:
             label, same = int(chain.states.tag_of[state]) - 1, chain.states.tag_of == chain.states.tag_of[state]
             scores = enters[begin] + chain.of_states(begin, end) + leaves[end]

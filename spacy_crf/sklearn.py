@@ -115,7 +115,7 @@ class CRF(BaseEstimator):
         """The trained model. RAISES (NotFittedError): CRF851 before training."""
         if "_model" not in self.__dict__:
             raise NotFittedError(Errors.CRF851)
-        return self._model
+        return self.__dict__["_model"]
 
     @property
     def attributes_(self) -> list[str]:
@@ -128,15 +128,15 @@ class CRF(BaseEstimator):
         """The weights other than 0, by attribute and label."""
         [emissions] = self._fitted.layers
         table, weights = emissions.attrs["features"].states, emissions.get_param("states")
-        attributes, classes = self.attributes_, self.classes_
+        attributes, classes = self.attributes_, self.__dict__["classes_"]
         pairs = zip(table.rows_of_pairs().tolist(), table.pair_columns.tolist(), weights.tolist())
         return {(attributes[row], classes[column]): weight for row, column, weight in pairs if weight}
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
         """The weights other than 0, by label and next label."""
-        weights = self._fitted.get_param("transitions")
-        return {(self.classes_[i], self.classes_[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
+        weights, classes = self._fitted.get_param("transitions"), self.__dict__["classes_"]
+        return {(classes[i], classes[j]): float(weights[i, j]) for i, j in np.argwhere(weights)}
 
     # ---------------------------------------------------------------------------------------------------- saving
 

@@ -205,4 +205,5 @@ def _drop_rare(model: Model, blocks: Callable[[], Iterator[AnnotatedDocs]], min_
     observed[:-2] &= (steps >= min_freq).astype(np.uint8)
     table = features.states.pruned(met >= min_freq)
     emissions.attrs["features"] = features.with_tables({**features.tables, "states": table})
-    emissions.set_param("states", np.zeros(table.n_weights, dtype=np.float32))
+    weights: Any = np.zeros(table.n_weights, dtype=np.float32)
+    emissions.set_param("states", weights)

@@ -140,10 +140,10 @@ class SetClamp(NamedTuple):
         """The clamp of each chain as one of all S states, of which those of other chains are forbidden."""
         size = 1 + max(int(states.max()) for states in self.states_of)
         for clamp, states in zip(self.chains, self.states_of):
-            own = clamp.states if isinstance(clamp, tuple) else clamp
+            own = clamp.states if isinstance(clamp, SegmentClamp) else clamp
             every = np.zeros((len(own), size), dtype=bool)
             every[:, states] = own
-            yield clamp._replace(states=every) if isinstance(clamp, tuple) else every
+            yield clamp._replace(states=every) if isinstance(clamp, SegmentClamp) else every
 
     @property
     def states(self) -> Bools:

@@ -33,7 +33,7 @@ def labels(value: Any) -> Union[str, list[str]]:
 
 def named_labels(value: Any) -> list[str]:
     names = labels(value)
-    if names == "*":
+    if isinstance(names, str):  # "*"
         raise ValueError("a label or a list of labels")
     return names
 

@@ -262,6 +262,8 @@ class RuleSearch:
     ) -> tuple[Tags, bool]:
         """A better labelling that keeps all rules, or the given one if none is found; and whether it is proved to be best."""
         found, finished = solver.go_on(self.budget)
+        if found is None:
+            return tags, False
         broken, clashing = self._broken(found, automata, kept)
         return (tags, False) if broken - solver.active or clashing else (found, finished)
 

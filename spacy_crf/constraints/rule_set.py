@@ -169,7 +169,7 @@ class RuleSet:
     def decodable_places(self) -> frozenset[int]:
         """Places of the rules that affect `decodable`."""
         lifting = {rule.place for (rule, _, _), (always, _) in zip(self.automata, self.parts) if always.any()}
-        return lifting.union(rule.place for rule in self.local)
+        return frozenset(lifting.union(rule.place for rule in self.local))
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
         """Numbers of the automata of some rules, given by their places."""
@@ -182,7 +182,7 @@ class RuleSet:
         kept (Iterable[int]): Places of the rules that apply, all of them by default.
         """
         automata = slice(None) if kept is None else self.automata_of(kept)
-        return (totals[:, automata] < 0.0).any(axis=1)
+        return np.any(totals[:, automata] < 0.0, axis=1)
 
     def decodable(self, scores: Any, facts: PatternMatches, kept: Optional[Iterable[int]] = None) -> Any:
         """Scores with the rules without a memory (`apply`), and with the scores that automata give to events in every state. The
@@ -211,7 +211,7 @@ class RuleSet:
         if masks.transitions is not None:
             priced["transitions"] = priced["transitions"] + masks.transitions
             priced["first"] = priced["first"] + masks.first
-        if masks.words is not None:
+        if masks.words is not None and facts.words is not None:
             priced[of_tokens] = priced[of_tokens] + masks.words[facts.words.of_token]
         if masks.others:
             opening, closing = ends(scores.starts, n_tokens)
@@ -249,7 +249,7 @@ class RuleSet:
                 continue
             if rule.place in self._static:
                 broken = self._static[rule.place]
-                if transitions is None:
+                if transitions is None or first is None:
                     transitions, first = np.zeros((size, size)), np.zeros(size)
                 transitions[broken.transitions] += rule.price
                 if broken.first is not None:

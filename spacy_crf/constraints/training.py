@@ -62,7 +62,8 @@ class TagCopies(NamedTuple):
         """Scores and clamp of the states, from scores and clamp of tags. Under a clamp, excluded spans and steps are impossible;
         without one, their costs are added to the scores."""
         tags = self.tag_of
-        prices = np.full(len(tags), -np.inf) if clamp is not None else self.excluded.costs[tags]
+        costs = self.excluded.costs
+        prices = np.full(len(tags), -np.inf) if clamp is not None or costs is None else costs[tags]
         opened, kept = self.opened == self.copy_of, self.kept[:, :, None] == self.copy_of
         is_path = np.where(self.goes_on, kept, opened[:, None, :])  # [T, S + C, S + C]
         steps = np.where(is_path, np.asarray(scores.transitions)[..., tags[:, None], tags], -np.inf)
@@ -77,7 +78,8 @@ class TagCopies(NamedTuple):
         ends = {"first": scores.first[tags], "last": scores.last[tags]}
         widened = scores._replace(emissions=emissions, transitions=steps, **ends)
         if hasattr(widened, "orders"):  # n-grams are of tags; pruned labellings might include the annotation
-            widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
+            orders: Any = widened
+            widened = orders._replace(orders=orders.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]
 
     def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
@@ -213,8 +215,8 @@ class RuledStructure:
         for (kept, alone), docs in groups.items():
             automata = frozenset(self._rules.automata_of(kept))
             group = _group(np.array(docs), kept, automata, facts, starts, doc_starts)
-            if alone >= 0:
-                own = self._copied_in(doc_starts[alone : alone + 2])
+            own = self._copied_in(doc_starts[alone : alone + 2]) if alone >= 0 else None
+            if own is not None:
                 group = group._replace(copies=copy_tags(self._rules.tags, own, group.starts))
             found.append(group)
         return found
@@ -358,11 +360,12 @@ class RuledSegments(RuledStructure):
         return self._excluded.wrong
 
     def _free_scores(self, starts: Ints) -> SegmentScores:
-        size = len(self._longest)
+        longest: Any = self._longest  # int32[S]: only chains have none
+        size = len(longest)
         by_token = np.zeros((3, int(starts[-1]), size))
-        lengths = np.where(np.arange(1, self._longest.max() + 1)[:, None] <= self._longest, 0.0, -np.inf)
+        lengths = np.where(np.arange(1, longest.max() + 1)[:, None] <= longest, 0.0, -np.inf)
         spans, transitions, ends = np.zeros((0, size)), np.zeros((size, size)), np.zeros((2, size))
-        return SegmentScores(*by_token, lengths, spans, transitions, *ends, None, starts)
+        return SegmentScores._make((*by_token, lengths, spans, transitions, *ends, None, starts))
 
     def _answer(
         self, question: str, group: RuleGroup, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
@@ -371,7 +374,8 @@ class RuledSegments(RuledStructure):
         if not len(wrong.start) or not self._excluded.costs_more(clamp):
             return super()._answer(question, group, scores, clamp, weights)
         listing, own, numbers = list_spans(scores, wrong.start, wrong.end)
-        listing.spans[numbers, 1 + wrong.label] += -np.inf if clamp is not None else costs[1 + wrong.label]
+        price = -np.inf if clamp is not None or costs is None else costs[1 + wrong.label]
+        listing.spans[numbers, 1 + wrong.label] += price
         values, expected = super()._answer(question, group, listing, clamp, weights)
         total = arrays.zeros(listing)
         arrays.add(total, expected, group.tokens)

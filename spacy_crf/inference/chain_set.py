@@ -55,7 +55,9 @@ def evaluate(
     """
     if not isinstance(structure, ChainSet):
         return loss(structure, scores, clamp, weights=weights, **told)
-    d_scores, losses, impossible = arrays.zeros(scores), 0.0, np.False_
+    d_scores = arrays.zeros(scores)
+    losses: Any = 0.0
+    impossible: Any = np.False_
     states_of = structure.states_of
     chains = zip(structure.losses(loss), structure.structures, split(scores, states_of), clamp.chains, states_of)
     for of_loss, of_chain, own, allowed, states in chains:

@@ -1,6 +1,6 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class LinearChain(Structure[ChainScores]):
         kernels.viterbi(tuple(work.potentials), *work.steps.in_order, *path)
         return path
 
-    rank = staticmethod(log_space.rank)
+    rank: Any = staticmethod(log_space.rank)
 
     def draw(self, work: ChainWork, uniforms: Floats) -> States:
         linear = scaling.forward(work)
@@ -84,7 +84,7 @@ class LinearChain(Structure[ChainScores]):
 
     def score_path(self, work: ChainWork, states: States) -> Floats:
         path_scores, scores = np.empty(work.n_sequences), work.scores
-        free = kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
+        free = kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, work.starts)
         kernels.path_score(free, states, path_scores)
         return path_scores
 

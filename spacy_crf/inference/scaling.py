@@ -43,7 +43,7 @@ class ChainWork(Work[ChainScores]):
     def potentials(self) -> kernels.ChainArrays:
         """Scores of the chunk as the kernels take them."""
         scores = self.scores
-        return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, scores.starts)
+        return kernels.ChainArrays(self.emissions, self.transitions, scores.first, scores.last, self.starts)
 
     @cached_property
     def log_potentials(self) -> LogPotentials:
@@ -51,7 +51,7 @@ class ChainWork(Work[ChainScores]):
         opening = np.ascontiguousarray(self.emissions, dtype=np.float64)
         _, _, closing, *rows = self.rows(self.scores)
         reach = np.zeros(opening.shape, dtype=np.int32)
-        return LogPotentials(opening, closing, *rows[:-1], reach, self.starts)
+        return LogPotentials._make((opening, closing, *rows[:-1], reach, self.starts))
 
     def rows(self, scores: ChainScores) -> SegmentArrays:
         """Scores or derivatives of chains as those of segments of one token each."""
@@ -67,8 +67,8 @@ class ChainWork(Work[ChainScores]):
         shared, expansion = (self.transitions, self.scores.first, self.scores.last), self.expansion
         if self.per_position:
             return OrderedScores(_whole(self.n_states), *shared)
-        if self._whole is not None:
-            return self._whole.steps
+        if self.whole is not self:
+            return self.whole.steps
         if expansion is not None:
             return expansion.keep(OrderedScores, lambda: OrderedScores.shared(*shared, expansion.graph))
         return _shared.of(OrderedScores.shared, *shared)
@@ -210,7 +210,7 @@ class Exponentials:
     first: Floats  # [P]
     last: Floats  # [P]
     shift: Floats  # [1 or n] the maxima of the transitions
-    end_shift: float  # the sum of the maxima of first and last
+    end_shift: Floats  # [1] the sum of the maxima of first and last
     spread: Floats  # [1 or n] largest distance of two finite scores, of the transitions or of first or last
 
     neighbours: Optional[tuple] = None  # result of `spans._neighbours`

@@ -5,7 +5,7 @@ has no path.
 """
 
 from functools import cached_property
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +76,7 @@ class SegmentWork(Work[SegmentScores]):
     @cached_property
     def span_of(self) -> NDArray[np.int32]:
         """Number of the listed span that begins at each token and has each length, -1 for none: int32[T, K]."""
-        listed = self.scores.listed
+        listed: Any = self.scores.listed  # `SemiMarkov.conform` lists spans, if only none
         span_of = np.full((self.n_tokens, len(self.scores.lengths)), -1, dtype=np.int32)
         span_of[begins_of(listed), listed.lengths - 1] = np.arange(len(listed.lengths))
         return span_of
@@ -100,7 +100,7 @@ class SegmentWork(Work[SegmentScores]):
                 never = np.zeros(len(tokens), dtype=bool)
                 clamp = SegmentClamp(np.ones(tokens.shape, dtype=bool), ~never, never)
             kernels.mask(tokens, *clamp, self.starts, opening, closing, reach)
-        return LogPotentials(opening, closing, *scores[3:9], reach, self.starts)
+        return LogPotentials._make((opening, closing, *scores[3:9], reach, self.starts))
 
     @cached_property
     def exponentials(self) -> "_Exponentials":
@@ -164,7 +164,8 @@ class SemiMarkov(Structure[SegmentScores]):
         kernels.viterbi(work.log_potentials, *path)
         return path
 
-    rank, draw = staticmethod(log_space.rank), staticmethod(log_space.draw)
+    rank: Any = staticmethod(log_space.rank)
+    draw: Any = staticmethod(log_space.draw)
 
     def only(self, work: SegmentWork, states: States) -> SegmentClamp:
         begins = states != GOES_ON
@@ -173,7 +174,8 @@ class SemiMarkov(Structure[SegmentScores]):
 
     def only_path(self, clamp: SegmentClamp) -> Optional[States]:
         states = np.empty(len(clamp.states), dtype=np.int32)
-        return states if kernels.only_path(*(arrays.contiguous(array, np.bool_) for array in clamp), states) else None
+        allowed = [arrays.contiguous(array, np.bool_) for array in clamp]
+        return states if kernels.only_path(*allowed, states) else None
 
     def score_path(self, work: SegmentWork, states: States) -> Floats:
         path_scores = np.empty(work.n_sequences)
@@ -208,7 +210,7 @@ class SemiMarkov(Structure[SegmentScores]):
     def segment_marginals(self, work: SegmentWork, every: SpanList) -> tuple[Floats, Floats]:
         # Listed spans have their own expectations, and so do steps if transitions depend on the token.
         of_spans = np.zeros((len(every.lengths), work.n_states))
-        starts, lengths = work.scores.listed
+        starts, lengths = work.scores.listed or every
         of_spans[np.repeat(every.starts[:-1], np.diff(starts)) + lengths - 1] = work.scores.spans
         steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
         scores = work.scores._replace(spans=of_spans, listed=every, transitions=steps)
@@ -239,8 +241,9 @@ class SemiMarkov(Structure[SegmentScores]):
             room = count
             found = *np.empty((2, room), dtype=np.int64), np.empty(room, dtype=np.int32), np.empty(room)
             count = kernels.list_probable(work.log_potentials, entered, leaving, log_z, min_log_prob, found)
-        begin, length, state, log_prob = (array[:count] for array in found)
-        label = (state if tag_of is None else tag_of[state]) - spans.offset
+        arrays_of: Any = [array[:count] for array in found]
+        begin, length, state, log_prob = arrays_of
+        label: Any = (state if tag_of is None else tag_of[state]) - spans.offset
         real = label >= 0
         segments = Segments(begin[real], (begin + length)[real], label[real])
         if tag_of is None:
@@ -285,15 +288,16 @@ def _exponentials(transitions: Floats, lengths: Floats, first: Floats, last: Flo
     exp_lengths = np.exp(np.minimum(lengths, kernels.EXTRA))
     allowed = exp_lengths > 0
     return _Exponentials(
-        exp_transitions,
-        np.ascontiguousarray(exp_transitions.transpose(0, 2, 1)),
-        exp_lengths,
-        *ends,
-        shift,
-        float(first_shift[0] + last_shift[0]),
-        (allowed[1:] <= allowed[:-1]).all(axis=0),
-        float(max(spread.max(initial=0.0), first_spread[0], last_spread[0])),
-        _largest(lengths),
+        transitions=exp_transitions,
+        transposed=np.ascontiguousarray(exp_transitions.transpose(0, 2, 1)),
+        lengths=exp_lengths,
+        first=ends[0],
+        last=ends[1],
+        shift=shift,
+        end_shift=float(first_shift[0] + last_shift[0]),
+        unbroken=np.all(allowed[1:] <= allowed[:-1], axis=0),
+        spread=float(max(spread.max(initial=0.0), first_spread[0], last_spread[0])),
+        extra=_largest(lengths),
     )
 
 

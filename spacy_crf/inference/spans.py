@@ -5,6 +5,7 @@ A `SpanStates` names the states that make up a span, so one recursion serves eve
 
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segme
     """Fill in the probabilities of the spans that begin at the tokens of a posterior."""
     n = slice(*np.searchsorted(segments.start, [tokens.start, tokens.stop]))
     shifts = (tokens.start, tokens.start, 0)
-    columns = (np.ascontiguousarray(column[n] - shift, np.int64) for column, shift in zip(segments, shifts))
+    columns = [np.ascontiguousarray(column[n] - shift, np.int64) for column, shift in zip(segments, shifts)]
     kernels.span_probabilities(posterior, spans, *columns, probabilities[n])
 
 
@@ -69,7 +70,8 @@ def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior,
 
 def _neighbours(exponentials: Exponentials, spans: SpanStates) -> Bools:
     """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S]."""
-    kept, matrices, continues = exponentials.neighbours, exponentials.matrices, spans.continues
+    kept, matrices = exponentials.neighbours, exponentials.matrices
+    continues: Any = spans.continues  # of a chain's states there is always one
     if kept is not None and kept[0] is continues:
         return kept[1]
     if len(matrices) != 1:  # they may differ from token to token, or there is none
@@ -99,7 +101,8 @@ def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) ->
 
     opening (bool[T]): Where sequences begin.
     """
-    return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], spans.continues, opening)
+    continues: Any = spans.continues
+    return Segments.spelt(states, _label_of(spans.label_starts.tobytes())[states], continues, opening)
 
 
 @lru_cache(maxsize=64)  # for a short text this function took as long as all others together

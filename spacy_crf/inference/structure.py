@@ -29,7 +29,9 @@ States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
 
 # In place of a graph without states, since kernels want one: it begins no sequence
-_NO_STATES = StateGraph(*np.zeros((2, 0), np.int32), np.zeros(0), *np.full((2, 1), -np.inf), np.zeros(1, np.int32))
+_NO_STATES = StateGraph._make(
+    (*np.zeros((2, 0), np.int32), np.zeros(0), *np.full((2, 1), -np.inf), np.zeros(1, np.int32))
+)
 
 
 class LikelySpans(NamedTuple):
@@ -100,7 +102,7 @@ class Work(Generic[Scores]):
 
     expansion: Optional[Expansion] = None  # expansion of the whole work if states are those of a graph
 
-    def __init__(self, scores: Scores, clamp: Any = None, given: Any = None, whole: "Optional[Work[Scores]]" = None):
+    def __init__(self, scores: Scores, clamp: Any = None, given: Any = None, whole: Any = None):
         self.scores = scores
         self.clamp = clamp
         self.given = given
@@ -416,11 +418,12 @@ class Structure(Generic[Scores]):
         the linear domain. If every state is impossible all of them stay, as kernels need a state.
         """
         shared = [name for name in arrays.named(scores) if arrays.is_shared(scores, name)]
+        graph: Any = self.graph
 
         def expand(possible: Bools, *_: Floats) -> Expansion:
-            kept = possible[self.graph.tag_of]
-            graph = arrays.part_of_graph(self.graph, kept) if kept.any() and not kept.all() else self.graph
-            return Expansion(graph, arrays.expand(scores, graph, shared))
+            kept = possible[graph.tag_of]
+            part = arrays.part_of_graph(graph, kept) if kept.any() and not kept.all() else graph
+            return Expansion(part, arrays.expand(scores, part, shared))
 
         possible = (scores[0] > -np.inf).any(axis=0)
         return self._expansions.of(expand, possible, *(getattr(scores, name) for name in shared))
@@ -440,7 +443,7 @@ class Structure(Generic[Scores]):
 
     def narrow(self, work: Work[Scores], expected: Scores) -> Scores:
         """Derivatives by the scores that the caller gave, from derivatives by the scores of the work."""
-        if work.tag_of is not None:
+        if work.tag_of is not None and work.whole.expansion is not None:
             expected = arrays.contract(expected, work.whole.expansion.graph, work.n_tags)
         return work.given._replace(**{name: getattr(expected, name) for name in type(work.given).AXES})
 

@@ -14,11 +14,14 @@ import tempfile
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numba
 
 from .announcing import announcer
 from .numba_setup import number_at_random, pause_collector, postpone_blas
+
+config: Any = numba.config  # its names are made when it is imported
 
 number_at_random()
 postpone_blas()
@@ -29,7 +32,7 @@ _NAME = re.compile(r"\w+")
 _NAMED_TUPLE = re.compile(r"^class \w+\(NamedTuple\):\n(?:[ ]+.*\n|\n)+", re.MULTILINE)
 
 
-def kernel(function=None, *, seconds=0, **options):
+def kernel(function: Any = None, *, seconds: int = 0, **options: Any) -> Any:
     """Declare a function that numba compiles at its first call, and whose machine code stays on disk.
 
     seconds (int): About how long compiling takes, if that is long enough to announce it.
@@ -37,12 +40,13 @@ def kernel(function=None, *, seconds=0, **options):
     """
     if function is None:
         return partial(kernel, seconds=seconds, **options)
-    if numba.config.DISABLE_JIT:
+    if config.DISABLE_JIT:
         return function
     if seconds:
         announcer.seconds[function.__name__] = seconds
     with _cache_in(cache_folder(function.__code__.co_filename)):
-        return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
+        compiled: Any = numba.njit  # whose annotation knows no further options
+        return compiled(cache=True, nogil=True, no_cfunc_wrapper=True, **options)(function)
 
 
 # Only kernels call helpers, so helpers get no entry point for Python. A helper's own helpers are compiled as a part of it, and
@@ -58,7 +62,8 @@ def cache_folder(path: str) -> Path:
 @cache
 def _home() -> Path:
     try:
-        return Path(numba.njit(cache=True)(_probe).stats.cache_path)
+        probe: Any = numba.njit(cache=True)(_probe)
+        return Path(probe.stats.cache_path)
     except RuntimeError:  # neither the installation nor the user's cache can be written (containers, clouds)
         return _private_temporary_folder()
 
@@ -111,8 +116,8 @@ def _source(path: Path) -> str:
 @contextmanager
 def _cache_in(folder: Path):
     """Make numba keep a function's machine code in a folder. numba asks for the folder only while the function is declared."""
-    before = {name: getattr(numba.config, name, "") for name in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")}
-    numba.config.CACHE_DIR, numba.config.CACHE_LOCATOR_CLASSES = str(folder), ""
+    before = {name: getattr(config, name, "") for name in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES")}
+    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), ""
     try:
         yield
     finally:

@@ -36,7 +36,7 @@ class Announcer(event.Listener):
         """Announce kernels ("module.name") that will be called, each with its number of argument types."""
         self._expected |= kernels
 
-    def on_start(self, event: event.Event) -> None:
+    def on_start(self, event: Any) -> None:
         kernel = event.data["dispatcher"]
         if not _is_ours(kernel):
             return
@@ -52,7 +52,7 @@ class Announcer(event.Listener):
         if sys.stderr is not None and sys.stderr.isatty():
             self._show(name)
 
-    def on_end(self, event: event.Event) -> None:
+    def on_end(self, event: Any) -> None:
         if not _is_ours(event.data["dispatcher"]):
             return
         self._depth -= 1

@@ -4,7 +4,9 @@ The IR changes between versions (typed pointers are gone, for example), and numb
 kernel that calls such a function compiles it alone first. If that fails, kernels use the loop: slower, with the same results.
 """
 
+from collections.abc import Callable
 from functools import wraps
+from typing import Any
 
 import numba
 from llvmlite import ir
@@ -13,20 +15,21 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..errors import Warnings, announcements
+from . import config
 
 _LINE = 64  # bytes of a cache line
 _INT, _LONG = ir.IntType(32), ir.IntType(64)
 _TO_READ, _ALL_CACHES, _DATA = _INT(0), _INT(3), _INT(1)
 
 
-def with_loops(loops):
+def with_loops(loops: Any) -> Callable[[Any], Any]:
     """Decorator for an intrinsic (see `numba.extending.intrinsic`) with a fallback; kernels call the function that it returns.
 
     loops (Callable): The fallback: the same function in Python that numba can compile.
     """
 
     def decorate(typed):
-        if numba.config.DISABLE_JIT:
+        if config.DISABLE_JIT:
             return loops
 
         @intrinsic

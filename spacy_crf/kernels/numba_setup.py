@@ -4,6 +4,7 @@ import gc
 import importlib
 import secrets
 from functools import partial
+from typing import Any
 
 from numba.core import event
 from numba.core.bytecode import FunctionIdentity
@@ -18,7 +19,8 @@ def number_at_random() -> None:
     `np.sort` of one kernel is then `np.argsort` of the other, and sorts nothing (numba issue 10486). From now on this process,
     and those forked from it, use 64 random bits of the operating system as numbers, for other packages too.
     """
-    FunctionIdentity._unique_ids = iter(partial(secrets.randbits, 64), None)
+    identity: Any = FunctionIdentity  # numba declares a counter
+    identity._unique_ids = iter(partial(secrets.randbits, 64), None)
 
 
 def postpone_blas() -> None:
@@ -32,7 +34,7 @@ def postpone_blas() -> None:
         return  # this version of numba looks for BLAS elsewhere
     linalg.ensure_blas = _found
     try:
-        arraymath = importlib.import_module("numba.np.arraymath")
+        arraymath: Any = importlib.import_module("numba.np.arraymath")
     finally:
         linalg.ensure_blas = search
     if getattr(arraymath, "ensure_blas", None) is _found:

@@ -52,7 +52,8 @@ class SpanStates(NamedTuple):
         """Spelling by the states of a graph, from their tags (int32[S], in order); None leaves the states as they are."""
         if tag_of is None:
             return self
-        return SpanStates(self.continues[np.ix_(tag_of, tag_of)], np.searchsorted(tag_of, self.label_starts))
+        continues = None if self.continues is None else self.continues[np.ix_(tag_of, tag_of)]
+        return SpanStates(continues, np.searchsorted(tag_of, self.label_starts))
 
     @property
     def offset(self) -> int:

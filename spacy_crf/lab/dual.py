@@ -8,6 +8,7 @@ scores: of tokens and transitions, and for segments also of begins, ends, length
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 import numpy as np
@@ -16,7 +17,7 @@ from .. import checks
 from ..errors import announcements, cant_train
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
-from ..optimizers.objective import SequenceObjective, setting, with_settings
+from ..optimizers.objective import SequenceObjective, setting
 from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
 from ..types import GOES_ON
 from .kernels.dual import Ascent, ascend, make_table
@@ -24,7 +25,7 @@ from .kernels.dual import Ascent, ascend, make_table
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class DualOptimizer(OnlineOptimizer):
     """Base of the two optimizers. They need the whole corpus in every batch and complete annotation, and store
     T·S + B·(S + 2)·S numbers, for segments 3·T·S + N·S + B·(S + 2 + K)·S; `ExponentiatedGradient` stores twice as many.
@@ -133,7 +134,7 @@ class FrankWolfe(DualOptimizer):
     """
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class ExponentiatedGradient(DualOptimizer):
     """Exponentiated gradients on the max-margin dual, by the marginals of tokens and transitions (Bartlett, Collins, Taskar &
     McAllester 2004, figure 2). It visits one sequence at a time, each with its own step size (Collins, Globerson, Koo, Carreras

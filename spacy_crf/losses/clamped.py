@@ -10,7 +10,7 @@ allows, all hidden states of the gold tag. A new loss is a new class below: its 
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from ..arrays import Scores
 from ..inference.structure import Structure
 from ..types import Bools, Clamp, Floats, Ints
 
+OfLoss = TypeVar("OfLoss", bound="LabelledLoss")
+OfClamped = TypeVar("OfClamped", bound="ClampedLoss")
 # Share of a value that rounding may take
 _ROUNDING = 1e-9
 
@@ -46,13 +48,13 @@ class LabelledLoss:
         for label, value in checks.table(owner, "label_weights", self.label_weights, "numbers").items():
             checks.positive(owner, f"label_weights[{label!r}]", value)
 
-    def bind(self, states: Iterable[str]) -> "LabelledLoss":
+    def bind(self: OfLoss, states: Iterable[str]) -> OfLoss:
         """A copy of the loss for states with these labels ("O" for none)."""
         bound = copy.copy(self)
         object.__setattr__(bound, "states", tuple(states))
         return bound
 
-    def among(self, states: Ints) -> "LabelledLoss":
+    def among(self: OfLoss, states: Ints) -> OfLoss:
         """A copy of the loss for some of its states (int64[N]), without the settings of labels that none of them has."""
         found = self.bind([self.states[state] for state in states] if self.states else ())
         object.__setattr__(found, "label_weights", found._known(self.label_weights))
@@ -75,8 +77,9 @@ class LabelledLoss:
     def state_weights(self, n_states: int) -> Floats:
         """The label weight of each state: float64[S]."""
         weights = np.ones(n_states)
-        for label, states in self.named_states(self.label_weights or {}).items():
-            weights[states] = self.label_weights[label]
+        of_labels = self.label_weights or {}
+        for label, states in self.named_states(of_labels).items():
+            weights[states] = of_labels[label]
         return weights
 
     def least_costs(self, n_states: int) -> Floats:
@@ -84,7 +87,7 @@ class LabelledLoss:
         return np.zeros(n_states)
 
     @property
-    def of_annotation(self) -> "LabelledLoss":
+    def of_annotation(self) -> Any:
         """The loss that applies to batches without soft labels."""
         return self
 
@@ -118,8 +121,8 @@ class ClampedLoss(LabelledLoss):
             for label, value in checks.table(owner, f"cost[{gold!r}]", row, "numbers").items():
                 checks.number(owner, f"cost[{gold!r}][{label!r}]", value)
 
-    def among(self, states: Ints) -> "ClampedLoss":
-        found = super().among(states)
+    def among(self: OfClamped, states: Ints) -> OfClamped:
+        found: Any = super().among(states)
         rows = {gold: found._known(row) for gold, row in found._known(self.cost).items()}
         object.__setattr__(found, "cost", rows)
         return found

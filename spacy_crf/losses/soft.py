@@ -88,7 +88,7 @@ class SoftLabels(LabelledLoss):
         checks.positive("SoftLabels", "weight", self.weight)
 
     @property
-    def of_annotation(self) -> LabelledLoss:
+    def of_annotation(self) -> LogLikelihood:
         return LogLikelihood()
 
     def __call__(
@@ -220,7 +220,8 @@ def _run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> 
     part = type(work)(scores, clamp, scores)
     sequence = np.searchsorted(work.starts, begin, side="right") - 1
     log_z = structure.log_partition(part)
-    reached = np.bincount(sequence, np.where(log_z > -np.inf, weight * log_z, 0.0), minlength=work.n_sequences)
+    finite = np.where(log_z > -np.inf, weight * log_z, 0.0)
+    reached = np.bincount(sequence, finite, minlength=work.n_sequences).astype(np.float64, copy=False)
     reached[sequence[log_z == -np.inf]] = -np.inf
     return _RunSequences(runs, part, tokens, sequence, reached)
 

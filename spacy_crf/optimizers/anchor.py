@@ -95,12 +95,15 @@ class Anchored:
         self._start, self._strength = anchor.centre, anchor.strength
         # Weights as the model has them, and the distance that they represent
         self._assigned = objective.weights(), anchor.now - anchor.centre
-        check = zlib.crc32(np.ascontiguousarray(self._strength), zlib.crc32(np.ascontiguousarray(self._start)))
+        check = zlib.crc32(
+            np.ascontiguousarray(self._strength).data, zlib.crc32(np.ascontiguousarray(self._start).data)
+        )
         self.signature: Hashable = (objective.signature, check)
 
     @property
     def n_impossible(self) -> int:
-        return self._objective.n_impossible
+        objective: Any = self._objective
+        return objective.n_impossible
 
     def renew(self) -> bool:
         return renew(self._objective)

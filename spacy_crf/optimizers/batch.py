@@ -20,7 +20,7 @@ from ..progress import Bar
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import RayPoint, strong_wolfe
-from .objective import CRFOptimizer, Objective, renew, setting, with_settings
+from .objective import CRFOptimizer, Objective, renew, setting
 
 logger = logging.getLogger("spacy.spacy_crf")
 SILENCE = 10.0  # seconds between log messages of long steps; a terminal shows a bar
@@ -87,7 +87,7 @@ def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
     return value if value == "auto" else checks.count(owner, name, value)
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class BatchOptimizer(CRFOptimizer):
     """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
 
@@ -143,7 +143,7 @@ class BatchOptimizer(CRFOptimizer):
     def _step(self, objective: Objective, run: BatchRun, key: str) -> None:
         """Run the iterations of a step, with a progress bar in a terminal."""
         n_iterations = self.iterations_per_step
-        if n_iterations == "auto":
+        if isinstance(n_iterations, str):  # "auto"
             wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
             n_iterations = min(max(FEWEST, wanted), MOST) if run.is_near_minimum else EARLY
         with Bar(f"{key}: {type(self).__name__}", "iterations", n_iterations) as self._bar:

@@ -2,6 +2,7 @@
 gradients after Polak and Ribière (Nocedal & Wright 2006, section 5.2)."""
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
@@ -10,7 +11,7 @@ from .. import checks
 from ..types import Floats
 from .batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from .line_search import RayPoint, backtracking
-from .objective import Objective, setting, with_settings
+from .objective import Objective, setting
 
 # First steps of weights are proportional to this power of their features' frequencies: the curvature grows with the frequency,
 # but falls as the model becomes certain. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse close to the
@@ -23,7 +24,7 @@ FAST = 0.03  # average gain per iteration far from the minimum, as a share of th
 GROWTH = 5.0
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class LBFGS(BatchOptimizer):
     """Limited-memory BFGS over the full training set, minimizing ``loss + l1·|w| + l2·w²``.
 

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, ClassVar, Optional, Protocol
 
 import srsly
-from thinc.api import Optimizer, registry
+from thinc.api import Optimizer
+from thinc.api import registry as thinc_registry
 from thinc.types import FloatsXd
 
 from .. import checks
 from ..errors import Errors
-from ..losses.clamped import ClampedLoss
 from ..types import ChainCorpus, Floats, Ints
 from ..whole_files import packed
 
@@ -24,13 +24,16 @@ from ..whole_files import packed
 class Objective(Protocol):
     """A component's training loss, without regularizer, as a function of all its weights."""
 
-    # Equal as long as the function is the same: same data, same layout of the weights. The optimizer saves it, so it consists of
-    # str, bytes, int and tuples of these that mean the same in another process (no id, no hash).
-    signature: Hashable
-    # Objectives may also have `renew` (adopt changes since the last step; return whether the function may have changed) and:
-    frequencies: Floats  # [n] how often the data has the feature, token or sequence of each weight
-    copies: Floats  # [n] how many weights of the model each variable stands for
-    passes_per_evaluation: float  # evaluations that take as long as scoring the latest data with the model
+    # Objectives may also have `renew` (adopt changes since the last step; return whether the function may have changed),
+    # `n_impossible` (sequences that no labelling fits), and attributes: `frequencies` (float64[n], how often the data has the
+    # feature, token or sequence of each weight), `copies` (float64[n], how many weights of the model each variable stands for),
+    # `passes_per_evaluation` (evaluations that take as long as scoring the latest data with the model).
+
+    @property
+    def signature(self) -> Hashable:
+        """Equal as long as the function is the same: same data, same layout of the weights. The optimizer saves it, so it
+        consists of str, bytes, int and tuples of these that mean the same in another process (no id, no hash)."""
+        ...
 
     def weights(self) -> Floats:
         """RETURNS (float64[n]): A copy of the model's current weights."""
@@ -50,15 +53,20 @@ class Objective(Protocol):
 
 
 class SequenceObjective(Protocol):
-    """The corpus, for optimizers that learn from one sequence after the other; it has `signature`, `weights` and `assign` as
-    `Objective` has them."""
+    """The corpus, for optimizers that learn from one sequence after the other; `signature`, `weights` and `assign` are those of
+    `Objective`."""
 
-    layout: tuple[int, ...]  # equal for vectors with the same weights in the same order, whatever the data
-    loss: ClampedLoss
+    signature: Any
+    layout: Any  # ints, equal for vectors with the same weights in the same order, whatever the data
+    loss: Any  # a `ClampedLoss`
     corpus: ChainCorpus
     anchor: Any  # an `Anchor` if the model continues from earlier training, or None
     n_sequences: int  # number of sequences of the whole corpus, if this objective has a part of it
     mixed: Any  # object whose `epoch` walks through the corpus part by part, in place of the optimizer; or None
+
+    def weights(self) -> Floats: ...
+
+    def assign(self, weights: Floats) -> None: ...
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], FloatsXd]:
         """The weights (float64[n]) by thinc's keys: the id of a model and the name of a parameter."""
@@ -83,9 +91,6 @@ def renew(objective: Objective) -> bool:
     return own is not None and own()
 
 
-with_settings = dataclass(kw_only=True, eq=False, repr=False)
-
-
 def setting(default: Any, check: Callable, **bounds: Any) -> Any:
     """Field of a dataclass that users fill in, such as an optimizer; see `check_settings`.
 
@@ -102,7 +107,7 @@ def check_settings(given: Any) -> None:
             setattr(given, each.name, each.metadata["check"](type(given).__name__, each.name, value))
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class CRFOptimizer(Optimizer):
     """Base of the optimizers that evaluate the objective; a thinc optimizer, since ``[training.optimizer]`` accepts no other."""
 
@@ -186,7 +191,7 @@ class CRFOptimizer(Optimizer):
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
         """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ."""
-        msg = srsly.msgpack_loads(data, use_list=False)
+        msg: Any = srsly.msgpack_loads(data, use_list=False)
         ours = {name: getattr(self, name) for name in self.identity}
         if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
             saved = f"{msg['optimizer']} with {msg['settings']}"
@@ -222,6 +227,7 @@ def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
     """RAISES (ValueError): CRF210 if an optimizer can't minimize a loss, with the names of losses and optimizers that fit."""
     if optimizer.fits(type(loss)):
         return
+    registry: Any = thinc_registry  # catalogue's, which thinc annotates as decorators
     registered = sorted(registry.losses.get_all().items())
     losses = [name for name, make in registered if name.startswith("spacy_crf.") and optimizer.fits(make)]
     optimizers = [

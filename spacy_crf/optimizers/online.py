@@ -18,7 +18,7 @@ from ..kernels.online import rules as kernels
 from ..kernels.online.work import PassBuffers, make_room
 from ..losses.clamped import MaxMargin, Perceptron
 from ..types import ChainCorpus, Floats, Ints
-from .objective import CRFOptimizer, SequenceObjective, setting, with_settings
+from .objective import CRFOptimizer, SequenceObjective, setting
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -56,7 +56,7 @@ class OnlineRun:
     is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineOptimizer(CRFOptimizer):
     """Base of the optimizers that learn from one sequence after the other. Several epochs per step reduce the share of spaCy's
     work after each step.
@@ -109,8 +109,8 @@ class OnlineOptimizer(CRFOptimizer):
         """Learn by one of the kernels' rules, with its settings and its memory for each slot. RETURNS: As `walk`."""
         numbers = run.numbers
         scaling = np.array([numbers.get("scale", 1.0), numbers.get("due", 0.0)])
-        padded = (*map(float, settings), 0.0, 0.0, 0.0, 0.0)[:4]
-        given = pass_.order, pass_.costs, run.slots, rule, padded, float(run.count)
+        a, b, c, d, *_ = *map(float, settings), 0.0, 0.0, 0.0, 0.0
+        given = pass_.order, pass_.costs, run.slots, rule, (a, b, c, d), float(run.count)
         found = kernels.walk(*pass_.room, kernels.RuleRun(*given, scaling, memory, squares))
         if "scale" in numbers:
             numbers["scale"], numbers["due"] = scaling.tolist()
@@ -138,6 +138,7 @@ class OnlineOptimizer(CRFOptimizer):
         slots = objective.corpus.slot_of_weight
         run = self._run_of(objective, key)
         run.is_held = objective.anchor is not None
+        mixed: Any = objective.mixed
         pass_ = None
         if objective.mixed is None:
             pass_ = self.pass_through(objective)
@@ -147,7 +148,7 @@ class OnlineOptimizer(CRFOptimizer):
         for _ in range(self.epochs_per_step):
             try:
                 if pass_ is None:
-                    losses = objective.mixed.epoch(self, run, key)
+                    losses = mixed.epoch(self, run, key)
                 else:
                     losses = self.epoch(pass_, run, objective, (self.seed, run.iteration), key)
             except ValueError:
@@ -158,7 +159,7 @@ class OnlineOptimizer(CRFOptimizer):
                 backup = self._snapshot(run)
         weights = self.present(run)[slots]
         chosen = weights
-        if self.averaging:
+        if self.averages is not None:
             averages = self.average(run)[slots]
             self.averages.update(objective.parameters(averages))
             chosen = averages if self.assigns_averages else weights
@@ -276,7 +277,7 @@ class OnlineOptimizer(CRFOptimizer):
         return OnlineRun(layout, weights.copy(), slots.copy(), copies, numbers, count, iteration)
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class Averaged(OnlineOptimizer):
     """Base of the optimizers that also keep the average of the weights after each sequence."""
 

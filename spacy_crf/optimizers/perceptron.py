@@ -2,6 +2,7 @@
 regularization of weight vectors (Crammer, Kulesza & Dredze 2009)."""
 
 import logging
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from .. import checks
 from ..errors import Warnings
 from ..kernels.online import rules as kernels
 from ..types import Floats
-from .objective import SequenceObjective, setting, with_settings
+from .objective import SequenceObjective, setting
 from .online import Averaged, CorpusPass, OnlineOptimizer, OnlineRun
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -75,7 +76,7 @@ class VotedPerceptron(BatchPerceptron):
         super().__post_init__()
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class PassiveAggressive(Averaged):
     """The smallest change of the weights after which the annotation beats the best labelling by a margin.
 
@@ -107,7 +108,7 @@ class PassiveAggressive(Averaged):
         return self.apply(kernels.PASSIVE_AGGRESSIVE, pass_, run, *settings, memory=run.arrays["drift"])
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class AROW(OnlineOptimizer):
     """Keeps a distribution over weights with a diagonal covariance: weights that were used often move less (figure 1). The margin
     is the number of wrong tokens, or the costs of the loss.

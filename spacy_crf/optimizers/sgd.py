@@ -1,6 +1,7 @@
 """Optimizers that descend by the (sub)gradient of one sequence at a time, for ``loss + l1·|w| + l2·w²``."""
 
 import logging
+from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 import numpy as np
@@ -10,13 +11,13 @@ from ..errors import Errors
 from ..kernels.online import rules as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
-from .objective import SequenceObjective, setting, with_settings
+from .objective import SequenceObjective, setting
 from .online import CorpusPass, OnlineOptimizer, OnlineRun
 
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class Regularized(OnlineOptimizer):
     """Base of the optimizers in this file, with l1, l2, and the number of sequences for which they are set."""
 
@@ -34,7 +35,7 @@ class Regularized(OnlineOptimizer):
         return self.l1 * float(np.abs(weights).sum()) + self.l2 * float(weights @ weights)
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class SGD(Regularized):
     """Stochastic gradient descent as in CRFsuite's `l2sgd` and Bottou's crfsgd: the learning rate falls as 1 / (decay · (t0 +
     t)), with decay = 2·l2 / sequences (Shalev-Shwartz, Singer & Srebro 2007); trials of several rates on a sample determine t0.
@@ -139,7 +140,7 @@ class SGD(Regularized):
         return best_eta
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class AdaGrad(Regularized):
     """Gives each weight its own learning rate, ``learn_rate / (epsilon + sqrt(sum of its squared gradients))`` (Duchi, Hazan &
     Singer 2011). The regularizers are proximal steps; when a feature occurs, its weights catch up on the steps that they missed.

@@ -131,4 +131,4 @@ def _make_segment_room(uses: SegmentUses, starts: Ints, size: int) -> SegmentBuf
     kept = spans if len(uses.excluded) else (0, size)
     scores = map(np.zeros, (tokens, tokens, lengths, spans, kept, tokens, tokens, lengths, spans))
     span_of, reach = np.full((n, longest), -1, dtype=np.int32), np.zeros(tokens, dtype=np.int32)
-    return SegmentBuffers(uses, *scores, span_of, np.zeros(tokens), np.zeros(tokens), reach)
+    return SegmentBuffers._make((uses, *scores, span_of, np.zeros(tokens), np.zeros(tokens), reach))

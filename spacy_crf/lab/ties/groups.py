@@ -2,6 +2,7 @@
 equal phrases, or spans that an earlier component has linked."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -11,7 +12,7 @@ from spacy.tokens import Doc, Span
 from ... import checks
 from ...errors import Errors, Warnings
 from ...features.doc_batch import DocBatch
-from ...optimizers.objective import setting, with_settings
+from ...optimizers.objective import setting
 from .templates import TieTemplate, TokenPairs, flags, has_heads, template
 
 EDGES = ("next", "all", "hub")
@@ -34,7 +35,7 @@ class Places(NamedTuple):
         return cls(begin.astype(np.int64), key.astype(np.uint64), length.astype(np.int64))
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class GroupTemplate(TieTemplate):
     """Base of the templates that tie groups of places in a Doc: words, or phrases by their first words or all words.
 

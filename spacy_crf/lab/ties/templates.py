@@ -20,7 +20,7 @@ from ...features.doc_batch import DocBatch, read_attributes
 from ...features.items import Functions
 from ...features.lexemes import LEXEME_ATTRIBUTES, NGRAMS, LexemeTable
 from ...features.token_columns import TOKEN_ATTRIBUTES
-from ...optimizers.objective import check_settings, setting, with_settings
+from ...optimizers.objective import check_settings, setting
 
 # Attributes that words have by themselves, one value each
 OF_WORDS = [name for name in LEXEME_ATTRIBUTES if name not in WIDTHS and name not in NGRAMS]
@@ -50,7 +50,7 @@ class TiePart(NamedTuple):
     side: Optional[int]  # of the first token of a pair (0) or the second one (1); None for what is of the pair
 
 
-@with_settings
+@dataclass(kw_only=True, eq=False, repr=False)
 class TieTemplate:
     """Base of the templates.
 
