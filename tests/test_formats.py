@@ -120,6 +120,14 @@ def table(separator=",", sentence="Sentence #"):
 
 
 # name: the file's name, its contents, the format that it is told to be
+XML = """<?xml version="1.0" encoding="utf-8"?>
+<texts>
+  <text><PER>Ann</PER> <PER>Lee</PER> met
+    <PER>Bob</PER> in <GPE> New  York</GPE> .</text>
+  <text><Null>Nobody</Null> <Null>came</Null> .</text>
+  <text><PER>Zoë</PER> left <ORG>Acme</ORG> and <PER>Bob</PER> .</text>
+</texts>
+"""
 FILES = {
     "prodigy": ("a.jsonl", lines(prodigy()), "prodigy"),
     "doccano": (
@@ -170,6 +178,7 @@ FILES = {
         "".join(f"{' '.join(map('|'.join, zip(t.split(), g, e)))}\n" for t, g, e in zip(TEXTS, TAGS, ENTS["BIO"])),
         "words",
     ),
+    "xml": ("a.xml", XML, "xml"),
     "conllu": ("a.conllu", conllu(), "conllu"),
     "table": ("a.csv", table(), "table"),
     "table, tabs": ("a.tsv", table("\t", "sentence_id"), "table"),
@@ -455,7 +464,33 @@ def test_standoff_with_one_fault(write, tmp_path, old, new, says):
         docs_of(Source(tmp_path / "b.ann"))
 
 
+@pytest.mark.parametrize(
+    "old, new, says",
+    [
+        ("</PER> met", "</PER met", r"CRF701.*a\.xml: .*not XML: .*line 3"),
+        ("<Null>Nobody</Null> <Null>came</Null> .", "Nobody came .", "CRF701.*text 2 <text>: .*consists of elements"),
+        ("<ORG>Acme", "<ORG><b>Ac</b>me", r"CRF701.*text 3 <text>: .*hold words only"),
+    ],
+)
+def test_xml_with_one_fault(write, old, new, says):
+    with pytest.raises(ValueError, match=says):
+        docs_of(write("a.xml", change(XML, old, new)))
+
+
 # --------------------------------------------------------------------------------------------------- tags and columns
+
+
+def test_columns_can_be_cut_again(write):
+    """By the tokenizer that the pipeline has; what is missing stays missing."""
+    text = "Dr. O\nLee's B-PER\n12kg, -\n(Rome) B-GPE\nBay I-GPE\n\n"
+    report = Report()
+    [doc] = docs_of(write("a.conll", text), report, retokenize=True)
+    assert [token.text for token in doc] == [token.text for token in NLP("Dr. Lee's 12kg, (Rome) Bay")]
+    assert [span.text for span in doc.ents] == ["Lee's", "(Rome) Bay"]
+    assert [token.text for token in doc if not token.ent_iob_] == ["12", "kg", ","]
+    assert not doc.has_unknown_spaces and not report.misaligned
+    [doc] = docs_of(write("a.conll", text), retokenize=True, spans_key="sc")
+    assert [(span.text, span.label_) for span in doc.spans["sc"]] == [("Lee's", "PER"), ("(Rome) Bay", "GPE")]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

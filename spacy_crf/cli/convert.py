@@ -17,7 +17,7 @@ from .formats.columns import SCHEMES
 from .shared import LangOption, blank, check_writable, choice, command, progress_bar
 
 SUFFIXES = (
-    *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv"),
+    *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv", ".xml"),
     *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
 )
 FormatName = choice("FormatName", FORMATS)
@@ -44,13 +44,14 @@ def convert_cli(
     overlaps: Overlaps = Opt(Overlaps.longest, help="Keep the longest of overlapping spans, or refuse them."),
     without_spans: bool = Opt(False, "--without-spans", help="Accept files without annotation."),
     predictions: bool = Opt(False, "--predictions", help="Label Studio: read predictions of texts without annotation."),
+    retokenize: bool = Opt(False, "--retokenize", help="Columns: join words by spaces, for the tokenizer to cut them."),
     spans_key: Optional[str] = Opt(
         None, help="Key of doc.spans for all spans, which may overlap, in place of doc.ents."
     ),
 ) -> None:
     """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
-    of words and tags, CoNLL-U, columns and tables, with spans, tags, or labels of whole texts. It detects the format from the
-    contents.
+    of words and tags, CoNLL-U, XML, columns and tables, with spans, tags, or labels of whole texts. It detects the format from
+    the contents.
 
     The command prints the format of each file and the annotation that it could not use. Where a span does not align with tokens,
     their annotation is missing; of overlapping spans it keeps the longest. Unknown annotation is an error unless --ignore names
@@ -70,6 +71,7 @@ def convert_cli(
         overlaps=overlaps.value,
         without_spans=without_spans,
         predictions=predictions,
+        retokenize=retokenize,
         spans_key=spans_key,
     )
     nlp = blank(lang)

@@ -9,7 +9,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors
-from . import brat, columns, conllu, label_studio, spacy_files, table, texts
+from . import brat, columns, conllu, label_studio, spacy_files, table, texts, xml
 from .annotation import check_doc
 from .source import ReadSettings, Report, Source
 
@@ -25,6 +25,7 @@ class Format(NamedTuple):
 # A file has the first format whose `sniff` recognizes it. Every JSON file has one of the formats up to "texts"
 FORMATS = {
     "spacy": Format("a .spacy file", spacy_files.sniff_docbin, spacy_files.read_docbin),
+    "xml": Format("XML of labelled parts", xml.sniff, xml.read),
     "brat": Format("brat's standoff", brat.sniff, brat.read),
     "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
     "spacy2": Format("spaCy 2's JSON", spacy_files.sniff_json, spacy_files.read_json),

@@ -11,7 +11,8 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 
 from ...errors import Errors, shown
-from .annotation import is_unicode, named
+from .annotation import Span as Characters
+from .annotation import is_unicode, make_doc, named
 from .source import ReadSettings, Report, Source, unreadable
 
 # The letters that a scheme puts before labels. The scheme of a file is the first one with all letters of the file
@@ -69,7 +70,15 @@ def read_sentences(
             found = [ent for tags in ents for ent in Doc(nlp.vocab, words=[row.word for row in rows], ents=tags).ents]
             places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
             doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
-        yield doc
+        yield _cut_again(doc, nlp, rows[0].place, settings, report) if settings.retokenize else doc
+
+
+def _cut_again(doc: Doc, nlp: Language, place: str, settings: ReadSettings, report: Report) -> Doc:
+    """The same text and spans in the tokenizer's tokens."""
+    found = doc.spans[settings.spans_key] if settings.spans_key else doc.ents
+    spans = [Characters(span.start_char, span.end_char, span.label_) for span in found]
+    missing = [Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob]
+    return make_doc(nlp, doc.text.rstrip(), spans, missing=missing, place=place, settings=settings, report=report)
 
 
 def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[list[T]]]:

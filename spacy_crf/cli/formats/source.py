@@ -37,6 +37,7 @@ class ReadSettings:
     overlaps (str): "longest" keeps the longest of overlapping spans, "error" refuses them.
     without_spans (bool): Whether a file without any annotation is accepted.
     predictions (bool): Whether to read the predictions of a model for texts without annotation.
+    retokenize (bool): Whether the tokenizer cuts texts of columns, whose words are joined by spaces.
     spans_key (Optional[str]): Key of ``doc.spans`` for all spans, which may overlap; None for ``doc.ents``.
     """
 
@@ -52,6 +53,7 @@ class ReadSettings:
     overlaps: str = "error"
     without_spans: bool = False
     predictions: bool = False
+    retokenize: bool = False
     spans_key: Optional[str] = None
 
 
