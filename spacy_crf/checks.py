@@ -24,8 +24,7 @@ def expect(is_possible: Any, owner: str, name: str, value: Any, must: str) -> No
 def number(owner: str, name: str, value: Any, *, least: float = 0.0, most: float = MOST) -> float:
     """A number between bounds, bounds included."""
     must = f"a number from {least:g} to {most:g}" if most < MOST else f"a finite number, at least {least:g}"
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    expect(is_number and least <= float(value) <= most, owner, name, value, must)
+    expect(_is_a(Real, value) and least <= value <= most, owner, name, value, must)
     return float(value)
 
 
@@ -35,11 +34,16 @@ def positive(owner: str, name: str, value: Any) -> float:
 
 def count(owner: str, name: str, value: Any, *, least: int = 1, most: int = MANY) -> int:
     """A whole number between bounds, bounds included."""
-    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-    is_usual = most in (MANY, ANY) and not (is_whole and int(value) > most)
+    is_whole = _is_a(Integral, value)
+    is_usual = most in (MANY, ANY) and not (is_whole and value > most)
     must = f"a whole number, at least {least}" if is_usual else f"a whole number from {least} to {most}"
-    expect(is_whole and least <= int(value) <= most, owner, name, value, must)
+    expect(is_whole and least <= value <= most, owner, name, value, must)
     return int(value)
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    """Whether a value is a number of that kind: to Python True and False are numbers too."""
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def flag(owner: str, name: str, value: Any) -> bool:
