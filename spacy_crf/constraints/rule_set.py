@@ -344,28 +344,28 @@ class RuleSet:
 
     @cached_property
     def fitting(self) -> frozenset[int]:
-        """Automata that probabilities take into account: as many as fit into `most_states`, in the order of the rules."""
-        fitting, together = [], make_automaton(1, self.tags.n_events)
-        for n in range(len(self.automata)):
-            larger = self._with(together, n)
+        """Automata that probabilities take into account: those of as many whole rules as fit into `most_states`, in the order of
+        the rules. (A few labels of a rule for all labels would make probabilities slow, and other than those of either model.)
+        """
+        fitting: set[int] = set()
+        together = make_automaton(1, self.tags.n_events)
+        for rule in self.rules:
+            larger: Optional[Automaton] = together
+            for n in self.automata_of([rule.place]):
+                larger = None if larger is None else self._with(larger, n)
             if larger is not None:
-                fitting.append(n)
+                fitting.update(self.automata_of([rule.place]))
                 together = larger
         return frozenset(fitting)
 
     @cached_property
-    def left_out(self) -> list[tuple[Rule, list[str]]]:
-        """Rules whose automata do not fit, each with the labels of these automata, if they have labels."""
-        found: dict[int, tuple[Rule, list[str]]] = {}
-        for n, (rule, _, label) in enumerate(self.automata):
-            if n not in self.fitting:
-                _, labels = found.setdefault(rule.place, (rule, []))
-                labels += [] if label is None else [self.tags.labels[label]]
-        return list(found.values())
+    def left_out(self) -> list[Rule]:
+        """Rules whose automata do not fit."""
+        places = {rule.place for n, (rule, _, _) in enumerate(self.automata) if n not in self.fitting}
+        return [rule for rule in self.rules if rule.place in places]
 
     def enforcement(self) -> list[tuple[Rule, str, str]]:
         """For each rule: the rule, how it is enforced, and whether probabilities take it into account, in words."""
-        left_out = {rule.place: labels for rule, labels in self.left_out}
         said = []
         for rule in self.rules:
             if rule in self.local:
@@ -377,11 +377,7 @@ class RuleSet:
             sizes = sorted(self.automata[n].automaton.n_states for n in self.automata_of([rule.place]))
             span = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
             how = f"automaton of {span} states" if len(sizes) == 1 else f"{len(sizes)} automata of {span} states"
-            labels = left_out.get(rule.place)
-            known = "yes" if labels is None else "no"
-            if labels and len(labels) < len(sizes):
-                known = f"partly, not of {', '.join(labels)}"
-            said.append((rule, how, known))
+            said.append((rule, how, "no" if rule in self.left_out else "yes"))
         return said
 
 

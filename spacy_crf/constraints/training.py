@@ -190,7 +190,7 @@ class RuledStructure:
     ):
         self._rules, self._longest, self._excluded, self._clamp = rules, longest, excluded, clamp
         if rules.left_out:
-            self._refuse(rules.left_out[0][0])
+            self._refuse(rules.left_out[0])
         self.without_rules: Any = type(rules.structure)(threads=threads)
         self.threads = threads
         everything = facts, starts, doc_starts

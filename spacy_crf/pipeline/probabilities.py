@@ -159,7 +159,7 @@ class _Batch:
         """The most probable labelling, summed over its paths; under rules without an automaton, the labelling of the most
         probable path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
-            names = [rule.name for rule, _ in self._rules.left_out] + [rule.name for rule in self._rules.global_]
+            names = [rule.name for rule in [*self._rules.left_out, *self._rules.global_]]
             self._parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
@@ -283,8 +283,7 @@ class _Batch:
             longest = 2 * int(np.diff(self._bounds).max(initial=0))  # including breaks
             binding = asked.binding(asked.places, longest) - asked.fitting
             places = {asked.automata[n].rule.place for n in binding}
-            left_out = [(rule, labels) for rule, labels in asked.left_out if rule.place in places]
-            names = [rule.name + (f" (of {', '.join(labels)})" if labels else "") for rule, labels in left_out]
+            names = [rule.name for rule in asked.left_out if rule.place in places]
         limit = f"{asked.most_states} states (max_states, or fewer for many tags)"
         too_large = f"with them the automaton of all rules has more than {limit}"
         of_texts = [rule.name for rule in asked.global_]
