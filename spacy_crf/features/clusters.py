@@ -17,7 +17,7 @@ import heapq
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import srsly
-from numpy.typing import NDArray
-from spacy.strings import get_string_id, hash_string
+from numpy.typing import ArrayLike, NDArray
+from spacy.strings import get_string_id, hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.util import load_language_data, registry
 from spacy.vectors import Mode, Vectors
 from spacy.vocab import Vocab
@@ -97,9 +97,7 @@ class WordClusters(NamedTuple):
         return cls.of_hashes(hashes, numbers, list(place), digits)
 
     @classmethod
-    def of_hashes(
-        cls, words: Sequence[int], numbers: Sequence[int], paths: list[str], digits: bool = False
-    ) -> "WordClusters":
+    def of_hashes(cls, words: ArrayLike, numbers: ArrayLike, paths: list[str], digits: bool = False) -> "WordClusters":
         """RAISES (ValueError): CRF943 for too many clusters."""
         if len(paths) > MOST_CLUSTERS:
             raise _not_readable(f"{len(paths)} clusters", f"at most {MOST_CLUSTERS} are possible")
@@ -140,7 +138,7 @@ class Clusters:
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, Clusters) and self.to_dict() == other.to_dict()
 
-    __hash__ = None
+    __hash__: Any = None
 
     def of(self, texts: list[str], orths: NDArray[np.uint64], lowers: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The cluster of each word, -1 for unknown words: int64[V].
@@ -251,8 +249,8 @@ def packaged_clusters(lang: str) -> WordClusters:
     if kept.is_file():
         with suppress(ValueError):  # damaged
             return read_file(kept)
-    words = load_language_data(source).items()
-    clusters = of_lookups(((get_string_id(word), cluster) for word, cluster in words if cluster != 0), PACKAGE)
+    words: Any = load_language_data(source)
+    clusters = of_lookups(((get_string_id(word), cluster) for word, cluster in words.items() if cluster != 0), PACKAGE)
     with suppress(OSError):  # a read-only installation, or a full disk
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_clusters(kept, clusters)

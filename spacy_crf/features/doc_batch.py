@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +67,11 @@ class DocBatch(list[Doc]):
 
     def labelled_by(self, stage: Optional[Labeller]) -> Labelling:
         """The labelling of a first stage. RAISES (ValueError): CRF810 without one."""
-        if self.labelling is None and stage is None:
+        if self.labelling is not None:
+            return self.labelling
+        if stage is None:
             raise ValueError(Errors.CRF810.format(where="The features read what a first stage says (stage:...)"))
-        return stage(self) if self.labelling is None else self.labelling
+        return stage(self)
 
     def read(self, attributes: list[int]) -> NDArray[np.uint64]:
         """``Doc.to_array`` of all Docs; reads words, starts and entities with it: uint64[T, C]."""
@@ -95,11 +97,12 @@ class DocPart(DocBatch):
         self.words, self.sent_start, self.ent_iob = docs.words[kept], docs.sent_start[kept], docs.ent_iob[kept]
 
 
-def read_attributes(docs: list[Doc], attributes: list[int]) -> NDArray[np.uint64]:
+def read_attributes(docs: list[Doc], attributes: list[Any]) -> NDArray[np.uint64]:
     """``Doc.to_array`` of all Docs, laid end to end: uint64[T, C]."""
     if not docs:
         return np.zeros((0, len(attributes)), dtype=np.uint64)
-    return np.concatenate([doc.to_array(attributes) for doc in docs]).reshape(-1, len(attributes))
+    arrays: list[Any] = [doc.to_array(attributes) for doc in docs]
+    return np.concatenate(arrays).reshape(-1, len(attributes))
 
 
 class UnitRows(NamedTuple):
@@ -109,10 +112,10 @@ class UnitRows(NamedTuple):
     texts: Starts  # [D + 1] where the rows of each text begin and end
 
     @classmethod
-    def of(cls, unit: str, sequences: Starts, texts: Starts) -> "UnitRows":
+    def of(cls, unit: Optional[str], sequences: Starts, texts: Starts) -> "UnitRows":
         """Rows with one row for each token, sentence or text.
 
-        unit (str): One of `UNITS`.
+        unit (Optional[str]): One of `UNITS`; None for sentences.
         sequences (int64[B + 1]), texts (int64[D + 1]): Where the tokens of each sentence, and of each text, begin and end.
         """
         if unit == TEXT:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.strings import hash_string
+from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 
 from ..arrays import ranges
 from ..kernels.document import FirstLabels, FormColumns, document_values, majorities

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.strings import hash_string
+from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.tokens.underscore import Underscore
 from spacy.vocab import Vocab
 
@@ -34,7 +34,11 @@ FUNCTIONS = "registered functions, as [....functions.NAME] @misc = ... gives the
 
 
 class AttributesRead:
-    """Base of sets of templates, whose method `attributes` lists the attributes that the templates read, each once."""
+    """Base of sets of templates."""
+
+    def attributes(self) -> list[str]:
+        """The attributes that the templates read, each once."""
+        raise NotImplementedError
 
     @property
     def cluster_tables(self) -> list[str]:
@@ -313,7 +317,8 @@ class CompiledTemplates:
         """Hashes of the item templates at all tokens."""
         no_plain = np.zeros((len(columns.positions), 0), dtype=np.uint64)
         found = [self._hash_items(n, template, columns) for n, template in enumerate(self.item_templates)]
-        return HashedFeatures(no_plain, *([np.concatenate(parts) for parts in zip(*found)] if found else _NO_ITEMS))
+        of_items: Any = [np.concatenate(parts) for parts in zip(*found)] if found else _NO_ITEMS
+        return HashedFeatures(no_plain, *of_items)
 
     def hash(self, columns: TokenColumns) -> HashedFeatures:
         """Hashes of all templates at all tokens."""

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 from spacy.lang.lex_attrs import word_shape
-from spacy.strings import get_string_id, hash_string
+from spacy.strings import get_string_id, hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.tokens import Doc
 
 from .. import checks

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import srsly
 from numpy.typing import NDArray
-from spacy.strings import hash_string
+from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.tokens import Doc
 
 from ..arrays import grown, ranges
@@ -31,7 +31,8 @@ class Functions(dict[str, Callable]):
 
 
 def _unpickled_functions(data: bytes) -> Functions:
-    return Functions(srsly.pickle_loads(data))
+    pickled: Any = srsly.pickle_loads(data)
+    return Functions(pickled)
 
 
 class Items(NamedTuple):

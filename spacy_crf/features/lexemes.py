@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDS
-from spacy.strings import get_string_id, hash_string
+from spacy.strings import get_string_id, hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.symbols import NAMES
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
@@ -138,7 +138,7 @@ class LexemeTable:
         self._clustered: dict[str, tuple[Clusters, list[tuple[int, NDArray[np.uint64]]]]] = {}
         for name, column in places.items():
             if is_of_clusters(name):
-                table = clusters[table_read(name)]
+                table = (clusters or {})[table_read(name)]
                 _, columns = self._clustered.setdefault(table_read(name), (table, []))
                 columns.append((column, table.values[name.partition(":")[0]]))
 
@@ -159,8 +159,8 @@ class LexemeTable:
     def forget(self, upto: int) -> None:
         """Drop the rows of words before a number, except the kept attributes."""
         with self._lock:
-            first, rows, vectors = self._fresh or (upto, None, None)
-            if upto > first:
+            if self._fresh is not None and upto > self._fresh[0]:
+                first, rows, vectors = self._fresh
                 self._fresh = (upto, rows[upto - first :].copy(), vectors[upto - first :].copy())
 
     @property

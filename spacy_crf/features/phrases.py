@@ -45,9 +45,9 @@ class SpelledSpans(NamedTuple):
     texts: list[str]  # [M] words, joined by blanks
 
 
-# Similarities of spans to phrases: span int64[P], label int32[P], Jaccard similarity of the sets of words float[P], and
+# Similarities of spans to phrases: span int64[P], label int[P], Jaccard similarity of the sets of words float[P], and
 # Jaro-Winkler similarity of the texts float[P], 0 below LEAST_JARO_WINKLER
-Similarities = tuple[NDArray[np.int64], NDArray[np.int32], Floats, Floats]
+Similarities = tuple[NDArray[np.int64], NDArray[np.signedinteger], Floats, Floats]
 
 
 class PhraseIndex:
@@ -106,7 +106,7 @@ class PhraseIndex:
     def near(self, spans: SpelledSpans) -> Similarities:
         """Similarities of spans to the nearest phrases, with the labels of these phrases."""
         if not self._phrases.texts or not spans.texts:
-            return *np.zeros((2, 0), dtype=np.int64), *np.zeros((2, 0))
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
         return self._search(spans)
 
 
@@ -130,7 +130,8 @@ class _Scan:
         rows = self._words.rows(spans.words)
         at_once = max(1, PAIRS_AT_ONCE // len(self._texts))
         found = [self._near(spans, rows, slice(n, n + at_once)) for n in range(0, len(spans.texts), at_once)]
-        return tuple(map(np.concatenate, zip(*found)))
+        span, label, shared, alike = map(np.concatenate, zip(*found))
+        return span, label, shared, alike
 
     def _near(self, spans: SpelledSpans, rows: NDArray[np.int32], some: slice) -> Similarities:
         from rapidfuzz.distance import JaroWinkler
@@ -177,7 +178,7 @@ class _Candidates:
         best = np.zeros((2, len(group)))
         np.maximum.at(best[0], of_pair, shared)
         np.maximum.at(best[1], of_pair, alike)
-        return group // phrases.n_labels, (group % phrases.n_labels).astype(np.int32), *best
+        return group // phrases.n_labels, (group % phrases.n_labels).astype(np.int32), best[0], best[1]
 
 
 def _characters(texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -91,7 +91,7 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
         match = _PART.fullmatch(piece.strip())
         kind, name, low = (None, None, None) if match is None else match.group("kind", "name", "low")
         is_misplaced = low is not None and kind not in ("first", "last")
-        if kind not in KINDS or (name is not None) != (kind in _NAMED) or is_misplaced:
+        if match is None or kind not in KINDS or (name is not None) != (kind in _NAMED) or is_misplaced:
             tails = dict.fromkeys(_NAMED, ":NAME") | {"first": ":NAME[OFFSET]", "last": ":NAME[OFFSET]"}
             known = known_names([f"seg.{each}{tails.get(each, '')}" for each in KINDS], piece)
             raise ValueError(Errors.CRF101.format(template=text, part=piece, known=known))

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.matcher import Matcher
-from spacy.strings import hash_string
+from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
@@ -191,7 +191,7 @@ class CompiledSegments:
         phrases, cache, column = self.phrases[name], self._similar, self._columns.index(self._phrase_column[name])
         keys, words = spans.whole[:, column], spans.tokens.values[column]
         distinct, where, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        known = {key: cache.get((name, key)) for key in distinct.tolist()}
+        known: dict[int, Any] = {key: cache.get((name, key)) for key in distinct.tolist()}
         new = np.array([n for n, similar in enumerate(known.values()) if similar is None], dtype=np.int64)
         if len(new):
             spelled = list(map(attrgetter(f"{self._phrase_column[name]}_"), chain.from_iterable(spans.docs)))
@@ -221,7 +221,7 @@ class CompiledSegments:
 
     def _find_matches(self, name: str, spans: ListedSpans) -> NDArray[np.int64]:
         docs = spans.docs
-        matcher = self._matchers.get(name)
+        matcher: Any = self._matchers.get(name)
         if matcher is None or (docs and matcher.vocab is not docs[0].vocab):
             matcher = self._matchers[name] = Matcher(docs[0].vocab if docs else Vocab())
             matcher.add(name, self.feature_set.patterns[name])
@@ -262,7 +262,7 @@ class CompiledSegments:
     ) -> KnownSpans:
         """All spans of at most `longest` tokens that have a feature in the index."""
         n_tokens, tokens = len(columns.positions), self.read(columns)
-        wholes = _NONE_KNOWN  # first tokens, lengths and rows
+        wholes: Any = _NONE_KNOWN  # first tokens, lengths and rows
         if self._reads_wholes and self.feature_set.spans and len(index):
             wholes = kernels.list_known(tokens, longest, self._plain.seeds, self._plain.columns, index.sieved)
         others = [*self._known(docs, columns, tokens, longest, index)]
@@ -382,10 +382,13 @@ class SpanIndexBuilder(FeatureCounter):
         listed = self._compiled.listed(docs, columns, self._compiled.read(columns), begin, length)
         hashes, items = self._compiled.hash(listed), self._compiled.items(listed)
         width, n_plain = max(1, hashes.shape[1]), len(self._compiled.feature_set.spans)
-        at, at_item, names = self._table.add(hashes.ravel()), self._table.add(items.hash), items.names()
+        at: Any = self._table.add(hashes.ravel())
+        at_item: Any = self._table.add(items.hash)
+        names = items.names()
+        templates: Any = items.template  # features have one
         of_items = [names[n] for n in at_item.tolist()]
         span = np.concatenate([at // width, items.span[at_item]])
-        template_of = np.concatenate([at % width, n_plain + items.template[at_item]])
+        template_of = np.concatenate([at % width, n_plain + templates[at_item]])
         texts: list[tuple[str, ...]] = [()] * len(span)
         for number in np.unique(template_of):
             [new] = np.nonzero(template_of == number)
@@ -413,7 +416,8 @@ class SpanIndexBuilder(FeatureCounter):
         place: dict[str, int] = {}
         parts = [place.setdefault(text, len(place)) for of_feature in texts for text in of_feature]
         template_of = np.array([self._template_of[n] for n in new], dtype=np.int32)
-        return self._index(keep, template_of, [*map(len, texts)], np.array(parts, dtype=np.int32), list(place))
+        widths: Any = [*map(len, texts)]
+        return self._index(keep, template_of, widths, np.array(parts, dtype=np.int32), list(place))
 
 
 def _spell(

@@ -142,8 +142,9 @@ class ColumnReader:
 
     def keep_names(self, keep: bool) -> None:
         """Begin a new table. While names are kept, reading is slower, but `spell` can return the text of values."""
-        self.names = {} if keep else None
+        self.names = None
         if keep:
+            self.names = {}
             for source in (*self.gazetteers.values(), *self.clusters.values()):
                 self.names.update(source.value_names)
         self.table = self._new_table()
@@ -165,7 +166,7 @@ class ColumnReader:
         docs = DocBatch.of(docs)
         labelled = self._of_stage or self._of_outer
         # First of all, since it may read the same Docs by this reader
-        labelling = docs.labelled_by(self.first_stage) if labelled else None
+        labelling: Any = docs.labelled_by(self.first_stage) if labelled else None
         attributes = docs.read(self._attribute_ids)  # [T, C]
         doc_starts = docs.bounds
         table = self.table

@@ -101,7 +101,7 @@ class WordVectors:
         else:
             words = np.array(list(map(attrgetter(self.key), lexemes)), dtype=np.uint64)
             rows = find_sorted(self.keys, self.rows, words)
-            unknown = np.flatnonzero(rows < 0) if self.key == "orth" else ()
+            unknown = np.flatnonzero(rows < 0) if self.key == "orth" else np.zeros(0, dtype=np.int64)
             if len(unknown):
                 lower = np.array([lexemes[n].lower for n in unknown.tolist()], dtype=np.uint64)
                 rows[unknown] = find_sorted(self.keys, self.rows, lower)
@@ -203,7 +203,7 @@ def make_vectors(given: Union[Vectors, PieceVectors], dims: Optional[int], lengt
         raise ValueError(Errors.CRF803.format(source=source, reason=reason))
     check = zlib.crc32(repr((dims, length, key, *(parts if isinstance(parts, Pieces) else ()))).encode("utf8"))
     for array in (data, keys, rows):
-        check = zlib.crc32(np.ascontiguousarray(array), check)
+        check = zlib.crc32(np.ascontiguousarray(array).data, check)
     if dims is not None and dims < width:
         data = _reduced(data, used if parts is not None else data[np.unique(rows)], dims)
     return WordVectors(data, keys, rows, parts=parts, key=key, source=check, length=length)

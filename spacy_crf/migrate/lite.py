@@ -18,7 +18,7 @@ from spacy.lang.en.lex_attrs import LEX_ATTRS as ENGLISH
 from spacy.lang.en.lex_attrs import _num_words, _ordinal_words
 from spacy.lang.lex_attrs import LEX_ATTRS
 from spacy.language import Language
-from spacy.strings import hash_string
+from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
 from spacy.symbols import NAMES
 from spacy.tokens import Doc
 from spacy.training import Example

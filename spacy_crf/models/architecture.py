@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model, NumpyOps
 from thinc.util import data_validation
@@ -23,7 +22,7 @@ from ..types import Bools, Floats, Ints
 from .emissions import pairs_allowed
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
-SharedScores = dict[str, NDArray]  # an array for each parameter
+SharedScores = dict[str, Any]  # for each parameter an array, or one value for all of it
 
 
 class TokenTerms(NamedTuple):
@@ -39,7 +38,7 @@ class StructureModel(Model):
     members in a pool, and may grow; thinc's own dimensions cannot change once there are parameters.
     """
 
-    def initialize(self, X: Any = None, Y: Any = None) -> "StructureModel":
+    def initialize(self, X: Any = None, Y: Any = None) -> Any:
         with data_validation(False):  # X is a corpus, Y are sizes, neither of which thinc can check
             return super().initialize(X, Y)
 
@@ -173,7 +172,7 @@ class Architecture(Node):
         total, *others = outputs
         for other in others:
             total = self.alike(total, other)
-        arrays = dict.fromkeys(self.gives.AXES, 0.0)
+        arrays: dict[str, Any] = dict.fromkeys(self.gives.AXES, 0.0)
         for output, share in zip((self.alike(output, total) for output in outputs), shares):
             for name in arrays:
                 array = getattr(output, name)
@@ -196,7 +195,8 @@ class Architecture(Node):
         before = model.get_dim("nO") if model.has_dim("nO") else 0
         for name, shape in self.shapes(model, n_states).items():
             if not before:
-                model.set_param(name, np.zeros(shape, dtype=np.float32))
+                new: Any = np.zeros(shape, dtype=np.float32)
+                model.set_param(name, new)
             elif model.get_param(name).shape != shape:
                 set_moved(model, name, partial(enlarged, shape=shape))
         if before != n_states:
@@ -242,9 +242,10 @@ class Architecture(Node):
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
     params, parts = dict.fromkeys(node.params), list(layers.values())
+    refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs}
     model = StructureModel(
-        name, forward, init=init, layers=parts, refs=layers, params=params, attrs=attrs, ops=NumpyOps()
+        name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
     )
     for part in parts:
         if part.has_ref("tok2vec"):
@@ -267,14 +268,15 @@ def without_stage(model: Model) -> StructureModel:
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
     node: Architecture = model.attrs["role"]
     outputs, backprops = zip(*[layer(docs, is_train) for layer in model.layers])
-    weights = {name: model.get_param(name) for name in node.params}
+    weights: dict[str, Any] = {name: model.get_param(name) for name in node.params}
     shared = node.potentials(model, weights) if is_train else node.latest_potentials(model, weights)
 
     def backprop(d_scores: Any) -> list[Doc]:
         weighed = node.weighed(model)
         node.learn(model, [d_scores])
         for name, gradient in node.derivatives(d_scores).items():
-            model.inc_grad(name, np.where(weighed[name], gradient, 0.0).astype(np.float32))
+            of_weights: Any = np.where(weighed[name], gradient, 0.0).astype(np.float32)
+            model.inc_grad(name, of_weights)
         d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores, outputs))]
         return d_docs[0]
 

@@ -99,7 +99,7 @@ class _ChainModel(StructureModel):
     """Has no parameters of its own."""
 
     def __init__(self, whole: Model, node: ChainOfSet):
-        refs = {name: whole.get_ref(name) for name in whole.ref_names}
+        refs: dict[str, Optional[Model]] = {name: whole.get_ref(name) for name in whole.ref_names}
         attrs = {**whole.attrs, "role": node}
         super().__init__("chain", _forward, layers=whole.layers, refs=refs, attrs=attrs, ops=NumpyOps())
         self.id, self._params, self._has_params = whole.id, whole._params, whole._has_params

@@ -140,8 +140,9 @@ class SparseCorpus:
             corpus.found.append(FoundFeatures(starts, features, listed and SpanList(*listed)))
         corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}
         if vectors is not None:
-            corpus.vectors = copy.copy(self.vectors)
-            corpus.vectors.words, corpus.vectors.kinds = vectors
+            own: Any = copy.copy(self.vectors)
+            own.words, own.kinds = vectors
+            corpus.vectors = own
         return corpus
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "SparsePass":
@@ -252,7 +253,8 @@ class SparsePass:
         self._tokens[kind].scatter_windows(table, number, given, part=part)
 
     def _collect_vectors(self, number: int, d_scores: Any, part: GradientPart) -> None:
-        self._vectors.scatter(number, d_scores.scores, self._d_words, part=part)
+        words: Any = self._vectors
+        words.scatter(number, d_scores.scores, self._d_words, part=part)
 
     def gradient(self) -> dict[str, Floats]:
         """Derivatives of the weights by table; call it once, at the end."""

@@ -85,16 +85,18 @@ class EmissionFeatures(SparseFeatures):
         """The weights for other states with these numbers (int64[S]). (For features without pairs of states and vectors.)"""
         before, columns = self.states, states[self.states.pair_columns].astype(np.int32)
         table = Table(before.index, before.pair_starts, columns, n_states, before.counts)
-        return self.with_tables({**self.tables, "states": table}, n_states=n_states)
+        found: Any = self.with_tables({**self.tables, "states": table}, n_states=n_states)
+        return found
 
     def counters(self) -> dict[str, Counter]:
         compiled = self.compiled.templates.items()
-        counters = {
+        counters: dict[str, Counter] = {
             kind: PairCounter(IndexBuilder(some, self.tables[kind].index), self.tables[kind]) for kind, some in compiled
         }
         if VECTORS in self.tables:
             offsets = self.feature_set.vector_offsets
-            counters[VECTORS] = VectorCounter(self.tables[VECTORS], offsets, self.vectors.width)
+            vectors: Any = self.vectors
+            counters[VECTORS] = VectorCounter(self.tables[VECTORS], offsets, vectors.width)
         return counters
 
     def count(self, batch: AnnotatedDocs, columns: TokenColumns, counters: dict[str, Counter], sizes: Sizes) -> None:
@@ -116,8 +118,9 @@ class EmissionFeatures(SparseFeatures):
         """The scale of the vectors, and how many words have one."""
         if VECTORS not in self.tables:
             return {}
+        vectors: Any = self.vectors
         words = self.reader.table.words
-        return {"vectors": self.vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
+        return {"vectors": vectors.scaled(words), "have_vectors": (int(words.any(axis=1).sum()), len(words))}
 
     def check_indexes(self, model: Model) -> None:
         super().check_indexes(model)
@@ -192,7 +195,8 @@ def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] =
         features.tables[VECTORS] = vectors.freeze(0, Sizes(*Y).vocab)
     if is_new:
         for name, table in features.tables.items():
-            model.set_param(name, np.zeros(table.n_weights, dtype=np.float32))
+            new: Any = np.zeros(table.n_weights, dtype=np.float32)
+            model.set_param(name, new)
     rows = features.states.index.rows(met.keys)
     known = rows >= 0
     counts = np.bincount(rows[known], weights=met.counts[known], minlength=model.attrs["rows"])

@@ -24,13 +24,14 @@ class ChainNode(Architecture):
     structure = LinearChainInference()
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
-        scores, transitions, starts = total(outputs) if len(outputs) > 1 else outputs[0]
+        scores, transitions, starts = total(outputs)
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
     def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
-        return (Emissions(d_scores.emissions, of_tokens, d_scores.starts),) * len(outputs)
+        starts: Any = d_scores.starts  # derivatives always have them
+        return (Emissions(d_scores.emissions, of_tokens, starts),) * len(outputs)
 
 
 def LinearChain(
@@ -53,6 +54,6 @@ def LinearChain(
     joint (dict): How both parts learn together, see `neural.Joint`.
     """
     owner = "LinearChain"
-    layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
+    layers, both = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)
     possible = checks.flag(owner, "possible_transitions", possible_transitions)
-    return put_together("linear_chain", ChainNode, layers, joint, possible_transitions=possible)
+    return put_together("linear_chain", ChainNode, layers, both, possible_transitions=possible)

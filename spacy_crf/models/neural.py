@@ -64,14 +64,15 @@ class EncoderNode(Node):
 
     def _resized(self, node: Model, values: Any, n_states: int) -> Any:
         by_kind = node.ops.to_numpy(values).reshape(self.kinds, len(values) // self.kinds, *values.shape[1:])
-        moved = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
+        moved: Any = enlarged(by_kind, (self.kinds, n_states, *values.shape[1:]))
         return node.ops.asarray(moved.reshape(self.kinds * n_states, *values.shape[1:]))
 
     def add_noise(self, model: Model, states: Bools, draw: Callable[[tuple[int, ...]], Floats]) -> None:
         output, chosen = model.get_ref("output"), np.tile(states, self.kinds)
-        weights = output.ops.to_numpy(output.get_param("W")).copy()
+        weights: Any = output.ops.to_numpy(output.get_param("W")).copy()
         weights[chosen] += draw(weights[chosen].shape).astype(np.float32)
-        output.set_param("W", output.ops.asarray(weights))
+        changed: Any = output.ops.asarray(weights)
+        output.set_param("W", changed)
 
     def forget(self, model: Model) -> None:
         super().forget(model)
@@ -85,7 +86,8 @@ class EncoderNode(Node):
     def check(self, model: Model, n_states: int) -> None:
         output, size = model.get_ref("output"), self.kinds * n_states
         check_equal("nO", output.maybe_get_dim("nO"), size)
-        check_weights(output, {"W": (size, output.maybe_get_dim("nI")), "b": (size,)})
+        width: Any = output.maybe_get_dim("nI")  # None, which no array has, is told as a mistake
+        check_weights(output, {"W": (size, width), "b": (size,)})
 
 
 def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
@@ -134,10 +136,12 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     scores = np.ascontiguousarray(model.ops.to_numpy(flat), dtype=np.float64)
 
     def backprop(d_output: Any) -> list[Doc]:
-        d_flat = model.ops.asarray2f(role.join(d_output).astype(np.float32))
+        joined: Any = role.join(d_output).astype(np.float32)
+        d_flat: Any = model.ops.asarray2f(joined)
         for backprop_layer in reversed(backprops):
             d_flat = backprop_layer(d_flat)
-        return backprop_vectors(model.ops.unflatten(d_flat, lengths)) if role.learns else []
+        ops: Any = model.ops
+        return backprop_vectors(ops.unflatten(d_flat, lengths)) if role.learns else []
 
     return role.split(model, scores, batch.sequence_starts()), backprop
 
@@ -183,14 +187,15 @@ def scored_tokens(
     layers = {}
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
-        is_sparse = gives(emissions) is Emissions and isinstance(emissions.attrs["role"], SparseNode)
+        sparse: Any = emissions
+        is_sparse = gives(sparse) is Emissions and isinstance(sparse.attrs["role"], SparseNode)
         checks.expect(is_sparse, owner, "emissions", emissions, must)
-        layers["emissions"] = emissions
+        layers["emissions"] = sparse
     if tok2vec is not None:
         layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, of(joint.learns))
     both = len(layers) == 2
     if both:
-        emissions.attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
+        layers["emissions"].attrs.update(dropout=rate, lr_scale=joint.sparse_rate)
     convex = joint.learns or not (hidden_width or rate)
     checks.expect(convex, owner, "joint.mode", joint.mode, "'adam' where there is a hidden_width or dropout")
     pools = both or joint.mode != "pool"
@@ -227,7 +232,8 @@ class Joint(NamedTuple):
         named = zip(cls._fields[1:3], joint[1:3])
         rates = [checks.number(owner, f"joint.{name}", rate, least=1e-4, most=1e4) for name, rate in named]
         held_out = checks.number(owner, "joint.held_out", joint.held_out, least=0.01, most=0.5)
-        return cls(joint.mode, *(rates if joint.learns else (1.0, 1.0)), held_out)
+        sparse_rate, encoder_rate = rates if joint.learns else (1.0, 1.0)
+        return cls(joint.mode, sparse_rate, encoder_rate, held_out)
 
     @property
     def learns(self) -> bool:

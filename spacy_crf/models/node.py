@@ -169,9 +169,10 @@ def unset(node: Model) -> None:
 
 def set_moved(model: Model, name: str, move: Callable[[NDArray], NDArray]) -> None:
     """Move a parameter, and a gradient that waits for its step, to another layout."""
+    arrays: Any = model
     if model.has_grad(name):
-        model.set_grad(name, move(model.get_grad(name)))
-    model.set_param(name, move(model.get_param(name)))
+        arrays.set_grad(name, move(arrays.get_grad(name)))
+    arrays.set_param(name, move(arrays.get_param(name)))
 
 
 def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -188,7 +189,7 @@ def enlarged(values: NDArray, shape: tuple[int, ...]) -> NDArray[np.float32]:
 def check_weights(model: Model, shapes: dict[str, tuple[int, ...]]) -> None:
     """Check the shapes of a loaded model's parameters. RAISES (ValueError): CRF509, also for weights that are not finite."""
     for name, shape in shapes.items():
-        weights = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
+        weights: Any = model.ops.to_numpy(model.get_param(name)) if model.has_param(name) else None
         check_array(f"{model.name}.{name}", weights, shape, np.float32)
         if not np.isfinite(weights).all():
             raise ValueError(Errors.CRF509.format(what=f"{model.name}.{name}", found="not finite", expected="numbers"))

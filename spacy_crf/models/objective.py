@@ -64,7 +64,8 @@ class CorpusObjective(Weights):
         """
         if not self._remembering and self.architecture.leaves_out(self._model):
             self._remembering = [self._structure.remembering() for _ in self._annotation]
-        for structure in self._remembering:
+        remembering: list[Any] = self._remembering
+        for structure in remembering:
             structure.kept.renew()
         return bool(self._remembering)
 
@@ -118,14 +119,15 @@ class CorpusObjective(Weights):
         of_states = isinstance(layer, SparseCorpus) and layer.is_of_single_states
         if others or not (plain and of_clamps and of_states and type(architecture) in _MERGED):
             return
-        is_known = np.bincount(layer.features.states.pair_columns, minlength=self.n_states) > 0
+        features: Any = layer.features
+        is_known = np.bincount(features.states.pair_columns, minlength=self.n_states) > 0
         merged = MergedStates(architecture.possible(self._model), architecture.weighed(self._model), is_known)
         if np.array_equal(merged.of, np.arange(len(merged.of))):
             return
         clamps = (block.clamp.unpacked() for block in self._annotation)
         if all(np.array_equal(clamp, clamp[:, merged.stands][:, merged.of]) for clamp in clamps):
-            self._merged = merged, layer.features
-            self._move_states(layer.features.with_states(merged.of, merged.n_states), merged.stands)
+            self._merged = merged, features
+            self._move_states(features.with_states(merged.of, merged.n_states), merged.stands)
 
     def _move_states(self, features: EmissionFeatures, states: Ints) -> None:
         self._layers[0].move(features)

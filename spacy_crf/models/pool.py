@@ -17,7 +17,7 @@ from thinc.api import Model, NumpyOps
 
 from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
-from ..losses.clamped import LabelledLoss, LogLikelihood
+from ..losses.clamped import LogLikelihood
 from ..types import Bools, Floats, Ints
 from .architecture import Architecture, StructureModel, build
 from .neural import Joint
@@ -81,14 +81,14 @@ def put_together(
         build(name, make_role(), sparse, lr_scale=joint.sparse_rate, **attrs),
         build(name, make_role(), encoder, lr_scale=joint.chain_rate, **attrs),
     ]
-    refs = {part: member.get_ref(part) for member in members for part in member.ref_names}
+    refs: dict[str, Optional[Model]] = {part: member.get_ref(part) for member in members for part in member.ref_names}
     attrs = {
         "role": PoolNode(make_role()),
         "held_out": joint.held_out,
         "lr_scale": joint.chain_rate,
         **{attr: members[0].attrs[attr] for attr in (*_SHARED, *make_role().meaning) if attr in members[0].attrs},
     }
-    params = {"shares": None}
+    params: dict[str, Any] = {"shares": None}
     return StructureModel(
         "pool", _forward, init=_init, layers=members, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
     )
@@ -106,14 +106,15 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callab
     rest = role.at_rest
     both = [member(docs, is_train and number >= rest) for number, member in enumerate(model.layers)]
     outputs, backprops = zip(*both)
-    total = role.of.weighted_sum(outputs, model.get_param("shares").astype(np.float64))
+    shares: Any = model.get_param("shares")
+    total = role.of.weighted_sum(outputs, shares.astype(np.float64))
     if not is_train:
         return total, no_backprop
 
     def backprop(d_scores: Pooled) -> list[Doc]:
         if d_scores.held_out.any():  # a gradient of zeros would let weight decay shrink the shares
-            d_shares = [role.of.dot(d_scores.pool, output) for output in outputs]
-            model.inc_grad("shares", np.array(d_shares, dtype=np.float32))
+            d_shares: Any = np.array([role.of.dot(d_scores.pool, output) for output in outputs], dtype=np.float32)
+            model.inc_grad("shares", d_shares)
         for backprop_member, d_member in zip(backprops[rest:], d_scores.members):
             backprop_member(d_member)
         return []
@@ -128,11 +129,12 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Any = None) -> None:
         member.initialize(X=X, Y=Y)
     if not model.has_param("shares"):
         n = len(model.layers)
-        model.set_param("shares", np.full(n, 1.0 / n, dtype=np.float32))
+        shares: Any = np.full(n, 1.0 / n, dtype=np.float32)
+        model.set_param("shares", shares)
 
 
 def pooled_loss(
-    loss: LabelledLoss, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
+    loss: Callable, structure: Any, scores: Pooled, clamp: Any, *, weights: Optional[Floats] = None, **soft: Any
 ) -> tuple[Floats, Pooled, Bools]:
     """The summed losses of the members; for held-out texts, the negative log probability that the pool gives them (see
     `ClampedLoss`), from which the shares are learned. Other losses may be smallest where all scores are 0, so they could not

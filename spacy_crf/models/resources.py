@@ -95,7 +95,7 @@ class ListedFeatures:
         reads = self.feature_set
         reads.reader(gazetteers, clusters, vectors)
         self.gazetteers = {name: gazetteers[name] for name in reads.gazetteers}
-        self.clusters = {name: clusters[name] for name in reads.cluster_tables}
+        self.clusters = {name: (clusters or {})[name] for name in reads.cluster_tables}
         self.vectors = vectors if reads.vector_offsets else None
         self.recompile()
 

@@ -42,7 +42,7 @@ class SpanScores(NamedTuple):
     ends: Floats  # [T, S]
     tokens: Floats  # [T, S]
     spans: Floats  # [N, S]
-    listed: SpanList
+    listed: Any  # SpanList, or None where nothing scores spans
 
 
 class SegmentFeatures(SparseFeatures):
@@ -83,7 +83,9 @@ class SegmentFeatures(SparseFeatures):
         return SpanScores(**scores, listed=listed)
 
     def counters(self) -> dict[str, Counter]:
-        builders = {kind: IndexBuilder(some, self.tables[kind].index) for kind, some in self.compiled.templates.items()}
+        builders: dict[str, Any] = {
+            kind: IndexBuilder(some, self.tables[kind].index) for kind, some in self.compiled.templates.items()
+        }
         builders["spans"] = SpanIndexBuilder(self.compiled, self.tables["spans"].index)
         return {place: PairCounter(builder, self.tables[place]) for place, builder in builders.items()}
 
@@ -227,8 +229,8 @@ def total_of_spans(parts: list[SpanScores], tokens: Floats) -> SpanScores:
         spans = np.zeros((len(listed.lengths), tokens.shape[1]))
         spans[own] += whole.spans
         spans[added] += part.spans
-        sums = (a + b for a, b in zip(whole[:3], part[:3]))
-        whole = SpanScores(*sums, spans, listed)
+        begins, ends, inside = (a + b for a, b in zip(whole[:3], part[:3]))
+        whole = SpanScores(begins, ends, inside, spans, listed)
     return whole
 
 

@@ -48,7 +48,8 @@ class SegmentsNode(Architecture):
 
     def part(self, d_scores: SegmentScores, outputs: tuple) -> tuple:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
-        emissions = Emissions(d_scores.tokens, of_tokens, d_scores.starts)
+        starts: Any = d_scores.starts  # derivatives always have them
+        emissions = Emissions(d_scores.tokens, of_tokens, starts)
         spans = SpanScores(d_scores.begins, d_scores.ends, d_scores.tokens, d_scores.spans, d_scores.listed)
 
         def part(output: Any) -> Any:
@@ -137,16 +138,16 @@ def SemiMarkov(
     RAISES (ValueError): CRF020 for an impossible longest segment.
     """
     owner = "SemiMarkov"
-    layers, joint = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
+    layers, both = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint, SegmentEncoderNode)
     if segments is not None:
         must = "a model of segments, such as spacy_crf.SparseSegments.v1; or nothing"
         checks.expect(gives(segments) is SpanScores, owner, "segments", segments, must)
         layers["segments"] = segments
         if tok2vec is not None:
-            segments.attrs["lr_scale"] = joint.sparse_rate
+            segments.attrs["lr_scale"] = both.sparse_rate
     settings = {"possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions)}
     settings |= {"longest_segment": _check_longest(longest_segment), "longest": None}
-    return put_together("semi_markov", SegmentsNode, layers, joint, **settings)
+    return put_together("semi_markov", SegmentsNode, layers, both, **settings)
 
 
 def _check_longest(value: LongestSegment) -> LongestSegment:

@@ -110,11 +110,12 @@ class SequencesObjective(Weights):
         gold = np.where(single, states.argmax(axis=1), -1).astype(np.int32)
         of_spans = {kind: count_slots(uses[kind], self.n_states) for kind in _OF_SPANS if kind in uses}
         of_tokens = [kind for kind in uses if kind not in of_spans]
-        touched = sum(count_slots(uses[kind], self._width(kind)) for kind in of_tokens)
+        touched: Any = sum(count_slots(uses[kind], self._width(kind)) for kind in of_tokens)
         segments, certain = None, single
         if of_spans:
             segments, certain = self._segments(batches, uses, gold, starts)
-            touched = touched + sum(of_spans.values())[segments.listed_starts]
+            at_spans: Any = sum(of_spans.values())
+            touched = touched + at_spans[segments.listed_starts]
         is_known = np.diff(np.append(0, np.cumsum(~certain))[starts]) == 0
         possible, forbidden = self.architecture.possible(self._model), []
         places = [self._first_slot[name] + layout.of_pair for name, layout in self._layouts.items()]
@@ -148,7 +149,8 @@ class SequencesObjective(Weights):
     ) -> tuple[SegmentUses, Bools]:
         """Segments of the corpus, and tokens whose annotation is certain (bool[T]): where a segment begins, and its state."""
         clamp = SegmentClamp(*(np.concatenate(arrays) for arrays in zip(*(batch.clamp for batch in batches))))
-        excluded = np.concatenate([batch.excluded for batch in batches])
+        of_spans: list[Any] = batches  # whose annotation has excluded and listed spans
+        excluded = np.concatenate([batch.excluded for batch in of_spans])
         begins = clamp.must_begin.copy()
         begins[starts[:-1][starts[:-1] < starts[1:]]] = True
         goes_on = ~clamp.may_begin & np.append(False, gold[1:] == gold[:-1])[: len(gold)]
@@ -159,8 +161,8 @@ class SequencesObjective(Weights):
             may_begin=clamp.may_begin,
             must_begin=clamp.must_begin,
             features=join_uses([uses[kind] for kind in _OF_SEGMENTS]),
-            listed_starts=join_starts([batch.listed.starts for batch in batches]),
-            listed_lengths=np.concatenate([batch.listed.lengths for batch in batches]),
+            listed_starts=join_starts([batch.listed.starts for batch in of_spans]),
+            listed_lengths=np.concatenate([batch.listed.lengths for batch in of_spans]),
             length_start=self._chain_start + sum(block.mask.size for block in self._shared[:-1]),
             excluded=excluded if excluded.any() else excluded[:0],
         )

@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Optional, Union
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,11 @@ from ..features.token_columns import ColumnReader, TokenColumns
 from ..types import Bools, Floats, Ints, SpanList, TokenFeatures
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_equal, check_weights, no_backprop
 from .resources import ListedFeatures
-from .table import ALL, GradientPart, PairCounter, Table, move_weights, some_of
+from .table import ALL, GradientPart, Table, move_weights, some_of
 from .table_scorer import TableScorer, most_lexemes
-from .word_vectors import VectorCounter, token_vectors
+from .word_vectors import token_vectors
 
-Counter = Union[PairCounter, VectorCounter]
+Counter = Any  # a PairCounter, or a VectorCounter of the table of vectors
 VECTORS = "vectors"  # name of the table of weights of vectors
 INNER = "inner"  # name of the table of weights that only the states of inner levels of spans have
 
@@ -237,7 +237,8 @@ class SparseFeatures(ListedFeatures):
             index = self.tables[VECTORS].index
             check_equal("the index of vectors", isinstance(index, VectorIndex), True)
             check_equal("offsets of vectors", index.offsets, self.feature_set.vector_offsets)
-            check_equal("numbers of vectors", index.width, self.vectors.width)
+            vectors: Any = self.vectors
+            check_equal("numbers of vectors", index.width, vectors.width)
 
     def scorer(self, weights: dict[str, NDArray[np.float32]]) -> "Scorer":
         """The scorer for weights by table, cached until ``forget_scores`` or until other arrays replace the weights."""
@@ -282,7 +283,7 @@ class SparseFeatures(ListedFeatures):
         if data["templates"] != self.feature_set.spelled():
             differing = set(map(str, data["templates"])) ^ set(map(str, self.feature_set.spelled()))
             raise ValueError(Errors.CRF301.format(templates=", ".join(sorted(differing))))
-        features = super().from_dict(data)
+        features: Any = super().from_dict(data)
         saved = features.load(data)
         features.tables = {name: Table.from_dict(saved[name]) for name in self.tables}
         return features
@@ -395,7 +396,8 @@ class SparseNode(Node):
         features = self.features(model)
         for name, table in features.tables.items():
             if not features.is_of_pairs(name):
-                weights, chosen = model.get_param(name).copy(), states[table.pair_columns]
+                weights: Any = model.get_param(name).copy()
+                chosen = states[table.pair_columns]
                 weights[chosen] += draw((int(chosen.sum()),)).astype(np.float32)
                 model.set_param(name, weights)
         features.forget_scores()
@@ -420,7 +422,7 @@ class SparseNode(Node):
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:
     features: SparseFeatures = model.attrs[model.attrs["role"].attr]
-    weights = {name: model.get_param(name) for name in features.tables}
+    weights: dict[str, Any] = {name: model.get_param(name) for name in features.tables}
     if not is_train:
         return features.scorer(weights)(docs), no_backprop
     features.forget_scores()
@@ -431,7 +433,8 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         gradients = {name: np.zeros(features.tables[name].n_weights) for name in features.tables if name in names}
         features.scatter(found, d_scores, gradients)
         for name, gradient in gradients.items():
-            model.inc_grad(name, gradient.astype(np.float32))
+            of_weights: Any = gradient.astype(np.float32)
+            model.inc_grad(name, of_weights)
         return []
 
     return features.score(found, features.slots(weights)), backprop
@@ -444,7 +447,8 @@ def _dropped(found: FoundFeatures, model: Model) -> FoundFeatures:
         return found
     features = {}
     for kind, (rows, values, starts) in found.features.items():
-        mask = model.ops.get_dropout_mask((len(rows),), rate).astype(np.float32)
+        drawn: Any = model.ops.get_dropout_mask((len(rows),), rate)
+        mask = drawn.astype(np.float32)
         values = mask if values is None else values * mask
         features[kind] = some_of(TokenFeatures(rows, values, starts), mask != 0)
     return found._replace(features=features)
@@ -492,9 +496,10 @@ def prune(model: Model) -> tuple[Model, int, int]:
         if isinstance(node, SparseNode):
             before, tables = node.features(layer), {}
             for name, table in before.tables.items():
-                kept = layer.get_param(name) != 0
+                weights: Any = layer.get_param(name)
+                kept = weights != 0
                 tables[name] = table.pruned(kept)
-                layer.set_param(name, layer.get_param(name)[kept])
+                layer.set_param(name, weights[kept])
                 n_weights += int((~kept).sum())
                 n_features += len(table.index) - len(tables[name].index)
             layer.attrs[node.attr] = before.with_tables(tables)

@@ -107,7 +107,7 @@ class Table:
         n_columns: int,
         counts: Optional[Ints] = None,
     ):
-        self.index = index
+        self.index: Any = index  # of the kind of the table, see `Index`
         self.pair_starts = pair_starts
         self.pair_columns = pair_columns
         self.n_columns = n_columns
@@ -418,7 +418,8 @@ class PairCounter:
         index, n_columns = self.builder.freeze(keep, vocab), self._known.n_columns
         if first is not None:
             return Table.full(index, n_columns, met, first=first)
-        return Table(index, *list_pairs(self._seen[: len(self)][keep], n_columns), n_columns, met)
+        starts, columns = list_pairs(self._seen[: len(self)][keep], n_columns)
+        return Table(index, starts, columns, n_columns, met)
 
 
 def move_weights(model: Model, name: str, before: Table, after: Table, columns: Optional[Ints] = None) -> None:
@@ -426,4 +427,5 @@ def move_weights(model: Model, name: str, before: Table, after: Table, columns: 
     if model.has_param(name):
         set_moved(model, name, partial(spread, places=after.places(before, columns), size=after.n_weights))
     else:
-        model.set_param(name, np.zeros(after.n_weights, dtype=np.float32))
+        new: Any = np.zeros(after.n_weights, dtype=np.float32)
+        model.set_param(name, new)

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -45,12 +45,12 @@ class TableScorer:
         by_lexeme: bool,
         vectors: Optional[tuple[Table, NDArray[np.float32]]] = None,
     ):
-        self.slots = table.slots(weights).astype(np.float32)  # just as exact, in half of the memory
+        self.slots: Any = table.slots(weights).astype(np.float32)  # just as exact, in half of the memory
         self._table = table
         single = compiled.reads_one_lexeme & by_lexeme
         # Templates of a function of words alone: the offset, the source and the template's own hash of each
         of_items = [template for template in compiled.item_templates if by_lexeme and _is_of_word(template)]
-        self._of_items = [(*template.parts[0][::-1], template_seed(template)) for template in of_items]
+        self._of_items: list[Any] = [(*template.parts[0][::-1], template_seed(template)) for template in of_items]
         rest = [t for t in [*compiled.only(~single).templates, *compiled.item_templates] if t not in of_items]
         self._rest = CompiledTemplates(rest, compiled.reader)
         offsets = compiled.part_offsets[compiled.part_starts[:-1]]

@@ -39,7 +39,8 @@ class TableBlock(NamedTuple):
         return self.table.n_weights
 
     def read(self) -> NDArray[np.float32]:
-        return self.model.get_param(self.name)
+        weights: Any = self.model.get_param(self.name)
+        return weights
 
     def laid_out(self, weights: NDArray) -> NDArray:
         """Weights in the shape of the parameter."""
@@ -199,5 +200,5 @@ def checksum(arrays: Iterable[Optional[NDArray]], check: int = 0) -> int:
     """CRC32 of arrays, continuing from an earlier one."""
     for array in arrays:
         if array is not None:
-            check = zlib.crc32(np.ascontiguousarray(array), check)
+            check = zlib.crc32(np.ascontiguousarray(array).data, check)
     return check

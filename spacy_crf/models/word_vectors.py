@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class VectorCounter:
 
     def add(self, columns: TokenColumns) -> None:
         """Count the words of a batch."""
-        has_vector = columns.table.vectors.any(axis=1)
+        has_vector: Any = columns.table.vectors.any(axis=1)
         for place, offset in enumerate(self._offsets):
             self._counts[place] += has_vector[columns.lexemes[columns.positions + offset]].sum()
 
