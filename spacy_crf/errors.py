@@ -411,6 +411,19 @@ class Errors:
     CRF950 = """Component '{name}': its weights were learned with other {what}. Give the same {what} or none in
         {settings}, or leave out start_from to begin anew."""
     CRF951 = "The checkpoint {path} can't be used: {reason} Delete it to begin anew."
+    CRF970 = "{what} {value} is refused: the demo answers http://{known} only."
+    CRF971 = "There is nothing at {path}."
+    CRF972 = "{path} can't be asked by {method}. Pages are read by GET, and questions asked by POST."
+    CRF973 = "The request can't be read: {reason}. Send a JSON object by POST."
+    CRF974 = "The request has {n:,} bytes, and may have {most:,}. Send a part of the text."
+    CRF975 = "The demo was not told where to save. Start it with --save FILE.jsonl."
+    CRF976 = "'{key}' must be {must}, not {value}."
+    CRF977 = "--save writes the annotation of one component, and there are {names}. Name one with --component."
+    CRF978 = (
+        "--save can't write the annotation of component '{name}': JSONL has no place for {attribute}, only for tag."
+    )
+    CRF979 = "The pipeline can't answer: {reason}."
+    CRF980 = "Port {port} can't be used: {reason}. Give another one with --port, or 0 for any free one."
     CRF952 = """For clusters of Brown or Clark give texts and the file to write; for k-means give --from-vectors and the file to
         write. Given: texts {files}, vectors {vectors}."""
 

@@ -112,6 +112,7 @@ COMMANDS = {
     "calibrate": ["data.spacy"],
     "threshold": ["data.spacy"],
     "rules": [],
+    "demo": ["--port", "0"],
     "update": ["data.spacy", "--output", "OUTPUT"],
 }
 
@@ -139,6 +140,7 @@ def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
         ("calibrate", "CRF710"),
         ("threshold", "CRF710"),
         ("rules", "CRF710"),
+        ("demo", "CRF710"),
         ("update", "CRF710"),
     ],
 )

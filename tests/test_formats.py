@@ -621,6 +621,14 @@ def test_numbers_of_tags(write):
     assert entities(doc) == [(0, 2, "PER")]
 
 
+@pytest.mark.parametrize("key", ["pos_tags", "pos"])
+def test_lists_of_words_may_have_tags_of_speech_only(write, key):
+    [doc] = docs_of(write("a.jsonl", lines([{"tokens": ["dogs", "bark"], key: ["NNS", ""]}])))
+    assert [token.tag_ for token in doc] == ["NNS", ""] and not doc.has_annotation("ENT_IOB")
+    with pytest.raises(ValueError, match=r'CRF701.*"pos_tags"'):  # numbers without names
+        docs_of(write("b.jsonl", lines([{"tokens": ["dogs", "bark"], key: [1, 2]}])))
+
+
 def test_encodings(tmp_path):
     (tmp_path / "a.conll").write_text(columns(), encoding="latin-1")
     assert [entities(doc) for doc in docs_of(Source(tmp_path / "a.conll", "latin-1"))] == EXPECTED

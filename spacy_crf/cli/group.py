@@ -19,6 +19,7 @@ _COMMANDS = {  # by file
     "configs": ("init-config", "upgrade"),
     "convert": ("convert",),
     "data": ("data",),
+    "demo": ("demo",),
     "distil": ("distil",),
     "export": ("export", "tag"),
     "explain": ("explain", "inspect", "rules", "show"),

@@ -126,14 +126,15 @@ def read_judged(path: Path, nlp: Language) -> tuple[list[Example], bool]:
     return [Example(*docs) for docs in zip(*(docs_of(path, nlp) for path in paths), strict=True)], True
 
 
-def read_examples(path: Path, nlp: Language) -> list[Example]:
+def read_examples(path: Path, nlp: Language, spans_key: Optional[str] = None) -> list[Example]:
     """Read the examples of a .spacy file, of a folder of .spacy files, or of a file that `read_docs` reads. Prints warnings about
     annotation that could not be used.
 
+    spans_key (str): Key of ``doc.spans`` for the spans of files other than .spacy; None for ``doc.ents``.
     RAISES (ValueError): If there are no texts, or one can't be read.
     """
     report, is_spacy = Report(), path.suffix == ".spacy" or (path.is_dir() and not brat.is_collection(path))
-    docs = read_docs(path, nlp, ReadSettings(without_spans=is_spacy), report=report)
+    docs = read_docs(path, nlp, ReadSettings(without_spans=is_spacy, spans_key=spans_key), report=report)
     if not is_spacy:
         report.print_warnings()
     examples = list(Corpus(path).make_examples(nlp, docs))

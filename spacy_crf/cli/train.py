@@ -113,9 +113,13 @@ def update_cli(
 
     nlp = load_pipeline(model)
     check_writable(output / "meta.json")
-    names = [pipe.name for pipe in our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)]
-    examples = read_examples(data, nlp)
-    sets = {"new texts": examples} if dev is None else {"dev": read_examples(dev, nlp), "new texts": examples}
+    pipes = our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)
+    names, keys = [pipe.name for pipe in pipes], {pipe.cfg.get("spans_key") for pipe in pipes}
+    spans_key = keys.pop() if len(keys) == 1 else None
+    examples = read_examples(data, nlp, spans_key)
+    sets = (
+        {"new texts": examples} if dev is None else {"dev": read_examples(dev, nlp, spans_key), "new texts": examples}
+    )
     before = {title: _scores(nlp, names, texts) for title, texts in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]

@@ -269,7 +269,7 @@ _TAGS = ("pos_tags", "pos", "upos", "xpos")
 
 
 def sniff_lists(source: Source) -> bool:
-    return source.is_json() and any(_key(item, _WORDS) and _key(item, _ENTS) for item in source.head_items())
+    return source.is_json() and any(_key(item, _WORDS) and _key(item, (*_ENTS, *_TAGS)) for item in source.head_items())
 
 
 def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
@@ -280,22 +280,27 @@ def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
 
 
 def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[list[Row]]:
-    """Read a sentence from each item, such as ``{"tokens": […], "ner_tags": […]}``. Numbers as tags need the setting
-    ``tag_names``."""
+    """Read a sentence from each item, such as ``{"tokens": […], "ner_tags": […], "pos_tags": […]}``, where one list of tags is
+    enough. Numbers as tags need the setting ``tag_names``."""
     for place, value in source.items():
         fields = value.items() if isinstance(value, dict) else ()
         item = {key: part for key, part in fields if key not in settings.ignore}
         words, ents, tags = (_key(item, known) for known in (_WORDS, _ENTS, _TAGS))
-        if words is None or ents is None or not all(isinstance(word, str) for word in item[words]):
-            missing = 'list of words under "tokens", or none of tags under "ner_tags"'
-            raise unreadable(place, f"it has no {missing}: {shown(value)}")
         if tags and not all(isinstance(tag, str) for tag in item[tags]):
             tags = None  # they are numbers without names, which `_check` reports
+        if words is None or not (ents or tags) or not all(isinstance(word, str) for word in item[words]):
+            missing = 'list of words under "tokens", or none of tags under "ner_tags" or "pos_tags"'
+            raise unreadable(place, f"it has no {missing}: {shown(value)}")
         _check(item, [key for key in (words, ents, tags) if key], place)
-        names = [tag if isinstance(tag, str) else named(tag, settings.tag_names, place) for tag in item[ents]]
-        of_tags = item[tags] if tags else [None] * len(names)
+        none = [None] * len(item[words])
+        names = (
+            [tag if isinstance(tag, str) else named(tag, settings.tag_names, place) for tag in item[ents]]
+            if ents
+            else none
+        )
+        of_tags = item[tags] if tags else none
         rows = [Row(place, *row) for row in zip(item[words], names, of_tags)]
-        if any(not row.word.strip() or not row.ent for row in rows):
+        if any(not row.word.strip() or row.ent == "" for row in rows):
             raise unreadable(place, f"a word or a tag is empty: {shown(value)}")
         if not all(is_unicode(part or "") for row in rows for part in row):
             raise unreadable(place, f"a word or a tag is not valid Unicode: {shown(value)}")

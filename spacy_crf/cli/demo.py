@@ -1,0 +1,354 @@
+"""The command `demo`: a server for one person on this machine, whose page shows what a pipeline finds in a text, and why."""
+
+import json
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from pathlib import Path
+from socketserver import TCPServer
+from typing import Any, Optional
+
+from spacy.cli._util import Opt
+from spacy.language import Language
+from spacy.tokens import Doc, Span
+from wasabi import msg
+
+from ..errors import Errors, shown
+from .formats.annotation import tokenized
+from .shared import ComponentOption, ModelArgument, check_writable, command, load_pipeline, our_pipes
+
+HOST = "127.0.0.1"
+MOST_BYTES = 1_000_000  # of a request
+MOST_BEST = 100  # labellings
+_TOP = 12  # features of an explanation
+_SECONDS = 10.0  # that a client may take for a part of its request
+
+
+@command("demo")
+def demo_cli(
+    model: ModelArgument,
+    port: int = Opt(5050, "--port", "-p", min=0, max=65535, help="Port of the page; 0 for any free one."),
+    save: Optional[Path] = Opt(None, "--save", "-s", help="Append corrected texts to this JSONL, for `update`."),
+    component: ComponentOption = None,
+) -> None:
+    """Open a page on this machine where a pipeline can be tried. It marks what the pipeline finds in a text with probabilities,
+    lists the most probable labellings, and says which features decide. With --save, its user corrects the labels."""
+    check_writable(save)
+    demo = Demo(load_pipeline(model), component, save)
+    with open_server(demo, port) as server:
+        print(f"http://{HOST}:{server.server_port} (Ctrl-C to stop)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    if save is not None and save.exists():
+        msg.good(f"Corrected texts in {save}")
+
+
+class Demo:
+    """Answers the questions of the page. Each question is JSON, and so is its answer.
+
+    nlp (Language): The pipeline. component (str): Name of the only component to show; None for all of spacy_crf.
+    file (Path): JSONL to append corrected texts to; None for none.
+    RAISES (ValueError): CRF710 without a component; CRF977 or CRF978 for a file that can't hold what they find.
+    """
+
+    def __init__(self, nlp: Language, component: Optional[str] = None, file: Optional[Path] = None):
+        from ..pipeline.prediction import tell_probabilities
+
+        pipes = our_pipes(nlp, component, "of spacy_crf to try", of_tokens=False)
+        tell_probabilities(pipes)
+        self._nlp, self._pipes, self._file = nlp, {pipe.name: pipe for pipe in pipes}, file
+        if file is not None and len(pipes) > 1:
+            raise ValueError(Errors.CRF977.format(names=", ".join(self._pipes)))
+        for name, pipe in self._pipes.items() if file is not None else ():
+            attribute = pipe.cfg["attribute"] if _kind(pipe) == "tags" else "tag"
+            if attribute != "tag":
+                raise ValueError(Errors.CRF978.format(name=name, attribute=attribute))
+        # Memory zones are not for several threads, nor are sets of chains, which keep the scores of a Doc while they are asked
+        self._lock = threading.Lock()
+        # What stays, such as compiled rules, begins outside of a memory zone
+        self.find({"text": "Compiles what is not compiled yet."})
+
+    def answer(self, question: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """Ask a question. The words of its text are forgotten. RAISES (ValueError): With a code."""
+        error: Optional[str] = None
+        with self._lock, self._nlp.memory_zone():
+            try:
+                return question(given)
+            except Exception as raised:  # whatever components raise; it must not hold Docs when the zone ends
+                error = str(raised) if _code(str(raised)) else Errors.CRF979.format(reason=f"{raised!r:.300}")
+        raise ValueError(error)
+
+    def about(self) -> dict[str, Any]:
+        """What the page needs to know at its beginning."""
+        return {"model": self._nlp.meta.get("name") or "pipeline", "saves": self._file is not None}
+
+    def find(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Label a "text". Spans are lists of the first token, the token behind the last, the label, and the probability.
+
+        RETURNS (Dict[str, Any]): The "components"; each with its "tokens" (word and white space behind it), "spans", and the
+            "best" labellings: as many as "n", each with its probability and spans.
+        """
+        text, n, sections = _field(given, "text", str), given.get("n", 5), []
+        if type(n) is not int or not 1 <= n <= MOST_BEST:
+            raise _wrong("n", f"a number from 1 to {MOST_BEST}", n)
+        for name, pipe in self._pipes.items():
+            doc = self._doc_before(pipe, text)
+            tokens = [[token.text, token.whitespace_] for token in doc]
+            if _kind(pipe) == "cats":
+                found = [(p, [[0, len(doc), label]]) for label, p in pipe.probabilities(doc).items()]
+                best, spans = found[:n], [[*found[0][1][0], found[0][0]]]
+            else:
+                best = [(p, [_plain(span) for span in of]) for p, of in pipe.n_best(doc, n, keep_annotation=True)]
+                mentions = pipe.annotation.mentions_in(pipe(doc))
+                places = [doc.char_span(mention.start, mention.end, mention.label) for mention in mentions]
+                spans = [[*_plain(span), m.probability] for span, m in zip(places, mentions) if span is not None]
+            about = {"name": name, "kind": _kind(pipe), "labels": list(dict.fromkeys(pipe.labels))}
+            sections.append({**about, "tokens": tokens, "spans": spans, "best": best})
+        return {"components": sections}
+
+    def why(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Explain a "span" of a "text", by the weights of a "component"."""
+        pipe = self._pipe(given)
+        doc = self._doc_before(pipe, _field(given, "text", str))
+        [span] = _spans([given.get("span")], doc)
+        explanation = pipe.explain(doc, span.label_ if _kind(pipe) == "cats" else span)
+        return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
+
+    def save(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Append a "text" with all its "spans", the annotation of a "component", to the file."""
+        from ..pipeline.prediction import labelling
+
+        if self._file is None:
+            raise ValueError(Errors.CRF975)
+        pipe = self._pipe(given)
+        doc = self._doc_before(pipe, _field(given, "text", str))
+        spans, kind = _spans(_field(given, "spans", list), doc), _kind(pipe)
+        for span in spans:
+            pipe.annotation.check_label(span.label_)
+        labelling(pipe.name, doc, spans, overlap=kind == "spans")
+        line = json.dumps(_record(doc, spans, kind, pipe.labels), ensure_ascii=False) + "\n"
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a+b") as file:
+            if file.seek(0, 2):
+                file.seek(-1, 2)
+                line = line if file.read() == b"\n" else f"\n{line}"
+            file.write(line.encode("utf8"))
+        return {"saved": str(self._file)}
+
+    def _pipe(self, given: dict[str, Any]) -> Any:
+        name = _field(given, "component", str)
+        if name not in self._pipes:
+            raise _wrong("component", f"one of {', '.join(self._pipes)}", name)
+        return self._pipes[name]
+
+    def _doc_before(self, pipe: Any, text: str) -> Doc:
+        """Make a Doc, and run the components in front of `pipe` on it."""
+        doc = tokenized(text, self._nlp, "The text")
+        for _, component in self._nlp.pipeline:
+            if component is pipe:
+                break
+            doc = component(doc)
+        return doc
+
+
+def _kind(pipe: Any) -> str:
+    """What a component finds."""
+    if pipe.labelled == "texts":
+        return "cats"
+    return "tags" if pipe.annotation.spans_are_tokens else "spans" if "spans_key" in pipe.cfg else "entities"
+
+
+def _plain(span: Span) -> list[Any]:
+    return [span.start, span.end, span.label_]
+
+
+def _wrong(key: str, must: str, value: Any) -> ValueError:
+    return ValueError(Errors.CRF976.format(key=key, must=must, value=shown(value)))
+
+
+def _field(given: dict[str, Any], key: str, kind: type) -> Any:
+    """RAISES (ValueError): CRF976 for a value of another type."""
+    if not isinstance(given.get(key), kind):
+        raise _wrong(key, "a list" if kind is list else "a string", given.get(key))
+    return given[key]
+
+
+def _spans(values: list[Any], doc: Doc) -> list[Span]:
+    """RAISES (ValueError): CRF976 for a value that is no span of the Doc."""
+    for value in values:
+        is_span = isinstance(value, list) and [*map(type, value)] == [int, int, str]
+        if not is_span or not 0 <= value[0] < value[1] <= len(doc):
+            must = f"[first token, token behind the last, label] in a text of {len(doc)} tokens"
+            raise _wrong("span", must, value)
+    return [Span(doc, start, end, label=label) for start, end, label in values]
+
+
+def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> dict[str, Any]:
+    """The annotation of a text in a format that `update` reads."""
+    if kind == "tags":
+        tags = {token.i: span.label_ for span in spans for token in span}
+        words = [token for token in doc if not token.is_space]
+        return {"tokens": [token.text for token in words], "pos_tags": [tags.get(token.i, "") for token in words]}
+    if kind == "cats":
+        chosen = [span.label_ for span in spans][:1]
+        cats = {label: float(label in chosen) for label in dict.fromkeys([*labels, *chosen])}
+        return {"text": doc.text, "cats": cats}
+    found = [{"start": span.start_char, "end": span.end_char, "label": span.label_} for span in sorted(spans)]
+    return {"text": doc.text, "spans": found}
+
+
+# ------------------------------------------------------------------------------------------------------------ server
+
+
+PAGES = {  # package, file and type
+    "/": ("spacy_crf.cli", "demo.html", "text/html"),
+    "/page.css": ("spacy_crf.report", "page.css", "text/css"),
+    "/demo.css": ("spacy_crf.cli", "demo.css", "text/css"),
+    "/demo.js": ("spacy_crf.cli", "demo.js", "text/javascript"),
+}
+QUESTIONS = {"/find": Demo.find, "/why": Demo.why, "/save": Demo.save}
+METHODS = {**dict.fromkeys([*PAGES, "/about"], "GET"), **dict.fromkeys(QUESTIONS, "POST")}
+STATUS = {"CRF970": 403, "CRF971": 404, "CRF972": 405, "CRF974": 413, "CRF975": 409, "CRF979": 500}  # all others: 400
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def _code(message: str) -> str:
+    """The code of a message of ours, "" without one."""
+    match = re.match(r"CRFW?\d{3}(?=: )", message)
+    return match[0] if match else ""
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    demo: Demo
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for the name of the host, as HTTPServer does."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that have gone."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+def open_server(demo: Demo, port: int) -> Server:
+    """Make a server, which `serve_forever` runs. RAISES (ValueError): CRF980 if the port can't be used."""
+    try:
+        server = Server((HOST, port), _Handler)
+    except OSError as error:
+        raise ValueError(Errors.CRF980.format(port=port, reason=error.strerror or error)) from None
+    server.demo = demo
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers a request, and closes its connection."""
+
+    server: Server
+    timeout = _SECONDS
+
+    def do_GET(self) -> None:
+        try:
+            self._send(200, *self._answer())
+        except ValueError as error:
+            self._refuse(str(error))
+
+    do_POST = do_GET
+
+    def _answer(self) -> tuple[str, bytes]:
+        """Type and content of the answer. RAISES (ValueError): With a code, see `STATUS`."""
+        self._check_sender()
+        path, demo = self.path.partition("?")[0], self.server.demo
+        if path not in METHODS:
+            raise ValueError(Errors.CRF971.format(path=shown(path)))
+        if self.command != METHODS[path]:
+            raise ValueError(Errors.CRF972.format(path=shown(path), method=self.command))
+        if path in QUESTIONS:
+            return _as_json(demo.answer(QUESTIONS[path].__get__(demo), self._body()))
+        if path == "/about":
+            return _as_json(demo.about())
+        package, name, kind = PAGES[path]
+        return kind, resources.files(package).joinpath(name).read_bytes()
+
+    def _check_sender(self) -> None:
+        """Refuse pages of others, also such as have given their name to this machine (DNS rebinding).
+
+        RAISES (ValueError): CRF970 for another host or origin.
+        """
+        known = [f"{name}:{self.server.server_port}" for name in (HOST, "localhost")]
+        hosts, origins = (self.headers.get_all(name, []) for name in ("Host", "Origin"))
+        if len(hosts) != 1 or hosts[0].lower() not in known:
+            raise ValueError(Errors.CRF970.format(what="Host", value=shown(hosts), known=known[0]))
+        if any(origin not in [f"http://{name}" for name in known] for origin in origins):
+            raise ValueError(Errors.CRF970.format(what="Origin", value=shown(origins), known=known[0]))
+
+    def _body(self) -> dict[str, Any]:
+        """Read the JSON of a request. RAISES (ValueError): CRF973 if it can't be read, CRF974 if it is too long."""
+        lengths = self.headers.get_all("Content-Length", [])
+        if self.headers.get_content_type() != "application/json":
+            raise ValueError(Errors.CRF973.format(reason="its Content-Type is not application/json"))
+        if len(lengths) != 1 or not re.fullmatch("[0-9]{1,18}", lengths[0]) or "Transfer-Encoding" in self.headers:
+            raise ValueError(Errors.CRF973.format(reason="it has no Content-Length that is a number"))
+        if int(lengths[0]) > MOST_BYTES:
+            raise ValueError(Errors.CRF974.format(n=int(lengths[0]), most=MOST_BYTES))
+        body = self.rfile.read(int(lengths[0]))
+        if len(body) < int(lengths[0]):
+            raise ConnectionAbortedError
+        try:
+            given = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(Errors.CRF973.format(reason=f"it is not JSON ({error})")) from None
+        if not isinstance(given, dict):
+            raise ValueError(Errors.CRF973.format(reason="it is not a JSON object"))
+        return given
+
+    def _refuse(self, message: str) -> None:
+        status = STATUS.get(_code(message), 400)
+        self._send(status, *_as_json({"error": {"code": _code(message), "message": message}}))
+        # A connection that closes with an unread request is reset, and the client may not see the answer
+        self.connection.settimeout(1.0)
+        self.connection.shutdown(socket.SHUT_WR)
+        rest = 4 * MOST_BYTES
+        while rest > 0 and (part := self.rfile.read1(1 << 16)):
+            rest -= len(part)
+
+    def _send(self, status: int, kind: str, content: bytes) -> None:
+        self.close_connection = True
+        self.send_response(status)
+        own = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
+        own |= {"Allow": METHODS.get(self.path.partition("?")[0], "GET")} if status == 405 else {}
+        for name, value in {**own, **_HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def send_error(self, code: int, message: Optional[str] = None, explain: Optional[str] = None) -> None:
+        """Answer a request that http.server refuses: because of its method (501), or since it is not HTTP."""
+        if code == 501:
+            self._refuse(Errors.CRF972.format(path=shown(self.path), method=shown(self.command)))
+        else:
+            self._refuse(Errors.CRF973.format(reason=f"it is not HTTP ({message or code})"))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Texts are not logged."""
+
+
+def _as_json(value: Any) -> tuple[str, bytes]:
+    return "application/json", json.dumps(value).encode("ascii")
