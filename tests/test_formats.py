@@ -629,6 +629,12 @@ def test_lists_of_words_may_have_tags_of_speech_only(write, key):
         docs_of(write("b.jsonl", lines([{"tokens": ["dogs", "bark"], key: [1, 2]}])))
 
 
+def test_spans_of_a_text_are_read_beside_tags_of_speech(write):
+    item = {"text": "Ann ran", "tokens": ["Ann", "ran"], "pos_tags": ["NNP", "VBD"]}
+    [doc] = docs_of(write("a.jsonl", lines([{**item, "spans": [[0, 3, "PER"]]}])))
+    assert entities(doc) == [(0, 1, "PER")]
+
+
 def test_encodings(tmp_path):
     (tmp_path / "a.conll").write_text(columns(), encoding="latin-1")
     assert [entities(doc) for doc in docs_of(Source(tmp_path / "a.conll", "latin-1"))] == EXPECTED

@@ -117,9 +117,8 @@ def update_cli(
     names, keys = [pipe.name for pipe in pipes], {pipe.cfg.get("spans_key") for pipe in pipes}
     spans_key = keys.pop() if len(keys) == 1 else None
     examples = read_examples(data, nlp, spans_key)
-    sets = (
-        {"new texts": examples} if dev is None else {"dev": read_examples(dev, nlp, spans_key), "new texts": examples}
-    )
+    sets = {} if dev is None else {"dev": read_examples(dev, nlp, spans_key)}
+    sets["new texts"] = examples
     before = {title: _scores(nlp, names, texts) for title, texts in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]

@@ -269,7 +269,9 @@ _TAGS = ("pos_tags", "pos", "upos", "xpos")
 
 
 def sniff_lists(source: Source) -> bool:
-    return source.is_json() and any(_key(item, _WORDS) and _key(item, (*_ENTS, *_TAGS)) for item in source.head_items())
+    """Whether items have lists of words and entity tags; or of tags of speech without a text, which may have spans."""
+    items = source.head_items() if source.is_json() else ()
+    return any(_key(item, _WORDS) and _key(item, _ENTS if "text" in item else (*_ENTS, *_TAGS)) for item in items)
 
 
 def _key(item: Any, known: tuple[str, ...]) -> Optional[str]:
@@ -293,12 +295,8 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
             raise unreadable(place, f"it has no {missing}: {shown(value)}")
         _check(item, [key for key in (words, ents, tags) if key], place)
         none = [None] * len(item[words])
-        names = (
-            [tag if isinstance(tag, str) else named(tag, settings.tag_names, place) for tag in item[ents]]
-            if ents
-            else none
-        )
-        of_tags = item[tags] if tags else none
+        given, of_tags = (item[key] if key else none for key in (ents, tags))
+        names = [named(tag, settings.tag_names, place) if isinstance(tag, int) else tag for tag in given]
         rows = [Row(place, *row) for row in zip(item[words], names, of_tags)]
         if any(not row.word.strip() or row.ent == "" for row in rows):
             raise unreadable(place, f"a word or a tag is empty: {shown(value)}")
