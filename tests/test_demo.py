@@ -185,6 +185,15 @@ def test_a_line_is_added_behind_an_unfinished_one(nlp, tmp_path):
     assert len(lines) == 2 and lines[1] == {"text": text, "spans": [{"start": 10, "end": 13, "label": "PER"}]}
 
 
+def test_lines_of_many_clients_are_whole(nlp, tmp_path):
+    saved = tmp_path / "saved.jsonl"
+    with serving(Demo(nlp, None, saved)) as server, ThreadPoolExecutor(8) as pool:
+        texts = [f"Ann{n} met {'Bob ' * n}." for n in range(80)]
+        given = [{"component": "crf_ner", "text": text, "spans": [[0, 1, "PER"]]} for text in texts]
+        assert {status for status, _ in pool.map(lambda one: ask(server, "/save", one), given)} == {200}
+    assert sorted(json.loads(line)["text"] for line in saved.read_text().splitlines()) == sorted(texts)
+
+
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 FIND = {"text": "Ann"}
@@ -299,6 +308,9 @@ def test_clients_that_go_or_are_slow_or_speak_otherwise(server, capfd, monkeypat
     begun = f"POST /find HTTP/1.1\r\n{host}Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{".encode()
     raw(server, begun, reads=False)
     raw(server, b"", reads=False)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as waits:
+        waits.sendall(begun)
+        assert ask(server, "/find", FIND)[0] == 200
     monkeypatch.setattr(demo_module._Handler, "timeout", 0.2)
     assert raw(server, begun) == b"" and raw(server, b"GET /") == b""
     for data in (
@@ -440,7 +452,7 @@ def test_a_text_is_marked_explained_corrected_and_saved(page, demo):
     assert "Ann Lee (PER); New York (GPE)" in page.get_by_role("listitem").first.inner_text()
     page.get_by_role("button", name="Ann Lee").click()
     page.get_by_role("heading", name="crf_ner: 'Ann Lee' as PER").wait_for()
-    assert page.get_by_role("columnheader").all_inner_texts() == ["share", "feature", "at", "weights"]
+    assert page.get_by_role("columnheader").all_inner_texts() == ["contribution", "feature", "at", "weights"]
     assert "title" in page.get_by_role("table").inner_text()
     page.get_by_label("label of the chosen one").fill("NICK")
     page.get_by_role("button", name="change").click()
@@ -514,6 +526,27 @@ def test_accessibility_in_light_and_dark(page, request):
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     is_dark = request.node.callspec.params["page"]["color_scheme"] == "dark"
     assert paper == ("rgb(20, 24, 31)" if is_dark else "rgb(255, 255, 255)")
+
+
+def test_spans_that_overlap_and_small_screens(browser, tmp_path):
+    file = tmp_path / "saved.jsonl"
+    with serving(Demo(pipeline("crf_spancat"), None, file)) as server:
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.goto(f"http://127.0.0.1:{server.server_port}/")
+        page.get_by_role("heading", name="Try pipeline").wait_for()
+        page.get_by_label("Text").fill(TEXT)
+        page.get_by_role("button", name="Find").click()
+        page.get_by_role("button", name="New, FIRST").click()
+        page.get_by_role("heading", name="crf_spancat: 'New' as FIRST").wait_for()
+        assert page.locator(".context").inner_text() == TEXT
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.get_by_role("button", name="remove").click()
+        page.get_by_label("words").fill("York")
+        page.get_by_label("their label").fill("LAST")
+        page.get_by_role("button", name="mark", exact=True).click()
+        expected = [("Ann", "FIRST"), ("Ann Lee", "PER"), ("New York", "GPE"), ("York", "LAST")]
+        assert sorted(saved(page, file)) == expected
+        page.close()
 
 
 def test_a_refusal_is_shown(page, nlp, monkeypatch):

@@ -78,7 +78,7 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     let reason;
     try {
       const { title, told, rows } = await get("why", { component: name, text, span: span.slice(0, 3) });
-      const head = ["share", "feature", "at", "weights"].map((cell) => make("th", { scope: "col" }, cell));
+      const head = ["contribution", "feature", "at", "weights"].map((cell) => make("th", { scope: "col" }, cell));
       const body = rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, cell))));
       const table = make("table", {}, make("caption", {}, "The features that speak for it (+) and against it (-)"),
         make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
@@ -105,9 +105,11 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     before.setStart(context, 0);
     before.setEnd(range.startContainer, range.startOffset);
     const begin = before.toString().length, end = begin + range.toString().length;
-    const touched = tokens.map((_, n) => n).filter((n) => {
-      const first = joined(0, n).length;
-      return tokens[n][0].trim() && first < end && begin < first + tokens[n][0].length;
+    let at = 0;
+    const touched = tokens.flatMap(([word, space], n) => {
+      const first = at;
+      at += word.length + space.length;
+      return word.trim() && first < end && begin < first + word.length ? [n] : [];
     });
     if (!touched.length) return;
     marked = [touched[0], touched.at(-1) + 1];
