@@ -374,6 +374,11 @@ class Errors:
         behind it. Give a text for each position that templates reach."""
     CRF858 = "Component '{name}' has {what}, which a CRFsuite model can't hold. {how}, and export that."
     CRF791 = "Component '{name}' has {what}, which {form} can't hold. {how}, and export that."
+    CRF796 = "{path} is not an empty folder, and nothing in it is replaced. Name another folder."
+    CRF797 = (
+        "{path} has no annotated texts: name files in it train, test and perhaps dev (train.conll, train.jsonl ...)."
+    )
+    CRF798 = "{path} (--meta) is not a JSON object with some of the keys {known}."
     CRF859 = """{path} can't be imported as a function: {reason}. Give package.module:function. The one of --features
         takes a Doc (with --columns, a list of words) and returns a list of feature dicts, the one of --word-features
         takes a word and returns its feature dict."""

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -296,18 +295,19 @@ def test_version_and_changelog_agree():
 
 # ------------------------------------------------------------------------------------------------------ what is built
 
-BUILT_OF = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "configs", "spacy_crf")
+BUILT_OF = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "configs", "projects", "spacy_crf")
 
 
 @pytest.mark.issue(33)
 def test_nothing_is_a_link_and_the_package_has_every_config():
     """Where a system has no symbolic links, git writes each as a small file with the name of what it points to."""
-    folders = [ROOT / name for name in (".ci", "assets", "configs", "docs", "spacy_crf", "tests")]
+    folders = [ROOT / name for name in (".ci", "assets", "configs", "docs", "projects", "spacy_crf", "tests")]
     assert not [path for folder in folders for path in (*ROOT.glob("*.*"), *folder.rglob("*")) if path.is_symlink()]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))
-    patterns = project["tool"]["setuptools"]["package-data"]["spacy_crf.configs"]
-    files = [path.name for path in (ROOT / "configs").iterdir()]
-    assert files and not [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)]
+    for name in ("configs", "projects"):
+        patterns = project["tool"]["setuptools"]["package-data"][f"spacy_crf.{name}"]
+        files = [path for path in (ROOT / name).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        assert files and not [path for path in files if not any(path.match(pattern) for pattern in patterns)]
 
 
 @pytest.mark.issue(33)
@@ -344,6 +344,8 @@ def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
         every = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
         return {path.relative_to(folder).as_posix() for path in every}
 
-    assert files(installed / "spacy_crf") == files(PACKAGE) | {f"configs/{name}" for name in files(ROOT / "configs")}
+    assert files(installed / "spacy_crf") == files(PACKAGE) | {
+        f"{folder}/{name}" for folder in ("configs", "projects") for name in files(ROOT / folder)
+    }
     for folder in (clone, installed):
         assert "[components.crf_ner.model]" in run("-m", "spacy", "crf", "init-config", "-c", "crf_ner", of=folder)

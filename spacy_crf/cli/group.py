@@ -25,6 +25,7 @@ _COMMANDS = {  # by file
     "explain": ("explain", "inspect", "rules", "show"),
     "lookups": ("lookups",),
     "migrate": ("import",),
+    "projects": ("card", "project"),
     "report": ("calibrate", "errors", "report", "threshold"),
     "train": ("compile", "train", "update"),
     "tune": ("curve", "fit", "tune"),

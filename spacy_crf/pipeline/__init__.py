@@ -1,7 +1,28 @@
 """Extensions of spaCy's objects that components read or write. Importing the package sets them, so that one program can read the
 extensions that another has written."""
 
+from typing import NamedTuple, Optional
+
 from spacy.tokens import Doc, Span, Token
+
+
+class Field(NamedTuple):
+    """A field of a text. prob (Optional[float]): Its probability, if the component has ``confidence = true``."""
+
+    text: str
+    prob: Optional[float]
+
+
+def fields_of(doc: Doc) -> dict[str, Field]:
+    """The entities of a text that is one address, name or reference, as fields in their order: ``doc._.crf_fields``. A label that
+    occurs again gets a number, "Name 2" (the rule ``at_most`` avoids that)."""
+    fields: dict[str, Field] = {}
+    times: dict[str, int] = {}
+    for ent in doc.ents:
+        times[ent.label_] = n = times.get(ent.label_, 0) + 1
+        fields[ent.label_ if n == 1 else f"{ent.label_} {n}"] = Field(ent.text, ent._.crf_prob)
+    return fields
+
 
 for owner, name, default in (
     (Doc, "crf_weight", 1.0),  # how much a Doc counts in training
@@ -14,3 +35,6 @@ for owner, name, default in (
 ):
     if not owner.has_extension(name):
         owner.set_extension(name, default=default)
+
+if not Doc.has_extension("crf_fields"):
+    Doc.set_extension("crf_fields", getter=fields_of)
