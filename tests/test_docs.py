@@ -6,6 +6,7 @@ Comments right below a line that begins with ``print(`` are what it prints; ``..
 import another tool than the package needs (`OTHERS`) are run where it is installed.
 """
 
+import ast
 import configparser
 import os
 import re
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 import srsly
+from spacy.lang.en import English
 from spacy.util import registry
+
+from spacy_crf.errors import quietly
 
 from .warm_python import warm_python
 
@@ -25,9 +29,11 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+NOTEBOOK = ROOT / "docs" / "first_look.ipynb"
 OTHERS = ("pandas", "presidio_analyzer", "spacy_streamlit")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -78,6 +84,34 @@ def test_links_lead_somewhere(page):
         if "://" not in link and not (target.exists() and (not heading or heading in _headings(target))):
             broken.append(link)
     assert not broken
+
+
+def test_the_notebook_prints_what_it_shows_and_draws_where_it_has_pictures(few_special_words, monkeypatch, capsys):
+    """As plain Python, in which `render` returns the HTML that it shows in a notebook."""
+    cells = srsly.read_json(NOTEBOOK)["cells"]
+    prose = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert all((NOTEBOOK.parent / link).exists() for link in _LINK.findall(prose))
+    monkeypatch.setattr(English.Defaults, "tokenizer_exceptions", few_special_words)
+    monkeypatch.chdir(NOTEBOOK.parent)
+    namespace, code = {}, [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
+    for cell in code:
+        body, last = ast.parse("".join(cell["source"])).body, None
+        if isinstance(body[-1], ast.Expr):
+            last = body.pop()
+        capsys.readouterr()
+        with quietly():  # gives the log its level back
+            exec(compile(ast.Module(body, []), NOTEBOOK.name, "exec"), namespace)
+            drawn = last and eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), namespace)
+        stored = "".join("".join(output.get("text", [])) for output in cell["outputs"])
+        printed = capsys.readouterr().out
+        assert _NUMBER.sub("#", printed) == _NUMBER.sub("#", stored)
+        # The scores of another processor's arithmetic may round to another digit
+        numbers = [[*map(float, _NUMBER.findall(text))] for text in (printed, stored)]
+        assert numbers[0] == pytest.approx(numbers[1], abs=0.021)
+        kinds = {kind for output in cell["outputs"] for kind in output.get("data", {})}
+        is_html = hasattr(drawn, "_repr_html_") or (type(drawn) is str and drawn.startswith("<div"))
+        assert ("image/svg+xml" in kinds) == hasattr(drawn, "_repr_svg_") and ("text/html" in kinds) == is_html
 
 
 def _prose(page: Path) -> str:

@@ -20,7 +20,7 @@ from spacy.training import Example
 
 from spacy_crf.cli.report import _around
 from spacy_crf.pipeline.annotation.annotation import Mention
-from spacy_crf.report import figures, suspects
+from spacy_crf.report import charts, figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
 from spacy_crf.report.page import parts, render
 
@@ -94,6 +94,14 @@ def test_everything_is_matched_once(gold, found):
     for kind, g, f in matched:
         assert (kind == "missed") == (f is None) and (kind == "spurious") == (g is None)
         assert g is None or f is None or (g.start < f.end and f.start < g.end)
+
+
+def test_a_chart_of_confusions_has_every_number_and_is_darkest_where_the_row_is():
+    chart = charts.confusion(["A&B", "LONGER_THAN_THAT"], np.array([[3, 1, 0], [0, 5, 0], [0, 0, 0]]))
+    assert re.findall(r'fill="(#\w+)">(\d+)<', chart) == [("#fff", "3"), ("#000", "1"), ("#fff", "5")]
+    assert re.findall(r'fill-opacity="(.*?)"', chart) == ["0.75", "0.25", "1.00"]
+    assert "A&amp;B" in chart and "LONGER_THAN_THAT" not in chart and chart.count("spurious") == 1
+    assert chart._repr_svg_() == charts.alone(chart).decode("utf8")
 
 
 def test_probabilities_are_those_of_the_component(nlp, judged, examples):

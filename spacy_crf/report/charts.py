@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Optional
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from ..explain.explanation import shorter
 from .figures import Share
@@ -24,7 +26,14 @@ svg { background: #fff } text { font: 12px sans-serif } .axis { fill: #555 } .gr
 """
 
 
-def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
+class Chart(Markup):
+    """SVG; a notebook draws it."""
+
+    def _repr_svg_(self) -> str:
+        return alone(self).decode("utf8")
+
+
+def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Chart:
     """Draw a bar from 0 to 1 for each row, with its interval. Positions are shares of the width, so a narrow screen shortens the
     bars and keeps the size of the text."""
     parts, height = [], ROW * len(rows) + 22
@@ -44,7 +53,7 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Markup:
     return _svg(title, f'class="bars" width="{BARS}" height="{height}"', parts)
 
 
-def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Markup:
+def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Chart:
     """Draw a reliability diagram. points (Iterable): Mean probability, share of right ones, and number (the point's area)."""
     points = list(points)
     most = max((n for *_, n in points), default=1)
@@ -55,7 +64,7 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Marku
     return _lined(title, "probability", "right", [*_square(), diagonal], places)
 
 
-def learning_curve(points: Sequence[tuple[float, float]]) -> Markup:
+def learning_curve(points: Sequence[tuple[float, float]]) -> Chart:
     """Draw scores by number of training texts. The x axis begins at 0, the y axis at the lowest score."""
     xs, ys = zip(*points)
     least, most = min(ys), max(ys)
@@ -63,6 +72,29 @@ def learning_curve(points: Sequence[tuple[float, float]]) -> Markup:
     parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
     places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
     return _lined("Score by training texts", "texts", "score", parts, places)
+
+
+def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
+    """Draw what each label was taken for. A cell is darker the larger its share of the row.
+
+    labels (Sequence[str]), counts (int64[L + 1, L + 1]): See `figures.confusion`.
+    """
+    width, left = 76, 96
+    parts = [f'<text class="axis" x="{left - 8}" y="16" text-anchor="end">annotated</text>']
+    for n, name in enumerate([*labels, "missed"]):
+        x = left + (n + 0.5) * width
+        parts.append(f'<text class="axis" x="{x}" y="16" text-anchor="middle">{escape(shorter(name, 10))}</text>')
+    for n, (name, row) in enumerate(zip([*labels, "spurious"], counts.tolist())):
+        y = (n + 1) * ROW
+        parts.append(f'<text x="{left - 8}" y="{y + 16}" text-anchor="end">{escape(shorter(name, 12))}</text>')
+        for column, number in enumerate(row):
+            if number:
+                x, share = left + column * width, number / sum(row)
+                ink, place = "#fff" if share > 0.5 else "#000", f'x="{x + width / 2}" y="{y + 16}"'
+                cell = f'x="{x}" y="{y}" width="{width}" height="{ROW}" fill="#06c" fill-opacity="{share:.2f}"'
+                parts.append(f'<rect {cell}/><text {place} text-anchor="middle" fill="{ink}">{number}</text>')
+    size = (left + width * (len(labels) + 1), ROW * (len(labels) + 2) + 4)
+    return _svg("What was taken for what", f'width="{size[0]}" height="{size[1]}"', parts)
 
 
 def alone(chart: Markup) -> bytes:
@@ -85,7 +117,7 @@ def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = Non
     return parts
 
 
-def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Markup:
+def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Chart:
     """Draw a chart with a line through points. places (list): Coordinates and radius of each point."""
     if places:
         line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
@@ -99,6 +131,6 @@ def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[
     return _svg(title, f'viewBox="0 {-TOP} {width} {height}" width="{width}" height="{height}"', parts)
 
 
-def _svg(title: str, size: str, parts: Iterable[str]) -> Markup:
+def _svg(title: str, size: str, parts: Iterable[str]) -> Chart:
     inside, title = "".join(parts), escape(title)
-    return Markup(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')
+    return Chart(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')
