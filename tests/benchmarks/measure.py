@@ -1,5 +1,6 @@
 """Fair measurements: tasks side by side in one run, peak memory in processes of their own, scores, and the table."""
 
+import csv
 import gc
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -19,7 +21,12 @@ from rich.console import Console
 from rich.table import Table
 from seqeval.metrics import f1_score
 
+import spacy_crf
+
 Tags = Sequence[Sequence[str]]
+RECORD = (
+    "SPACY_CRF_RECORD"  # environment variable: a file, such as history.csv here, to which `show` appends all figures
+)
 
 
 def side_by_side(
@@ -162,6 +169,8 @@ def size_mb(path: Path) -> float:
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Optional[object]]], *, note: str = "") -> None:
     """Print a table: the first column names the row, the others are right-aligned; small floats get more digits. The machine
     stands below it."""
+    if os.environ.get(RECORD):
+        _record(Path(os.environ[RECORD]), header, rows)
     caption = f"{note} {machine()}.".strip()
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     for position, name in enumerate(header):
@@ -169,6 +178,23 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Optional[obj
     for row in rows:
         table.add_row(*[_cell(value) for value in row])
     Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _record(path: Path, header: Sequence[str], rows: Sequence[Sequence[Optional[object]]]) -> None:
+    """Append a line for each number: version, date, benchmark, row and column, figure, unit, and machine.
+
+    The unit is in the next column without a name, or behind a comma in the name of the number's own."""
+    start = [spacy_crf.__version__, date.today().isoformat(), Path(sys.argv[0]).stem]
+    with path.open("a", encoding="utf8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for row in rows:
+            for n, value in enumerate(row):
+                if n and isinstance(value, (int, float)):
+                    what, comma, unit = header[n].rpartition(", ")
+                    units = [cell for name, cell in zip(header[n + 1 :], row[n + 1 :]) if not name]
+                    if units or not comma:
+                        what, unit = header[n], units[0] if units else ""
+                    writer.writerow([*start, f"{row[0]}, {what}".strip(", "), f"{value:.6g}", unit, machine()])
 
 
 def _cell(value: Optional[object]) -> str:

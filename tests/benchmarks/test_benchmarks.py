@@ -1,13 +1,19 @@
 """What the benchmarks rest on: the way from files to Docs and back, and that both sides read the same features."""
 
+import csv
 import os
 import subprocess
+import sys
+from datetime import date
+from pathlib import Path
 
 import pytest
 from spacy.vocab import Vocab
 
 pytest.importorskip("pycrfsuite", reason="the benchmarks need the extra 'dev'")
 pytest.importorskip("seqeval", reason="the benchmarks need the extra 'dev'")
+
+import spacy_crf
 
 from . import data, measure, neural, rivals
 from .speed import Line
@@ -108,6 +114,30 @@ def test_tables_name_the_machine(capsys):
     measure.show("Speed", ("benchmark", "s"), [("a pass", 0.5)])
     printed = " ".join(capsys.readouterr().out.split())
     assert f"{os.cpu_count()} cores" in printed and measure.machine().split(",")[0].split(";")[0] in printed
+
+
+def test_figures_are_recorded_with_their_unit(monkeypatch, tmp_path):
+    path = tmp_path / "history.csv"
+    monkeypatch.setenv(measure.RECORD, str(path))
+    monkeypatch.setattr(sys, "argv", ["tests/benchmarks/speed.py"])
+    measure.show("A", ("benchmark", "ours", "", "ratio"), [("a pass", 0.25, "ms", 0.5), ("none", None, "ms", "≤ 1")])
+    measure.show("B", ("set", "ours, s"), [("wnut17", 12)])
+    lines = list(csv.reader(path.read_text(encoding="utf8").splitlines()))
+    assert [line[2:6] for line in lines] == [
+        ["speed", "a pass, ours", "0.25", "ms"],
+        ["speed", "a pass, ratio", "0.5", ""],
+        ["speed", "wnut17, ours", "12", "s"],
+    ]
+    assert {(line[0], line[6]) for line in lines} == {(spacy_crf.__version__, measure.machine())}
+
+
+def test_the_history_has_figures_of_versions_that_there_were():
+    header, *lines = csv.reader(Path(__file__).with_name("history.csv").read_text(encoding="utf8").splitlines())
+    changelog = (data.ROOT / "CHANGELOG.md").read_text(encoding="utf8")
+    assert header == ["version", "date", "benchmark", "what", "figure", "unit", "cpu"] and lines
+    for version, day, benchmark, _, figure, *_ in lines:
+        assert f"\n## {version}\n" in changelog and date.fromisoformat(day) and float(figure) > 0
+        assert Path(__file__).with_name(f"{benchmark.split()[0]}.py").is_file()
 
 
 def test_siblings_are_busy_only_meanwhile(monkeypatch):
