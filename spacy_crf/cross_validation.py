@@ -121,6 +121,7 @@ def fit(
     l1: Sequence[float] = L1,
     l2: Sequence[float] = L2,
     words: bool = True,
+    thresholds: bool = True,
     seed: int = 0,
     on_fold: Callable[[], None] = lambda: None,
 ) -> tuple[Language, list[Fitted]]:
@@ -131,6 +132,8 @@ def fit(
     l1, l2 (Sequence[float]): The candidates are all pairs of these values, and the pair in the config.
     words (bool): Whether to try word clusters from spacy-lookups-data, if the package has the language and the config names no
         clusters.
+    thresholds (bool): Whether to try thresholds of probabilities. They gain F1 by leaving out doubtful entities; where every
+        token belongs to a field, such as in addresses, fewer texts are right as a whole.
     on_fold (Callable[[], None]): Called after each fold of each component, and after the component's last training.
     RETURNS (tuple[Language, list[Fitted]]): The pipeline, whose config has the chosen settings, and a report on each component.
     RAISES (ValueError): CRF770 for fewer than two folds, or more folds than texts; CRF771 and CRF772 for components that cannot
@@ -149,7 +152,7 @@ def fit(
     fitted = []
     for n, name in enumerate(names):
         with nlp.select_pipes(disable=names[n + 1 :]):  # a component reads what components before it predict
-            race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words))
+            race = _Race(nlp, name, _candidates(nlp, name, l1, l2, words), thresholds)
             for fold in range(folds):
                 race.run(examples, fold_of == fold)
                 on_fold()
@@ -265,8 +268,8 @@ def _features(component: dict[str, Any]) -> Optional[dict[str, Any]]:
 class _Race:
     """The cross-validation of one component: a race of its candidates."""
 
-    def __init__(self, nlp: Language, name: str, candidates: list[Candidate]):
-        self._nlp, self._name = nlp, name
+    def __init__(self, nlp: Language, name: str, candidates: list[Candidate], thresholds: bool):
+        self._nlp, self._name, self._thresholds = nlp, name, thresholds
         self._settings = nlp.config.interpolate()["components"][name]
         self._of_initialize = nlp.config["initialize"]["components"].get(name) or {}
         self._judged = {candidate: _Judged(np.zeros((0, 3))) for candidate in candidates}
@@ -286,7 +289,7 @@ class _Race:
                 judged = self._judged[candidate]
                 judged.pipes.append(copy.deepcopy(pipe))
                 judged.counts = np.concatenate([judged.counts, _counts(pipe, _predicted(pipe, unseen))])
-                if _finds_spans(pipe):
+                if self._thresholds and _finds_spans(pipe):
                     judged.points = _added(judged.points, measure(pipe, unseen))
         self._drop()
 

@@ -151,6 +151,17 @@ def test_overlapping_spans_get_a_threshold():
     assert suspect.log_ratio > 1.0 and len(suspect.best) == len(suspect.gold) + 1
 
 
+@pytest.mark.issue(38)
+def test_without_thresholds_the_best_path_stays(monkeypatch):
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(cross_validation, "measure", fail)
+    nlp, (found,) = fit(config(), read, folds=2, words=False, thresholds=False)
+    assert {trial.min_prob for trial in found.trials} == {None} and found.f.value > 0.8
+    assert nlp.config["components"]["crf_ner"]["decode"] == "viterbi"
+
+
 def test_two_components_are_fitted_one_after_the_other():
     settings = config()
     settings["nlp"]["pipeline"] = ["crf_tagger", "crf_ner"]

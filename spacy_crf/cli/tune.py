@@ -366,6 +366,11 @@ def fit_cli(
     l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
     l2: str = Opt("0.1,0.03", help="Values to try, separated by commas."),
     words: bool = Opt(True, "--words/--no-words", help="Try the word clusters of spacy-lookups-data."),
+    thresholds: bool = Opt(
+        True,
+        "--thresholds/--no-thresholds",
+        help="Try leaving out entities below a probability; not for addresses and names.",
+    ),
     seed: int = Opt(0, help="Random seed that draws the folds."),
 ) -> None:
     """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
@@ -385,6 +390,7 @@ def fit_cli(
                 l1=grid[0],
                 l2=grid[1],
                 words=words,
+                thresholds=thresholds,
                 seed=seed,
                 on_fold=lambda: progress(advance=1),
             )
