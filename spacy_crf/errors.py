@@ -502,6 +502,8 @@ class Warnings:
     CRFW607 = """{name}: '{doc}...' has ties, and a junction tree can't keep all of its rules: tables would have more
         than max_table = {most} numbers, or no automaton holds a rule. The answers come from chains whose scores include
         messages of the ties."""
+    CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
+        Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find
         nothing. Put the component that sets it before this one and name it in [training.annotating_components], or
         leave these templates out."""

@@ -15,7 +15,7 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from io import BytesIO
 from itertools import count, groupby, islice, pairwise, product
 from pathlib import Path
@@ -23,15 +23,17 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-FORMAT, VERSION = "spacy_crf.lite", 1
+FORMAT, VERSION = "spacy_crf.lite", 2
 JOINT, BEFORE, BEHIND = "\x7f", "\ue000", "\ue001"  # between the values of a feature; around a word in its n-grams
 _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 # Texts that are labelled together, bytes of the cached scores of words, and scores of steps in memory
 _AT_ONCE, _MOST_BYTES, _MOST_STEPS = 512, 1 << 26, 1 << 22
 _NO_EXPORT = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # for content of another form
 _LEAST = float(np.finfo(np.float64).min)
+_KINDS = {"chain": ("words", "tag"), "segments": ("segments", "entities"), "text": ("texts", "classify")}
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
 Array = Any
+_Spans = tuple[Array, Array, Array, Array]  # first tokens, ends, labels (int64[N]) and probabilities, by first token
 
 
 class LiteError(ValueError):
@@ -45,6 +47,9 @@ class Entity(NamedTuple):
     end: int
     label: str
     prob: float
+
+
+Labelled = tuple[list[str], list[Entity]]  # tags and entities
 
 
 def load(path: Union[str, Path]) -> "Model":
@@ -64,13 +69,12 @@ def _read(path: Path) -> dict[str, Any]:
         return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
         content = json.loads(arrays["content"].tobytes())
-        for name in arrays.files:
+        for name in {*arrays.files} - {"content"}:
             *folders, last = name.split("/")
             place = content
             for folder in folders:
                 place = place[int(folder) if isinstance(place, list) else folder]
-            if name != "content":
-                place[last] = arrays[name]
+            place[last] = arrays[name]
     return content
 
 
@@ -104,8 +108,10 @@ _EMAIL = re.compile(r"([a-zA-Z0-9_.+-]+@[a-zA-Z0-9-]+\.[a-zA-Z0-9-.]+)")
 _DIGIT = re.compile(r"\d")
 
 FLAGS: dict[str, Callable[[str], bool]] = {
-    **{f"is_{name}": getattr(str, f"is{name}") for name in ("alpha", "ascii", "digit", "lower", "space", "title")},
-    "is_upper": str.isupper,
+    **{
+        f"is_{name}": getattr(str, f"is{name}")
+        for name in ("alpha", "ascii", "digit", "lower", "space", "title", "upper")
+    },
     "is_punct": lambda word: all(unicodedata.category(c).startswith("P") for c in word),
     "is_currency": lambda word: all(unicodedata.category(c) == "Sc" for c in word),
     "is_bracket": {*"()[]{}<>"}.__contains__,
@@ -161,6 +167,17 @@ def _cluster(word: str, table: dict[str, Any], numbers: dict[int, int], width: O
     return _ABSENT if found is None else table["paths"][found][:width]
 
 
+# By scheme: the letter of a single token; of the first, of the others, of the last
+_SPELLINGS = {"IO": "IIII", "BIO": "BBII", "IOB1": "IIII", "BILUO": "UBIL"}
+
+
+def _spelled(scheme: str, label: str, length: int) -> list[str]:
+    """The tags of a span of so many tokens; letters alone for the label ""."""
+    single, first, inside, last = _SPELLINGS[scheme]
+    letters = single if length == 1 else first + inside * (length - 2) + last
+    return [f"{letter}-{label}" if label else letter for letter in letters]
+
+
 class _Phrases:
     """A list of phrases: the position of tokens in the longest phrase that covers them, and the labels of spans."""
 
@@ -183,9 +200,7 @@ class _Phrases:
         values = [_ABSENT] * len(text)
         for _, begin, end in sorted(matches):
             if values[begin] == values[end - 1] == _ABSENT:
-                label = self.labels[tuple(spelled[begin:end])][0]
-                letters = "U" if end - begin == 1 else f"B{'I' * (end - begin - 2)}L"
-                values[begin:end] = [f"{letter}-{label}" if label else letter for letter in letters]
+                values[begin:end] = _spelled("BILUO", self.labels[tuple(spelled[begin:end])][0], end - begin)
         return values
 
 
@@ -213,9 +228,9 @@ class _Table:
         if self.columns.max(initial=0) >= width:
             raise LiteError(f"a weight has the column {self.columns.max()} of {width}. Copy the file again.")
 
-    def total(self, tokens: Any, rows: Any, n: int) -> Array:
-        """Sums of the weights of rows (int[N]) at each of n tokens (int[N]): float64[n, C]."""
-        tokens, rows = np.asarray(tokens, dtype=np.int64), np.asarray(rows, dtype=np.int64)
+    def total(self, features: Any, n: int) -> Array:
+        """Sums of the weights of features at each of n tokens: float64[n, C]. features (int[N, 2]): Token and row of each."""
+        tokens, rows = np.asarray(features, dtype=np.int64).reshape(-1, 2).T
         counts = self.starts[rows + 1] - self.starts[rows]
         at = np.repeat(self.starts[rows] - np.append(0, np.cumsum(counts)[:-1]), counts) + np.arange(counts.sum())
         places = np.repeat(tokens, counts) * self.width + self.columns[at]
@@ -309,17 +324,15 @@ class _Features:
     def _add_words(self, words: list[dict[str, list[str]]], first: int) -> None:
         """Add the sums of words, whose numbers begin with `first`, by their values of attributes."""
         for name, offsets in self._offsets.items() if words else []:
-            table, sums, at, rows = self.tables[name], self._sums[name], [], []
+            table, sums, found = self.tables[name], self._sums[name], []
             places = [(offsets.index(t.parts[0][1]), [a for a, _ in t.parts], t.rows) for t in self._of_words[name]]
             for n, values in enumerate(words):
                 for place, attributes, known in places:
-                    for key in map(JOINT.join, product(*map(values.__getitem__, attributes))):
-                        if key in known:
-                            at.append(n * len(offsets) + place)
-                            rows.append(known[key])
+                    keys = map(JOINT.join, product(*map(values.__getitem__, attributes)))
+                    found += [(n * len(offsets) + place, known[key]) for key in keys if key in known]
             if first + len(words) > len(sums):
                 sums = self._sums[name] = np.concatenate([sums, np.zeros((first + 2 * len(words), *sums.shape[1:]))])
-            new = table.total(at, rows, len(words) * len(offsets))
+            new = table.total(found, len(words) * len(offsets))
             sums[first : first + len(words)] = new.reshape(len(words), *sums.shape[1:])
 
     def words_of(self, text: Text) -> list[str]:
@@ -337,8 +350,7 @@ class _Features:
         words = [self.words_of(text) for text in texts]
         if len(self._known) > self._most_words:
             self._start()
-        new = list(dict.fromkeys(word for text in words for word in text if word not in self._known))
-        self._learn(new)
+        self._learn(list(dict.fromkeys(word for text in words for word in text if word not in self._known)))
         reach, known = self.reach, self._known
         before, behind = [*range(reach)][::-1], [*range(reach, 2 * reach)]
         numbers = [n for text in words for n in (*before, *map(known.__getitem__, text), *behind)]
@@ -366,46 +378,51 @@ class _Features:
         """Sums of the weights of one table: float64[T, C]."""
         others, n_tokens = self._others[name], len(texts.positions)
         rows = np.array([self.rows(template, texts) for template in others]).reshape(len(others), n_tokens)
-        scores = self.tables[name].total(np.nonzero(rows >= 0)[1], rows[rows >= 0], n_tokens)
+        scores = self.tables[name].total(np.stack([np.nonzero(rows >= 0)[1], rows[rows >= 0]], axis=1), n_tokens)
         for place, offset in enumerate(self._offsets[name]):
             scores += self._sums[name][texts.words[texts.positions + offset], place]
         return scores
 
     def add_spans(self, texts: _Texts, scores: Array) -> None:
-        """Add the weights of the features of whole spans to the scores of segments (float64[T, K, C]) of a single text."""
+        """Add the weights of the features of whole spans to the scores of segments (float64[T, K, C])."""
         n_tokens, longest = scores.shape[:2]
-        spans = [(b, e) for b in range(n_tokens) for e in range(b + 1, min(n_tokens, b + longest) + 1)]
-        at, rows = [], []
-        for template in self._others.get("spans", ()):
-            for (b, e), *values in zip(spans, *(self._of_spans(part, spans, texts) for part in template.parts)):
-                for key in map(JOINT.join, product(*values)):
-                    if key in template.rows:
-                        at.append(b * longest + e - b - 1)
-                        rows.append(template.rows[key])
-        if rows:
-            scores += self.tables["spans"].total(at, rows, n_tokens * longest).reshape(scores.shape)
+        if "spans" in self.tables:
+            begin, length = np.nonzero(_inside(texts.bounds, longest))
+            first, table = texts.positions[begin], self.tables["spans"]
+            spans, places, found = [*zip(first.tolist(), (first + length + 1).tolist())], begin * longest + length, []
+            for template in table.templates:
+                known, values = template.rows, zip(*(self._of_spans(part, spans, texts) for part in template.parts))
+                keys = zip(places.tolist(), (map(JOINT.join, product(*parts)) for parts in values))
+                found += [(place, known[key]) for place, some in keys for key in some if key in known]
+            scores += table.total(found, n_tokens * longest).reshape(scores.shape)
         for template in self._of_words.get("tokens", ()):
             latest: dict[int, int] = {}
             for t, row in enumerate(self.rows(template, texts).tolist() if template.once else []):
                 if row >= 0 and row in latest:  # counted again at this token
-                    weights = self.tables["tokens"].total([0], [row], 1)
+                    weights = self.tables["tokens"].total([(0, row)], 1)
                     for b in range(max(0, t - longest + 1), latest[row] + 1):
                         scores[b, t - b :] -= weights
                 latest[row] = t
 
     def _of_spans(self, part: tuple[str, str, int], spans: list[tuple[int, int]], texts: _Texts) -> list[Sequence[str]]:
-        """The values of a part of a template at each span."""
-        (kind, name, offset), reach = part, self.reach
+        """The values of a part of a template at each span, from its first position up to, not including, its end."""
+        kind, name, offset = part
         if kind == "length":
             return [(str(e - b),) for b, e in spans]
         if kind == "in":
-            phrases, words = self.phrases[name[3:]], texts.values["orth"][reach : len(texts.words) - reach]
-            spelled = [*map(phrases.spell, words)]
+            phrases = self.phrases[name[3:]]
+            spelled = [*map(phrases.spell, texts.values["orth"])]
             return [[label or "yes" for label in phrases.labels.get(tuple(spelled[b:e]), ())] for b, e in spans]
         values = texts.values[name]
         if kind == "whole":
-            return [(" ".join(values[reach + b : reach + e]),) for b, e in spans]
-        return [(values[reach + offset + (b if kind == "first" else e - 1)],) for b, e in spans]
+            return [(" ".join(values[b:e]),) for b, e in spans]
+        return [(values[offset + (b if kind == "first" else e - 1)],) for b, e in spans]
+
+
+def _inside(bounds: Array, longest: int) -> Array:
+    """Whether the segments that begin at each token with 1, 2 … tokens end in the same text: bool[T, K]."""
+    behind = np.repeat(bounds[1:], np.diff(bounds))
+    return np.add.outer(np.arange(len(behind)), np.arange(longest)) < behind[:, np.newaxis]
 
 
 def _log_sum(scores: Array, axis: int) -> Array:
@@ -433,7 +450,9 @@ class _Steps:
         """log sum_i exp(scores[n, i] + steps[n, i, j]) for steps into tokens (int[N]): float64[N, S]; with `back`, sums over
         the state j that a step leads to."""
         if self._of_tokens is not None:
-            return _log_sum(scores[:, :, np.newaxis] + self.at(tokens).transpose((0, 2, 1) if back else (0, 1, 2)), 1)
+            axes, n_parts = (0, 2, 1) if back else (0, 1, 2), 1 + scores.size * scores.shape[1] // _MOST_STEPS
+            parts = zip(np.array_split(scores[:, :, np.newaxis], n_parts), np.array_split(tokens, n_parts))
+            return np.concatenate([_log_sum(some + self.at(at).transpose(axes), 1) for some, at in parts])
         top = scores.max(axis=1, keepdims=True, initial=_LEAST)
         sums = np.exp(scores - top) @ (self._exp.T if back else self._exp)
         steps = self.matrix if back else self.matrix.T
@@ -446,159 +465,180 @@ class _Steps:
 
 
 class _States:
-    """The states of chains, of which several may belong to one tag where rules have a memory."""
+    """The states of labellings, of which several may belong to one tag where rules have a memory.
 
-    def __init__(self, content: dict[str, Any], n_tags: int):
+    label_of (int[tags]): The label of each tag, -1 for none.
+    continues (bool[tags, tags]): Whether a tag continues the span of the tag before it; by default none does.
+    choice (_States): States of O and the labels, for sets of spans that are chosen by their probabilities; or None.
+    """
+
+    def __init__(self, content: dict[str, Any], label_of: Array, continues: Array = False):
         self.tag_of = _numbers(content["tag_of"], np.int64, least=0)  # [S]
-        if not 0 <= self.tag_of.max(initial=-1) < n_tags:
-            raise LiteError(f"states name tags that are not among the {n_tags} tags. Copy the file again.")
+        if not 0 <= self.tag_of.max(initial=-1) < len(label_of):
+            raise LiteError(f"states name tags that are not among the {len(label_of)} tags. Copy the file again.")
         source, target = (_numbers(content[name], np.int64, least=0) for name in ("source", "target"))
         self.matrix = np.full((len(self.tag_of), len(self.tag_of)), -np.inf)
         self.matrix[source, target] = _numbers(content["scores"], shape=source.shape)
         self.first, self.last = (_numbers(content[name], shape=self.tag_of.shape) for name in ("first", "last"))
+        self.label_of, n_labels = label_of[self.tag_of], int(label_of.max(initial=-1)) + 1
+        self.has_label = self.label_of[:, np.newaxis] == np.arange(n_labels)  # [S, labels]
+        self.continues = np.broadcast_to(continues, (len(label_of),) * 2)[self.tag_of[:, np.newaxis], self.tag_of]
+        self.choice = _States(content["choice"], np.arange(-1, n_labels)) if "choice" in content else None
 
 
-class _Chain:
-    """Labellings of a batch of texts, from the scores of tags at tokens (float64[T, tags])."""
+def _best(scores: Array, n: int) -> tuple[Array, Array]:
+    """The n largest scores along the last axis, the largest first, of equals the first one; and their places."""
+    places = np.argsort(-scores, axis=-1, kind="stable")[..., :n] if n > 1 else scores.argmax(axis=-1)[..., np.newaxis]
+    return np.take_along_axis(scores, places, -1), places
 
-    def __init__(self, states: _States, of_tags: Array, bounds: Array, of_pairs: Optional[Array]):
-        self.states, self.emissions, self._of_pairs = states, of_tags[:, states.tag_of], of_pairs
-        # The longest texts first: the tokens at each place in the texts, of those that are so long
+
+class _Segments:
+    """Labellings of a batch of texts by segments of O, one token long, and of labels, each of which is a span; by the scores of
+    segments by first token, length and tag (float64[T, K, C])."""
+
+    def __init__(self, states: _States, scores: Array, bounds: Array, of_pairs: Optional[Array] = None):
+        self.states, self.bounds, self._of_pairs = states, bounds, of_pairs
+        self.scores = scores[:, :, states.tag_of]  # [T, K, S]
+        self.scores[~_inside(bounds, scores.shape[1])] = -np.inf
         lengths = np.diff(bounds)
-        order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
-        first, lengths = bounds[:-1][order], lengths[order]
-        self._places = [first[: np.count_nonzero(lengths > t)] + t for t in range(int(lengths.max(initial=0)))]
-        self._first, self._last = first, first + lengths - 1
+        self.text_of = np.repeat(np.arange(len(lengths)), lengths)  # [T]
+        # The longest texts first: the tokens at each place in the texts, of those that are so long
+        self._order = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
+        self._first, lengths = bounds[:-1][self._order], lengths[self._order]
+        self._last = self._first + lengths - 1
+        self._places = [self._first[: np.count_nonzero(lengths > t)] + t for t in range(int(lengths.max(initial=0)))]
 
     def steps(self, allowed: Any = True) -> _Steps:
         return _Steps(np.where(allowed, self.states.matrix, -np.inf), self.states.tag_of, self._of_pairs)
 
-    def best(self) -> Array:
-        """States of the most probable labellings: int64[T], -1 where a text has none. Ties go to the lower state."""
-        states, steps, back = self.states, self.steps(), []
-        path = np.full(len(self.emissions), -1, dtype=np.int64)
-        if not self._places:
-            return path
-        scores = states.first + self.emissions[self._first]
-        for tokens in self._places[1:]:
-            n = len(tokens)
-            ways = scores[:n, np.newaxis, :] + steps.at(tokens).transpose(0, 2, 1)  # [N, S to, S from]
-            back.append(ways.argmax(axis=2))
-            scores[:n] = np.take_along_axis(ways, back[-1][:, :, np.newaxis], 2)[:, :, 0] + self.emissions[tokens]
-        scores = scores + states.last
-        state, possible = scores.argmax(axis=1), scores.max(axis=1) > -np.inf
-        for t in reversed(range(len(self._places))):
-            n = len(self._places[t])
-            path[self._places[t]] = np.where(possible[:n], state[:n], -1)
-            if t:
-                state[:n] = back[t - 1][np.arange(n), state[:n]]
-        return path
-
-    def sums(self) -> tuple[Array, Array, Array]:
-        """Log sums of the beginnings of texts that end in a state, and of what may follow it (float64[T, S]); and of all
-        labellings of the text of each token (float64[T])."""
-        states, steps, emissions = self.states, self.steps(), self.emissions
-        prefixes, suffixes = np.empty_like(emissions), np.empty_like(emissions)
+    def n_best(self, n: int) -> tuple[Array, Array, Array, Array, Array]:
+        """Scores of the n best labellings of each text (float64[B, n], -inf where there are fewer); and of their segments, in
+        order: the labelling (n times the text, plus its rank), first token, end and state. Ties go to the lower state."""
+        steps, (n_tokens, longest, size) = self.steps(), self.scores.shape
+        # [T, S, n] scores of what comes before a segment that begins at a token, and up to one that ends with it; from where
+        enters, ends = np.full((2, n_tokens, size, n), -np.inf)
+        steps_to, lengths = np.empty((2, n_tokens, size, n), dtype=np.int64)
+        enters[self._first, :, 0] = self.states.first
         for t, tokens in enumerate(self._places):
-            before = steps.sums(prefixes[tokens - 1], tokens) if t else states.first
-            prefixes[tokens] = before + emissions[tokens]
-        suffixes[self._last] = states.last
-        for tokens in self._places[:0:-1]:
-            suffixes[tokens - 1] = steps.sums(emissions[tokens] + suffixes[tokens], tokens, back=True)
-        return prefixes, suffixes, _log_sum(prefixes + suffixes, 1)
+            if t:
+                ways = ends[tokens - 1][:, np.newaxis] + steps.at(tokens).transpose(0, 2, 1)[..., np.newaxis]
+                enters[tokens], steps_to[tokens] = _best(ways.reshape(len(tokens), size, -1), n)
+            begins = [tokens - k for k in range(min(longest, t + 1))]
+            ways = [enters[begin] + self.scores[begin, k][..., np.newaxis] for k, begin in enumerate(begins)]
+            ends[tokens], lengths[tokens] = _best(np.concatenate(ways, axis=2), n)
+        scores = np.full((len(self.bounds) - 1, n), -np.inf)
+        scores[:, 0] = 0.0  # of empty texts
+        final = (ends[self._last] + self.states.last[:, np.newaxis]).reshape(-1, size * n)
+        scores[self._order], places = _best(final, n)
+        text, rank = np.nonzero(scores[self._order] > -np.inf)
+        number, end, place = n * self._order[text] + rank, self._last[text], places[text, rank]
+        found = [(number[:0],) * 4]
+        while len(number):
+            state, rank = np.divmod(place, n)
+            length, rank = np.divmod(lengths[end, state, rank], n)
+            begin = end - length
+            found.append((number, begin, end + 1, state))
+            goes_on = begin > self.bounds[number // n]
+            number, end, place = number[goes_on], begin[goes_on] - 1, steps_to[begin, state, rank][goes_on]
+        number, begin, end, state = map(np.concatenate, zip(*found[::-1]))
+        order = np.argsort(number, kind="stable")
+        return scores, number[order], begin[order], end[order], state[order]
 
-    def marginals(self, n_tags: int) -> Array:
-        """Probability of each tag at each token: float64[T, tags]."""
-        prefixes, suffixes, log_z = self.sums()
-        found = np.zeros((n_tags, len(log_z)))
-        np.add.at(found, self.states.tag_of, np.exp(prefixes + suffixes - log_z[:, np.newaxis]).T)
-        return np.minimum(found.T, 1.0)
+    @cached_property
+    def sums(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Log sums by state (float64[T, S]): of what comes before a segment that begins at a token; of all up to one that ends
+        with it; of all from one on that begins there; of what comes behind one that ends there. Of each text: float64[B]."""
+        steps, (n_tokens, longest, size) = self.steps(), self.scores.shape
+        before, ends, begins, behind = np.zeros((4, n_tokens, size))
+        for t, tokens in enumerate(self._places):
+            before[tokens] = steps.sums(ends[tokens - 1], tokens) if t else self.states.first
+            ways = [before[tokens - k] + self.scores[tokens - k, k] for k in range(min(longest, t + 1))]
+            ends[tokens] = np.logaddexp.reduce(ways)
+        behind[self._last] = self.states.last
+        for t, tokens in reversed([*enumerate(self._places)]):
+            lasts = [np.minimum(tokens + k, n_tokens - 1) for k in range(min(longest, len(self._places) - t))]
+            ways = [self.scores[tokens, k] + behind[last] for k, last in enumerate(lasts)]
+            begins[tokens] = np.logaddexp.reduce(ways)
+            if t:
+                behind[tokens - 1] = steps.sums(begins[tokens], tokens, back=True)
+        log_z = np.zeros(len(self.bounds) - 1)
+        log_z[self._order] = _log_sum(begins[self._first] + self.states.first, 1)
+        return before, ends, begins, behind, log_z
 
-    def probabilities(self, begin: Array, end: Array, label: Array, label_of: Array, continues: Array) -> Array:
-        """Probability that a span (begin, end: int[N]) has its label and is no longer and no shorter: float64[N]. By tag: its
-        label (int[tags]), and whether it continues the span of the tag before (bool[tags, tags])."""
-        (prefixes, suffixes, log_z), states, emissions = self.sums(), self.states, self.emissions
-        goes_on = continues[states.tag_of[:, np.newaxis], states.tag_of]
-        inside, around = self.steps(goes_on), self.steps(~goes_on)
-        opening, closing = np.isin(begin, self._first)[:, np.newaxis], np.isin(end - 1, self._last)[:, np.newaxis]
-        scores = np.where(opening, states.first, around.sums(prefixes[begin - 1], begin)) + emissions[begin]
-        scores = np.where(label_of[states.tag_of] == label[:, np.newaxis], scores, -np.inf)
-        for k in range(1, int((end - begin).max(initial=0))):
-            [longer] = np.nonzero(end - begin > k)
-            tokens = begin[longer] + k
-            scores[longer] = inside.sums(scores[longer], tokens) + emissions[tokens]
-        after = np.where(closing[:, 0], begin, end)  # any token where none follows
-        leaving = around.sums(emissions[after] + suffixes[after], after, back=True)
-        scores = scores + np.where(closing, states.last, leaving)
-        return np.minimum(np.exp(_log_sum(scores, 1) - log_z[begin]), 1.0)
+    def tags(self, begin: Array, end: Array, state: Array) -> Array:
+        """The tags of the tokens of segments, in BIO."""
+        inside, lengths = 2 * self.states.tag_of[state], end - begin
+        tags = np.repeat(inside, lengths)
+        tags[np.cumsum(lengths) - lengths] -= inside > 0
+        return tags
 
+    def spans(self, begin: Array, end: Array, state: Array) -> tuple[Array, Array, Array]:
+        """First tokens, ends and labels of the spans that segments make."""
+        label = self.states.label_of[state]
+        return begin[label >= 0], end[label >= 0], label[label >= 0]
 
-class _Segments:
-    """Labellings of one text by segments, from the scores of segments by first token, length and tag (float64[T, K, tags])."""
+    def likely(self, least: float) -> _Spans:
+        """All spans whose probability is at least `least`."""
+        begin, length, label = np.nonzero(self._probabilities >= least)
+        return self.weighed(begin, begin + length + 1, label)
 
-    def __init__(self, states: _States, scores: Array, of_pairs: Optional[Array] = None):
-        self.states, self._scores = states, scores
-        self.steps = _Steps(states.matrix, states.tag_of, of_pairs)
-        self.n_tokens, self.longest = scores.shape[:2]
+    def weighed(self, begin: Array, end: Array, label: Array) -> _Spans:
+        """These spans (int64[N]) with their probabilities."""
+        return begin, end, label, self._probabilities[begin, end - begin - 1, label]
 
-    def of_states(self, begin: Any, end: Any) -> Array:
-        """Scores of segments by state: float64[…, S]."""
-        return self._scores[begin, end - begin - 1][..., self.states.tag_of]
-
-    def n_best(self, n: int) -> list[tuple[float, list[tuple[int, int, int]]]]:
-        """Scores and segments (begin, end, state) of the n best labellings, the best first."""
-        ends, backs = [], []  # by end: scores of the best prefixes [n', S], and from where they come
-        enters: list[tuple] = [(self.states.first[np.newaxis], (None, 1))]
-        for end in range(1, self.n_tokens + 1):
-            lengths = range(1, min(self.longest, end) + 1)  # of segments that end here
-            ways = [enters[end - k][0] + self.of_states(end - k, end) for k in lengths]
-            ranked = [(k, rank) for k, way in zip(lengths, ways) for rank in range(len(way))]
-            every = np.concatenate(ways)
-            order = np.argsort(-every, axis=0, kind="stable")[:n]
-            ends.append(np.take_along_axis(every, order, 0))
-            backs.append((order, ranked))
-            if end < self.n_tokens:
-                steps = self.steps.at(np.array([end]))[0]
-                ways = (ends[-1].T[:, :, np.newaxis] + steps[:, np.newaxis]).reshape(-1, len(steps))
-                order = np.argsort(-ways, axis=0, kind="stable")[:n]
-                enters.append((np.take_along_axis(ways, order, 0), (order, len(ends[-1]))))
-        if not self.n_tokens:
-            return [(0.0, [])]
-        final, found = (ends[-1] + self.states.last).T.ravel(), []
-        for place in np.argsort(-final, kind="stable")[:n].tolist():
-            if final[place] == -np.inf:
-                break
-            score, segments, end = float(final[place]), [], self.n_tokens
-            state, rank = divmod(place, len(ends[-1]))
-            while end:
-                order, ranked = backs[end - 1]
-                length, rank = ranked[order[rank, state]]
-                segments.append((end - length, end, state))
-                end -= length
-                order, n_ranks = enters[end][1]
-                state, rank = divmod(int(order[rank, state]) if end else 0, n_ranks)
-            found.append((score, segments[::-1]))
-        return found
-
-    def sums(self) -> tuple[Array, Array, float]:
-        """Log sums of what stands before and behind a segment, by its first token and its end (float64[T + 1, S]); and of all."""
-        n = self.n_tokens
-        enters, leaves = np.full((2, n + 1, len(self.states.first)), -np.inf)
-        enters[0], leaves[n] = self.states.first, self.states.last
-        for end in range(1, n + 1):
-            begin = np.arange(max(0, end - self.longest), end)
-            ends = _log_sum(enters[begin] + self.of_states(begin, end), 0)
-            if end < n:
-                enters[end] = self.steps.sums(ends[np.newaxis], np.array([end]))[0]
-        for begin in range(n - 1, 0, -1):
-            end = np.arange(begin + 1, min(n, begin + self.longest) + 1)
-            begins = _log_sum(self.of_states(begin, end) + leaves[end], 0)
-            leaves[begin] = self.steps.sums(begins[np.newaxis], np.array([begin]), back=True)[0]
-        return enters, leaves, float(_log_sum(ends + self.states.last, 0)) if n else 0.0
+    @cached_property
+    def _probabilities(self) -> Array:
+        """The probability of each span by first token, length and label: float64[T, K, labels]."""
+        (before, _, _, behind, log_z), (n_tokens, longest, _) = self.sums, self.scores.shape
+        last = np.minimum(np.add.outer(np.arange(n_tokens), np.arange(longest)), n_tokens - 1)
+        before = (before - log_z[self.text_of, np.newaxis])[:, np.newaxis]
+        return np.minimum(np.exp(before + self.scores + behind[last]) @ self.states.has_label, 1.0)
 
 
-Labelled = tuple[list[str], list[Entity]]  # tags and entities
-_KINDS = {"chain": ("words", "tag"), "segments": ("segments", "entities"), "text": ("texts", "classify")}
+class _Chain(_Segments):
+    """Labellings by segments of one token, whose spans are runs of tags."""
+
+    def tags(self, begin: Array, end: Array, state: Array) -> Array:
+        return self.states.tag_of[state]
+
+    def spans(self, begin: Array, end: Array, state: Array) -> tuple[Array, Array, Array]:
+        label, goes_on = self.states.label_of[state], np.zeros(1 + len(state), dtype=bool)  # from the token before
+        goes_on[1:-1] = self.states.continues[state[:-1], state[1:]] & (self.text_of[:-1] == self.text_of[1:])
+        first, last = ((label >= 0) & ~beyond for beyond in (goes_on[:-1], goes_on[1:]))
+        return begin[first], end[last], label[first]
+
+    def marginals(self, of_states: Array) -> Array:
+        """The probability of each set of states (bool[S, C]) at each token: float64[T, C]."""
+        _, ends, _, behind, log_z = self.sums
+        return np.minimum(np.exp(ends + behind - log_z[self.text_of, np.newaxis]) @ of_states, 1.0)
+
+    def likely(self, least: float) -> _Spans:
+        begin, label = np.nonzero(self.marginals(self.states.has_label) >= least)
+        return self.weighed(begin, self.bounds[1:][self.text_of[begin]], label, least)
+
+    def weighed(self, begin: Array, end: Array, label: Array, least: Optional[float] = None) -> _Spans:
+        """The probabilities that these spans (int64[N]) have their label, and are no longer and no shorter; with `least`, all
+        spans that are so probable and begin like one of these, but may end before it."""
+        _, ends, begins, behind, log_z = self.sums
+        log_z, emissions = log_z[self.text_of], self.scores[:, 0]
+        inside, around = self.steps(self.states.continues), self.steps(~self.states.continues)
+        tokens, opening, closing = np.arange(1, len(ends)), np.empty_like(ends), np.empty_like(ends)
+        opening[1:], closing[:-1] = around.sums(ends[:-1], tokens), around.sums(begins[1:], tokens, back=True)
+        opening[self._first], closing[self._last] = self.states.first, self.states.last
+        scores = np.where(self.states.has_label.T[label], opening[begin] + emissions[begin], -np.inf)
+        number, last, found = np.arange(len(begin)), begin, [(begin[:0], begin[:0], log_z[:0])]
+        while len(number):
+            probability = np.exp(_log_sum(scores + closing[last], 1) - log_z[last])
+            goes_on, is_found = end[number] > last + 1, end[number] == last + 1
+            if least is not None:
+                goes_on &= np.exp(_log_sum(scores + behind[last], 1) - log_z[last]) - probability >= least
+                is_found = probability >= least
+            found.append((number[is_found], last[is_found] + 1, probability[is_found]))
+            number, last = number[goes_on], last[goes_on] + 1
+            scores = inside.sums(scores[goes_on], last) + emissions[last]
+        number, end, probability = map(np.concatenate, zip(*found))
+        order = np.argsort(number, kind="stable")
+        return begin[number[order]], end[order], label[number[order]], np.minimum(probability[order], 1.0)
 
 
 class Model:
@@ -610,40 +650,36 @@ class Model:
 
     def __init__(self, content: dict[str, Any]):
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise LiteError(
-                "this is no export of spacy_crf, which `python -m spacy crf export MODEL FILE --to npz` writes."
-            )
-        if content["version"] != VERSION:
-            known = f"version {content['version']} of the format, and this lite.py reads version {VERSION}"
+            raise LiteError("this is no export of spacy_crf. `spacy crf export MODEL FILE --to npz` writes one.")
+        if content["version"] not in range(1, VERSION + 1):
+            known = f"version {content['version']} of the format, and this lite.py reads versions 1 to {VERSION}"
             raise LiteError(f"it has {known}. Take the lite.py of the spacy_crf that wrote it.")
         self.kind: str = content["kind"]  # "chain", "segments" or "text"
         if self.kind not in _KINDS:
             raise LiteError(f"this lite.py does not know models of the kind '{self.kind}'. Take a newer one.")
         self.labels: list[str] = content["labels"]
         self.columns: list[str] = content["columns"]
-        self.has_spans, letters = content["scheme"] is not None, content["letters"]
+        self._scheme, letters, n_labels = content["scheme"], content["letters"], len(self.labels)
+        self.has_spans = self._scheme is not None
         spelled = ["O", *(f"{letter}-{label}" for label in self.labels for letter in letters)]
         self.tags = spelled if self.has_spans else [*self.labels]
-        n_states = 1 + len(self.labels) if self.kind == "segments" else len(self.tags)
-        self._states = _States(content["states"], n_states)
-        self._without_rules = _States(content["without_rules"], n_states) if "without_rules" in content else None
+        # The label of each tag, and whether it continues the span of the tag before it
+        label_of = (np.arange(len(self.tags)) - 1) // len(letters) if self.has_spans else np.arange(n_labels)
+        letter = np.array([tag[0] if self.has_spans else "U" for tag in self.tags])
+        opens, closes = np.isin(letter, ["O", "B", "U"]), np.isin(letter, ["O", "L", "U"])
+        continues = (label_of[:, np.newaxis] == label_of) & ~closes[:, np.newaxis] & ~opens
+        spelling = (np.arange(-1, n_labels),) if self.kind == "segments" else (label_of, continues)
+        self._states, n_states = _States(content["states"], *spelling), len(spelling[0])
+        self._without_rules = _States(content["without_rules"], *spelling) if "without_rules" in content else None
         self._readers = [_Features({**content, **reader}, n_states) for reader in content["readers"]]
         lengths = content["lengths"] if self.kind == "segments" else np.zeros((1, n_states))
         self._lengths = _numbers(lengths, shape=(len(lengths), n_states))
-        least = content["min_prob"]
-        self._least = None if least is None else _numbers(least, shape=(len(self.labels),), least=0.0)
-        # The label of each tag, and whether a tag continues the span of the tag before it
-        n, width = len(self.tags), max(1, len(letters))
-        self._label_of = (np.arange(n) + width - 1) // width - 1 if self.has_spans else np.arange(n)
-        letter = np.array([tag[0] if self.has_spans else "U" for tag in self.tags])
-        goes_on = (self._label_of >= 0) & ~np.isin(letter, ["L", "U"])
-        same = self._label_of[:, np.newaxis] == self._label_of
-        self._continues = same & goes_on[:, np.newaxis] & ~np.isin(letter, ["B", "U"])
+        least = np.zeros(n_labels) if content["min_prob"] is None else content["min_prob"]
+        self._least = _numbers(least, shape=(n_labels,), least=0.0)
 
     def tag(self, text: Text) -> list[str]:
         """The most probable tags of a text, which is a list of words; or of rows, such as ["word", "NN"], whose first columns are
-        those that the model reads. Words of spans that are less probable than `min_prob` have the tag O, single words "".
-        """
+        those that the model reads. Words of spans that are less probable than `min_prob` have the tag O, single words ""."""
         return self.tag_all([text])[0]
 
     tag_rows = tag
@@ -659,19 +695,21 @@ class Model:
     def marginals(self, text: Text) -> Array:
         """The probability of each of `tags` at each word: float64[T, tags]."""
         self._expect("marginals", "chain")
-        return self._chain(self._readers[0].read([text])).marginals(len(self.tags))
+        return self._labellings([text]).marginals(self._states.tag_of[:, np.newaxis] == np.arange(len(self.tags)))
 
     def n_best(self, text: Text, n: int) -> list[tuple[float, list[str]]]:
         """The n most probable labellings: their probabilities and tags, the best first."""
         self._expect("n_best", "chain", "segments")
-        chain = self._segments(text)
-        log_z = chain.sums()[2]
-        return [(min(1.0, float(np.exp(score - log_z))), self._spell(found, chain)) for score, found in chain.n_best(n)]
+        labellings = self._labellings([text])
+        [log_z], ([scores], number, *segments) = labellings.sums[-1], labellings.n_best(n)
+        probabilities = np.minimum(np.exp(scores[scores > -np.inf] - log_z), 1.0).tolist()
+        tags = (labellings.tags(*(column[number == rank] for column in segments)).tolist() for rank in count())
+        return [(probability, [self.tags[tag] for tag in path]) for probability, path in zip(probabilities, tags)]
 
     def tag_all(self, texts: Iterable[Text]) -> list[list[str]]:
         """`tag` for many texts, which takes a fraction of the time of one by one."""
         self._expect("tag", "chain", "segments")
-        return [tags for batch in self._batches(texts) for tags, _ in self._labelled(batch, self._least is not None)]
+        return [tags for batch in self._batches(texts) for tags, _ in self._labelled(batch, self._least.any())]
 
     def entities_all(self, texts: Iterable[Text]) -> list[list[Entity]]:
         """`entities` for many texts."""
@@ -693,7 +731,8 @@ class Model:
         return found
 
     def _batches(self, texts: Iterable[Text]) -> Iterator[list[Text]]:
-        texts, most = iter(texts), max(1, min(_AT_ONCE, _MOST_STEPS // len(self._states.first) ** 2))
+        most = min(_AT_ONCE, _MOST_STEPS // len(self._states.first) ** 2) // len(self._lengths)
+        texts, most = iter(texts), max(1, most)
         while batch := [*islice(texts, most)]:
             yield batch
 
@@ -701,99 +740,61 @@ class Model:
         if self.kind not in kinds:
             raise LiteError(f"{method} does not fit a model of {_KINDS[self.kind][0]}. Take {_KINDS[self.kind][1]}.")
 
-    def _instead(self, states: Optional[_States]) -> _States:
-        """The states without rules, for a text of which no labelling keeps the rules."""
-        if states is not None or self._without_rules is None:
-            raise LiteError("A text has no labelling with a finite score. Export the model again.")
-        return self._without_rules
-
-    def _chain(self, batch: _Texts, states: Optional[_States] = None) -> _Chain:
-        [reader], of_pairs, size = self._readers, None, len(self.tags)
-        if "transitions" in reader.tables:
-            of_pairs = reader.scores("transitions", batch).reshape(-1, size, size)
-        return _Chain(states or self._states, reader.scores("states", batch), batch.bounds, of_pairs)
-
-    def _labelled(self, texts: list[Text], weigh: bool, states: Optional[_States] = None) -> list[Labelled]:
-        """Tags and entities of texts; no entities without `weigh`."""
-        if self.kind == "segments":
-            return [self._segmented(text, weigh) for text in texts]
-        batch = self._readers[0].read(texts)
-        chain, bounds = self._chain(batch, states), batch.bounds
-        path = chain.best()
-        if (path < 0).any():  # no labelling of some text keeps the rules
-            fails = [(path[b:e] < 0).any() for b, e in pairwise(bounds)]
-            instead = [self._instead(states) if failing else states for failing in fails]
-            return [self._labelled([text], weigh, other)[0] for text, other in zip(texts, instead)]
-        tag = chain.states.tag_of[path]
-        tags, found = [self.tags[n] for n in tag.tolist()], [[] for _ in texts]
-        if weigh:
-            begin, end, label = self._spans(tag, bounds)
-            probabilities = chain.probabilities(begin, end, label, self._label_of, self._continues)
-            text_of = np.searchsorted(bounds, begin, side="right") - 1
-            columns = (array.tolist() for array in (text_of, bounds[text_of], begin, end, label, probabilities))
-            for b, first, i, j, of_span, probability in zip(*columns):
-                if self._least is None or probability >= self._least[of_span]:
-                    found[b].append(Entity(i - first, j - first, self.labels[of_span], probability))
-                else:
-                    tags[i:j] = ["O" if self.has_spans else ""] * (j - i)
-        return [(tags[b:e], entities) for (b, e), entities in zip(pairwise(bounds.tolist()), found)]
-
-    def _spans(self, path: Array, bounds: Array) -> tuple[Array, Array, Array]:
-        """First tokens, ends and labels of the spans of tags (int[T])."""
-        label, goes_on = self._label_of[path], np.zeros(len(path), dtype=bool)
-        goes_on[1:] = self._continues[path[:-1], path[1:]]
-        goes_on[bounds[:-1][np.diff(bounds) > 0]] = False
-        begins, ends = (label >= 0) & ~goes_on, label >= 0
-        ends[:-1] &= ~goes_on[1:]
-        begin = np.flatnonzero(begins)
-        return begin, np.flatnonzero(ends) + 1, label[begin]
-
-    def _spell(self, segments: list[tuple[int, int, int]], chain: _Segments) -> list[str]:
-        """Tags of segments (begin, end, state)."""
-        tags: list[str] = []
-        for begin, end, state in segments:
-            tag = int(chain.states.tag_of[state])
-            begins, goes_on = self.tags[2 * tag - 1 : 2 * tag], self.tags[2 * tag : 2 * tag + 1]
-            is_span = self.kind == "segments" and tag > 0
-            tags += begins + goes_on * (end - begin - 1) if is_span else [self.tags[tag]]
-        return tags
-
-    def _segmented(self, text: Text, weigh: bool, states: Optional[_States] = None) -> Labelled:
-        """Tags and entities of one text by a chain of segments."""
-        chain = self._segments(text, states)
-        best = chain.n_best(1)
-        if not best:
-            return self._segmented(text, weigh, self._instead(states))
-        [(_, segments)] = best
-        tags, found = self._spell(segments, chain), []
-        sums: Any = chain.sums() if weigh else (None, None, 0.0)
-        enters, leaves, log_z = sums
-        for begin, end, state in segments if weigh else []:
-            label, same = int(chain.states.tag_of[state]) - 1, chain.states.tag_of == chain.states.tag_of[state]
-            scores = enters[begin] + chain.of_states(begin, end) + leaves[end]
-            probability = min(1.0, float(np.exp(_log_sum(scores[same], 0) - log_z)))
-            if label >= 0 and self._least is not None and probability < self._least[label]:
-                tags[begin:end] = ["O"] * (end - begin)
-            elif label >= 0:
-                found.append(Entity(begin, end, self.labels[label], probability))
-        return tags, found
-
-    def _segments(self, text: Text, states: Optional[_States] = None) -> _Segments:
-        """The scores of all segments of one text, by first token, length and label."""
-        size, n_tokens = self._lengths.shape[1], len(text)
-        longest = max(1, min(len(self._lengths), n_tokens))
-        totals = {name: np.zeros((n_tokens, size)) for name in ("states", "begins", "ends", "tokens")}
-        scores, of_pairs = np.full((n_tokens, longest, size), -np.inf), None
-        reads = [(reader, reader.read([text])) for reader in self._readers]
+    def _labellings(self, texts: list[Text], states: Optional[_States] = None) -> Any:
+        """The labellings of texts: `_Segments` or a `_Chain`."""
+        reads = [(reader, reader.read(texts)) for reader in self._readers]
+        bounds, size, of_pairs = reads[0][1].bounds, self._lengths.shape[1], None
+        n_tokens, longest = int(bounds[-1]), max(1, min(len(self._lengths), int(np.diff(bounds).max(initial=0))))
+        scores, none = np.zeros((n_tokens, longest, size)), np.zeros((n_tokens, size))
+        totals = dict.fromkeys(("states", "begins", "ends", "tokens"), none)
         for reader, read in reads:
             totals.update((name, reader.scores(name, read)) for name in reader.tables if name in totals)
             if "transitions" in reader.tables:
                 of_pairs = reader.scores("transitions", read).reshape(-1, size, size)
-        sums = np.vstack([np.zeros(size), np.cumsum(totals["states"] + totals["tokens"], axis=0)])
-        for k in range(1, longest + 1):
-            n = max(0, n_tokens - k + 1)
-            of_ends = totals["begins"][:n] + totals["ends"][k - 1 :]
-            scores[:n, k - 1] = sums[k:] - sums[:n] + of_ends + self._lengths[k - 1]
-        for reader, read in reads:
             reader.add_spans(read, scores)
-        return _Segments(states or self._states, scores, of_pairs)
+        inside, begins = none, totals["begins"]
+        for k in range(longest):
+            n = max(0, n_tokens - k)
+            inside = inside[:n] + (totals["states"] + totals["tokens"])[k:]
+            scores[:n, k] += inside + begins[:n] + totals["ends"][k:] + self._lengths[k]
+        return (_Segments if self.kind == "segments" else _Chain)(states or self._states, scores, bounds, of_pairs)
+
+    def _labelled(self, texts: list[Text], weigh: bool, states: Optional[_States] = None) -> list[Labelled]:
+        """Tags and entities of texts; no entities without `weigh`."""
+        labellings = self._labellings(texts, states)
+        bounds, choice, outside = labellings.bounds, labellings.states.choice, "O" if self.has_spans else ""
+        scores, _, *segments = labellings.n_best(1) if choice is None else (labellings.sums[-1], None)
+        if not (scores > -np.inf).all():  # no labelling of some text keeps the rules
+            if states is not None or self._without_rules is None:
+                raise LiteError("A text has no labelling with a finite score. Export the model again.")
+            instead = [None if score > -np.inf else self._without_rules for score in scores]
+            return [self._labelled([text], weigh, other)[0] for text, other in zip(texts, instead)]
+        if choice is not None:
+            tags, spans = [outside] * len(labellings.scores), self._chosen(labellings, choice)
+        else:
+            tags = [self.tags[tag] for tag in labellings.tags(*segments).tolist()]
+            spans = labellings.weighed(*labellings.spans(*segments)) if weigh else []
+        found, starts, text_of = [[] for _ in texts], bounds.tolist(), labellings.text_of.tolist()
+        for begin, end, label, probability in zip(*(column.tolist() for column in spans)):
+            first, name, length = starts[text_of[begin]], self.labels[label], end - begin
+            if probability < self._least[label]:
+                tags[begin:end] = [outside] * length
+                continue
+            found[text_of[begin]].append(Entity(begin - first, end - first, name, probability))
+            if choice is not None:
+                scheme = "BIO" if self._scheme == "IOB1" and tags[max(first, begin - 1)][2:] == name else self._scheme
+                tags[begin:end] = _spelled(scheme, name, length) if self.has_spans else [name] * length
+        return [(tags[b:e], entities) for (b, e), entities in zip(pairwise(starts), found)]
+
+    def _chosen(self, labellings: Any, choice: _States) -> _Spans:
+        """The spans, no two of which overlap, whose probabilities exceed their prices by most in total."""
+        prices = np.clip(self._least, 1e-3, 1.0 - 1e-6)
+        begin, end, label, probability = labellings.likely(prices.min(initial=1.0))
+        probabilities = np.zeros((len(labellings.scores), (end - begin).max(initial=1), 1 + len(self.labels)))
+        probabilities[begin, end - begin - 1, 1 + label] = probability
+        # A span that is just probable enough is taken; one that is not likely, only if rules ask for it
+        worth = np.where(probabilities > 0.0, probabilities - np.append(0.0, prices) + 1e-9, -2.0)
+        worth[:, :, 0], worth[:, 0, 0] = -np.inf, 0.0
+        chosen = _Segments(choice, worth, labellings.bounds)
+        begin, end, label = chosen.spans(*chosen.n_best(1)[2:])
+        return begin, end, label, probabilities[begin, end - begin - 1, 1 + label]

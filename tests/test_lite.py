@@ -16,7 +16,7 @@ import pytest
 import spacy
 from spacy.strings import hash_string
 from spacy.tokens import Doc, DocBin, Token
-from spacy.training import Example
+from spacy.training import Example, biluo_to_iob, iob_to_biluo
 from thinc.api import Config
 from typer.testing import CliRunner
 
@@ -25,6 +25,9 @@ from spacy_crf.cli import app
 from spacy_crf.features.lexemes import LEXEME_ATTRIBUTES
 from spacy_crf.features.token_columns import ColumnReader
 from spacy_crf.migrate.lite import ENGLISH_NUMBERS, export_lite, write_lite
+from spacy_crf.migrate.pipeline import weights_of
+from spacy_crf.migrate.wapiti_export import export_wapiti
+from spacy_crf.schemes import SCHEMES
 
 from .components import EMISSIONS
 from .test_crf_ner import train
@@ -94,7 +97,7 @@ def both(nlp, model, texts):
 
 def assert_same(nlp, model, texts):
     for ours, theirs in zip(*both(nlp, model, texts), strict=True):
-        assert theirs == pytest.approx(ours, abs=1e-5)
+        assert theirs == pytest.approx(ours, abs=1e-6)
 
 
 def templates(*lines, padding=True, transitions=(), **more):
@@ -209,6 +212,7 @@ RULES = {
     "soft": [{"rule": "at_most", "label": "PER", "n": 1, "weight": 2.0}, {"rule": "length", "label": "GPE", "max": 1}],
     "hard": [{"rule": "at_most", "label": "*", "n": 1}, {"rule": "order", "labels": ["PER", "GPE"]}],
     "needs": [{"rule": "requires", "if": ["PER"], "then": ["GPE"], "per": "sentence"}],
+    "at least": [{"rule": "at_least", "label": "GPE", "n": 1}],
 }
 
 
@@ -239,6 +243,39 @@ def test_rules_that_are_masks_or_automata(factory, rules, tmp_path):
     config = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": RULES[rules]}}
     nlp = make(factory, config)
     assert_same(nlp, exported(nlp, tmp_path / "model"), some_texts(60))
+
+
+@pytest.mark.parametrize("rules", [None, *RULES])
+@pytest.mark.parametrize("factory, scheme", [*(("crf_ner", name) for name in SCHEMES), ("semicrf_ner", None)])
+def test_decoding_by_spans(factory, scheme, rules, tmp_path):
+    """`crf fit` makes such components: the most valuable set of spans, by a threshold for all labels or for each."""
+    config = {"decode": "spans", "min_prob": 0.3, **({"scheme": scheme} if scheme else {})}
+    if rules is not None:
+        config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": RULES[rules]}
+    nlp, texts = make(factory, config), some_texts(60)
+    [(_, pipe)], found = nlp.pipeline, {}
+    for form, least in (("npz", 0.6), ("json", 0.3), ("npz", {"PER": 0.5, "*": 0.1}), ("npz", 0.0)):
+        pipe.cfg["min_prob"] = least
+        model = exported(nlp, tmp_path / "model", form)
+        assert_same(nlp, model, texts)
+        found[str(least)] = model.entities_all(texts)
+        if least == 0.3:
+            assert model.tag_all(texts) == [model.tag(text) for text in texts]
+            for words, tags, entities in zip(texts, model.tag_all(texts), found["0.3"]):
+                spelled = Doc(
+                    nlp.vocab, words=words, ents=biluo_to_iob(tags if scheme == "BILUO" else iob_to_biluo(tags))
+                )
+                assert [(span.start, span.end, span.label_) for span in spelled.ents] == [e[:3] for e in entities]
+    assert found["0.6"] != found["0.3"] != found["0.0"]
+
+
+def test_spans_of_a_tagger(tmp_path):
+    """Its spans are tokens, and those below the threshold get no tag."""
+    nlp = spacy.blank("en")
+    nlp = make("crf_tagger", {**templates(*LONG), "decode": "spans", "min_prob": 0.4}, tag_examples(nlp))
+    model, texts = exported(nlp, tmp_path / "model"), some_texts(60, words=["the", "dog", "barks", *ODD[:9]])
+    tags = [[token.tag_ for token in nlp(Doc(nlp.vocab, words=words))] for words in texts]
+    assert model.tag_all(texts) == tags and any("" in some for some in tags)
 
 
 @pytest.mark.parametrize("architecture", ["MaxEntText", "NaiveBayes"])
@@ -378,6 +415,65 @@ def test_exports_take_a_component_and_known_columns(folder):
             export_lite(nlp, **settings)
 
 
+# ------------------------------------------------------------------------------------------------------------- files
+
+FIRST_VERSION = {
+    "format": "spacy_crf.lite",
+    "version": 1,
+    "made_by": "spacy_crf 0.17.0",
+    "component": "crf_ner",
+    "kind": "chain",
+    "labels": ["GPE"],
+    "scheme": "IO",
+    "letters": "I",
+    "columns": ["orth"],
+    "min_prob": [0.7],
+    "states": {
+        "tag_of": [0, 1],
+        "source": [0, 0, 1, 1],
+        "target": [0, 1, 0, 1],
+        "scores": [0.0, 0.0, 0.0, 1.0],
+        "first": [0.0, 0.0],
+        "last": [0.0, 0.0],
+    },
+    "readers": [
+        {
+            "padding": True,
+            "tables": {
+                "states": {
+                    "templates": [{"name": "lower[0]", "keys": ["oslo"], "parts": [["lower", 0]]}],
+                    "counts": [1],
+                    "columns": [1],
+                    "weights": [1.0],
+                }
+            },
+        }
+    ],
+    "gazetteers": {},
+    "clusters": {},
+    "stop_words": [],
+    "number_words": [],
+    "number_endings": [],
+}
+
+
+def test_files_of_the_first_version_are_read(folder, tmp_path):
+    """Without `choice` a model labels by the best path."""
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(FIRST_VERSION), encoding="utf8")
+    model = lite.load(path)
+    scores = {"O": 0.0, "I-GPE": 1.0}  # of "Oslo" alone
+    total = sum(map(math.exp, scores.values()))
+    assert model.marginals(["Oslo"])[0] == pytest.approx([math.exp(score) / total for score in scores.values()])
+    assert model.entities(["Oslo"]) == [(0, 1, "GPE", pytest.approx(math.e / total))]
+    # Of "Oslo Oslo" the best path is one span of two tokens, with exp(3) of 1 + 2 e + exp(3)
+    assert model.entities(["Oslo", "Oslo"]) == [
+        (0, 2, "GPE", pytest.approx(math.exp(3) / (1 + 2 * math.e + math.exp(3))))
+    ]
+    assert model.tag(["x"]) == ["O"]
+    assert export_lite(spacy.load(folder))["version"] == 1  # so that older copies of lite.py read it
+
+
 # ------------------------------------------------------------------------------------------------------ broken files
 
 
@@ -397,7 +493,7 @@ STATES = ("readers", 0, "tables", "states")
 @pytest.mark.parametrize(
     "place, value, reason",
     [
-        (["version"], 2, "version 2 of the format, and this lite.py reads version 1. Take the lite.py"),
+        (["version"], 3, "version 3 of the format, and this lite.py reads versions 1 to 2. Take the lite.py"),
         (["format"], "x", "no export of spacy_crf"),
         (["kind"], "tree", "models of the kind 'tree'. Take a newer one"),
         ([*STATES, "weights", 0], math.nan, "NaN"),
@@ -408,6 +504,8 @@ STATES = ("readers", 0, "tables", "states")
         ([*STATES, "templates", 0, "parts", 0, 0], "colour", "reads 'colour', which this lite.py does not know"),
         (["states", "tag_of", 0], 77, "not among the"),
         (["states", "source", 0], 77, "cut off or no export"),
+        (["states", "choice"], {}, "cut off or no export"),
+        (["states", "choice"], {"tag_of": [4]}, "tags that are not among the 4 tags"),
         (["states"], None, "cut off or no export"),
         (["labels"], 3, "cut off or no export"),
     ],
@@ -585,7 +683,7 @@ PATTERNS = ["u:word=%x[0,0]", "*:before=%x[-1,0]/%x[0,1]", "b:tag=%x[0,1]", 'u:b
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
-def test_a_model_trained_on_patterns_is_exported_to_wapiti(factory, tmp_path):
+def test_a_model_trained_on_patterns_is_exported_to_wapiti(factory, tmp_path, caplog):
     (tmp_path / "patterns").write_text("\n".join(PATTERNS) + "\n", encoding="utf8")
     written = run(
         *("import", tmp_path / "patterns", "--from", "wapiti", "--columns", "orth,tag", "--output", tmp_path / "f.cfg")
@@ -610,6 +708,19 @@ def test_a_model_trained_on_patterns_is_exported_to_wapiti(factory, tmp_path):
         probabilities, names = pipe.marginals(Doc(nlp.vocab, words=words, tags=tags))
         others, same = other.marginals(Doc(other.vocab, words=words, tags=tags))
         assert names == same and others == pytest.approx(probabilities, abs=1e-5)
+    assert "CRFW858" not in caplog.text
+    pipe.cfg["min_prob"] = 0.5
+    export_wapiti(nlp)
+    assert f"CRFW858: {factory} has min_prob = 0.5" in caplog.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"decode": "spans", "min_prob": {"PER": 0.5, "*": 0.1}}])
+def test_other_programs_keep_no_thresholds(settings, caplog):
+    """A component of `crf fit` exported without a word, and CRFsuite found other entities."""
+    nlp = make("crf_ner", settings)
+    assert weights_of(nlp).labels == nlp.get_pipe("crf_ner").tags()
+    told = "CRFW858: crf_ner has decode = 'spans' and min_prob = {'PER': 0.5, '*': 0.1}, and CRFsuite labels by"
+    assert (told in caplog.text) == bool(settings)
 
 
 def test_other_templates_are_not_exported_to_wapiti(folder, tmp_path):

@@ -87,9 +87,10 @@ def export_lite(
     _check_settings(pipe)
     exporter = _Exporter(pipe.name, nlp.vocab, columns, prune, bits)
     shared = node.potentials(model, {name: model.get_param(name) for name in node.params})
+    of_spans = pipe.cfg.get("decode") == "spans"
     content: dict[str, Any] = {
         "format": lite.FORMAT,
-        "version": lite.VERSION,
+        "version": lite.VERSION if of_spans else 1,
         "made_by": f"spacy_crf {__version__}",
         "component": pipe.name,
         "kind": kind,
@@ -103,9 +104,14 @@ def export_lite(
     if kind != "text":
         content["min_prob"] = least_of_labels(pipe.name, pipe.cfg["min_prob"], pipe.labels)
         rules = pipe.rules()
+        if of_spans:
+            choice = _choice(pipe.decoding)
+            content["states"]["choice"] = _states(**choice)
         if rules is not None:
             content["without_rules"] = content["states"]
             content["states"] = exporter.ruled(rules.all, shared)
+            if of_spans:
+                content["states"]["choice"] = exporter.ruled(rules.all.of_segments_too, choice, only_hard=True)
     if not pipe.annotation.spans_are_tokens and kind != "text":
         content["scheme"], content["letters"] = pipe.annotation.scheme.name, pipe.annotation.scheme.prefixes
     if kind == "segments":
@@ -139,7 +145,7 @@ def _check_settings(pipe: Any) -> None:
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
         (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
         (pipe.chains[0] is not pipe, "a set of chains", "Train a crf_ner or crf_tagger for each"),
-        (decode != "viterbi", f'decode = "{decode}"', 'Set decode = "viterbi" in its config'),
+        (decode not in ("viterbi", "spans"), f'decode = "{decode}"', 'Set decode = "viterbi" or "spans" in its config'),
         (
             not all(isinstance(index, FeatureIndex) for index in indexes),
             "hashed features or vectors",
@@ -155,6 +161,15 @@ def _states(transitions: NDArray, first: NDArray, last: NDArray) -> dict[str, An
     every = np.arange(len(first))
     scores = transitions[source, target]
     return {"tag_of": every, "source": source, "target": target, "scores": scores, "first": first, "last": last}
+
+
+def _choice(decoding: Any) -> dict[str, NDArray]:
+    """Scores of O and the labels, by which spans may be chosen together."""
+    size = 1 + len(decoding.annotation.labels)
+    transitions, ends = np.zeros((size, size)), np.zeros(size)
+    if not decoding.spans_may_touch:
+        transitions[np.arange(1, size), np.arange(1, size)] = -np.inf
+    return {"transitions": transitions, "first": ends, "last": ends}
 
 
 class _Exporter:
@@ -275,8 +290,8 @@ class _Exporter:
 
     # --------------------------------------------------------------------------------------------------------- rules
 
-    def ruled(self, rules: RuleSet, shared: dict[str, NDArray]) -> dict[str, Any]:
-        """The states of a chain under rules: a graph of tags and states of automata.
+    def ruled(self, rules: RuleSet, shared: dict[str, NDArray], *, only_hard: bool = False) -> dict[str, Any]:
+        """The states of a chain under rules, or those that must not be broken: a graph of tags and states of automata.
 
         RAISES (ValueError): CRF791 for rules that read tokens, for those without an automaton, and for a graph that is too large.
         """
@@ -285,13 +300,16 @@ class _Exporter:
             if rule.global_ or rule.reads_pattern or rule.reads_tags:
                 raise _refused(self._name, f"the rule '{rule.name}' ({rule.kind})", how)
         together, most = make_automaton(1, rules.tags.n_events), _MOST_STATES // len(rules.allowed)
+        kept = frozenset(rule.place for rule in rules.rules if rule.hard or not only_hard)
         for rule, automaton, _ in rules.automata:
+            if rule.place not in kept:
+                continue
             larger = product(together, automaton, max_states=8 * most)
             together = None if larger is None else minimised(larger)
             if together is None or together.n_states > most:
                 what = f"rules whose automata, up to that of '{rule.name}', have more than {most} states together"
                 raise _refused(self._name, what, how)
-        masks = rules._masks(None, None)
+        masks = rules._masks(kept, None)
         transitions, first = shared["transitions"], shared["first"]
         if masks.transitions is not None:
             transitions, first = transitions + masks.transitions, first + masks.first
@@ -301,14 +319,14 @@ class _Exporter:
         source, target, scores = graph.source[inside], graph.target[inside], graph.scores[inside]
         scores = scores + transitions[tag_of[source], tag_of[target]]
         possible = scores > -np.inf
-        kept = tag_of < len(first)  # the break is the last tag, so numbers stay
+        real = tag_of < len(first)  # the break is the last tag, so numbers stay
         return {
-            "tag_of": tag_of[kept],
+            "tag_of": tag_of[real],
             "source": source[possible],
             "target": target[possible],
             "scores": scores[possible],
-            "first": graph.first[kept] + first[tag_of[kept]],
-            "last": graph.last[kept] + shared["last"][tag_of[kept]],
+            "first": graph.first[real] + first[tag_of[real]],
+            "last": graph.last[real] + shared["last"][tag_of[real]],
         }
 
     def ruled_lengths(self, rules: RuleSet, lengths: NDArray) -> NDArray:

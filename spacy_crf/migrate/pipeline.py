@@ -12,7 +12,7 @@ from spacy.language import Language
 from spacy.strings import get_string_id
 
 from ..arrays import ranges
-from ..errors import Errors, no_component, shown
+from ..errors import Errors, Warnings, no_component, shown
 from ..features.extractor import template_seed
 from ..features.feature_index import FeatureIndex, FeatureNames
 from ..features.items import hash_item, is_item
@@ -181,6 +181,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     names = _plain_names(table.index)
     rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
     weights = [emissions.get_param("states").astype(np.float64)]
+    warn_of_decoding(tagger, "CRFsuite")
     states = np.arange(len(first))
     for name, of_labels in (("__BOS__", first), ("__EOS__", last)):
         if of_labels.any():
@@ -231,6 +232,14 @@ def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
         wanted = "whose model CRFsuite can hold: a trained linear chain on sparse features alone, not on hashed ones"
         raise no_component(wanted, nlp.pipe_names, component)
     return found[0]
+
+
+def warn_of_decoding(tagger: LabelPipe, form: str) -> None:
+    """Warn of settings of a component that programs which label by the best path cannot keep."""
+    plain = {"decode": "viterbi", "min_prob": 0.0}
+    settings = [f"{name} = {tagger.cfg[name]!r}" for name in plain if tagger.cfg[name] != plain[name]]
+    if settings:
+        tagger.warn(Warnings.CRFW858, settings=" and ".join(settings), form=form)
 
 
 def pipe_fits(pipe: Any) -> bool:

@@ -11,7 +11,7 @@ from ..errors import Errors
 from ..models.table import Table
 from .foreign import as_octets
 from .functions import from_config
-from .pipeline import FORBIDDEN, exported
+from .pipeline import FORBIDDEN, exported, warn_of_decoding
 
 _SOURCE = "spacy_crf.wapiti_features.v1"
 Weights = tuple[NDArray[np.int64], NDArray]  # numbers of labels, or of pairs of labels, and their weights
@@ -30,6 +30,7 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
     if tagger.rules() is not None:
         raise ValueError(Errors.CRF791.format(name=tagger.name, what="rules", form="a model of Wapiti", how=_NO_RULES))
     patterns = _patterns(nlp, tagger.name, features.feature_set)
+    warn_of_decoding(tagger, "Wapiti")
     size = len(tagger.tags())
     ends = {"first": (_FIRST, "_x-1"), "last": (_LAST, "_x+1")}
     of_labels: dict[str, Weights] = {}

@@ -91,6 +91,13 @@ class Decoding:
         labels = self.annotation.tag_labels()
         return [labels[tag] for tag in self.tag_of]
 
+    @property
+    def spans_may_touch(self) -> bool:
+        """Whether a span may begin where another one of its label ends: each is a segment, or a tag does not continue itself."""
+        # By tags, since hidden states say nothing more about it
+        continues, first = self.tag_spans
+        return bool(continues is None or (np.diff(first) > 1).any() or not np.diag(continues)[first[0] :].any())
+
     def mask(self) -> TransitionMask:
         """Transitions between states that the scheme allows."""
         transitions, first, last = self.annotation.mask()

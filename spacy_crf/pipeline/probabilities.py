@@ -117,11 +117,7 @@ class _Batch:
         """The most valuable set of spans, see `inference.span_choice`, and their probabilities."""
         prices, starts = prices_of(least), np.asarray(self._scores.starts)
         likely, decoding = self._likely_spans(float(prices.min(initial=1.0))), self._decoding
-        # A span may begin where another one of its label ends if each span is a segment, or if a tag does not continue itself.
-        # (This uses tags, since hidden states say nothing more about it.)
-        continues, first = decoding.tag_spans
-        touch = continues is None or (np.diff(first) > 1).any() or not np.diag(continues)[first[0] :].any()
-        scores = span_choice.worth(likely, prices, starts, may_touch=touch)
+        scores = span_choice.worth(likely, prices, starts, may_touch=decoding.spans_may_touch)
         if self._rules is None:
             path, unfinished = SemiMarkov().viterbi(scores).states, []
         else:
