@@ -17,10 +17,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from rich.console import Console
-from rich.table import Table
-from seqeval.metrics import f1_score
-
 import spacy_crf
 
 Tags = Sequence[Sequence[str]]
@@ -130,10 +126,11 @@ def in_own_process(function: Callable, *args: Any) -> Measured:
 def _measured(function: Callable, args: tuple) -> Measured:
     start = time.perf_counter()
     result = function(*args)
-    return Measured(result, time.perf_counter() - start, _peak_mb())
+    return Measured(result, time.perf_counter() - start, peak_mb())
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
+    """The most memory that this process has had."""
     # Linux carries ru_maxrss over from the parent through fork and exec; VmHWM belongs to this process alone.
     status = Path("/proc/self/status")
     if status.is_file():
@@ -151,6 +148,8 @@ def memory_mb() -> float:
 
 def entity_f1(gold: Tags, predicted: Tags) -> float:
     """Percent, micro average over entities, as conlleval counts them."""
+    from seqeval.metrics import f1_score  # not above: a process whose memory is measured may have no use for it
+
     return 100 * float(f1_score([list(tags) for tags in gold], [list(tags) for tags in predicted]))
 
 
@@ -169,6 +168,9 @@ def size_mb(path: Path) -> float:
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Optional[object]]], *, note: str = "") -> None:
     """Print a table: the first column names the row, the others are right-aligned; small floats get more digits. The machine
     stands below it."""
+    from rich.console import Console
+    from rich.table import Table
+
     if os.environ.get(RECORD):
         _record(Path(os.environ[RECORD]), header, rows)
     caption = f"{note} {machine()}.".strip()

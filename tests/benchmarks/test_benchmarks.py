@@ -15,7 +15,7 @@ pytest.importorskip("seqeval", reason="the benchmarks need the extra 'dev'")
 
 import spacy_crf
 
-from . import data, measure, neural, rivals
+from . import beside_others, beside_systems, data, measure, neural, rivals
 from .speed import Line
 
 CHUNKS = """\
@@ -152,3 +152,59 @@ def test_siblings_are_busy_only_meanwhile(monkeypatch):
     with measure.busy_siblings():
         assert [process.poll() for process in started] == [None, None]
     assert all(process.poll() is not None for process in started)
+
+
+ADDRESSES = """\
+12\tB-NUMBER
+Elm\tB-STREET
+Road\tI-STREET
+
+7\tB-NUMBER
+Oak\tB-STREET
+Way\tI-STREET
+
+"""
+
+
+def test_systems_are_trained_and_used_in_processes_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACY_CRF_DATA", str(tmp_path))
+    (tmp_path / "usaddress").mkdir()
+    for split in ("heldout_train", "heldout_dev", "heldout_test"):
+        (tmp_path / "usaddress" / f"{split}.conll").write_text(ADDRESSES * 5, encoding="utf8")
+    output = tmp_path / "results.jsonl"
+    settings = {"names": "usaddress", "sizes": "0", "most_train": 10, "most_test": 10, "minutes": 600}
+    for systems in ("ours", "ours; CRFsuite"):  # the second run goes on
+        beside_others.main(str(output), systems=systems, table=False, **settings)
+    results = beside_others.read_results(output)
+    assert [(job.system, row["f1"]) for job, row in results.items()] == [("ours", 100.0), ("CRFsuite", 100.0)]
+    assert len(output.read_text(encoding="utf8").splitlines()) == 2
+    assert all(row[cost] > 0 for row in results.values() for cost in beside_others.COSTS)
+    table = beside_others.as_markdown(results)
+    assert "| usaddress | ours |  |  |  | **100.0** |" in table and measure.machine() in table
+
+
+def test_sentences_for_choosing_a_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPACY_CRF_DATA", str(tmp_path))
+    monkeypatch.setattr(beside_others, "FITTED", 5)
+    (tmp_path / "cora_refs").mkdir()
+    (tmp_path / "cora_refs" / "train.conll").write_text(ADDRESSES * 10, encoding="utf8")  # it has no dev
+
+    def sizes(system, size, most=20):
+        return [len(part) for part in beside_others.parts(beside_others.Job("cora_refs", system, size), most)]
+
+    assert sizes("ours", 0) == [18, 2]  # every tenth
+    assert sizes("CRFsuite", 0) == [20, 0]
+    assert sizes("ours", 0, most=5) == sizes("ours", 5) == [5, 0]  # few are cross-validated
+
+
+def test_labels_of_addresses_become_entities():
+    labels = ["AddressNumber", "StreetName", "StreetName", "ZipCode"]
+    assert beside_systems.as_iob2(labels) == ["B-AddressNumber", "B-StreetName", "I-StreetName", "B-ZipCode"]
+
+
+def test_wapiti_reads_the_strong_features():
+    [row] = beside_systems.wapiti_rows("en")(["New York"])
+    assert row == "new_york Xxx_Xxxx 1000 New_York N Ne New New k rk ork York"
+    first, *_, last = beside_systems.wapiti_patterns().splitlines()
+    assert first == "u:lower(-2,)=%x[-2,0]" and last == "b"
+    assert "u:shape(-1,0,1)=%x[-1,1]/%x[0,1]/%x[1,1]" in beside_systems.wapiti_patterns()
