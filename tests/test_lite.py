@@ -217,7 +217,8 @@ AT_LEAST = [{"rule": "at_least", "label": "GPE", "n": 1}]  # among unknown words
 
 
 ON_TOKENS = {"rule": "never_on", "name": "never", "label": "PER", "phrases": ["Bob"]}
-MANY = {"rule": "at_most", "label": "*", "n": 30}
+ONCE = {"rule": "at_most", "label": "*", "n": 1, "name": "once"}
+MANY = {"rule": "at_most", "label": "*", "n": 4}
 
 
 @pytest.mark.parametrize("config", [{}, {"min_prob": 0.4}, {"every place": True}])
@@ -390,6 +391,10 @@ def test_export(folder, tmp_path):
         (
             {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [MANY]}},
             "rules whose automata.*states together",
+        ),
+        (
+            {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ONCE], "max_states": 3}},
+            "the rule 'once', which its probabilities leave out",
         ),
         (
             {"model": {"@architectures": "spacy_crf.LatentChain.v1", "emissions": EMISSIONS}},

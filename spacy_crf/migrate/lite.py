@@ -299,6 +299,8 @@ class _Exporter:
         for rule in rules.rules:
             if rule.global_ or rule.reads_pattern or rule.reads_tags:
                 raise _refused(self._name, f"the rule '{rule.name}' ({rule.kind})", how)
+        for rule in rules.left_out:  # probabilities would know it here
+            raise _refused(self._name, f"the rule '{rule.name}', which its probabilities leave out", how)
         together, most = make_automaton(1, rules.tags.n_events), _MOST_STATES // len(rules.allowed)
         kept = frozenset(rule.place for rule in rules.rules if rule.hard or not only_hard)
         for rule, automaton, _ in rules.automata:
