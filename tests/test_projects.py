@@ -12,7 +12,7 @@ import spacy
 import srsly
 from spacy.cli._util import app
 from spacy.cli.package import generate_readme
-from spacy.tokens import DocBin
+from spacy.tokens import Doc, DocBin
 from typer.main import get_command
 from weasel.schemas import ProjectConfigSchema, validate
 from weasel.util import load_project_config
@@ -235,5 +235,9 @@ def test_fields_are_the_entities_in_their_order():
     assert [field.prob for field in fields.values()] == [ent._.crf_prob for ent in doc.ents]
     assert "PER" in fields and "PER 2" in fields
     assert nlp("")._.crf_fields == {}
+    doc = Doc(nlp.vocab, words=["a", "b", "c", "d"], ents=["B-X 2", "B-X", "B-X", "B-X"])
+    assert [(name, field.text) for name, field in doc._.crf_fields.items()] == [
+        *zip(("X 2", "X", "X 3", "X 4"), "abcd")
+    ]
     doc = trained()("Ann Lee left Paris")
     assert {field.prob for field in doc._.crf_fields.values()} == {None}

@@ -17,10 +17,12 @@ def fields_of(doc: Doc) -> dict[str, Field]:
     """The entities of a text that is one address, name or reference, as fields in their order: ``doc._.crf_fields``. A label that
     occurs again gets a number, "Name 2" (the rule ``at_most`` avoids that)."""
     fields: dict[str, Field] = {}
-    times: dict[str, int] = {}
     for ent in doc.ents:
-        times[ent.label_] = n = times.get(ent.label_, 0) + 1
-        fields[ent.label_ if n == 1 else f"{ent.label_} {n}"] = Field(ent.text, ent._.crf_prob)
+        name, n = ent.label_, 1
+        while name in fields:
+            n += 1
+            name = f"{ent.label_} {n}"
+        fields[name] = Field(ent.text, ent._.crf_prob)
     return fields
 
 
