@@ -168,55 +168,45 @@ def columns(part: Iterable[Sentence]) -> tuple[list[list[str]], list[list[str]]]
 
 # ----------------------------------------------------------------------------------------------------------------- tables
 
-COSTS = ("tokens_per_second", "train_seconds", "model_mb", "start_seconds", "use_mb", "train_mb")
-HEADER = (
-    "set",
-    "system",
-    "100",
-    "300",
-    "1,000",
-    "all",
-    "tokens/s",
-    "training, s",
-    "model, MB",
-    "start, s",
-    "memory, MB",
-)
-HEADER += ("in training, MB",)
+COSTS = {
+    "tokens_per_second": "tokens/s",
+    "train_seconds": "training, s",
+    "model_mb": "model, MB",
+    "start_seconds": "start, s",
+    "use_mb": "memory, MB",
+    "train_mb": "in training, MB",
+}
+SIZES = {"100": 100, "300": 300, "1,000": 1000, "all": 0}
 
 
 def as_markdown(results: dict[Job, dict[str, Any]]) -> str:
     """F1 by the number of training sentences, and what each system costs that was trained on all of them."""
-    lines = [f"| {' | '.join(HEADER)} |", f"|{' --- |' * len(HEADER)}"]
-    for name in dict.fromkeys(job.set for job in results):
-        rows = [job.system for job in results if job.set == name and not job.size]
-        f1 = {system: [results.get(Job(name, system, n), {}).get("f1") for n in (100, 300, 1000, 0)] for system in rows}
-        best = [max((value for value in column if value is not None), default=None) for column in zip(*f1.values())]
-        for system in rows:
+    header = ("set", "system", *SIZES, *COSTS.values())
+    lines = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
+    for name in ALL_NAMES.split(","):
+        systems = [system for system in SYSTEMS if Job(name, system, 0) in results]
+        f1 = {system: [_f1(results.get(Job(name, system, n), {})) for n in SIZES.values()] for system in systems}
+        best = [max(column, key=lambda cell: float(cell or 0)) for column in zip(*f1.values())]
+        for system in systems:
             row = results[Job(name, system, 0)]
             if "error" in row:
                 lines.append(f"| {name} | {system} | does not run: {row['error']} |")
                 continue
-            cells = [_bold(f"{v:.1f}", v == b) if v is not None else "" for v, b in zip(f1[system], best)]
+            cells = [f"**{cell}**" if cell and cell == most else cell for cell, most in zip(f1[system], best)]
             cells += [_cost(row.get(cost)) for cost in COSTS]
             lines.append(f"| {name} | {system} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", machine()])
 
 
-def _bold(text: str, is_best: bool) -> str:
-    return f"**{text}**" if is_best else text
+def _f1(row: dict[str, Any]) -> str:
+    return f"{row['f1']:.1f}" if "f1" in row else ""
 
 
 def _cost(value: Optional[float]) -> str:
+    """Three digits, or two in front of the point."""
     if value is None:
         return ""
-    return (
-        f"{round(value, -3 if value >= 1e5 else -2):,.0f}"
-        if value >= 1e4
-        else f"{value:.2f}"
-        if value < 10
-        else f"{value:,.0f}"
-    )
+    return f"{value:.2f}" if value < 10 else f"{float(f'{value:.3g}'):,.0f}"
 
 
 if __name__ == "__main__":
