@@ -182,7 +182,8 @@ def refit(
     fitted: list[Language] = []
 
     def read(nlp: Language) -> list[Example]:
-        return [example for path in (train, dev) if path is not None for example in Corpus(path)(nlp)]
+        paths: list[Any] = [train, dev]  # the reader takes strings too
+        return [example for path in paths if path is not None for example in Corpus(path)(nlp)]
 
     def save(nlp: Language) -> Language:
         if not fitted:
@@ -229,9 +230,9 @@ def _components(nlp: Language, config: Config) -> list[str]:
     return names
 
 
-def _lbfgs(nlp: Language, name: str) -> Optional[dict[str, Any]]:
-    """The block of the L-BFGS optimizer that trains a component, its own or that of [training]; None if another optimizer trains
-    it."""
+def _lbfgs(nlp: Language, name: str) -> Any:
+    """The block (dict) of the L-BFGS optimizer that trains a component, its own or that of [training]; None if it is another
+    optimizer."""
     config = nlp.config.interpolate()
     block = config["components"][name].get("optimizer") or config["training"]["optimizer"]
     if block.get("@optimizers") == "spacy_crf.Minibatch.v1":
@@ -253,7 +254,8 @@ def _candidates(nlp: Language, name: str, l1: Sequence[float], l2: Sequence[floa
 
 def _can_cluster(nlp: Language, name: str) -> bool:
     """Whether a component can use the packaged clusters, and names no clusters itself."""
-    if not has_packaged_clusters(nlp.lang):
+    lang: Any = nlp.lang
+    if not has_packaged_clusters(lang):
         return False
     features = _features(nlp.config["components"][name])
     given = nlp.config["initialize"]["components"].get(name) or {}
@@ -318,13 +320,14 @@ class _Race:
         of_initialize = {key: value for key, value in self._of_initialize.items() if key not in ("corpus", "shards")}
         if clusters:
             of_initialize["clusters"] = PACKAGE
-            features = _features(settings)
+            features: Any = _features(settings)
             features["extra"] = [*(features.get("extra") or []), *CLUSTER_TEMPLATES]
         nlp.replace_pipe(name, settings.pop("factory"), config=settings)
         nlp.config["initialize"]["components"][name] = of_initialize  # spaCy has removed it with the pipe
         with nlp.select_pipes(enable=name):
             nlp.initialize(lambda: examples)
-        return nlp.get_pipe(name)
+        pipe: Any = nlp.get_pipe(name)
+        return pipe
 
     def _annotated(self, pipe: LearningPipe, examples: list[Example], chosen: NDArray[np.bool_]) -> list[Example]:
         annotate = earlier_annotation(pipe, self._nlp)

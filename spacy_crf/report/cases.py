@@ -1,7 +1,7 @@
 """Compares annotation with a component's predictions: right mentions, mistakes by kind, features and rules behind mistakes."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeGuard
 
 from spacy.language import Language
 from spacy.tokens import Span
@@ -79,14 +79,17 @@ def certainty(case: Case) -> float:
     """The model's certainty of a mistake: the probability of the found mention, or of the absence of the missed mention."""
     if case.found is not None:
         return case.found.probability or 0.0
-    return 1.0 - (case.gold.probability or 0.0)
+    missed: Any = case.gold
+    return 1.0 - (missed.probability or 0.0)
 
 
 def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]:
     cases = []
     for number, example in enumerate(examples):
         of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
-        if not held_out and any((case.gold and case.kind != "right") or _lacks_probability(case) for case in of_text):
+        if not held_out and any(
+            (case.gold and case.kind != "right") or _lacks_probability(case.found) for case in of_text
+        ):
             # Ignore the entities that the pipeline set
             likely = pipe.span_probabilities(example.predicted, LEAST)
             known = {(span.start_char, span.end_char, span.label_): probability for span, probability in likely}
@@ -94,7 +97,7 @@ def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]
                 case._replace(
                     gold=case.gold and case.gold._replace(probability=known.get(case.gold.place, 0.0)),
                     found=case.found._replace(probability=known.get(case.found.place))
-                    if _lacks_probability(case)
+                    if _lacks_probability(case.found)
                     else case.found,
                 )
                 for case in of_text
@@ -103,9 +106,9 @@ def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]
     return cases
 
 
-def _lacks_probability(case: Case) -> bool:
+def _lacks_probability(found: Optional[Mention]) -> TypeGuard[Mention]:
     """Whether a mention was found whose own probability the Doc does not have: that of one of several labels of a token."""
-    return case.found is not None and case.found.probability is None
+    return found is not None and found.probability is None
 
 
 def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, Optional[Mention], Optional[Mention]]]:
@@ -114,17 +117,20 @@ def match(gold: Iterable[Mention], found: Iterable[Mention]) -> list[tuple[str, 
 
     RETURNS (list): Kind, annotated mention and found mention of each case, in the order of the text.
     """
-    gold, found = {mention.place: mention for mention in gold}, {mention.place: mention for mention in found}
-    matched = [("right", gold.pop(place), found.pop(place)) for place in gold.keys() & found.keys()]
-    pairs = [(g, f) for g in gold.values() for f in found.values() if g.start < f.end and f.start < g.end]
+    missed, spurious = {mention.place: mention for mention in gold}, {mention.place: mention for mention in found}
+    matched: list[tuple[str, Any, Any]] = [
+        ("right", missed.pop(place), spurious.pop(place)) for place in missed.keys() & spurious.keys()
+    ]
+    pairs = [(g, f) for g in missed.values() for f in spurious.values() if g.start < f.end and f.start < g.end]
     for g, f in sorted(pairs, key=lambda pair: _likeness(*pair), reverse=True):
-        if g.place in gold and f.place in found:
+        if g.place in missed and f.place in spurious:
             same_place, same_label, *_ = _likeness(g, f)
             kind = "label" if same_place else "boundary" if same_label else "both"
-            matched.append((kind, gold.pop(g.place), found.pop(f.place)))
-    matched += [("missed", g, None) for g in gold.values()]
-    matched += [("spurious", None, f) for f in found.values()]
-    return sorted(matched, key=lambda item: ((item[1] or item[2]).start, (item[2] or item[1]).start))
+            matched.append((kind, missed.pop(g.place), spurious.pop(f.place)))
+    matched += [("missed", g, None) for g in missed.values()]
+    matched += [("spurious", None, f) for f in spurious.values()]
+    matched.sort(key=lambda item: ((item[1] or item[2]).start, (item[2] or item[1]).start))
+    return matched
 
 
 def _likeness(gold: Mention, found: Mention) -> tuple[bool, bool, int, int]:
@@ -181,14 +187,15 @@ def rule_effects(judged: Judged) -> list[dict[str, Any]]:
 
 
 def _effects_in(pipe: CRFPipe, examples: list[Example]) -> list[dict[str, Any]]:
-    """The effects of the rules of a component with a single chain."""
+    """The effects of the rules of a component with a single chain, which has rules."""
+    rules: Any = pipe.rules()
     found = {
         rule.name: {
             "rule": rule.name,
             "weight": "hard" if rule.hard else f"{rule.weight:g}",
             **dict.fromkeys(("changed", "mended", "broken"), 0),
         }
-        for rule in pipe.rules().all.rules
+        for rule in rules.all.rules
     }
     for example in examples:
         if not len(example.predicted):

@@ -3,7 +3,7 @@
 import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,8 @@ def scores(judged: Judged) -> list[Score]:
     rows = []
     for n, label in enumerate([ALL, *labels]):
         shares = [Share(float(values[k, n]), float(low[k, n]), float(high[k, n])) for k in range(3)]
-        rows.append(Score(label, *(int(number) for number in total[:, n]), *shares))
+        n_gold, n_found, n_right = (int(number) for number in total[:, n])
+        rows.append(Score(label, n_gold, n_found, n_right, *shares))
     return rows
 
 
@@ -112,8 +113,9 @@ def by_frequency(judged: Judged) -> list[Group]:
         known.update((text[m.start : m.end], m.label) for m in judged.pipe.annotation.mentions_in(example.reference))
 
     def group(case: Case) -> int:
-        words = judged.texts[case.doc][case.gold.start : case.gold.end].lower()
-        return bisect.bisect_left(FREQUENCIES, known[words, case.gold.label])
+        gold: Any = case.gold
+        words = judged.texts[case.doc][gold.start : gold.end].lower()
+        return bisect.bisect_left(FREQUENCIES, known[words, gold.label])
 
     return _grouped(judged.cases, _names(FREQUENCIES, "time in training", "times in training"), group)
 
@@ -126,7 +128,9 @@ def by_words(judged: Judged) -> list[Group]:
 
 
 def _span(judged: Judged, case: Case) -> Span:
-    return judged.examples[case.doc].reference.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
+    doc: Any = judged.examples[case.doc].reference
+    gold: Any = case.gold
+    return doc.char_span(gold.start, gold.end, alignment_mode="expand")
 
 
 def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:

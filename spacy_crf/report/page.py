@@ -67,7 +67,7 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
 
 def _section(judged: Judged) -> dict[str, Any]:
     rows, labels = scores(judged), labels_of(judged.cases)
-    found = [case for case in judged.cases if case.found and case.found.probability is not None]
+    found: list[Any] = [case for case in judged.cases if case.found and case.found.probability is not None]
     probabilities = np.array([case.found.probability for case in found], dtype=np.float64)
     trusted = calibration(probabilities, np.array([case.kind == "right" for case in found], dtype=bool))
     bins = [row for row in trusted["calibration"] if row["spans"]]
@@ -154,7 +154,7 @@ def parts(text: str, case: Case) -> list[tuple[str, str]]:
 def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
     of_data = ranked(judged_by(judged.pipe, judged.examples))
     said = "Texts for which another labelling is more probable than the annotation, by the ratio of both probabilities."
-    found = [(_SUSPECT, said, of_data)]
+    found: list[tuple[str, str, Sequence[Suspect]]] = [(_SUSPECT, said, of_data)]
     if judged.suspects is not None:
         said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
         found.append((f"{_SUSPECT}, in the training texts", said, judged.suspects))
@@ -179,7 +179,7 @@ def _spelt(suspect: Suspect) -> dict[str, str]:
 
 
 def _source(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf8")
+    return resources.files("spacy_crf.report").joinpath(name).read_text(encoding="utf8")
 
 
 def _as_json(data: Any) -> Markup:

@@ -7,7 +7,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spacy.language import Language
 from spacy.training import Example
@@ -38,7 +38,7 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
     for example in examples:
         gold = pipe.annotation.mentions_in(example.reference)
         doc = example.predicted
-        spans = [doc.char_span(mention.start, mention.end, label=mention.label) for mention in gold]
+        spans: list[Any] = [doc.char_span(mention.start, mention.end, label=mention.label) for mention in gold]
         if not len(doc) or None in spans or not _is_complete(pipe, example):
             continue
         best = pipe.n_best(doc, 1)

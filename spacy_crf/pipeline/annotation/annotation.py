@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -89,14 +89,25 @@ class Mention(NamedTuple):
 
 class Annotation:
     """Defines where a component reads and writes labels, and how tags spell them. An annotation is bound to labels and immutable.
-    `Entities` documents these methods, `TokenTags` has them too:
-
-        path                                              how tags spell labels
-        span_tags tells_alone continuing_tags             how training annotation is read as tags
-        gold_labels gold is_gold fingerprint mentions …   the annotation of reference Docs
-        preset settle clamp refused_beside write          annotation that is present in prediction, and output
-        look_for_lost                                     output that is lost because of present annotation
+    `Entities` documents the methods that are declared here, `TokenTags` has them too.
     """
+
+    path: Callable[..., Tags]
+    # How training annotation is read as tags
+    span_tags: Callable[..., Optional[NDArray[np.int64]]]
+    tells_alone: Callable[..., bool]
+    continuing_tags: Callable[..., NDArray[np.bool_]]
+    # The annotation of reference Docs
+    gold_labels: Callable[..., Iterable[str]]
+    gold: Callable[..., Supervision]
+    is_gold: Callable[..., bool]
+    fingerprint: Callable[..., int]
+    # Annotation that is present in prediction, and output
+    preset: Callable[..., Optional[NDArray[np.uint64]]]
+    settle: Callable[..., None]
+    clamp: Callable[..., Any]
+    refused_beside: Callable[..., Optional[str]]
+    write: Callable[..., Segments]
 
     writes: tuple[str, ...] = ()  # token attributes
     found: str  # name of the labelled things, in messages
@@ -110,6 +121,7 @@ class Annotation:
     name: str  # name of the component
     vocab: Vocab
     labels: tuple[str, ...] = ()
+    _index: dict[int, int]  # position of each label, by its hash
 
     def bind(self, name: str, vocab: Vocab, labels: Iterable[str]) -> "Annotation":
         """RETURNS (Annotation): A copy for a component with these labels."""
@@ -127,7 +139,7 @@ class Annotation:
         for label in self.labels:
             vocab.strings.add(label)
 
-    def spelled(self, value: int, docs: Iterable[Doc]) -> str:
+    def spelled(self, value: Any, docs: Iterable[Doc]) -> str:
         """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""
         vocabs = dict.fromkeys([self.vocab, *(doc.vocab for doc in docs)])
         return next(vocab.strings[value] for vocab in vocabs if value in vocab.strings)
