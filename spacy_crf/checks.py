@@ -2,7 +2,7 @@
 and True for 1."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Optional
@@ -56,7 +56,7 @@ def text(owner: str, name: str, value: Any) -> str:
     return value
 
 
-def one_of(owner: str, name: str, value: Any, allowed: tuple) -> Any:
+def one_of(owner: str, name: str, value: Any, allowed: Collection[Any]) -> Any:
     if not any(type(value) is type(each) and value == each for each in allowed):
         expect(False, owner, name, value, f"one of {known_names(map(repr, allowed), repr(value))}")
     return value

@@ -205,7 +205,7 @@ class Ruled:
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch, scores: Any, clamp: Any):
-        compiled = pipe.rules()
+        compiled: Any = pipe.rules()  # the caller has asked whether there are rules
         self._pipe, self._docs, self._scores, self._clamp = pipe, docs, scores, clamp
         self._structure = pipe.decoding.explained
         self._rules, self._facts = compiled.all.upto(len(docs[0])), compiled.matcher(docs)
@@ -282,14 +282,15 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     """
     from ..constraints.decoding import Documents
 
-    compiled = pipe.rules()
+    compiled: Any = pipe.rules()
+    constraints: Any = pipe.constraints
     docs = DocBatch([doc])
     scores = pipe.model.predict(docs)
     facts = compiled.matcher(docs)
     every, structure = compiled.all.rules, pipe.decoding.structure
 
     def best(rules: "list[Rule]") -> tuple[list[Span], float]:
-        some = pipe.decoding.compile_rules(pipe.constraints.only(rules.__contains__))
+        some = pipe.decoding.compile_rules(constraints.only(rules.__contains__))
         found = pipe.decoding.decode(some, Documents(scores, None, facts, docs.words), docs.bounds)
         path = pipe.decoding.path(found.tags, scores.starts)
         work = structure.prepare(scores)

@@ -160,7 +160,7 @@ def _losses(
     probabilities (Tuple[float64[G, cells], float64[G, cells]]): Probabilities of the cells with the span, and without it.
     """
     size = probabilities[0].shape
-    weights = np.bincount(group * size[1] + cell, weight, minlength=size[0] * size[1]).reshape(size)
+    weights: Any = np.bincount(group * size[1] + cell, weight, minlength=size[0] * size[1]).reshape(size)
     having, lacking = (_log_ratio(of_side, weights) for of_side in probabilities)
     return lacking - having
 
@@ -219,7 +219,7 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
 # --------------------------------------------------------------------------------------------------- labels of texts
 
 
-def contrast_of_labels(comparison: Comparison) -> Explanation:
+def contrast_of_labels(comparison: Any) -> Explanation:
     """Explain the label of a text: the rows are weights times the uses by the label minus the uses by the most probable other
     label. If labels have hidden states, uses are expected ones, and the entropies of the states are the base:
 

@@ -7,7 +7,7 @@ token, or it continues behind the last token:
     Ann Lee as B-PER I-PER, not in front of I-PER:    ¬B-PER *      B-PER ¬I-PER      B-PER I-PER I-PER
 """
 
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,8 @@ class ChainEvents:
     """Clamps of chains: bool[T, S]."""
 
     def __init__(self, decoding: "Decoding"):
-        self._label_of, continues = decoding.label_of_states, decoding.spans.continues
+        self._label_of = decoding.label_of_states
+        continues: Any = decoding.spans.continues  # tags have it, segments do not
         self._mask: TransitionMask = decoding.mask()
         self._continues, self._continued = continues.any(axis=0), continues.any(axis=1)
 
@@ -114,7 +115,8 @@ class SegmentEvents:
     """Clamps of segments: `SegmentClamp`."""
 
     def __init__(self, decoding: "Decoding"):
-        self._n_states, self._longest = len(decoding.label_of_states), decoding.longest
+        self._n_states = len(decoding.label_of_states)
+        self._longest: Any = decoding.longest
 
     def having(self, place: SpanPlace) -> list[SegmentClamp]:
         if place.label < 0:

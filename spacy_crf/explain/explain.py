@@ -1,7 +1,7 @@
 """``component.explain``: turns a user's question about a span or a label into a comparison, and explains it."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ def _cant(pipe: Any, what: str, reason: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- spans
 
 
-def ask(pipe: "CRFPipe", doc: Doc, span: Optional[Span], against: Against) -> Comparison:
+def ask(pipe: "CRFPipe", doc: Doc, span: Any, against: Against) -> Comparison:
     """Make a comparison from the arguments of `CRFPipe.explain`.
 
     RAISES (ValueError): CRF838 or CRF846 for spans that can't be explained.
@@ -180,7 +180,7 @@ class LabelComparison(Comparison):
         return ours, theirs, float(measured.log_z[0] - measured.log_z[rival])
 
 
-def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Optional[str], against: Optional[str]) -> LabelComparison:
+def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> LabelComparison:
     """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
     RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label against itself.

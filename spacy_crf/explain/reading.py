@@ -67,7 +67,8 @@ class Terms(NamedTuple):
     def sum(self) -> Floats:
         size = int(np.prod(self.shape[1:]))
         cells = self.row * size + self.column
-        return np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size).reshape(self.shape)
+        sums: Any = np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size)
+        return sums.reshape(self.shape)
 
     def uses(self, derivative: Floats) -> Floats:
         """Uses of each weight (float64[N]), from the derivative with respect to the array."""
@@ -98,7 +99,7 @@ class LayerTerms(NamedTuple):
 
     output: Any
     terms: list[Terms]
-    summed: Optional[Callable[[dict[str, Floats]], Any]]  # makes an output from other sums; None for an encoder
+    summed: Any  # Callable[[dict[str, Floats]], Any] that makes an output from other sums; None for an encoder
 
     def erased(self, token: int) -> Any:
         """The output without the features that read a token."""
@@ -117,11 +118,12 @@ def read_sparse(layer: Model, docs: DocBatch) -> LayerTerms:
     if any(isinstance(table.index, HashedIndex) for table in features.tables.values()):
         found, own = _named(features, docs, found)  # vectors are not hashed
     size, terms, sums = int(found.starts[-1]), [], {}
-    n_rows = None if units is None else len(units.tokens) - 1
+    n_rows: Any = None if units is None else len(units.tokens) - 1
     for kind, of_kind in found.features.items():
         name, of = features.kinds[kind]
         tokens, table = _tokens_of(found.listed if of == "spans" else None, size), features.tables[name]
-        place, row, column, value, weight = _expand(table, layer.get_param(name), of_kind, own.get(name))
+        weights: Any = layer.get_param(name)
+        place, row, column, value, weight = _expand(table, weights, of_kind, own.get(name))
         rows = place if units is None else np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
         named = partial(Feature.of, own.get(name, table.index))
         shape = (n_rows or len(tokens[0]), *features.shape(name))
@@ -251,7 +253,9 @@ class Reading:
         params = self._architecture.params
         self._weights = [{name: model.get_param(name).astype(np.float64) for name in params} for model in models]
         # Weights that all tokens share, summed over the members of a pool
-        self.shared = {name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params}
+        self.shared: dict[str, Any] = {
+            name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params
+        }
         self._outputs = [tuple(layer.output for layer in layers) for layers in self._layers]
         self.scores = self._join(self._outputs)
 

@@ -309,8 +309,9 @@ def _features(layer: Model) -> SparseFeatures:
 
 def _learned(model: Model) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """The learned weights of all layers, and the weights that all tokens share."""
-    of_layers = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
-    return of_layers, {name: model.get_param(name) for name in model.attrs["role"].params}
+    of_layers: Any = {name: layer.get_param(name) for layer in model.layers for name in _features(layer).tables}
+    shared: Any = {name: model.get_param(name) for name in model.attrs["role"].params}
+    return of_layers, shared
 
 
 def _look_up(model: Model, docs: DocBatch) -> list[FoundFeatures]:

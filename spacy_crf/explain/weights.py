@@ -46,8 +46,8 @@ class Feature(NamedTuple):
         return cls(name, parameter, None)
 
 
-def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.int64]]:
-    """The names of the templates of an index, and the number of the template of each row (int64[N])."""
+def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.integer]]:
+    """The names of the templates of an index, and the number of the template of each row (int[N])."""
     if isinstance(index, FeatureIndex):
         return index.spelled.templates, index.spelled.template_of[rows].astype(np.int64)
     if isinstance(index, VectorIndex):
@@ -66,7 +66,8 @@ def members_of(model: Model) -> list[tuple[Model, float]]:
     if not isinstance(model.attrs["role"], PoolNode):
         return [(model, 1.0)]
     tell_members(model)
-    return list(zip(model.layers, model.get_param("shares").astype(np.float64).tolist()))
+    shares: Any = model.get_param("shares")
+    return list(zip(model.layers, shares.astype(np.float64).tolist()))
 
 
 class WeightRow(NamedTuple):
@@ -114,13 +115,13 @@ class Block(NamedTuple):
     """The weights of one table, or of a parameter that all tokens share."""
 
     name: str
-    weights: NDArray[np.float32]  # [W]
+    weights: Any  # float32[W]
     states: tuple[NDArray[np.int64], ...]  # one or two states of each weight: int64[W]
     rows: NDArray[np.int64]  # [W] row of each weight's feature
     feature: Callable[[int], Feature]
     counts: Optional[NDArray[np.int64]] = None  # [F]
     # Names, and the number of each weight's template (int64[W])
-    templates: Optional[tuple[list[str], NDArray[np.int64]]] = None
+    templates: Optional[tuple[list[str], NDArray[np.integer]]] = None
     # [S] the label of each state, where weights are for labels, not for states
     label_of: Optional[NDArray[np.int64]] = None
 
@@ -279,11 +280,12 @@ def _templates(pipe: "CRFPipe") -> list[dict[str, Any]]:
 def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     """Weights of the transition from each tag (row) to each tag (column), and of the first and the last tag of a sequence; None
     for transitions that never occur."""
-    members = members_of(pipe.model)
+    members: list[Any] = members_of(pipe.model)
     if isinstance(members[0][0].attrs["role"], OfTexts):
         return {}  # hidden states belong to labels: their weights are among the others
     possible, found = members[0][0].attrs["role"].possible(members[0][0]), {}
     for name in ("transitions", "first", "last"):
-        weights = sum(share * model.get_param(name).astype(np.float64) for model, share in members)
-        found[name] = np.where(possible[name], weights.astype(object), None).tolist()
+        weights: Any = sum(share * model.get_param(name).astype(np.float64) for model, share in members)
+        listed: Any = np.where(possible[name], weights.astype(object), None)
+        found[name] = listed.tolist()
     return found

@@ -1,6 +1,7 @@
 """The influence of each word on a decision: the change of the log-odds without the word, and words that would reverse it."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from spacy.attrs import DEP, ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, LEMMA, MORPH, POS, SENT_START, TAG
@@ -55,15 +56,18 @@ def changed(doc: Doc, words: dict[int, str]) -> Doc:
     texts = [words.get(token.i, token.text) for token in doc]
     other = Doc(doc.vocab, words=texts, spaces=[bool(token.whitespace_) for token in doc])
     kept = [*_KEPT, *([DEP, HEAD] if doc.has_annotation("DEP") else [SENT_START])]
-    other.from_array(kept, doc.to_array(kept))
+    attributes: Any = doc.to_array(kept)
+    other.from_array(kept, attributes)
     for key, group in doc.spans.items():
         other.spans[key] = [Span(other, span.start, span.end, label=span.label) for span in group]
     begins = {token.idx: other[token.i].idx for token in doc}
     ends = {token.idx + len(token): other[token.i].idx + len(other[token.i]) for token in doc}
-    for key, value in doc.user_data.items():
+    before: Any = doc.user_data
+    after: Any = other.user_data
+    for key, value in before.items():
         if isinstance(key, tuple) and len(key) == 4 and key[0] == "._.":
             key = (*key[:2], begins.get(key[2], key[2]), ends.get(key[3], key[3]))
-        other.user_data[key] = value
+        after[key] = value
     return other
 
 

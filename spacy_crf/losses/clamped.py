@@ -8,7 +8,7 @@ allows, all hidden states of the gold tag. A new loss is a new class below: its 
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional, TypeVar
 
@@ -42,6 +42,7 @@ class LabelledLoss:
     # Whether the loss needs the state of each token, which annotation does not name where states are hidden
     names_states: ClassVar[bool] = False
     spans_key: ClassVar[Optional[str]] = None  # key of doc.spans that holds the soft labels of the loss
+    __call__: ClassVar[Callable[..., Any]]  # see `ClampedLoss.__call__`
 
     def __post_init__(self):
         owner = type(self).__name__

@@ -11,7 +11,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
 from ..inference.structure import Structure
 from ..inference.threads import default_threads, run_chunks
-from ..losses.clamped import ClampedLoss, LogLikelihood, SoftmaxMargin
+from ..losses.clamped import LabelledLoss, LogLikelihood, SoftmaxMargin
 from ..types import Bools, Floats, Ints, Seed
 from .corpus import PackedClamp, SparseCorpus, corpus_of
 from .emissions import EmissionFeatures
@@ -38,9 +38,9 @@ class _BatchAnnotation(NamedTuple):
 class CorpusObjective(Weights):
     """Loss of a corpus, whose batches are read once, as a function of the weights of a model."""
 
-    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
+    def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
-        self._loss = loss
+        self._loss: Any = loss
         self._structure = self.architecture.in_training.with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
         self._layers: list[Any] = [*map(corpus_of, model.layers)]
@@ -199,7 +199,7 @@ class CorpusObjective(Weights):
 class TiedObjective(Variables, CorpusObjective):
     """`CorpusObjective` as a function of variables, see `merged`."""
 
-    def __init__(self, model: Model, loss: ClampedLoss, corpus: Iterable[AnnotatedDocs]):
+    def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         CorpusObjective.__init__(self, model, loss, corpus)
         Variables.__init__(self, model, Ties.of(*keys_of(model, [self.marks(seed) for seed in SEEDS])))
         stands = self.stands
