@@ -82,12 +82,12 @@ def compare(
     """
     [(_, component)], score = nlp.pipeline, scorer_of(model)
     labels = component.annotation.tag_labels()
-    functions = component.sparse_features.feature_set.functions if functions is None else functions
+    sources = component.sparse_features.feature_set.functions if functions is None else functions
     n_sequences = n_tokens = different = ties = 0
     largest = 0.0
     for doc in docs:
-        rows = list(functions[SOURCE](doc))
-        of_pairs = list(functions[PAIRS](doc)) if PAIRS in functions else None
+        rows = list(sources[SOURCE](doc))
+        of_pairs = list(sources[PAIRS](doc)) if PAIRS in sources else None
         theirs = rival(doc, rows)
         found = component.predict([doc.copy() if doc.has_annotation("SENT_START") else doc])
         ours = [labels[tag] for tag in found.tags]
@@ -113,7 +113,7 @@ def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[
             fields = [field.strip() for field in fields]
             if not any(fields):
                 if rows:
-                    values = [*zip(*rows)]
+                    values: list[Any] = [*zip(*rows)]
                     doc = Doc(nlp.vocab, words=values[columns.index("orth") if "orth" in columns else 0])
                     set_columns(doc, columns, values)
                     yield doc

@@ -65,7 +65,7 @@ def set_columns(doc: Doc, names: Sequence[str], values: Sequence[Sequence[str]])
             if name.startswith("ext:"):
                 token._.set(name[4:], value)
             elif name == "morph":
-                token.set_morph(value)
+                token.set_morph(value)  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
             elif name in ("norm", "tag", "pos", "lemma", "dep", "ent_type"):
                 setattr(token, f"{name}_", value)
 
@@ -275,7 +275,7 @@ def assemble(
     states = Weighted(names, *_in_blocks(blocks[0], size, ids, weights))
     rows, columns, of_pairs = _in_blocks(blocks[1], size * size, ids, weights)
     always = np.array([name in constants for name in names], dtype=bool)[rows]
-    transitions = np.bincount(columns[always], weights=of_pairs[always], minlength=size * size).reshape(size, size)
+    transitions: Any = np.bincount(columns[always], weights=of_pairs[always], minlength=size * size).reshape(size, size)
     pairs = Weighted(names, rows[~always], columns[~always], of_pairs[~always])
     return ForeignModel(program, labels, states, transitions, pairs, patterns)
 

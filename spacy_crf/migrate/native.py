@@ -87,7 +87,7 @@ def native_of(model: ForeignModel, of_labels: Sequence[str], of_pairs: Sequence[
     }
     block = {"@misc": "spacy_crf.wapiti_features.v1", "columns": ["orth"]}
     functions = {name: {**block, "patterns": [for_config(line)]} for line, name in changes.items()}
-    return Native(*found, padding if before or behind else True, functions)
+    return Native(found[0], found[1], padding if before or behind else True, functions)
 
 
 def _native_lines(

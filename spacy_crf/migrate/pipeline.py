@@ -60,7 +60,7 @@ def build_pipeline(
     }
     nlp = spacy.blank(lang)
     own = {"scheme": "IO"} if entities else {"attribute": attribute, "overwrite": attribute in reads}
-    component = nlp.add_pipe(
+    component: Any = nlp.add_pipe(
         "crf_ner" if entities else "crf_tagger", config={**own, "model": {"emissions": {"features": features}}}
     )
     for label in model.labels:
@@ -73,7 +73,8 @@ def build_pipeline(
 def _set_weights(component: LabelPipe, model: ForeignModel, native: Native) -> None:
     labels = component.annotation.tag_labels()
     known, model = model.labels, _with_labels(model, labels)
-    chain, n_states = component.model, len(labels)
+    chain: Any = component.model
+    n_states = len(labels)
     [emissions] = chain.layers
     chain.attrs["role"].resize(chain, n_states)
     tables, old = {}, emissions.attrs["features"]
@@ -166,7 +167,7 @@ def weights_of(nlp: Language, component: Optional[str] = None) -> ForeignModel:
     RAISES (ValueError): CRF710 if no component can be exported, CRF858 if the component has rules or features of pairs of labels.
     """
     tagger = exported(nlp, component)
-    chain = tagger.model
+    chain: Any = tagger.model
     [emissions] = chain.layers
     features, first, last = emissions.attrs["features"], chain.get_param("first"), chain.get_param("last")
     allowed = tagger.annotation.mask()
@@ -227,7 +228,7 @@ def features_of(nlp: Language, docs: Iterable[Any], component: Optional[str] = N
 
 def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
     """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
-    found = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
+    found: list[Any] = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
         wanted = "whose model CRFsuite can hold: a trained linear chain on sparse features alone, not on hashed ones"
         raise no_component(wanted, nlp.pipe_names, component)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from io import SEEK_END, BytesIO
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,7 @@ class _Command(dict[str, str]):
     def __init__(self, command: str, expression: str | None):
         super().__init__()
         self._kind, self._lowers = command.lower(), command.isupper()
-        self._expression = None if expression is None else Expression(expression)
+        self._expression: Any = None if expression is None else Expression(expression)
 
     def __missing__(self, word: str) -> str:
         if len(self) > 100_000:
@@ -218,7 +218,7 @@ def read_patterns(text: str) -> list[str]:
 class _Lines(Octets):
     """A file of headers, netstrings (``3:the,``) and lines, which is read from its beginning to its end, part by part."""
 
-    def __init__(self, stream: BinaryIO, source: str):
+    def __init__(self, stream: Any, source: str):
         super().__init__(b"", source, "a model of Wapiti")
         self._stream = stream
         self._size = stream.seek(0, SEEK_END)
@@ -257,8 +257,9 @@ class _Lines(Octets):
         while part := self._stream.read(_AT_ONCE) + self._stream.readline():
             if not part.endswith(b"\n"):
                 self.refuse_here("the last line does not end: it is cut off")
+            match: Any = _WEIGHTS.fullmatch(part)
             try:
-                lines = _WEIGHTS.fullmatch(part)[0].decode("ascii").replace("=", "\n").split("\n")
+                lines = match[0].decode("ascii").replace("=", "\n").split("\n")
                 ids, values = np.array([*map(int, lines[:-1:2])]), np.array([*map(float.fromhex, lines[1::2])])
             except (TypeError, ValueError, OverflowError):
                 self.refuse_here("not all lines are weights, as NUMBER=0x1.8p+1")

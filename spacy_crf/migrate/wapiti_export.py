@@ -24,7 +24,7 @@ def export_wapiti(nlp: Language, component: Optional[str] = None) -> bytes:
 
     RAISES (ValueError): CRF710 if no component can be exported, CRF791 for rules and for templates that are no patterns.
     """
-    tagger = exported(nlp, component)
+    tagger: Any = exported(nlp, component)
     model, [emissions] = tagger.model, tagger.model.layers
     features, allowed = emissions.attrs["features"], tagger.annotation.mask()
     if tagger.rules() is not None:

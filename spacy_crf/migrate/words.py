@@ -17,7 +17,7 @@ from .native import NOTHING, Native, NativeLines, Use
 
 _NEIGHBOUR = re.compile(r"(next|previous|prev|[+-]\d{1,2}):")
 _OFFSETS = {"next": 1, "previous": -1, "prev": -1}
-_HEAD = re.compile(r"[^:=]*[:=]?")
+_HEAD: Any = re.compile(r"[^:=]*[:=]?")  # finds something in every name
 # No word has a shape with a digit, so none is taken for a position outside of the sentence
 _OUTSIDE = "shape"
 _SAMPLES = ["a", "The", "IBM", "McDonald's", "1999", "3.5", "U.S.", "well-known", "x,", "-", "é", "日本"]
