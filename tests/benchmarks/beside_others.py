@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -119,7 +120,7 @@ def run(job: Job, results: dict[Job, dict[str, Any]], most_train: int, most_test
             for _ in range(2 if "ours" in job.system and not job.size else 1):  # the first time compiles
                 used = step("use", job.system, folder, lang)
         except subprocess.CalledProcessError as error:
-            return {"error": [line for line in error.stderr.splitlines() if line.strip(" *")][-1]}
+            return {"error": reason(error.stderr)}
         tags = json.loads((folder / "tags.json").read_text(encoding="utf8"))
     if test[0].tags and job.system != "ingredient-parser":
         found["f1"] = entity_f1([sentence.tags for sentence in test], tags)
@@ -131,6 +132,12 @@ def step(kind: str, system: str, folder: Path, lang: str) -> dict[str, float]:
     environment = {**os.environ, **dict.fromkeys(ONE_THREAD, "1")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def reason(printed: str) -> str:
+    """The last exception in what a process has printed."""
+    begin = max((found.start() for found in re.finditer(r"^[\w.]+Error\b", printed, re.MULTILINE)), default=0)
+    return " ".join(printed[begin:].replace("*", " ").split())[:200]
 
 
 def sentences(name: str, part: str) -> list[Sentence]:

@@ -208,3 +208,9 @@ def test_wapiti_reads_the_strong_features():
     first, *_, last = beside_systems.wapiti_patterns().splitlines()
     assert first == "u:lower(-2,)=%x[-2,0]" and last == "b"
     assert "u:shape(-1,0,1)=%x[-1,1]/%x[0,1]/%x[1,1]" in beside_systems.wapiti_patterns()
+
+
+def test_what_does_not_run_says_why():
+    printed = "Traceback:\n  File x\nLookupError: \n*****\n  Resource not found.\n"
+    assert beside_others.reason(printed) == "LookupError: Resource not found."
+    assert beside_others.reason("Killed\n") == "Killed"
