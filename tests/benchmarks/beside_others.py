@@ -74,9 +74,12 @@ def main(
 
 
 def all_jobs(names: Sequence[str], systems: Sequence[str], sizes: Iterable[int]) -> Iterator[Job]:
-    """Size after size: what is left out if there is no time for all of them are the last ones."""
+    """Size after size: what is left out if there is no time for all of them are the last ones. A size that a set does not have is
+    the size 0."""
     for size in sizes:
         for name in names:
+            if size and size >= len(sentences(name, "train")):
+                continue
             chosen = (*(GENERAL if name in SETS else ()), *(OF_A_TASK.get(name, ()) if size == 0 else ()))
             for system in chosen:
                 package = SYSTEMS[system].package

@@ -195,6 +195,7 @@ def test_sentences_for_choosing_a_model(tmp_path, monkeypatch):
     assert sizes("ours", 0) == [18, 2]  # every tenth
     assert sizes("CRFsuite", 0) == [20, 0]
     assert sizes("ours", 0, most=5) == sizes("ours", 5) == [5, 0]  # few are cross-validated
+    assert {job.size for job in beside_others.all_jobs(["cora_refs"], ["ours"], [0, 5, 20, 30])} == {0, 5}
 
 
 def test_labels_of_addresses_become_entities():
