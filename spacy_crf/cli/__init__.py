@@ -17,7 +17,7 @@ from .group import app as app
 
 def draw_entities_of_any_component() -> None:
     """Make `spacy evaluate` draw the entities of any component, if this version of spaCy has the function that draws them."""
-    command = importlib.import_module("spacy.cli.evaluate")
+    command: Any = importlib.import_module("spacy.cli.evaluate")
     render_parses = getattr(command, "render_parses", None)
     if render_parses is None or hasattr(render_parses, "__wrapped__"):
         return

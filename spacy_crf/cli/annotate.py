@@ -1,4 +1,5 @@
 """The command `annotate`, and its progress bar."""
+# pyright: reportInvalidTypeForm=false
 
 import sys
 import time

@@ -182,7 +182,7 @@ def _annotate(run: Run, left: Iterable[Task], manifest: Manifest, source: str, s
     return total
 
 
-def _all_wrong(part: Part, errors: list[tuple[str, str]]) -> ValueError:
+def _all_wrong(part: Any, errors: list[tuple[str, str]]) -> ValueError:
     [place, error], *_ = errors
     return ValueError(Errors.CRF779.format(part=part.place, place=place, error=error))
 

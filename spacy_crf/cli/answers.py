@@ -54,7 +54,7 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
             spans += [(Span(begin, begin + len(words), UNSURE), 1.0) for begin in _places(words, text, place)[n:]]
         for part in unsure:
             if isinstance(part, str) or (isinstance(part, dict) and "start" not in part):
-                words = part if isinstance(part, str) else part.get("text")
+                words: Any = part if isinstance(part, str) else part.get("text")
                 spans += [(Span(at, at + len(words), UNSURE), 1.0) for at in _places(words, text, place)]
             else:
                 given = {**part, "label": "unsure"} if isinstance(part, dict) else part
@@ -64,7 +64,7 @@ def read_answers(path: Path, labels: Optional[list[str]]) -> Iterator[Answer]:
 
 def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str]], place: str) -> tuple[Span, float]:
     """Read the span and the score of an entity. met (Counter[str]): Number of earlier entities with the same words, by words."""
-    fields = entity if isinstance(entity, dict) else {}
+    fields: Any = entity if isinstance(entity, dict) else {}
     label, score = fields.get("label", fields.get("entity_group")), fields.get("score", 1.0)
     if "start" in fields or "text" not in fields:
         span = parse_span({**fields, "label": label} if fields else entity, text, place)
@@ -74,7 +74,7 @@ def _entity(entity: Any, text: str, met: Counter[str], labels: Optional[list[str
         begin = places[min(met[words], len(places) - 1)]
         span = parse_span({"start": begin, "end": begin + len(words), "label": label}, text, place)
         met[words] += 1
-    if not isinstance(score, Real) or isinstance(score, bool) or not 0.0 <= score <= 1.0:
+    if not isinstance(score, Real) or isinstance(score, bool) or not 0.0 <= score <= 1.0:  # pyright: ignore[reportOperatorIssue]
         raise unreadable(place, f"the score of {span.named_in(text)} is {shown(score)}, and needs to be from 0 to 1")
     if labels is not None:
         checks.labels(f"{place}, {span.named_in(text)}", [span.label], labels)

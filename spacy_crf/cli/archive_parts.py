@@ -77,7 +77,8 @@ def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]
 
 def lines(part: Part) -> Iterator[tuple[str, bytes]]:
     """Read the lines of a part, each with its place."""
-    with fsspec.open(part.path, "rb") as file:
+    opened: Any = fsspec.open(part.path, "rb")
+    with opened as file:
         at = part.begin
         if at:  # a line that continues here belongs to the part before
             file.seek(at - 1)

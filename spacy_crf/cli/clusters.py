@@ -1,4 +1,5 @@
 """Clusters and vectors of words from raw texts, for templates such as ``cluster6[0]`` and ``vector[0]``."""
+# pyright: reportInvalidTypeForm=false
 
 import json
 import sys

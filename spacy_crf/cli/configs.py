@@ -1,6 +1,7 @@
 """Configs to begin with, for each component and each way to learn, and configs of earlier versions without the registered names
 that were removed since. The former are made of the files in ``configs/``: a recipe changes the file of a component as one of the
 files for ``crf_ner`` differs from ``crf_ner.cfg``."""
+# pyright: reportInvalidTypeForm=false
 
 import json
 import re
@@ -110,7 +111,7 @@ def init_config_cli(
     incomplete annotation. `--optimize accuracy` decides entities by their probability, and tags token by token.
     """
     blank(lang)
-    options = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
+    options: dict[str, Any] = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
     options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}
     given = [option for option, value in options.items() if value is not None]
     if given != ["--file"] and (component is None or file is not None):
@@ -122,8 +123,8 @@ def init_config_cli(
     else:
         words = NO_WORDS if lookups is None else Words.gathered(lookups)
         words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
-        optimized = (optimize or OptimizeName.efficiency).value
-        text = make_config(component.value, (recipe or RecipeName.fast).value, words, optimized, lang, name)
+        made_for, optimized = options["--component"].value, (optimize or OptimizeName.efficiency).value
+        text = make_config(made_for, (recipe or RecipeName.fast).value, words, optimized, lang, name)
     if output == "-":
         sys.stdout.write(text)
         return
@@ -333,7 +334,7 @@ def upgrade(old: Path, new: Path) -> list[tuple[str, str, str]]:
     return changes
 
 
-def _upgraded(block: Block, section: str, changes: list[tuple[str, str, str]]) -> Block:
+def _upgraded(block: Block, section: str, changes: list[tuple[str, Any, Any]]) -> Block:
     inner = {
         key: _upgraded(value, f"{section}.{key}".lstrip("."), changes) if isinstance(value, dict) else value
         for key, value in block.items()

@@ -1,4 +1,5 @@
 """Convert annotated texts of annotation tools and shared tasks to the ``.spacy`` files that ``spacy train`` reads."""
+# pyright: reportInvalidTypeForm=false
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise

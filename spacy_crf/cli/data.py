@@ -135,7 +135,7 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
 def inconsistent(docs: list[Doc]) -> list[Wording]:
     """Find strings that are annotated in one place and not in another, or with several labels; the most doubtful first.
     Occurrences within a longer span, or with missing annotation, do not count."""
-    labels: dict[Words, Counter] = defaultdict(Counter)
+    labels: dict[Any, Counter] = defaultdict(Counter)
     for doc in docs:
         for span in doc.ents:
             labels[_words(span)][span.label_] += 1

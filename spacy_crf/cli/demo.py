@@ -239,7 +239,7 @@ class Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without asking the network for the name of the host, as HTTPServer does."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_name, self.server_port = self.server_address[:2]  # pyright: ignore[reportAttributeAccessIssue]  of text here
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of clients that have gone."""

@@ -111,7 +111,7 @@ def explain_cli(
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
         doc = _doc_before(nlp, pipe, text)
         if isinstance(pipe, CRFTextClassifier):
-            asked = [label]
+            asked: list[Any] = [label]
         elif span is not None:
             asked = [_parse_span(span, doc)]
         else:

@@ -46,11 +46,11 @@ def export_cli(
     """
     own = {"--columns": columns != "orth", "--prune": prune != 0.0, "--bits": bits != 32, "--check": check is not None}
     suffixes = output.name.removesuffix(".gz").rpartition(".")[2]
-    form = checks.one_of(OWNER, "--to", form or (suffixes if suffixes in FORMS else "crfsuite"), FORMS)
+    kind = checks.one_of(OWNER, "--to", form or (suffixes if suffixes in FORMS else "crfsuite"), FORMS)
     for option in (name for name, given in {**own, "--with-reader": with_reader}.items() if given):
-        checks.expect(form in ("npz", "json"), OWNER, option, f"with --to {form}", "left out: it is for npz and json")
+        checks.expect(kind in ("npz", "json"), OWNER, option, f"with --to {kind}", "left out: it is for npz and json")
     check_writable(output, check)
-    if form == "crfsuite":
+    if kind == "crfsuite":
         from ..migrate.crfsuite import write_crfsuite
         from ..migrate.pipeline import weights_of
 
@@ -58,7 +58,7 @@ def export_cli(
         write_crfsuite(weights, output)
         msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")
         return
-    if form == "wapiti":
+    if kind == "wapiti":
         from ..migrate.wapiti_export import export_wapiti
 
         write_whole(output, export_wapiti(load_pipeline(model), component))
@@ -68,7 +68,7 @@ def export_cli(
 
     nlp, names = load_pipeline(model), [name.strip() for name in columns.split(",")]
     content = export_lite(nlp, component, columns=names, prune=prune, bits=bits)
-    write_lite(content, output, form)
+    write_lite(content, output, kind)
     tables = [table for reader in content["readers"] for table in reader["tables"].values()]
     n_weights, size = sum(len(table["weights"]) for table in tables), output.stat().st_size / 1e6
     msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {n_weights:,} weights, {size:.2f} MB")
@@ -184,10 +184,10 @@ class _PipelineTagger:
         return [(probability, [self._names[tag] for tag in tags.tolist()]) for probability, tags in found]
 
     def _doc(self, rows: list[list[str]]) -> Doc:
-        values = dict(zip(self.columns, zip(*rows)))
+        values: dict[str, Any] = dict(zip(self.columns, zip(*rows)))
         words = values.pop("orth")
         # Token by token, columns would take longer than the labels
-        quick = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
+        quick: dict[str, Any] = {_ARGUMENTS[name]: values.pop(name) for name in [*values] if name in _ARGUMENTS}
         doc = Doc(self._nlp.vocab, words=words, **quick)
         set_columns(doc, [*values], [*values.values()])
         return doc

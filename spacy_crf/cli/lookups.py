@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import srsly
 from spacy.cli._util import Arg
@@ -185,7 +185,7 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
 
     found = []
     for name in get_installed_models():
-        meta = srsly.read_json(get_package_path(name) / "meta.json")
+        meta: Any = srsly.read_json(get_package_path(name) / "meta.json")
         if meta.get("lang") == lang and meta.get("vectors", {}).get("vectors"):
             found.append((meta["vectors"]["vectors"], name, meta))
     if not found:
@@ -194,7 +194,8 @@ def _vectors(lang: str, folder: Path) -> list[Row]:
         )
         return []
     n, name, meta = max(found, key=lambda row: row[:2])
-    load_vectors(name, f"The package {name}").to_disk(folder / "vectors")
+    vectors: Any = load_vectors(name, f"The package {name}")  # of spaCy, which a package holds
+    vectors.to_disk(folder / "vectors")
     return [
         ("vectors", counted(n, "vector"), f"{name} {meta.get('version', '')}", meta.get("license") or "see the package")
     ]

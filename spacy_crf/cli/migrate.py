@@ -83,7 +83,7 @@ def import_cli(
     comparison = check_model(nlp, model, file, check, names or ["orth"], features) if check is not None else None
     save_pipeline(nlp, output)
     msg.good(f"Pipeline in {output}")
-    paths = {word_features: ()} if word_features is not None else {}
+    paths: dict[str, Any] = {word_features: ()} if word_features is not None else {}
     if features is not None and (native is None or native.replayed):
         paths[features] = names
     if paths:

@@ -105,7 +105,7 @@ def card_cli(
         f"### Speed and size\n\n{speed:,.0f} words a second in one process ({host}); {size / 1e6:.1f} MB on disk.\n"
     )
     card.append(notes.read_text(encoding="utf8") if notes else "")
-    saved = srsly.read_json(output / "meta.json")
+    saved: Any = srsly.read_json(output / "meta.json")
     write_whole(output / "meta.json", srsly.json_dumps({**saved, "notes": "\n".join(card)}, indent=2).encode())
     msg.good(
         f'{output}: the card is under "notes" of meta.json. Next: python -m spacy package {output} . --build wheel'

@@ -273,10 +273,11 @@ def threshold_cli(
             shares = (point.precision, point.recall, point.f(beta), point.expected_f(beta))[3 - len(judged) :]
             least = "per label" if isinstance(point.min_prob, dict) else f"{point.min_prob:g}"
             rows.append([least, f"{point.found:,}", *(f"{100 * share:.2f}" for share in shares)])
-        columns = [nlp.get_pipe(name).least_setting, "found", *judged, f"expected F{beta:g}"]
+        pipe: Any = nlp.get_pipe(name)
+        columns = [pipe.least_setting, "found", *judged, f"expected F{beta:g}"]
         print_table(name, columns, rows, bold=rows[points.index(chosen)])
-        use(nlp, nlp.get_pipe(name), chosen.min_prob)
-        settings = Config({name: nlp.get_pipe(name).deciding_by(chosen.min_prob)})
+        use(nlp, pipe, chosen.min_prob)
+        settings = Config({name: pipe.deciding_by(chosen.min_prob)})
         print(settings.to_str(interpolate=False).strip())
     if output is not None:
         save_pipeline(nlp, output)

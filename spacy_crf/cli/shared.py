@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import spacy
-from click import Context, UsageError
+from click import UsageError
 from spacy.cli._util import Arg, Opt, parse_config_overrides
 from spacy.language import Language
 from spacy.util import Config, import_file, load_config
@@ -33,8 +33,8 @@ SvgOption = Annotated[Optional[Path], Opt("--svg", help="Write the chart to this
 WITH_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}  # of a command that takes overrides
 
 
-def choice(name: str, values: Iterable[str]) -> type[Enum]:
-    """Make the type of an option that takes one of the given values."""
+def choice(name: str, values: Iterable[str]) -> Any:
+    """Make the type (an Enum) of an option that takes one of the given values."""
     return Enum(name, {value: value for value in values})
 
 
@@ -61,7 +61,7 @@ def command(
             kind = Parameter.POSITIONAL_OR_KEYWORD
             parameters["code"] = Parameter("code", kind, default=None, annotation=CodeOption)
             run.__annotations__ = {**function.__annotations__, "code": CodeOption}
-        run.__signature__ = Signature([*parameters.values()])
+        run.__signature__ = Signature([*parameters.values()])  # pyright: ignore[reportAttributeAccessIssue]
         return app.command(name, **settings)(run)
 
     return register
@@ -109,7 +109,7 @@ def load_pipeline(model: str) -> Language:
         raise ValueError(Errors.CRF715.format(model=model, reason=error or type(error).__name__)) from error
 
 
-def read_config(path: Path, ctx: Context, *, interpolate: bool) -> Config:
+def read_config(path: Path, ctx: Any, *, interpolate: bool) -> Config:
     """Read a config, with the settings that the command line overrides.
 
     RAISES (ValueError): CRF731 for unknown options; CRF701 if the file can't be read, or a registered name in it is not text.
@@ -199,7 +199,7 @@ def our_pipes(
     nlp: Language,
     component: Optional[str],
     wanted: Optional[str] = PROBABILITIES,
-    is_wanted: Callable[[Any], bool] = lambda pipe: True,
+    is_wanted: Callable[[Any], Any] = lambda pipe: True,
     *,
     of_tokens: bool = True,
 ) -> list[Any]:

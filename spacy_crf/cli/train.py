@@ -1,4 +1,5 @@
 """Commands that train: on shards of a corpus, on new texts, and on a few words to compile the kernels."""
+# pyright: reportInvalidTypeForm=false
 
 import copy
 import io
@@ -139,7 +140,8 @@ def _scores(nlp: Language, names: Iterable[str], examples: list[Example]) -> dic
     """The scores of components that have a weight, and the F score of each label."""
     found, scores = nlp.evaluate(examples), {}
     for name in names:
-        for score, weight in nlp.get_pipe_meta(name).default_score_weights.items():
+        weights: Any = nlp.get_pipe_meta(name).default_score_weights
+        for score, weight in weights.items():
             if weight:
                 scores[score] = found.get(score)
     for label, of_label in sorted((found.get("ents_per_type") or {}).items()):

@@ -157,8 +157,8 @@ def tune(
             nlp.initialize(lambda learned=learned: learned)
             # Features may read the annotation of earlier components
             annotate = earlier_annotation(pipe, nlp)
-            sides = ([Example(annotate(eg), eg.reference) for eg in side] for side in (learned, held_out))
-            for setting, score, n_weights in _walk(pipe, *sides, l1, l2, iterations, training["score_weights"]):
+            texts, held = ([Example(annotate(eg), eg.reference) for eg in side] for side in (learned, held_out))
+            for setting, score, n_weights in _walk(pipe, texts, held, l1, l2, iterations, training["score_weights"]):
                 runs.setdefault((scheme, *setting), []).append((score, n_weights))
                 on_training()
     trials = []
@@ -179,7 +179,7 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
     return examples
 
 
-def _fresh(nlp: Language, name: str, scheme: Optional[str]):
+def _fresh(nlp: Language, name: str, scheme: Optional[str]) -> Any:
     """Replace a component by an untrained one with the same settings, and with another scheme unless `scheme` is None."""
     settings = nlp.config.interpolate()["components"][name]
     factory = settings.pop("factory")
@@ -289,7 +289,8 @@ def curve_cli(
         progress(total=sum(wanted))
         settings = read_config(config, ctx, interpolate=False)
         name, interpolated = _path_of_texts(settings), settings.interpolate()
-        path = Path(dot_to_object(interpolated, name) or "")
+        of_texts: Any = dot_to_object(interpolated, name)
+        path = Path(of_texts or "")
         docs = read_docs(path, blank(interpolated["nlp"]["lang"]), ReadSettings(format="spacy", without_spans=True))
         order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
         points = []
@@ -398,9 +399,8 @@ def fit_cli(
         _save_fitted(nlp, fitted, output)
     for each in fitted:
         _show_fitted(each, folds)
-    weights = {
-        name for each in fitted for name, weight in nlp.get_pipe_meta(each.name).default_score_weights.items() if weight
-    }
+    of_scores: list[Any] = [nlp.get_pipe_meta(each.name).default_score_weights for each in fitted]
+    weights = {name for of_pipe in of_scores for name, weight in of_pipe.items() if weight}
     if dev is not None:
         rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weights) if scores.get(name) is not None]
         print_table(str(dev), ("", "score"), rows, n_texts=1)

@@ -122,8 +122,7 @@ def read_sparse(layer: Model, docs: DocBatch) -> LayerTerms:
     for kind, of_kind in found.features.items():
         name, of = features.kinds[kind]
         tokens, table = _tokens_of(found.listed if of == "spans" else None, size), features.tables[name]
-        weights: Any = layer.get_param(name)
-        place, row, column, value, weight = _expand(table, weights, of_kind, own.get(name))
+        place, row, column, value, weight = _expand(table, layer.get_param(name), of_kind, own.get(name))
         rows = place if units is None else np.repeat(np.arange(n_rows), np.diff(units.tokens))[place]
         named = partial(Feature.of, own.get(name, table.index))
         shape = (n_rows or len(tokens[0]), *features.shape(name))
@@ -145,7 +144,7 @@ def _tokens_of(listed: Optional[SpanList], size: int) -> Ends:
     return begin, begin + listed.lengths
 
 
-def _expand(table: Any, weights: NDArray, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
+def _expand(table: Any, weights: Any, found: TokenFeatures, own: Optional[FeatureIndex]) -> tuple[NDArray, ...]:
     """List place, feature, column, value and weight for all weights of the found features.
 
     own (FeatureIndex): The index that numbers the features, if it is not the table's index.

@@ -51,23 +51,21 @@ def _odds_without(comparison: Comparison, token: int) -> float:
     return comparison.measure(comparison.cut(comparison.reading.erased(token, docs))).odds
 
 
-def changed(doc: Doc, words: dict[int, str]) -> Doc:
+def changed(doc: Any, words: dict[int, str]) -> Doc:
     """Copy a Doc with its annotation, spans and extensions, and replace some of its words, given by token."""
-    texts = [words.get(token.i, token.text) for token in doc]
+    texts: list[Any] = [words.get(token.i, token.text) for token in doc]
     other = Doc(doc.vocab, words=texts, spaces=[bool(token.whitespace_) for token in doc])
     kept = [*_KEPT, *([DEP, HEAD] if doc.has_annotation("DEP") else [SENT_START])]
-    attributes: Any = doc.to_array(kept)
-    other.from_array(kept, attributes)
+    other.from_array(kept, doc.to_array(kept))
     for key, group in doc.spans.items():
         other.spans[key] = [Span(other, span.start, span.end, label=span.label) for span in group]
     begins = {token.idx: other[token.i].idx for token in doc}
     ends = {token.idx + len(token): other[token.i].idx + len(other[token.i]) for token in doc}
-    before: Any = doc.user_data
-    after: Any = other.user_data
-    for key, value in before.items():
+    user_data: Any = other.user_data
+    for key, value in doc.user_data.items():
         if isinstance(key, tuple) and len(key) == 4 and key[0] == "._.":
             key = (*key[:2], begins.get(key[2], key[2]), ends.get(key[3], key[3]))
-        after[key] = value
+        user_data[key] = value
     return other
 
 

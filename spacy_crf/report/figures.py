@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.tokens import Span
 
 from .cases import Case, Judged
 
@@ -112,10 +111,9 @@ def by_frequency(judged: Judged) -> list[Group]:
         text = example.reference.text.lower()
         known.update((text[m.start : m.end], m.label) for m in judged.pipe.annotation.mentions_in(example.reference))
 
-    def group(case: Case) -> int:
-        gold: Any = case.gold
-        words = judged.texts[case.doc][gold.start : gold.end].lower()
-        return bisect.bisect_left(FREQUENCIES, known[words, gold.label])
+    def group(case: Any) -> int:
+        words = judged.texts[case.doc][case.gold.start : case.gold.end].lower()
+        return bisect.bisect_left(FREQUENCIES, known[words, case.gold.label])
 
     return _grouped(judged.cases, _names(FREQUENCIES, "time in training", "times in training"), group)
 
@@ -127,10 +125,8 @@ def by_words(judged: Judged) -> list[Group]:
     return _grouped(judged.cases, names, lambda case: any(token.lower not in known for token in _span(judged, case)))
 
 
-def _span(judged: Judged, case: Case) -> Span:
-    doc: Any = judged.examples[case.doc].reference
-    gold: Any = case.gold
-    return doc.char_span(gold.start, gold.end, alignment_mode="expand")
+def _span(judged: Judged, case: Any) -> Any:
+    return judged.examples[case.doc].reference.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
 
 
 def _names(bounds: Sequence[int], one: str, many: str) -> list[str]:

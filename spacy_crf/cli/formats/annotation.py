@@ -35,7 +35,7 @@ def parse_span(span: Any, text: str, place: str) -> Span:
     if isinstance(span, list) and len(span) == 3:
         start, end, label = span
     else:
-        fields = span if isinstance(span, dict) else {}
+        fields: Any = span if isinstance(span, dict) else {}
         start, end = (fields.get(name, fields.get(f"{name}_offset")) for name in ("start", "end"))
         label, words = fields.get("label"), fields.get("text")
     offsets = type(start) is int and type(end) is int and 0 <= start < end <= len(text)
@@ -178,7 +178,7 @@ class TextLabels:
         has = [label for label, share in labels.items() if share] if isinstance(labels, dict) else labels or ()
         self.is_exclusive &= len({*has}) < 2
 
-    def cats(self, labels: Labels, place: str, report: Report) -> dict[str, float]:
+    def cats(self, labels: Any, place: str, report: Report) -> dict[str, float]:
         """Make ``doc.cats`` from the labels of a text. A table stays unchanged."""
         if isinstance(labels, dict) or not self.names:
             return labels or {}

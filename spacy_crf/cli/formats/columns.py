@@ -54,7 +54,7 @@ def read_sentences(
         rows = [row for sentence in group for row in sentence]
         report.has_spans |= rows[0].ent is not None
         levels = [[row._replace(ent=row.inner[n]) for row in rows] for n in range(len(rows[0].inner))]
-        ents = [
+        ents: list[Any] = [
             [tag for sentence in group for tag in in_bio(sentence, report.scheme)],
             *(in_bio(level, report.scheme) for level in levels),
         ]
@@ -194,7 +194,7 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
     RAISES (ValueError): CRF868 for columns that are not numbers from 1 on.
     """
     numbers, inner = [], []
-    if settings.spans_key and "," in (settings.label_column or ""):
+    if settings.spans_key and settings.label_column and "," in settings.label_column:
         first, *others = settings.label_column.split(",")
         settings = replace(settings, label_column=first.strip())
         if not all(re.fullmatch("[1-9][0-9]{0,5}", number.strip()) for number in others):
@@ -297,7 +297,7 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
         none = [None] * len(item[words])
         given, of_tags = (item[key] if key else none for key in (ents, tags))
         names = [named(tag, settings.tag_names, place) if isinstance(tag, int) else tag for tag in given]
-        rows = [Row(place, *row) for row in zip(item[words], names, of_tags)]
+        rows: list[Any] = [Row(place, *row) for row in zip(item[words], names, of_tags)]
         if any(not row.word.strip() or row.ent == "" for row in rows):
             raise unreadable(place, f"a word or a tag is empty: {shown(value)}")
         if not all(is_unicode(part or "") for row in rows for part in row):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -85,7 +85,7 @@ def _sentences(source: Source, outside: Optional[str] = None) -> Iterator[Option
 def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
     columns = [["" if cell == "_" else cell for cell in column] for column in zip(*(word.cells for word in words))]
     _, _, lemmas, pos, tags, morphs, heads, deps, _, _ = columns
-    annotation = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
+    annotation: dict[str, Any] = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
     if not any(tags):
         annotation["tags"] = pos
     if any(heads) and any(deps):

@@ -21,7 +21,7 @@ class LabelledTask(NamedTuple):
     place: str
     text: str
     spans: list[Span]
-    choices: dict[str, Labels]
+    choices: dict[str, Any]  # Labels
 
     @property
     def labels(self) -> Labels:

@@ -312,7 +312,7 @@ def _next(text: str, at: int) -> int:
 def _python_items(text: str, path: Path) -> Iterator[Item]:
     """Read the elements of the list in a Python file, without running its code."""
     try:
-        tree = ast.parse(text)
+        tree: Any = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"{path}, line {getattr(error, 'lineno', None) or 1}"
         raise unreadable(place, f"it is not Python ({getattr(error, 'msg', error)})") from None

@@ -36,8 +36,8 @@ class Header(NamedTuple):
 
     separator: str
     names: list[str]
-    word: Optional[int]
-    label: Optional[int]
+    word: Any  # Optional[int], as label
+    label: Any
     tag: Optional[int]
     sentence: Optional[int]
     document: Optional[int]
@@ -80,8 +80,8 @@ def _header(line: str, settings: ReadSettings, words: tuple[str, ...], labels: t
         numbers = [str(n) for n in range(1, len(names) + 1)]
         if asked in numbers:
             return numbers.index(asked)
-        option, known = option.replace("_", "-"), known_names(names, asked)
-        raise ValueError(Errors.CRF868.format(option=option, value=asked, known=known))
+        spelled, alike = option.replace("_", "-"), known_names(names, asked)
+        raise ValueError(Errors.CRF868.format(option=spelled, value=asked, known=alike))
 
     tag, word = column(_POS, "tag_column"), column(words, "word_column")
     label = column(labels, "label_column")

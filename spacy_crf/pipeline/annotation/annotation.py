@@ -93,17 +93,14 @@ class Annotation:
     """
 
     path: Callable[..., Tags]
-    # How training annotation is read as tags
-    span_tags: Callable[..., Optional[NDArray[np.int64]]]
+    span_tags: Callable[..., Optional[NDArray[np.int64]]]  # with the next two: how training annotation is read
     tells_alone: Callable[..., bool]
     continuing_tags: Callable[..., NDArray[np.bool_]]
-    # The annotation of reference Docs
-    gold_labels: Callable[..., Iterable[str]]
+    gold_labels: Callable[..., Iterable[str]]  # with the next three: the annotation of reference Docs
     gold: Callable[..., Supervision]
     is_gold: Callable[..., bool]
     fingerprint: Callable[..., int]
-    # Annotation that is present in prediction, and output
-    preset: Callable[..., Optional[NDArray[np.uint64]]]
+    preset: Callable[..., Optional[NDArray[np.uint64]]]  # with the next four: present annotation, and output
     settle: Callable[..., None]
     clamp: Callable[..., Any]
     refused_beside: Callable[..., Optional[str]]

@@ -251,7 +251,7 @@ class TagSet(Annotation):
     scores_prefix = TokenTags.scores_prefix
 
     def __init__(self, attributes: Sequence[str], **how: Any):
-        self.parts = [TokenTags(attribute, prefix=f"{attribute}:", **how) for attribute in attributes]
+        self.parts: list[Any] = [TokenTags(attribute, prefix=f"{attribute}:", **how) for attribute in attributes]
         self.writes = tuple(name for part in self.parts for name in part.writes)
 
     def _tabulate(self) -> None:
