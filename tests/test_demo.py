@@ -388,13 +388,16 @@ def test_ten_thousand_requests_take_no_memory(server, nlp):
 def test_the_command_prints_its_address_and_ends_by_ctrl_c(nlp, tmp_path):
     nlp.to_disk(tmp_path / "model")
     command = [sys.executable, "-m", "spacy", "crf", "demo", str(tmp_path / "model"), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # In the background of a script, programs begin with signals that they ignore
+    with subprocess.Popen(command, **pipes, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
         try:
             address = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
             connection = http.client.HTTPConnection("127.0.0.1", int(address[1]))
             connection.request("GET", "/about")
             assert json.load(connection.getresponse()) == {"model": "pipeline", "saves": False}
-        finally:
             process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
-        assert process.returncode == 0 and "Traceback" not in output + errors
+            output, errors = process.communicate(timeout=60)
+            assert process.returncode == 0 and "Traceback" not in output + errors
+        finally:
+            process.kill()

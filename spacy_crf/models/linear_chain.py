@@ -24,7 +24,8 @@ class ChainNode(Architecture):
     structure = LinearChainInference()
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
-        scores, transitions, starts = total(outputs)
+        first, *others = outputs
+        scores, transitions, starts = total(outputs) if others else first
         transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
         return ChainScores(scores, transitions, shared["first"], shared["last"], starts)
 
