@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the files of configs/ and projects/ go into the package, as spacy_crf/configs and so on."""
+"""Installs configs/ and projects/ as spacy_crf/configs and spacy_crf/projects, which pyproject.toml has no setting for."""
 
 from setuptools import find_packages, setup
 

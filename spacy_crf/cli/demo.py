@@ -18,8 +18,8 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors, shown
-from .formats.annotation import tokenized
 from .shared import ComponentOption, ModelArgument, check_writable, command, load_pipeline, our_pipes
+from .texts import doc_before
 
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
@@ -85,7 +85,7 @@ class Demo:
         raise ValueError(error)
 
     def about(self) -> dict[str, Any]:
-        """What the page needs to know at its beginning."""
+        """The name of the pipeline, and whether corrections can be saved."""
         return {"model": self._nlp.meta.get("name") or "pipeline", "saves": self._file is not None}
 
     def find(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Demo:
         if type(n) is not int or not 1 <= n <= MOST_BEST:
             raise _wrong("n", f"a number from 1 to {MOST_BEST}", n)
         for name, pipe in self._pipes.items():
-            doc = self._doc_before(pipe, text)
+            doc = doc_before(self._nlp, pipe, text)
             tokens = [[token.text, token.whitespace_] for token in doc]
             if _kind(pipe) == "cats":
                 found = [(p, [[0, len(doc), label]]) for label, p in pipe.probabilities(doc).items()]
@@ -115,7 +115,7 @@ class Demo:
     def why(self, given: dict[str, Any]) -> dict[str, Any]:
         """Explain a "span" of a "text", by the weights of a "component"."""
         pipe = self._pipe(given)
-        doc = self._doc_before(pipe, _field(given, "text", str))
+        doc = doc_before(self._nlp, pipe, _field(given, "text", str))
         [span] = _spans([given.get("span")], doc)
         explanation = pipe.explain(doc, span.label_ if _kind(pipe) == "cats" else span)
         return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
@@ -127,7 +127,7 @@ class Demo:
         if self._file is None:
             raise ValueError(Errors.CRF975)
         pipe = self._pipe(given)
-        doc = self._doc_before(pipe, _field(given, "text", str))
+        doc = doc_before(self._nlp, pipe, _field(given, "text", str))
         spans, kind = _spans(_field(given, "spans", list), doc), _kind(pipe)
         for span in spans:
             pipe.annotation.check_label(span.label_)
@@ -147,18 +147,9 @@ class Demo:
             raise _wrong("component", f"one of {', '.join(self._pipes)}", name)
         return self._pipes[name]
 
-    def _doc_before(self, pipe: Any, text: str) -> Doc:
-        """Make a Doc, and run the components in front of `pipe` on it."""
-        doc = tokenized(text, self._nlp, "The text")
-        for _, component in self._nlp.pipeline:
-            if component is pipe:
-                break
-            doc = component(doc)
-        return doc
-
 
 def _kind(pipe: Any) -> str:
-    """What a component finds."""
+    """The kind of labels of a component: "cats", "tags", "spans" or "entities"."""
     if pipe.labelled == "texts":
         return "cats"
     return "tags" if pipe.annotation.spans_are_tokens else "spans" if "spans_key" in pipe.cfg else "entities"

@@ -25,7 +25,7 @@ from .shared import (
     our_pipes,
     print_table,
 )
-from .texts import STANDARD, read_examples, read_items
+from .texts import STANDARD, doc_before, read_examples, read_items
 
 
 @command("show")
@@ -109,7 +109,7 @@ def explain_cli(
         return (span if isinstance(pipe, CRFTextClassifier) else label) is None
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
-        doc = _doc_before(nlp, pipe, text)
+        doc = doc_before(nlp, pipe, text)
         if isinstance(pipe, CRFTextClassifier):
             asked: list[Any] = [label]
         elif span is not None:
@@ -129,11 +129,6 @@ def explain_cli(
     for explanation in found:
         console.print(explanation.to_rich(top))
         console.print()
-
-
-def _doc_before(nlp: Language, pipe: Any, text: str) -> Doc:
-    """Make a Doc from a text, and run the components in front of `pipe` on it."""
-    return nlp(text, disable=nlp.pipe_names[nlp.pipe_names.index(pipe.name) :])
 
 
 def _parse_span(given: str, doc: Doc) -> Span:
@@ -251,7 +246,7 @@ def rules_cli(
             msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
         if text is None:
             continue
-        before, changes = effects(pipe, _doc_before(nlp, pipe, text))
+        before, changes = effects(pipe, doc_before(nlp, pipe, text))
         msg.text(f"without rules: {_written(before)}")
         for rule, spans, price in changes:
             msg.text(f"{rule.name}: {_written(spans)}, at a price of {price:.2f}")

@@ -25,6 +25,14 @@ _OPTION = re.compile(r"--[a-z]")  # an option of `convert` in a message
 Progress = Callable[[int, int], Any]  # called with the number of bytes read and the number of all bytes
 
 
+def doc_before(nlp: Language, pipe: Any, text: str) -> Doc:
+    """Make a Doc from a text, and run the components in front of `pipe` on it.
+
+    RAISES (ValueError): CRF878 if the text is too long, CRF701 if it is not valid Unicode.
+    """
+    return nlp(tokenized(text, nlp, "The text"), disable=nlp.pipe_names[nlp.pipe_names.index(pipe.name) :])
+
+
 def read_raw(paths: Iterable[Path], nlp: Language, progress: Optional[Progress] = None) -> Iterator[Item]:
     """Read the texts of files: JSONL, ``.spacy``, or one text on each line. Skips texts without words.
 

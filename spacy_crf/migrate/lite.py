@@ -293,7 +293,8 @@ class _Exporter:
     def ruled(self, rules: RuleSet, shared: dict[str, NDArray], *, only_hard: bool = False) -> dict[str, Any]:
         """The states of a chain under rules, or those that must not be broken: a graph of tags and states of automata.
 
-        RAISES (ValueError): CRF791 for rules that read tokens, for those without an automaton, and for a graph that is too large.
+        RAISES (ValueError): CRF791 for rules that read tokens, have no automaton, or are left out of probabilities, and for a
+            graph that is too large.
         """
         how = f"Remove it from [components.{self._name}.constraints] and test whether the labels are good enough"
         for rule in rules.rules:

@@ -31,8 +31,8 @@ class Objective(Protocol):
 
     @property
     def signature(self) -> Hashable:
-        """Equal as long as the function is the same: same data, same layout of the weights. The optimizer saves it, so it
-        consists of str, bytes, int and tuples of these that mean the same in another process (no id, no hash)."""
+        """Equal as long as the function is the same: same data, same layout of the weights. The optimizer saves it for later
+        processes, so it consists of str, bytes, int and tuples of these, without any id or hash."""
         ...
 
     def weights(self) -> Floats:

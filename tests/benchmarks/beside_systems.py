@@ -1,4 +1,4 @@
-"""What `beside_others` compares: how each system is trained, loaded and asked. Each step is a process of its own, which prints a
+"""The systems that `beside_others` compares. Training a system is one process, and tagging with it another; each prints a
 line of JSON: ``python -m tests.benchmarks.beside_systems train|use SYSTEM FOLDER LANG``.
 
 Imports stand inside the functions, so that the start and the memory of a system are those of what it needs.
@@ -21,7 +21,7 @@ CRFSUITE_ITERATIONS, WAPITI_ITERATIONS = 150, 100
 
 
 class Task(NamedTuple):
-    """What a system is trained on. Words and tags of a part are lists of sentences of the same lengths."""
+    """The texts that a system is trained on. A part is the words of each sentence, and their tags."""
 
     lang: str
     train: tuple[Words, Words]
@@ -47,7 +47,7 @@ class System(NamedTuple):
 
 
 def train_ours(folder: Path, task: Task, *, optimize: str) -> None:
-    """What `init-config` writes, trained by `spacy train`, or by `crf fit` where there is no dev part."""
+    """Train the config that `init-config` writes: like `spacy train`, or like `crf fit` if there is no dev part."""
     from spacy.util import load_config
 
     from spacy_crf.cli.configs import NO_WORDS, make_config

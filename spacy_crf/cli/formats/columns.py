@@ -74,7 +74,7 @@ def read_sentences(
 
 
 def _cut_again(doc: Doc, nlp: Language, place: str, settings: ReadSettings, report: Report) -> Doc:
-    """The same text and spans in the tokenizer's tokens."""
+    """Join the words of a Doc by spaces, and let the tokenizer cut them again."""
     found = doc.spans[settings.spans_key] if settings.spans_key else doc.ents
     spans = [Characters(span.start_char, span.end_char, span.label_) for span in found]
     missing = [Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob]
