@@ -507,6 +507,6 @@ def test_tune_says_what_is_wrong_with_a_config(tmp_path, kind):
 def test_tune_says_what_is_wrong_with_data(files, name, says, corpus):
     paths = {"train": files / "data.spacy", "dev": files / "data.spacy", corpus: files / name}
     overrides = [part for key, path in paths.items() for part in (f"--paths.{key}", path)]
-    code, output = run("tune", ROOT / "configs" / "crf_ner.cfg", "--l2", "1", "--iterations", 2, *overrides)
+    code, output = run("tune", ROOT / "configs" / "crf_ner.cfg", "--try", "l2=1", "--iterations", 2, *overrides)
     assert code == 1 and says in output
     assert f"[corpora.{corpus}]" in output or says == "CRF706"

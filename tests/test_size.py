@@ -13,8 +13,8 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_LINES, MOST_FILES, MOST_CLASSES = 58_730, 278, 561
-MOST_LINES_OF_CORE = 30_950
+MOST_LINES, MOST_FILES, MOST_CLASSES = 61_500, 296, 600
+MOST_LINES_OF_CORE = 31_000
 BESIDE_CORE = (
     "cli",
     "explain",

@@ -18,17 +18,19 @@ _COMMANDS = {  # by file
     "clusters": ("clusters", "vectors"),
     "configs": ("init-config", "upgrade"),
     "convert": ("convert",),
+    "curve": ("curve",),
     "data": ("data",),
     "demo": ("demo",),
     "distil": ("distil",),
     "export": ("export", "tag"),
     "explain": ("explain", "inspect", "rules", "show"),
+    "fit": ("fit",),
     "lookups": ("lookups",),
     "migrate": ("import",),
     "projects": ("card", "project"),
     "report": ("calibrate", "errors", "report", "threshold"),
     "train": ("compile", "train", "update"),
-    "tune": ("curve", "fit", "tune"),
+    "tune": ("tune",),
 }
 _FILES = dict(sorted((command, file) for file, commands in _COMMANDS.items() for command in commands))
 

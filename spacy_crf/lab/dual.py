@@ -38,6 +38,7 @@ class DualOptimizer(OnlineOptimizer):
     names_states: ClassVar = True
     losses: ClassVar = (MaxMargin,)
     identity: ClassVar = ("seed", "l2")
+    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
     l2: float = setting(1.0, checks.number, least=1e-20)
     gap_tolerance: float = setting(1e-3, checks.number)

@@ -93,6 +93,7 @@ class BatchOptimizer(CRFOptimizer):
 
     curvature: ClassVar[float] = 0.9  # c2 of the strong Wolfe conditions
     identity: ClassVar[tuple[str, ...]] = ("l2",)
+    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
     l2: float = setting(1.0, checks.number)
     iterations_per_step: Union[int, str] = setting(10, _count_or_auto)

@@ -42,6 +42,7 @@ class LBFGS(BatchOptimizer):
     """
 
     identity: ClassVar = ("l1", "l2", "memory")
+    tried: ClassVar = {"l1": (0.0, 0.05), **BatchOptimizer.tried}
 
     l1: float = setting(0.0, checks.number)
     memory: int = setting(20, checks.count, most=1000)

@@ -115,6 +115,7 @@ class CRFOptimizer(Optimizer):
     wants_whole_corpus: ClassVar[bool] = True  # in every step; False for optimizers that learn from batches
     names_states: ClassVar[bool] = False  # requires the state of each token, which may be hidden
     identity: ClassVar[tuple[str, ...]]  # settings on which the saved state depends
+    tried: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values of settings that `crf tune` tries
 
     def __post_init__(self) -> None:
         given = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -94,6 +94,7 @@ class PassiveAggressive(Averaged):
     """
 
     identity: ClassVar = ("seed", "type", "c", "error_sensitive", "averaging")
+    tried: ClassVar = {"type": (1, 2), "c": (0.01, 0.1, 1.0, 10.0)}
 
     type: int = setting(1, checks.count, least=0, most=2)
     c: float = setting(1.0, checks.positive)
@@ -120,6 +121,7 @@ class AROW(OnlineOptimizer):
     """
 
     identity: ClassVar = ("seed", "variance", "gamma")
+    tried: ClassVar = {"variance": (0.1, 1.0, 10.0), "gamma": (0.1, 1.0, 10.0)}
     follows: ClassVar = ("variance",)
 
     variance: float = setting(1.0, checks.positive)

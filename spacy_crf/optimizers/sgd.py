@@ -22,6 +22,7 @@ class Regularized(OnlineOptimizer):
     """Base of the optimizers in this file, with l1, l2, and the number of sequences for which they are set."""
 
     losses: ClassVar = (ClampedLoss,)
+    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
     l1: float = setting(0.0, checks.number)
     l2: float = setting(1.0, checks.number)
@@ -152,6 +153,7 @@ class AdaGrad(Regularized):
     """
 
     identity: ClassVar = ("seed", "l1", "l2", "sequences", "rate", "epsilon")
+    tried: ClassVar = {"learn_rate": (0.1, 0.3, 1.0), "l2": (0.03, 0.3, 3.0)}
 
     learn_rate: float = setting(0.3, checks.positive)
     epsilon: float = setting(1e-6, checks.positive)
