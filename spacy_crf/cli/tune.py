@@ -392,7 +392,7 @@ def _parsed(text: str) -> tuple[str, list[Any]]:
     """Parse a setting with its values. RAISES (ValueError): CRF020 for anything but NAME=VALUE,VALUE."""
     name, _, values = text.partition("=")
     try:
-        parsed = srsly.json_loads(f"[{values}]")
+        parsed: Any = srsly.json_loads(f"[{values}]")
     except ValueError:
         parsed = []
     must = 'a setting and its values between commas, such as l2=0.1,1 (texts in quotes: a="b","c")'

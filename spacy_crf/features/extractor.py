@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -398,7 +398,7 @@ def _rows(hashes: NDArray[np.uint64], index: FeatureIndex) -> NDArray[np.int32]:
 _NO_ITEMS = tuple(np.zeros(0, dtype) for dtype in (np.uint64, np.float32, np.int64, np.int32, np.int64))
 
 
-def template_seed(template: Template) -> np.uint64:
+def template_seed(template: Union[Template, str]) -> np.uint64:
     return np.uint64(hash_string(str(template)))
 
 

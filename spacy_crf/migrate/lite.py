@@ -216,7 +216,7 @@ class _Exporter:
                 tables[place] = table
         return {"padding": getattr(chosen, "padding", True), "tables": tables}
 
-    def _table(self, table: Table, weights: NDArray[np.float32]) -> dict[str, Any]:
+    def _table(self, table: Table, weights: NDArray) -> dict[str, Any]:
         """The weights of a table that are left, by template and value."""
         kept, scale = np.abs(weights) > self._prune, 1.0
         if self._bits == 16 and len(weights):
@@ -268,7 +268,8 @@ class _Exporter:
             how = f"Name the column that has it, such as --columns orth,{attribute}, or train it without that template"
         if not known:
             raise _refused(self._name, f"the template {template}, which reads '{attribute}' from spaCy's Docs", how)
-        getter, number = self._vocab.lex_attr_getters.get(IDS.get(plain.upper())), IDS.get(plain.upper())
+        number = IDS.get(plain.upper())
+        getter = self._vocab.lex_attr_getters.get(number)  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
         if plain == "is_stop" and isinstance(getter, functools.partial):
             self.lists["stop_words"] = sorted(getter.keywords.get("stops", ()))
         elif plain == "like_num" and getter is ENGLISH[IDS["LIKE_NUM"]]:
@@ -379,7 +380,8 @@ def _span_part(part: Any) -> _Part:
     if part.kind in WHOLE:
         return _Part(WHOLE[part.kind], 0, "whole")
     if part.kind in OPENING or part.kind in CLOSING:
-        return _Part(*part.of_token, "first" if part.kind in OPENING else "last")
+        attribute, offset = part.of_token
+        return _Part(attribute, offset, "first" if part.kind in OPENING else "last")
     if part.kind in ("length", "in"):
         return _Part(f"in:{part.name}" if part.name else "", 0, part.kind)
     return _Part(f"seg.{part.kind}:{part.name}", 0, part.kind)
@@ -411,7 +413,7 @@ def compare_lite(nlp: Language, component: str, model: lite.Model, examples: Seq
 def _labels_of(pipe: Any, doc: Doc) -> set[tuple]:
     """The entities, the labels of tokens or the category that a Doc has."""
     if pipe.labelled == "texts":
-        return {(max(doc.cats, key=doc.cats.get),)} if doc.cats else set()
+        return {(max(doc.cats, key=doc.cats.__getitem__),)} if doc.cats else set()
     if not pipe.annotation.spans_are_tokens:
         return {(span.start, span.end, span.label_) for span in doc.ents}
     get = attribute_getter(pipe.cfg["attribute"])
@@ -443,7 +445,7 @@ def write_lite(content: dict[str, Any], path: Path, form: str) -> None:
     """Write an export. form (str): "npz", or "json", which is gzipped if the name of the file ends with .gz."""
     file = io.BytesIO()
     if form == "npz":
-        arrays: dict[str, NDArray] = {}
+        arrays: dict[str, Any] = {}
         text = json.dumps(_parted(content, "", arrays), ensure_ascii=False, separators=(",", ":"))
         np.savez_compressed(file, content=np.frombuffer(text.encode("utf8"), dtype=np.uint8), **arrays)
     else:
