@@ -139,8 +139,8 @@ class Errors:
     CRF364 = """FactorGraph: {features} features of ties, each with {labels} x {labels} weights, have more than {most}
         weights. Use fewer features, or features with fewer values."""
     CRF365 = """Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} does not
-        consist of (ties, hidden states and higher orders are more than that). Use an optimizer that evaluates the
-        objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
+        consist of (ties, hidden states and higher orders are more than that, baselines less). Use an optimizer that
+        evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
     CRF366 = "Component '{name}': {inference} has no {question} for tied tokens. These do: {fitting}."
     CRF367 = """{owner} needs {what}, and '{text}...' has none ({reason}). Put a component that sets them before this
         one, and name it in [training] annotating_components."""

@@ -145,16 +145,20 @@ class TextSoftmax(LinearChain):
     """
 
     def forward(self, work: ChainWork) -> tuple[Floats, Floats]:
-        rows = work.emissions + (work.scores.first + work.scores.last)
-        largest = rows.max(axis=1, initial=-np.inf)
-        shares = np.exp(rows - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
-        total = shares.sum(axis=1)
-        shares /= np.where(total > 0.0, total, 1.0)[:, np.newaxis]
-        with np.errstate(divide="ignore"):
-            return largest + np.log(total), shares
+        return softmax(work.emissions + (work.scores.first + work.scores.last))
 
     def backward(self, work: ChainWork, kept: Floats, weights: Floats, out: ChainScores) -> None:
         np.multiply(kept, weights[:, np.newaxis], out=out.emissions)
         out.first[:] = out.last[:] = out.emissions.sum(axis=0)
 
     expect = Structure.expect  # by these two
+
+
+def softmax(rows: Floats) -> tuple[Floats, Floats]:
+    """Log-sums of rows (float64[N]), and the share of each entry in the sum of its row (float64[N, S]); 0 where all are -inf."""
+    largest = rows.max(axis=1, initial=-np.inf)
+    shares = np.exp(rows - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
+    total = shares.sum(axis=1)
+    shares /= np.where(total > 0.0, total, 1.0)[:, np.newaxis]
+    with np.errstate(divide="ignore"):
+        return largest + np.log(total), shares
