@@ -18,6 +18,7 @@ OPTIMIZERS = {
     "Adam.v1": ("LogLikelihood", {"learn_rate": 0.05}),
     "spacy_crf.LBFGS.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.ConjugateGradient.v1": ("LogLikelihood", {"l2": 0.01}),
+    "spacy_crf.Newton.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.SGD.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AdaGrad.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AveragedPerceptron.v1": ("Perceptron", {}),

@@ -19,6 +19,8 @@ VARIATIONS = [
     ("LBFGS", {}, "PseudoLikelihood"),
     ("LBFGS", {}, "BesagPseudoLikelihood"),
     ("ConjugateGradient", {}, "Piecewise"),
+    ("ConjugateGradient", {"preconditioner": "diagonal", "mixed": True}, "LogLikelihood"),
+    ("Newton", {}, "PseudoLikelihood"),
     ("SGD", {"l1": 0.01}, "SoftmaxMargin"),
     ("AdaGrad", {}, "LogLikelihood"),
     ("AveragedPerceptron", {}, "Perceptron"),
@@ -60,6 +62,7 @@ def test_trains_three_steps(optimizer, settings, loss, tmp_path):
     if loss != "BesagPseudoLikelihood" and optimizer in (
         "LBFGS",
         "ConjugateGradient",
+        "Newton",
         "AveragedPerceptron",
         "PassiveAggressive",
         "AROW",

@@ -154,6 +154,10 @@ class CorpusObjective(Weights):
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         """Loss of the corpus at weights (float64[n]). RETURNS (float, float64[n]): The loss and its gradient."""
+        return self.ask(self._loss, weights)
+
+    def ask(self, loss: Any, weights: Floats) -> tuple[float, Floats]:
+        """Any loss of the corpus, such as those of `losses.uses`. RETURNS (float, float64[n]): As `evaluate`."""
         of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
@@ -174,7 +178,7 @@ class CorpusObjective(Weights):
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
             told = {"weights": annotation.weights, **soft}
-            losses, d_scores, impossible = evaluate(self._loss, structure, scores, clamp, **told)
+            losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **told)
             d_own, d_outputs = architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 
@@ -208,7 +212,7 @@ class TiedObjective(Variables, CorpusObjective):
         self.signature = (*self.signature, int(stands.sum()))
         self.merge_states()
 
-    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        """Loss of the corpus at variables (float64[m]). RETURNS (float, float64[m]): The loss and its gradient."""
-        value, gradient = super().evaluate(self.spread(weights))
+    def ask(self, loss: Any, weights: Floats) -> tuple[float, Floats]:
+        """Any loss of the corpus at variables (float64[m]). RETURNS (float, float64[m]): The loss and its gradient."""
+        value, gradient = super().ask(loss, self.spread(weights))
         return value, self.gathered(gradient)

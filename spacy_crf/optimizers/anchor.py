@@ -92,12 +92,10 @@ class Anchored:
 
     def __init__(self, objective: Objective, anchor: Anchor):
         self._objective = objective
-        self._start, self._strength = anchor.centre, anchor.strength
+        self._start, self.strength = anchor.centre, anchor.strength
         # Weights as the model has them, and the distance that they represent
         self._assigned = objective.weights(), anchor.now - anchor.centre
-        check = zlib.crc32(
-            np.ascontiguousarray(self._strength).data, zlib.crc32(np.ascontiguousarray(self._start).data)
-        )
+        check = zlib.crc32(np.ascontiguousarray(self.strength).data, zlib.crc32(np.ascontiguousarray(self._start).data))
         self.signature: Hashable = (objective.signature, check)
 
     @property
@@ -115,9 +113,14 @@ class Anchored:
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         value, gradient = self._objective.evaluate(self._start + weights)
-        pull = self._strength * weights
+        pull = self.strength * weights
         with np.errstate(over="ignore", invalid="ignore"):
             return value + float(pull @ weights), gradient + 2.0 * pull
+
+    def ask(self, loss: Any, weights: Floats) -> tuple[float, Floats]:
+        """Any loss of the new data at a distance, without the cost of the distance."""
+        objective: Any = self._objective
+        return objective.ask(loss, self._start + weights)
 
     def assign(self, weights: Floats) -> None:
         self._objective.assign(self._start + weights)

@@ -27,7 +27,9 @@ class Objective(Protocol):
     # Objectives may also have `renew` (adopt changes since the last step; return whether the function may have changed),
     # `n_impossible` (sequences that no labelling fits), and attributes: `frequencies` (float64[n], how often the data has the
     # feature, token or sequence of each weight), `copies` (float64[n], how many weights of the model each variable stands for),
-    # `passes_per_evaluation` (evaluations that take as long as scoring the latest data with the model).
+    # `passes_per_evaluation` (evaluations that take as long as scoring the latest data with the model), `strength` (float64[n],
+    # the cost of each weight's square that is part of the loss). An objective over texts in this process has
+    # `ask(loss, weights)`, which evaluates any other loss, see `losses.uses`.
 
     @property
     def signature(self) -> Hashable:
