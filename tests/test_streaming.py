@@ -134,3 +134,9 @@ def test_a_stream_without_its_corpus_is_warned_of(caplog):
 def test_rows_are_a_power_of_two(rows):
     with pytest.raises(ValueError, match=r"CRF020: HashedEmissions: rows = "):
         make({"name": "HashedEmissions", "rows": rows})
+
+
+def test_a_corpus_is_refused_without_the_pipeline_for_which_it_reads():
+    nlp = make({"name": "SparseEmissions"})
+    with pytest.raises(ValueError, match=r"nlp = None .* the pipeline for which corpus reads"):
+        nlp.get_pipe("crf_ner").initialize(lambda: [], corpus=lambda nlp: iter(ner_examples(nlp)))

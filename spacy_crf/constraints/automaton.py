@@ -32,7 +32,7 @@ class SpanTags:
     Tag S, which no component has, stands for the break between two sentences.
     """
 
-    def __init__(self, labels: Sequence[str], label_of: Ints, continues: Bools):
+    def __init__(self, labels: Sequence[str], label_of: Ints, continues: Any):
         self.labels = list(labels)
         self.label_of = label_of
         self.continues = continues

@@ -98,6 +98,7 @@ class SetTraining(Training):
 class ChainSetPipe(CRFPipe):
     """Base of the components that are a set of chains. Its annotation has the labels of each chain as `chains`."""
 
+    annotation: Any
     kernels_of = "chain_set"
 
     def __init__(self, vocab, model, name, **settings):
@@ -169,11 +170,12 @@ class ChainSetPipe(CRFPipe):
     def add_rule(self, rule: dict[str, Any]) -> None:
         super().add_rule(rule)
         self._chains = None
+        constraints: Any = self.constraints  # it has the rule
         try:
             for chain in self.chains:
                 chain.rules()
         except ValueError:
-            self.constraints.rules.pop()
+            constraints.rules.pop()
             self._chains = None
             raise
 
@@ -257,11 +259,12 @@ class ChainSetPipe(CRFPipe):
         probable label is explained; with several chains, a span is needed."""
         if len(self.chains) == 1:
             return self.chains[0].explain(doc, span, against, kind, **options)
-        checks.expect(isinstance(span, Span), self.owner, "span", span, "a span: each chain is explained by itself")
-        if not span.label:
+        asked: Any = span
+        checks.expect(isinstance(asked, Span), self.owner, "span", asked, "a span: each chain is explained by itself")
+        if not asked.label:
             likely = self.span_probabilities(doc, 0.0)
-            span = next((one for one, _ in likely if (one.start, one.end) == (span.start, span.end)), span)
-        return self.chain_for(doc, span).explain(doc, span, against, kind, **options)
+            asked = next((one for one, _ in likely if (one.start, one.end) == (asked.start, asked.end)), asked)
+        return self.chain_for(doc, asked).explain(doc, asked, against, kind, **options)
 
     def chain_for(self, doc: Doc, span: Span) -> Any:
         """The chain that decides about a labelled span."""

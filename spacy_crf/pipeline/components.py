@@ -24,6 +24,7 @@ class CRFEntityRecognizer(CRFPipe):
     scheme (str): The tag scheme, "auto" to choose one by the training data. For other settings see `make_crf_ner`.
     """
 
+    annotation: Entities
     meaning = ("scheme",)
 
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):

@@ -112,8 +112,9 @@ def clock() -> Callable[[Iterable[Example]], Iterable[list[Example]]]:
         left_at_exit()
         if not isinstance(examples, list):
             first = list(islice(examples, 1))
-            if hasattr(examples, "close"):
-                examples.close()  # spaCy's loop keeps the generator, which keeps its file open
+            close = getattr(examples, "close", None)
+            if close is not None:
+                close()  # spaCy's loop keeps the generator, which keeps its file open
             while first:
                 yield first
         elif examples:
@@ -135,12 +136,12 @@ _YOUNG = 1  # generation of objects that survived at most one collection
 @contextmanager
 def only_young_searched() -> Iterator[None]:
     """Within the context, the garbage collector searches only young objects; for phases that read much data and keep it."""
-    *young, old = gc.get_threshold()
-    gc.set_threshold(*young, _NEVER)
+    first, second, old = gc.get_threshold()
+    gc.set_threshold(first, second, _NEVER)
     try:
         yield
     finally:
-        gc.set_threshold(*young, old)
+        gc.set_threshold(first, second, old)
 
 
 @contextmanager

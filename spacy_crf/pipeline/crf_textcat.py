@@ -65,6 +65,7 @@ class CRFTextClassifier(LearningPipe):
     """
 
     labelled = "texts"
+    decoding: TextDecoding
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ class Decoding:
         self.beam: Any = None
         self.explained: Structure = self.structure  # the structure for explanations
         # The tag of each state, in order: int64[S]
-        self.tag_of: NDArray[np.int64] = node.tag_of(model, annotation.tag_labels())
+        self.tag_of: Any = node.tag_of(model, annotation.tag_labels())
         n_tags = len(annotation.tag_labels())
         self._first = np.searchsorted(self.tag_of, np.arange(n_tags))  # first state of each tag: stands for the tag
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state

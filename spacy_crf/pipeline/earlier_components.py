@@ -1,11 +1,11 @@
 """Output of earlier components that a component reads: annotation and vectors."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, IDS, ORTH
+from spacy.attrs import ENT_ID, ENT_IOB, ENT_KB_ID, ENT_TYPE, HEAD, IDS
 from spacy.language import Language
 from spacy.pipeline.tok2vec import Tok2VecListener
 from spacy.tokens import Doc
@@ -13,6 +13,7 @@ from spacy.training import Example
 from thinc.api import Model
 
 from ..errors import Errors
+from ..features.doc_batch import read_attributes
 from .annotation.annotation import same_words
 
 _OF_ENTITIES = (ENT_TYPE, ENT_KB_ID, ENT_ID)  # 0 is also a value of tokens outside of entities
@@ -32,7 +33,6 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
     """
     components = [] if nlp is None else [pipe for _, pipe, is_ready in _annotating(nlp, name) if is_ready]
     read = [IDS[attribute.upper()] for attribute in attributes]
-    ids = [ORTH, *read]  # at least two, so that the array has two axes
 
     def annotate(example: Example) -> Doc:
         if not components and not read:
@@ -41,10 +41,10 @@ def annotator(nlp: Optional[Language], name: str, attributes: list[str]) -> Call
         for component in components:
             doc = component(doc)
         if read and same_words(doc, example.reference):
-            values, gold = doc.to_array(ids)[:, 1:], example.reference.to_array(ids)[:, 1:]
-            gold = np.where(_unset(doc, read, values), gold, values)
-            if (gold != values).any():
-                doc.from_array(read, gold)
+            values, gold = read_attributes([doc], read), read_attributes([example.reference], read)
+            filled: Any = np.where(_unset(doc, read, values), gold, values)
+            if (filled != values).any():
+                doc.from_array(read, filled)
         return doc
 
     return annotate
@@ -130,7 +130,8 @@ def add_vectors(model: Model, doc: Doc) -> None:
     """Give a Doc a ``doc.tensor`` of zeros if its component listens to vectors there that the Doc does not have."""
     for listener in _listeners(model):
         if listener.where == "doc.tensor" and not listener.hears(doc):
-            doc.tensor = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
+            zeros: Any = listener.node.ops.alloc2f(len(doc), listener.node.get_dim("nO"))
+            doc.tensor = zeros
 
 
 # Advice if the upstream is frozen
@@ -141,6 +142,7 @@ _ADVICE = {
 
 
 def _listeners(model: Model) -> Iterator[Listener]:
+    node: Any  # listeners of other packages are no subclasses of a common one
     for node in model.walk():
         if isinstance(node, Tok2VecListener):
             yield Listener(node, node.upstream_name, node._batch_id is not None, where="doc.tensor")

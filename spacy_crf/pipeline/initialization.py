@@ -51,7 +51,7 @@ class Initialization:
         nlp: Optional[Language],
         labels: Optional[Iterable[str]],
         start_from: Any,
-        corpus: Optional[Callable[[Language], Iterable[Example]]],
+        corpus: Any,
         shards: Any,
         **lists: Any,
     ):
@@ -61,6 +61,7 @@ class Initialization:
         possible = labels is None or (isinstance(labels, Iterable) and not isinstance(labels, (str, bytes)))
         checks.expect(possible, pipe.owner, "labels", labels, "a list of texts")
         checks.expect(corpus is None or callable(corpus), pipe.owner, "corpus", corpus, "a reader of examples")
+        checks.expect(corpus is None or nlp is not None, pipe.owner, "nlp", nlp, "the pipeline for which corpus reads")
         must = 'a block with @misc = "spacy_crf.shards.v1"'
         checks.expect(shards is None or hasattr(shards, "begin"), pipe.owner, "shards", shards, must)
         if nlp is not None and pipe.has_encoder:
@@ -82,7 +83,7 @@ class Initialization:
         if is_sharded:
             self.work = self.shards.begin(pipe, self.nlp, self.optimizer, goes_on=not is_new)
         if self.nlp is not None and (prepares or pipe.training.finds_optimum or is_sharded):
-            self.check_annotators(self.optimizer if prepares else pipe.optimizer)
+            self.check_annotators(self.nlp, self.optimizer if prepares else pipe.optimizer)
         self.check_corpus()
         if is_sharded:
             self.read = self.work.cut(self.examples_to_cut())
@@ -129,9 +130,9 @@ class Initialization:
             if self.wants_stream:
                 pipe.warn(Warnings.CRFW404, optimizer=type(self.optimizer).__name__)
 
-    def check_annotators(self, optimizer: Optional[Optimizer]) -> None:
+    def check_annotators(self, nlp: Language, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF410 if annotating components are trained in the same run."""
-        others = annotators_that_learn(self.nlp, self.pipe.name)
+        others = annotators_that_learn(nlp, self.pipe.name)
         if others:
             values = {"optimizer": type(optimizer).__name__, "others": ", ".join(map(repr, others))}
             raise ValueError(Errors.CRF410.format(name=self.pipe.name, **values))
@@ -341,7 +342,8 @@ class Initialization:
     def find_optimum(self) -> None:
         """Train the sparse features of a pool, whose objective has an optimum, by the component's own optimizer. Afterwards this
         member is fixed, and the encoder learns. Held-out texts do not count."""
-        pipe, pool, optimizer = self.pipe, self.pipe.model, self.pipe.optimizer
+        pipe, pool = self.pipe, self.pipe.model
+        optimizer: Any = pipe.optimizer  # a `CRFOptimizer`, see `Training.finds_optimum`
         if pipe.training.new_features is not None:
             return
         announcements.info("%s: looking for the best weights of the features, before the encoder learns", pipe.name)

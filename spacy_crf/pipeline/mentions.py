@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from spacy.language import Language
 from spacy.tokens import Doc, Token
@@ -109,8 +109,9 @@ def _example(nlp: Language, like: Example, words: list[Word]) -> Example:
     """An Example with other words, tokenized like another Example."""
     texts, spaces, entities, tags, sent_starts = map(list, zip(*words))
     sent_starts = sent_starts if like.reference.has_annotation("SENT_START") else None
-    entities = [entity or None for entity in entities]  # None where annotation is missing
-    gold = Doc(nlp.vocab, words=texts, spaces=spaces, ents=entities, tags=tags, sent_starts=sent_starts)
+    # None, which the stub of Doc does not take, where annotation is missing
+    ents: Any = [entity or None for entity in entities]
+    gold = Doc(nlp.vocab, words=texts, spaces=spaces, ents=ents, tags=tags, sent_starts=sent_starts)
     of_doc = like.reference.user_data.items()
     gold.user_data.update({key: value for key, value in of_doc if isinstance(key, tuple) and key[2] is None})
     if same_words(like.predicted, like.reference):

@@ -68,7 +68,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
         question = restrict(parts, docs, scores, preset)
         if question is not None:
             docs, scores, clamp = question[:3]
-    probabilities = None
+    probabilities: Any = None  # float64[N] of the spans, if they are needed
     least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
     if rules is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
@@ -140,8 +140,10 @@ def tell_probabilities(pipes: Iterable[Any]) -> None:
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens. Present spans keep
-    their value; without one they are certain."""
+    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens, if the prediction has
+    probabilities. Present spans keep their value; without one they are certain."""
+    if prediction.probabilities is None:
+        return
     bounds = prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
     probabilities, of_tokens = prediction.probabilities, decoding.annotation.spans_are_tokens
@@ -304,8 +306,7 @@ class CRFPipe(LearningPipe):
         for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
             self.annotation.introduce(vocab)
         present = self.annotation.write(docs, prediction)
-        if prediction.probabilities is not None:
-            write_probabilities(docs, prediction, self.decoding, present)
+        write_probabilities(docs, prediction, self.decoding, present)
 
     # ----------------------------------------------------------------------------------------------------- rules
 

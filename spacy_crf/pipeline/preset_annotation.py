@@ -71,7 +71,7 @@ def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray
             parts.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
     scores, clamp = _leave_settled(parts.decoding, scores, settled)
     known = settled.iob != MISSING
-    empty = ~states_of(clamp).any(axis=1)
+    empty = ~np.any(states_of(clamp), axis=1)
     if not empty.any():
         return Unsettled(docs, scores, clamp, known, None, scores.starts)
     _warn_of_unlabelled(parts, docs, empty)

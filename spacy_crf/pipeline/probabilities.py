@@ -72,8 +72,9 @@ class _Batch:
         self._given = scores
         self._bounds = docs.bounds
         self._decoding: Decoding = parts.decoding
-        self._rules = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
-        self._facts = None if rules is None else rules.matcher(docs)
+        # A `RuleSet` and `PatternMatches`, None without rules
+        self._rules: Any = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
+        self._facts: Any = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
         self._approximate: set[int] = set()  # Docs with a warning about that already
 
@@ -83,8 +84,8 @@ class _Batch:
         ties = self._decoding.ties
         return self._given if ties is None else ties.as_chains(self._given, self._clamp)
 
-    def most_probable(self) -> Optional[NDArray[np.int32]]:
-        """Tags of the most probable labelling that keeps the rules; None without rules, which `most_right` does not need."""
+    def most_probable(self) -> Any:
+        """Tags (int32[T]) of the most probable labelling that keeps the rules; None without rules, when nobody asks for them."""
         if self._rules is None:
             return None
         found = self._decode(self._given, None)
@@ -99,7 +100,7 @@ class _Batch:
             self._warn_of_approximate(d)
         return found.tags
 
-    def most_right(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
+    def most_right(self, most_probable: Any) -> NDArray[np.int32]:
         """The valid labelling with the most right tags in expectation; the most probable one if the time limit is reached."""
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
         if not self._is_tied or not filled:
@@ -113,7 +114,7 @@ class _Batch:
         found = self._decode(expected, self._hard_ones())
         return self._or_instead(found.tags, found.unfinished, most_probable)
 
-    def best_spans(self, most_probable: Optional[NDArray[np.int32]], least: Floats) -> tuple[NDArray[np.int32], Floats]:
+    def best_spans(self, most_probable: Any, least: Floats) -> tuple[NDArray[np.int32], Floats]:
         """The most valuable set of spans, see `inference.span_choice`, and their probabilities."""
         prices, starts = prices_of(least), np.asarray(self._scores.starts)
         likely, decoding = self._likely_spans(float(prices.min(initial=1.0))), self._decoding
@@ -151,7 +152,7 @@ class _Batch:
             self._warn(Warnings.CRFW602, d, used="its most probable one")
         return tags
 
-    def best_labelling(self, most_probable: Optional[NDArray[np.int32]]) -> NDArray[np.int32]:
+    def best_labelling(self, most_probable: Any) -> NDArray[np.int32]:
         """The most probable labelling, summed over its paths; under rules without an automaton, the labelling of the most
         probable path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
@@ -238,7 +239,8 @@ class _Batch:
         """Warn once that the result for a Doc is approximate."""
         if d not in self._approximate:
             self._approximate.add(d)
-            self._warn(Warnings.CRFW607, d, most=self._parts.decoding.structure.inference.max_table)
+            structure: Any = self._decoding.structure  # one with ties
+            self._warn(Warnings.CRFW607, d, most=structure.inference.max_table)
 
     @property
     def _is_tied(self) -> bool:
@@ -264,7 +266,7 @@ class _Batch:
 
     def _kept(self, d: Optional[int], *, only_hard: bool = False) -> frozenset[int]:
         """Places of the rules that a Doc keeps, or of all rules if all Docs keep them."""
-        relaxed = self._relaxed.get(d, [])
+        relaxed = [] if d is None else self._relaxed.get(d, [])
         rules = (rule for rule in self._rules.rules if rule not in relaxed and (rule.hard or not only_hard))
         return frozenset(rule.place for rule in rules)
 

@@ -26,7 +26,7 @@ Bentkus, are valid too, but know only means: of 600 entities, they let recall co
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,7 +203,7 @@ def min_prob_of(found: Sequence[Promise], of: str) -> "MinProb":
     careful of the thresholds: the lowest for recall, the highest for precision."""
     if found[0].label is None:
         return found[0].min_prob
-    table = {promise.label: promise.min_prob for promise in found}
+    table: dict[Any, float] = {promise.label: promise.min_prob for promise in found}
     return {**table, "*": (min if of == "recall" else max)(table.values())}
 
 

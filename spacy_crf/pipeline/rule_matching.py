@@ -136,7 +136,7 @@ class _WordPatterns:
 
     def _ask(self, words: list[int], docs: DocBatch) -> list[list[bool]]:
         """Which patterns match each word. One call for all words takes little longer than a call for one word."""
-        strings = [vocab.strings for vocab in dict.fromkeys(doc.vocab for doc in docs)]
+        strings: list[Any] = [vocab.strings for vocab in dict.fromkeys(doc.vocab for doc in docs)]
         doc = Doc(self._vocab, words=[next(known[word] for known in strings if word in known) for word in words])
         matched = np.zeros((len(words), len(self._matchers)), dtype=bool)
         for column, matcher in enumerate(self._matchers):

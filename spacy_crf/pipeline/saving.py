@@ -93,7 +93,7 @@ def _with_states(model: Model, n_states: int) -> Iterator[tuple[Model, int]]:
 def unchanged_by_errors(pipe: LabelPipe) -> Iterator[None]:
     """Restore a component after an error: its settings, model, pending gradients, and first stage."""
     cfg = {name: copy(value) for name, value in pipe.cfg.items()}
-    attributes = [(vars(owner), dict(vars(owner))) for owner in (pipe, pipe.training)]
+    attributes = [(owner.__dict__, dict(owner.__dict__)) for owner in (pipe, pipe.training)]
     nodes = []
     for node in pipe.model.walk():
         params = {name: (node.maybe_get_param(name), node.maybe_get_grad(name)) for name in node.param_names}
@@ -144,7 +144,8 @@ class SavingPipe(LabelPipe):
         schedules = getattr(self.optimizer, "schedules", {}).values()
         if any(isinstance(schedule, GeneratorType) for schedule in schedules):
             state["optimizer"] = partial(_refuse_step, self.name)
-        return copyreg.__newobj__, (type(self),), state
+        make = copyreg.__newobj__  # pyright: ignore[reportAttributeAccessIssue]  not in its stub
+        return make, (type(self),), state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

@@ -13,7 +13,6 @@ from spacy.training import Example
 
 from .annotation.annotation import Annotation
 
-MISSING_VALUES = frozenset([None, ""])
 POS_AND_MORPH = "pos+morph"
 
 
@@ -45,9 +44,7 @@ def score_tags(
         single = {}
     getter = attribute_getter(attribute)
     name = attribute if attribute in ("tag", "pos", "morph") else "custom"
-    scores = Scorer.score_token_attr(
-        examples, name, getter=lambda token, _: getter(token), missing_values=MISSING_VALUES
-    )
+    scores = Scorer.score_token_attr(examples, name, getter=lambda token, _: getter(token), missing_values={None, ""})
     accuracy = scores[f"{name}_acc"]
     return {**single, f"{attribute}_acc": accuracy, "crf_tag_acc": accuracy}
 
@@ -102,9 +99,9 @@ def calibration(probabilities: NDArray[np.float64], right: NDArray[np.bool_]) ->
     for n in range(N_BINS):
         inside = number == n
         count = int(inside.sum())
-        mean = float(probabilities[inside].mean()) if count else None
-        share = float(right[inside].mean()) if count else None
+        mean = share = None
         if count:
+            mean, share = float(probabilities[inside].mean()), float(right[inside].mean())
             error += count * abs(mean - share)
         bins.append({"from": n / N_BINS, "to": (n + 1) / N_BINS, "spans": count, "probability": mean, "right": share})
     total = len(probabilities)

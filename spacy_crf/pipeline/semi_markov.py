@@ -37,7 +37,7 @@ class SegmentDecoding(Decoding):
 
     def best_with_probabilities(self, scores: SegmentScores, clamp: Optional[SegmentClamp]) -> tuple[States, Floats]:
         tags = self.best_tags(scores, clamp)
-        return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, scores.starts))
+        return tags, self.batch(scores, clamp).span_probabilities(self.segments(tags, np.asarray(scores.starts)))
 
     def worth(self, expected: SegmentScores) -> dict[str, Floats]:
         """Expected number of right tags, as for chains. That sum is equal for one segment and for two neighbours of one label; a

@@ -35,22 +35,22 @@ class SoftSpans(NamedTuple):
     weight: Floats  # [N] their probabilities
 
     def only(self, which: NDArray) -> "SoftSpans":
-        return SoftSpans(*(column[which] for column in self))
+        return SoftSpans._make(column[which] for column in self)
 
     def covers(self, n_tokens: int) -> Floats:
         """Probability that a span covers each token: float64[T]."""
         steps = np.bincount(self.begin, self.weight, n_tokens + 1) - np.bincount(self.end, self.weight, n_tokens + 1)
-        return np.cumsum(steps)[:n_tokens]
+        return np.cumsum(steps, dtype=np.float64)[:n_tokens]
 
 
 def supervise(
-    parts: Parts, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    parts: Parts, key: str, known: Supervision, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> Supervision:
-    """Add the soft labels of a batch, if it has any. The clamp allows the labels with a positive probability."""
-    key = parts.loss.spans_key
+    """Add the soft labels of a batch in ``doc.spans[key]``, if it has any. The clamp allows the labels with a positive
+    probability."""
     if not any(key in example.reference.spans for example in examples):
         return known
-    spans, is_soft = _read(parts, examples, starts, report)
+    spans, is_soft = _read(parts, key, examples, starts, report)
 
     def add(tokens: list[int], problem: str) -> None:
         """Report a problem with some tokens."""
@@ -73,15 +73,14 @@ def supervise(
 
 
 def _read(
-    parts: Parts, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
+    parts: Parts, key: str, examples: list[Example], starts: NDArray[np.int64], report: GoldReport
 ) -> tuple[SoftSpans, NDArray[np.bool_]]:
     """The spans, and the tokens that have soft labels, including tokens that the spans leave out (bool[T]).
 
     RAISES (ValueError): CRF825 to CRF846 for spans that cannot be soft labels of the component.
     """
-    key, rows = parts.loss.spans_key, []
+    rows, shift = [], 0
     is_soft = np.zeros(int(starts[-1]), dtype=bool)
-    shift = 0
     for example in examples:
         if key in example.reference.spans:
             tokens = slice(shift, shift + len(example.predicted))
@@ -102,8 +101,9 @@ def _read(
                         report.add_span(span, key, "cross the start of a sentence, and their tokens count as missing")
                         is_soft[begin:end] = False
         shift += len(example.predicted)
-    begin, end, label, weight = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-    return SoftSpans(*(column.astype(np.int64) for column in (begin, end, label)), weight), is_soft
+    *columns, weight = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    begin, end, label = (column.astype(np.int64) for column in columns)
+    return SoftSpans(begin, end, label, weight), is_soft
 
 
 def _aligned(example: Example, key: str) -> Iterator[tuple[Span, float, Optional[Span]]]:
@@ -134,7 +134,7 @@ def _fit(
     if tokens_alone:
         length = spans.end - spans.begin
         at = ranges(spans.begin, spans.end)
-        spans = SoftSpans(at, at + 1, *(np.repeat(column, length) for column in spans[2:]))
+        spans = SoftSpans(at, at + 1, np.repeat(spans.label, length), np.repeat(spans.weight, length))
     n_open = np.append(0, np.cumsum(~is_soft))
     fits = n_open[spans.begin] == n_open[spans.end]
     if not tokens_alone:
@@ -153,7 +153,7 @@ def _fit(
     outside = np.where(is_soft, 1.0 - spans.covers(n_tokens), 0.0)
     [at] = np.nonzero(outside > _ROUNDING)
     none = SoftSpans(at, at + 1, np.full(len(at), -1), outside[at])
-    every = SoftSpans(*map(np.concatenate, zip(spans, none)))
+    every = SoftSpans._make(map(np.concatenate, zip(spans, none)))
     return every.only(np.argsort(every.begin, kind="stable")), is_soft
 
 
@@ -178,7 +178,7 @@ def _label(
     left, right, of_pairs = _pairs(spans, meets)
     first, last = tags.states[tags.starts[:-1]], tags.states[tags.starts[1:] - 1]
     between = SoftTransitions(spans.begin[right], last[left], first[right], of_pairs)
-    steps = SoftTransitions(*(np.concatenate(both) for both in zip(inside, between)))
+    steps = SoftTransitions._make(map(np.concatenate, zip(inside, between)))
     runs = _runs(spans, (first, last), is_soft, starts)
     runs = runs._replace(goes_on=parts.decoding.spans.continues)
     by_token = np.zeros((n_tokens, len(parts.decoding.label_of_states)), dtype=bool)
@@ -224,7 +224,8 @@ def _runs(
         right = alone if closes[e - 1] else after_runs[e]
         rows += [(b, e, i, k, p * q) for i, p in left.items() for k, q in right.items()]
     *columns, weight = np.array(rows, dtype=np.float64).reshape(-1, 5).T
-    return Runs(*(column.astype(np.int64) for column in columns), weight)
+    begin, end, before, after = (column.astype(np.int64) for column in columns)
+    return Runs(begin, end, before, after, weight)
 
 
 def _by_token(tokens: NDArray[np.int64], states: NDArray[np.int64], weights: Floats) -> dict[int, dict[int, float]]:

@@ -48,6 +48,9 @@ class FoundSpans(NamedTuple):
 class SpanChain(Chain):
     """The chain of some labels, on one of their levels: `slots` (Sequence[Slot])."""
 
+    of: "CRFSpanCategorizer"
+    annotation: Spans
+
     def __init__(self, of: "CRFSpanCategorizer", slots: Sequence[Slot]):
         labels = [slot.label for slot in slots]
         self.numbers = np.array([of.labels.index(label) for label in labels], dtype=np.int64)
@@ -75,7 +78,8 @@ class SpanChain(Chain):
         if restricted or parts.rules is not None or least.min(initial=1.0) < _CERTAIN:
             parts = parts._replace(settings={**parts.settings, "min_prob": dict(zip(self.labels, least.tolist()))})
             found = predict(parts, docs, scores)
-            segments, probabilities = self.decoding.segments(found.tags, found.starts), found.probabilities
+            segments = self.decoding.segments(found.tags, found.starts)
+            probabilities: Any = found.probabilities  # which `cfg` asks for
         else:
             # A span that is probable enough is so on one level at least
             least = 1.0 - (1.0 - least) ** (1.0 / self.annotation.n_levels)
@@ -97,6 +101,8 @@ class SpanChain(Chain):
 
 class SpanTraining(SetTraining):
     """Training of the component for spans."""
+
+    _pipe: "CRFSpanCategorizer"
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         key = self._pipe.annotation.key
@@ -145,6 +151,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     spans_key (str), threshold (MinProb), max_positive (Optional[int]), groups (Groups), scheme (str): See `make_crf_spancat`.
     """
 
+    annotation: Spans
     meaning = ("scheme", "groups", "nested")
     least_setting = "threshold"
 
@@ -268,7 +275,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         likely = 1.0 - absent >= self.least()[spans.label]
         return LikelySpans(Segments(*(column[likely] for column in spans)), (1.0 - absent)[likely])
 
-    by_probability = True
+    by_probability: bool = True
 
     def deciding_by(self, least: MinProb) -> dict[str, Any]:
         return {"threshold": least}

@@ -33,7 +33,8 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, pipe: Any) -> "Keys":
-        return cls(*map(pipe.cfg.get, KEYS), pipe.loss.spans_key)
+        alternatives, incorrect = map(pipe.cfg.get, KEYS)
+        return cls(alternatives, incorrect, pipe.loss.spans_key)
 
 
 class Spelt(NamedTuple):
@@ -170,7 +171,7 @@ def _weights(examples: list[Example]) -> list[float]:
         doc = example.reference
         weight = doc._.get(WEIGHT)
         is_number = isinstance(weight, (float, Real))  # `isinstance(…, Real)` alone is slow
-        if not (is_number and math.isfinite(weight) and weight >= 0):
+        if not (is_number and math.isfinite(weight) and float(weight) >= 0.0):
             owner, must = f"The document '{doc.text[:40]}...'", "a finite number, at least 0"
             checks.expect(False, owner, "doc._.crf_weight", weight, must)
         weights.append(float(weight))
@@ -181,10 +182,10 @@ def fingerprint(annotation: Annotation, examples: list[Example], keys: Keys, att
     """A number that changes with what training reads of examples (of predicted Docs, `attributes`), except from functions."""
     check = annotation.fingerprint([example.reference for example in examples])
     for docs, read in (("predicted", [ORTH, *attributes]), ("reference", [ORTH])):
-        check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read), check)
+        check = zlib.crc32(read_attributes([getattr(example, docs) for example in examples], read).data, check)
     lengths = [(len(example.predicted), len(example.reference)) for example in examples]
     for numbers in (np.array(lengths, dtype=np.int64), np.array(_weights(examples), dtype=np.float64)):
-        check = zlib.crc32(numbers, check)
+        check = zlib.crc32(numbers.data, check)
     for example in examples if any(keys) else ():
         groups = example.reference.spans
         spans = [(key, span.start, span.end, span.label) for key in filter(None, keys) for span in groups.get(key, ())]
@@ -201,7 +202,7 @@ def soft_scores(group: SpanGroup, key: str) -> list[float]:
         found = "no scores" if scores is None else f"scores of shape {np.shape(scores)}"
         raise ValueError(Errors.CRF825.format(key=key, text=text, problem=f"{len(group)} spans have {found}"))
     for span, score in zip(group, scores):
-        if not (isinstance(score, Real) and 0.0 <= score <= 1.0):
+        if not (isinstance(score, Real) and 0.0 <= float(score) <= 1.0):
             problem = f"the score of '{span.text}' ({span.label_}) is {score}"
             raise ValueError(Errors.CRF825.format(key=key, text=text, problem=problem))
     return [float(score) for score in scores]

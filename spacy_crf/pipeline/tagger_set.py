@@ -27,7 +27,8 @@ class FoundTags(NamedTuple):
 
     @property
     def probabilities(self) -> Floats:
-        return np.concatenate([found.probabilities for found in self.chains])
+        of_chains: list[Any] = [found.probabilities for found in self.chains]
+        return np.concatenate(of_chains)
 
     def of_docs(self) -> list[bytes]:
         """A value for each Doc, equal in two predictions that find the same."""
@@ -53,12 +54,13 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
     """Gives every token a label of each of several attributes (factory ``crf_tagger`` with a list of attributes). Labels have the
     attribute in front, such as "tag:NN"."""
 
+    annotation: TagSet
     kernels_of = "linear_chain"
 
     def annotation_of(self, attribute: Any, **how: Any) -> TagSet:
         is_list = isinstance(attribute, (list, tuple)) and len(attribute) > 0
         checks.expect(is_list, self.owner, "attribute", attribute, "an attribute, or a list of attributes")
-        parts = [super(CRFTaggerSet, self).annotation_of(one, **how) for one in attribute]
+        parts: list[Any] = [super(CRFTaggerSet, self).annotation_of(one, **how) for one in attribute]
         written = [name for part in parts for name in part.writes or [part.attribute]]
         twice = ", ".join(sorted({name for name in written if written.count(name) > 1}))
         must = f"a list that has everything once, not {twice} twice"

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -31,7 +31,7 @@ Judged = tuple[Optional[bytes], dict[str, Counter[str]]]  # the tags of a Doc, a
 class Point(NamedTuple):
     """The spans found with one threshold, and how many of them are right."""
 
-    min_prob: MinProb
+    min_prob: Any  # a number, or a table as in `MinProb`
     found: int  # number of spans
     expected_right: float  # sum of the spans' probabilities
     expected_gold: float  # sum of the probabilities of all spans
@@ -82,7 +82,7 @@ def measure(
             likely = pipe.expected_spans(scores)
             for n, before in enumerate(points):
                 pipe.cfg.update(pipe.deciding_by(before.min_prob))
-                prediction = pipe.predict(batch, scores)
+                prediction: Any = pipe.predict(batch, scores)  # with probabilities, see `confidence` above
                 if judge:
                     known = _judge(pipe, docs, references, prediction, known)
                     for label, of_doc in (item for _, counts in known for item in counts.items()):
@@ -174,7 +174,7 @@ def fit_min_prob(
     corpus = Corpus(path)
 
     def fit(nlp: Language) -> Language:
-        pipes = [
+        pipes: list[Any] = [
             pipe for name, pipe in nlp.pipeline if getattr(pipe, "by_probability", False) and component in (None, name)
         ]
         if not pipes:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 from spacy.language import Language
@@ -30,6 +30,9 @@ from .new_texts import Continuation, add_labels, unmet
 from .saving import SavingPipe, forget_gradients, parameters, unchanged_by_errors
 from .training_data import PreparedBatch, PreparedCorpus, TrainingData, takes_objective, view_for
 
+if TYPE_CHECKING:
+    from ..optimizers.objective import CRFOptimizer
+
 # Estimated microseconds for evaluating the model, for each Doc and each token, and for evaluating the objective with two threads,
 # for each token and possible tag. These are constants, not timings, so that the same data gives the same model.
 _PER_DOC, _PER_TOKEN = 100.0, 3.0
@@ -48,7 +51,7 @@ class Training(TrainingData):
 
     def __init__(self, pipe: LabelPipe):
         super().__init__(pipe)
-        optimizer = pipe.optimizer
+        optimizer: Any = pipe.optimizer
         self.corpus: Optional[PreparedCorpus] = None
         # None unless the model continues from earlier training
         self.continuation: Optional[Continuation] = None
@@ -120,7 +123,7 @@ class Training(TrainingData):
 
     def check_fit(self, optimizer: Optional[Optimizer]) -> None:
         """RAISES (ValueError): CRF210 if the optimizer cannot train this loss, CRF347 if it cannot handle the settings."""
-        if not hasattr(optimizer, "fits"):
+        if not takes_objective(optimizer):
             return  # thinc's optimizers take any gradient
         from ..optimizers.objective import check_fit  # prediction does not need it
 
@@ -150,6 +153,11 @@ class Training(TrainingData):
                 self.count(lambda: new)
         if self.continuation is not None:
             self.continuation.meet(self._pipe, examples)
+
+    def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
+        """The objective for an optimizer, from a corpus that is read block by block. RAISES (ValueError): See `check_fit`."""
+        self.check_fit(optimizer)
+        return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
 
     @property
     def has_read_corpus(self) -> bool:
@@ -186,7 +194,8 @@ class Training(TrainingData):
 
     def finish(self, sgd: Optional[Optimizer]) -> None:
         """Take a step."""
-        pipe, optimizer = self._pipe, self.optimizer_for(sgd)
+        pipe = self._pipe
+        optimizer: Any = self.optimizer_for(sgd)
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
             self._announce_once(text, type(optimizer).__name__)
@@ -249,7 +258,7 @@ class Training(TrainingData):
             pipe.warn_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
 
-    def _step(self, optimizer: Optimizer, examples: list[Example]) -> float:
+    def _step(self, optimizer: "CRFOptimizer", examples: list[Example]) -> float:
         """Take a step of an optimizer that uses the objective. RETURNS (float): The value of the objective.
 
         examples (list[Example]): Texts of the step; empty for the texts of the last step.
@@ -365,10 +374,10 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
             node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
-def _drawing_back(pipe: LabelPipe, optimizer: Optimizer, before: dict[Any, Any]) -> Callable[[int], None]:
+def _drawing_back(pipe: LabelPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
     """A function that draws weights back to those of earlier training after a step; `before` are the weights before it."""
     params, start = parameters(pipe.model), pipe.training.frame().weights()
-    gradients = [node.get_grad(name) for node, name in params if node.has_grad(name)]
+    gradients: list[Any] = [node.get_grad(name) for node, name in params if node.has_grad(name)]
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
     averages = {}
     if optimizer.averages is not None:

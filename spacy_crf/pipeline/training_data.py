@@ -1,7 +1,7 @@
 """Training data: texts with their annotation, and a corpus whose features are looked up once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ _BLOCK_TOKENS = 1 << 16
 VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
 
 
-def takes_objective(optimizer: Optional[Optimizer]) -> bool:
+def takes_objective(optimizer: Optional[Optimizer]) -> "TypeGuard[CRFOptimizer]":
     if not hasattr(optimizer, "fits"):
         return False  # a thinc optimizer: importing ours would slow down the start of prediction
     from ..optimizers.objective import CRFOptimizer  # prediction does not need it
@@ -43,8 +43,8 @@ def takes_objective(optimizer: Optional[Optimizer]) -> bool:
     return isinstance(optimizer, CRFOptimizer)
 
 
-def view_for(optimizer: Optimizer) -> str:
-    """The view of a corpus that an optimizer needs."""
+def view_for(optimizer: Any) -> str:
+    """The view of a corpus for an optimizer that takes the objective."""
     return "sequences" if optimizer.wants_sequences else "objective"
 
 
@@ -118,11 +118,6 @@ class TrainingData:
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
 
-    def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
-        """The objective for an optimizer, from a corpus that is read block by block. RAISES (ValueError): See `check_fit`."""
-        self.check_fit(optimizer)
-        return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
-
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
         parts, keys = self._pipe.parts(), Keys.of(self._pipe)
@@ -133,7 +128,7 @@ class TrainingData:
         if keys.soft is not None:
             from . import soft_labels  # other losses do not need it
 
-            known = soft_labels.supervise(parts, known, examples, starts, report)
+            known = soft_labels.supervise(parts, keys.soft, known, examples, starts, report)
         elif any(SOFT_LABELS in example.reference.spans for example in examples):
             parts.warn_once(Warnings.CRFW825, key=SOFT_LABELS, loss=type(parts.loss).__name__)
         return known
@@ -215,7 +210,7 @@ class PreparedCorpus:
         view = VIEWS[kind]
         if view is CorpusObjective and pipe.training.continuation is None:
             view = TiedObjective  # when training continues, each weight starts from its own value
-        self.objective = view(pipe.model, pipe.loss, corpus)
+        self.objective: Any = view(pipe.model, pipe.loss, corpus)
         if pipe.training.continuation is not None:
             from ..optimizers.anchor import Anchored  # prediction does not need it
 

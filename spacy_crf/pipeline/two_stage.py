@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.vocab import Vocab
-from thinc.api import Optimizer
 
 from .. import checks
 from ..errors import Errors
@@ -29,6 +28,9 @@ from ..models.node import forget, gives
 from ..schemes import Segments
 from .labels import LabelPipe
 from .saving import unchanged_by_errors
+
+if TYPE_CHECKING:
+    from ..optimizers.objective import CRFOptimizer
 
 Read = Callable[[], Iterable[Example]]
 DocSpans = NDArray[np.int64]  # [3, N] starts, ends and labels of the spans of a Doc
@@ -70,7 +72,7 @@ class SecondStage(NamedTuple):
             checks.count(owner, "second_stage.iterations", stage.iterations),
         )
 
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> "CRFOptimizer":
         """A new optimizer for each training."""
         from ..optimizers.lbfgs import LBFGS  # prediction does not need it
 
@@ -140,9 +142,11 @@ class FirstStage:
 
         RAISES (ValueError): CRF811 if there are fewer than two different texts.
         """
-        component, places = self.component, {}
+        component = self.component
+        places: dict[bytes, int] = {}  # of the texts, in order
         for example in read():
-            places.setdefault(*_keys([example.predicted]), len(places))
+            [key] = _keys([example.predicted])
+            places.setdefault(key, len(places))
         n_folds = min(self.settings.folds, len(places))
         if n_folds < 2:
             reason = f"the first stage learns from some texts and labels others, and there {'is one' if n_folds else 'are none'} "

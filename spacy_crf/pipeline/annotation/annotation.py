@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("spacy.spacy_crf")
 Starts = NDArray[np.int64]
 Tags = NDArray[np.int32]
+OfAnnotation = TypeVar("OfAnnotation", bound="Annotation")
 
 
 class GoldReport:
@@ -120,7 +121,7 @@ class Annotation:
     labels: tuple[str, ...] = ()
     _index: dict[int, int]  # position of each label, by its hash
 
-    def bind(self, name: str, vocab: Vocab, labels: Iterable[str]) -> "Annotation":
+    def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
         """RETURNS (Annotation): A copy for a component with these labels."""
         bound = copy.copy(self)
         bound.name, bound.vocab, bound.labels = name, vocab, tuple(labels)

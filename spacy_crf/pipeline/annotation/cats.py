@@ -43,7 +43,7 @@ class Cats(Annotation):
                 of_text[wrong] = False
             elif wrong:
                 report.add("texts have 0 for every label, and count as not annotated", f"'{doc.text[:40]}'")
-        return Supervision(allowed, allowed.all(axis=1))
+        return Supervision(allowed, np.all(allowed, axis=1))
 
     def label_of(self, doc: Doc) -> "str | None":
         """The annotated label of a text, None for none."""
@@ -60,7 +60,7 @@ class Cats(Annotation):
         """The label with the largest value, as one mention of the whole text."""
         if not doc.cats:
             return []
-        label = max(doc.cats, key=doc.cats.get)
+        label = max(doc.cats, key=doc.cats.__getitem__)
         return [Mention(0, len(doc.text), label, doc.cats[label])]
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:

@@ -143,20 +143,20 @@ class Entities(Annotation):
             doc = examples[n].predicted
             return f"token {token - doc_starts[n]} ('{doc[int(token - doc_starts[n])].text}') of '{doc.text[:40]}'"
 
-        for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)):
+        for token in np.flatnonzero(unknown & (iob == BEGIN) & (types != 0)).tolist():
             unknown_label = self.spelled(int(types[token]), (example.reference for example in examples))
             self._refuse_negated(unknown_label, partial(place, token))
             report.add("gold entities have a label the component does not know, and count as outside", place(token))
         iob = np.where(unknown, OUTSIDE, iob)
-        for token in starts[:-1][starts[:-1] < len(iob)]:
+        for token in starts[:-1][starts[:-1] < len(iob)].tolist():
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
-                iob = _without_entity_at(iob, int(token))
+                iob = _without_entity_at(iob, token)
         return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
 
     def fingerprint(self, docs: list[Doc]) -> int:
         """A number that changes with the annotation of Docs."""
-        return zlib.crc32(read_attributes(docs, _ENTITY))
+        return zlib.crc32(read_attributes(docs, _ENTITY).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         return [Mention(ent.start_char, ent.end_char, ent.label_, probability_of(ent)) for ent in doc.ents]
@@ -231,7 +231,9 @@ class Entities(Annotation):
 
     def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
         """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
-        annotation, present = self._annotation_of_tag[prediction.tags], NO_SEGMENTS
+        # uint64, which the stub of `from_array` does not take
+        annotation: Any = self._annotation_of_tag[prediction.tags]
+        present = NO_SEGMENTS
         if not self.scheme.tags_tell_iob:
             annotation[:, 0] = self.scheme.iob(prediction.tags, prediction.starts)
         if prediction.preset is not None:
@@ -277,7 +279,7 @@ def _aligned_entities(example: Example, report: GoldReport) -> NDArray[np.uint64
     """Gold ``ent_iob`` and ``ent_type`` at the tokens of the predicted Doc: uint64[T, 2]."""
     predicted, reference = example.predicted, example.reference
     if same_words(predicted, reference):
-        annotation = reference.to_array(_ENTITY).reshape(len(reference), 2)
+        annotation = read_attributes([reference], _ENTITY)
         blocked = (annotation[:, 0] == BEGIN) & (annotation[:, 1] == 0)
         annotation[blocked, 0] = OUTSIDE
         return annotation

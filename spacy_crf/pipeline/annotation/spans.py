@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, SpanGroup
 from spacy.training import Example
 from spacy.vocab import Vocab
 
@@ -45,6 +45,7 @@ class Spans(Entities):
     found = "a span"
     outside = frozenset([""])
     level, n_levels = 0, 1  # of the chain
+    slots: list[Slot]  # the labels, each on each of its levels
 
     def __init__(self, scheme: Scheme, key: str, groups: Groups = "label", levels: Optional[Mapping[str, int]] = None):
         super().__init__(scheme)
@@ -96,7 +97,7 @@ class Spans(Entities):
 
     # ---------------------------------------------------------------------------------------------------- in training
 
-    def gold_spans(self, doc: Doc) -> Iterable[Span]:
+    def gold_spans(self, doc: Doc) -> Union[SpanGroup, tuple[Span, ...]]:
         return doc.spans.get(self.key, NO_SPANS)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
@@ -183,7 +184,7 @@ class Spans(Entities):
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         group = self.gold_spans(doc)
-        scores: Optional[Sequence[float]] = group.attrs.get("scores") if len(group) else None
+        scores: Optional[Sequence[float]] = group.attrs.get("scores") if isinstance(group, SpanGroup) else None
         probabilities = [None] * len(group) if scores is None else map(float, scores)
         return [Mention(span.start_char, span.end_char, span.label_, p) for span, p in zip(group, probabilities)]
 

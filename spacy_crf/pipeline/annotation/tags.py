@@ -140,7 +140,7 @@ class TokenTags(Annotation):
         return Supervision(allowed, label < 0)
 
     def fingerprint(self, docs: list[Doc]) -> int:
-        return zlib.crc32(read_attributes(docs, self._ids) if self._ids else self._values(docs))
+        return zlib.crc32((read_attributes(docs, self._ids) if self._ids else self._values(docs)).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
         return self._mentions(doc, self._values([doc]), doc)
@@ -188,7 +188,8 @@ class TokenTags(Annotation):
 
     def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
         width = self._written.shape[1]
-        values = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
+        # uint64, which the stub of `from_array` does not take
+        values: Any = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
         values[prediction.tags < 0] = 0  # below min_prob
         preset, present = prediction.preset, NO_SEGMENTS
         if preset is not None:
@@ -283,7 +284,7 @@ class TagSet(Annotation):
 
     def check_label(self, label: Any) -> None:
         super().check_label(label)
-        part = next((part for part in self.parts if label.startswith(part.prefix)), None)
+        part: Any = next((part for part in self.parts if label.startswith(part.prefix)), None)
         names = ", ".join(f"'{part.prefix}…'" for part in self.parts)
         must = f"an attribute with a colon in front of a value: {names}"
         checks.expect(part and label != part.prefix, f"Component '{self.name}'", "a label", label, must)
