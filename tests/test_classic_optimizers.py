@@ -7,12 +7,16 @@ import pytest
 import spacy
 from numpy.testing import assert_allclose
 from spacy.training import Example
+from spacy.util import registry
 
+from spacy_crf.lab.iterative_scaling import GIS, IIS, Masses, solve
 from spacy_crf.lab.newton import Newton
+from spacy_crf.lab.uses import Observed
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.losses.uses import Variances
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 
+from .test_dual import make_corpus
 from .test_online import make_pipe, objectives
 from .test_shards import Here, by, trained
 from .test_shards import make as make_shards
@@ -37,6 +41,7 @@ def text_examples(nlp):
 
 FEATURES = {"@misc": "spacy_crf.features.v1", "templates": ["lower[-1..1]", "shape[0]"]}
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}
+WORDS = {**EMISSIONS, "features": {"@misc": "spacy_crf.text_features.v1"}}
 CLIQUES = {"words": {"@misc": "spacy_crf.RepeatedWords.v1"}}
 PIPES = {
     "chain": ("crf_ner", {}, ner_examples),
@@ -51,7 +56,11 @@ PIPES = {
         {"model": {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS, "cliques": CLIQUES}},
         ner_examples,
     ),
-    "texts": ("crf_textcat", {}, text_examples),
+    "texts": (
+        "crf_textcat",
+        {"model": {"@architectures": "spacy_crf.MaxEntText.v1", "emissions": WORDS}},
+        text_examples,
+    ),
 }
 
 
@@ -77,13 +86,112 @@ def test_smooth_ones_find_what_lbfgs_finds(structure, make):
     assert_allclose(found, weights, atol=1e-3)
 
 
+@registry.misc("test_classic.below_zero")
+def make_numbers():
+    return lambda word: {"length": 1.0 - len(word)}
+
+
+SCALING = {"GIS": GIS, "IIS": IIS, "IIS, all masses": partial(IIS, masses=64)}
+FEW = {"model": {"emissions": {"features": FEATURES}}}
+each_scaling = pytest.mark.parametrize("make", SCALING.values(), ids=SCALING)
+
+
+@pytest.mark.issue(39)
+@each_scaling
+@pytest.mark.parametrize(
+    "structure,loss",
+    [("chain", "SoftmaxMargin"), *((name, "LogLikelihood") for name in ("chain", "segments", "second order", "texts"))],
+)
+def test_iterative_scaling_only_descends_and_finds_what_lbfgs_finds(structure, make, loss):
+    told = {"loss": {"@losses": f"spacy_crf.{loss}.v1"}, **(FEW if structure in ("chain", "segments") else {})}
+    settings = {**SETTINGS, "l2": 3.0}  # with less it takes thousands of iterations
+    expected, _ = minimum(structure, LBFGS(**settings), **told)
+    optimizer, values = make(**{**settings, "tolerance": 1e-3}), []
+    optimizer.on_iteration = lambda progress: values.append(progress.objective)
+    value, _ = minimum(structure, optimizer, **told)
+    assert value == pytest.approx(expected, rel=1e-5)
+    assert (np.diff(values) < 0).all()
+
+
+@each_scaling
+def test_iterative_scaling_resumes_as_if_never_interrupted(make):
+    make = partial(make, l2=L2, iterations_per_step=3)
+    pipes = [make_pipe(LogLikelihood()) for _ in range(2)]
+    steady, moved = (objectives(pipe, examples)[0] for _, pipe, examples in pipes)
+    one, other = make(), make()
+    for _ in range(4):
+        assert one.step(steady, key="crf") == other.step(moved, key="crf")
+        other = make().from_bytes(other.to_bytes())
+    assert one.to_bytes() == other.to_bytes()
+
+
+@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
+def test_masses_are_those_of_the_heaviest_labellings(component):
+    _, pipe, examples, sequences = make_corpus(component)
+    pipe.loss = LogLikelihood().bind(pipe.annotation.tag_labels())
+    objective, _ = objectives(pipe, examples)
+    optimizer = IIS(masses=64)
+    optimizer.step(objective, key="crf")
+    memory = optimizer._runs["crf"].memory
+    shares = np.stack([some for [some] in memory.shares])
+    assert_allclose(shares.sum(axis=0), 1.0)
+    for sequence, alone, mass in zip(sequences, np.eye(len(sequences)), memory.masses @ shares):
+        if sequence.weight:
+            gold = objective.ask(objective.weights(), loss=Observed([]), factors=[alone])[1] / sequence.weight
+            assert mass == pytest.approx(gold.sum() + sequence.differences.sum(axis=1).max())
+
+
+def test_few_masses_bound_those_of_all_sequences():
+    of_sequences = [np.array([3.0, 1.0, 4.0]), np.zeros(0), np.array([1.0, 5.0, 9.0, 2.0])]
+    for most in (1, 2, 3, 64):
+        memory = Masses()
+        memory.share(of_sequences, most)
+        assert len(memory.masses) == min(most, 6) and memory.masses[0] == 9.0
+        for d in (-0.3, 0.2):
+            bound = sum(np.exp(mass * d) * np.concatenate(some) for mass, some in zip(memory.masses, memory.shares))
+            if most > 1 or d > 0:
+                assert (bound >= np.exp(d * np.concatenate(of_sequences)) - 1e-12).all()
+
+
+def test_solve_finds_the_root_of_each_weight():
+    rng = np.random.default_rng(0)
+    expected, masses = rng.exponential(size=(3, 200)), np.array([9.0, 4.0, 0.5])
+    expected[:, :20], expected[0, 20:40] = 0.0, 0.0
+    pull = -rng.exponential(size=200) * 10.0 ** rng.integers(-6, 6, size=200)
+    for slope in (0.2, rng.uniform(0.01, 9.0, size=200)):
+        d = solve(expected, masses, pull, slope)
+        terms = expected * np.exp(np.minimum(masses[:, np.newaxis] * d, 700.0))
+        assert_allclose(terms.sum(axis=0) + pull + slope * d, 0.0, atol=1e-9 * np.abs(pull).max())
+
+
+@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
+@each_scaling
+def test_iterative_scaling_refuses_negative_values_and_partial_annotation(component, make):
+    _, pipe, examples = make_pipe(LogLikelihood(), component, partial=True)
+    with pytest.raises(ValueError, match=r"CRF347.*not annotated completely"):
+        make().step(objectives(pipe, examples)[0], key=component)
+    nlp = spacy.blank("en")
+    features = {
+        "@misc": "spacy_crf.features.v1",
+        "templates": ["lower[0]", "word:size[0]"],
+        "functions": {"size": {"@misc": "test_classic.below_zero"}},
+    }
+    nlp.add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples, sgd=make())
+    with pytest.raises(
+        ValueError, match=r"CRF347: \w+ can't train the features of 'crf_ner': there are negative values, such as -5"
+    ):
+        nlp.update(examples, sgd=make())
+
+
 @pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
 @pytest.mark.parametrize("loss", [LogLikelihood(), SoftmaxMargin()])
 def test_variances_are_close_to_the_second_derivatives(component, loss):
     _, pipe, examples = make_pipe(LogLikelihood(), component)
     objective, _ = objectives(pipe, examples)
     weights = np.random.default_rng(0).normal(scale=0.3, size=len(objective.weights()))
-    value, found = objective.ask(Variances(), weights)
+    value, found = objective.ask(weights, loss=Variances())
     rows = 1e-4 * np.eye(len(weights))
     near = [objective.evaluate(weights + row)[1] - objective.evaluate(weights - row)[1] for row in rows]
     exact = np.diag(near) / 2e-4

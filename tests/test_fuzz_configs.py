@@ -96,6 +96,8 @@ OPTIMIZERS = {
     "LBFGS": {"l1": 0.0, "l2": 1.0, "memory": 6, "tolerance": 1e-5, "period": 10, "delta": 1e-5, "max_line_search": 20},
     "ConjugateGradient": {"l2": 1.0, "preconditioner": "diagonal", "mixed": True, "period": 10, "max_line_search": 20},
     "Newton": {"l2": 1.0, "tolerance": 1e-5, "period": 10, "delta": 1e-5, "max_line_search": 20},
+    "GIS": {"l2": 1.0, "tolerance": 1e-5, "period": 10, "delta": 1e-5},
+    "IIS": {"l2": 1.0, "masses": 2, "period": 10, "delta": 1e-5},
     "SGD": {"l1": 0.0, "l2": 1.0, "calibration_eta": 0.1, "calibration_rate": 2.0, "sequences": None, "seed": 0},
     "AdaGrad": {"l1": 0.0, "l2": 1.0, "learn_rate": 0.3, "epsilon": 1e-6, "sequences": None, "seed": 0},
     "AveragedPerceptron": {"use_averages": True, "seed": 0},

@@ -120,6 +120,15 @@ class SparseCorpus:
             yield from self.vectors.fingerprint()
 
     @property
+    def least_value(self) -> float:
+        """The least value of a feature; 0 if all values are positive."""
+        every = [of for found in self.found for of in found.features.items()]
+        values = [features.values for kind, features in every if kind != "repeats"]  # corrections of positive values
+        values += [block.items.values for tokens in self.tokens.values() for block in tokens.blocks]
+        values += [] if self.vectors is None else [self.vectors.words]
+        return min((float(each.min(initial=0.0)) for each in values if each is not None), default=0.0)
+
+    @property
     def is_of_single_states(self) -> bool:
         """Whether each score is a sum of weights of a feature of the token and a state."""
         only_tokens = [*self.tokens] == ["states"] and self.vectors is None
@@ -299,6 +308,11 @@ class DenseCorpus:
 
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)
+
+    @property
+    def least_value(self) -> float:
+        """The least number in a vector; 0 if all are positive."""
+        return min(float(each.min(initial=0.0)) for each in self.vectors)
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "DensePass":
         """One pass over the corpus, with weights by name."""

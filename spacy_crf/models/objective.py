@@ -136,6 +136,11 @@ class CorpusObjective(Weights):
         ]
 
     @property
+    def least_value(self) -> float:
+        """The least value of a feature; 0 if all values are positive."""
+        return min(getattr(layer, "least_value", 0.0) for layer in self._layers)
+
+    @property
     def frequencies(self) -> Floats:
         """How often the data has the feature, token or sequence of each weight: float64[n]."""
         return self.met(self.evidence())
@@ -154,10 +159,16 @@ class CorpusObjective(Weights):
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         """Loss of the corpus at weights (float64[n]). RETURNS (float, float64[n]): The loss and its gradient."""
-        return self.ask(self._loss, weights)
+        return self.ask(weights)
 
-    def ask(self, loss: Any, weights: Floats) -> tuple[float, Floats]:
-        """Any loss of the corpus, such as those of `losses.uses`. RETURNS (float, float64[n]): As `evaluate`."""
+    def ask(self, weights: Floats, *, loss: Any = None, factors: Optional[list[Floats]] = None) -> tuple[float, Floats]:
+        """Any loss of the corpus, see `losses.uses`. Afterwards, `losses` has those of the sequences, batch by batch.
+
+        loss (Callable): The model's own by default. factors (list[float64[B]]): Of the sequences of each batch, 1 by default.
+        RETURNS (float, float64[n]): As `evaluate`.
+        """
+        loss = self._loss if loss is None else loss
+        self.losses: list[Floats] = [np.zeros(0)] * self.n_batches
         of_layers, own = self.split(weights)
         architecture, threads = self.architecture, self._structure.threads
         shared = architecture.potentials(self._model, own)
@@ -177,8 +188,12 @@ class CorpusObjective(Weights):
             scores, structure = architecture.join(outputs, shared), annotation.structure or structures[number]
             clamp = annotation.clamp.unpacked()
             soft = {} if annotation.soft is None else {"soft": annotation.soft}
-            told = {"weights": annotation.weights, **soft}
+            of_sequences = annotation.weights
+            if factors is not None:
+                of_sequences = factors[number] if of_sequences is None else of_sequences * factors[number]
+            told = {"weights": of_sequences, **soft}
             losses, d_scores, impossible = evaluate(loss, structure, scores, clamp, **told)
+            self.losses[number] = losses
             d_own, d_outputs = architecture.derivatives(d_scores), architecture.part(d_scores, outputs)
             return losses, impossible, d_own, d_outputs, d_scores
 
@@ -212,7 +227,7 @@ class TiedObjective(Variables, CorpusObjective):
         self.signature = (*self.signature, int(stands.sum()))
         self.merge_states()
 
-    def ask(self, loss: Any, weights: Floats) -> tuple[float, Floats]:
+    def ask(self, weights: Floats, **asked: Any) -> tuple[float, Floats]:
         """Any loss of the corpus at variables (float64[m]). RETURNS (float, float64[m]): The loss and its gradient."""
-        value, gradient = super().ask(loss, self.spread(weights))
+        value, gradient = super().ask(self.spread(weights), **asked)
         return value, self.gathered(gradient)

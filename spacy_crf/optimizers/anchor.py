@@ -92,10 +92,10 @@ class Anchored:
 
     def __init__(self, objective: Objective, anchor: Anchor):
         self._objective = objective
-        self._start, self.strength = anchor.centre, anchor.strength
+        self.origin, self.strength = anchor.centre, anchor.strength
         # Weights as the model has them, and the distance that they represent
         self._assigned = objective.weights(), anchor.now - anchor.centre
-        check = zlib.crc32(np.ascontiguousarray(self.strength).data, zlib.crc32(np.ascontiguousarray(self._start).data))
+        check = zlib.crc32(np.ascontiguousarray(self.strength).data, zlib.crc32(np.ascontiguousarray(self.origin).data))
         self.signature: Hashable = (objective.signature, check)
 
     @property
@@ -109,19 +109,29 @@ class Anchored:
     def weights(self) -> Floats:
         """RETURNS (float64[n]): The distance from the centre, without the model's rounding to float32."""
         weights, (assigned, distance) = self._objective.weights(), self._assigned
-        return distance.copy() if np.array_equal(weights, assigned) else weights - self._start
+        return distance.copy() if np.array_equal(weights, assigned) else weights - self.origin
 
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
-        value, gradient = self._objective.evaluate(self._start + weights)
+        value, gradient = self._objective.evaluate(self.origin + weights)
         pull = self.strength * weights
         with np.errstate(over="ignore", invalid="ignore"):
             return value + float(pull @ weights), gradient + 2.0 * pull
 
-    def ask(self, loss: Any, weights: Floats) -> tuple[float, Floats]:
+    def ask(self, weights: Floats, **asked: Any) -> tuple[float, Floats]:
         """Any loss of the new data at a distance, without the cost of the distance."""
         objective: Any = self._objective
-        return objective.ask(loss, self._start + weights)
+        return objective.ask(self.origin + weights, **asked)
+
+    @property
+    def losses(self) -> list[Floats]:
+        objective: Any = self._objective
+        return objective.losses
+
+    @property
+    def least_value(self) -> float:
+        objective: Any = self._objective
+        return objective.least_value
 
     def assign(self, weights: Floats) -> None:
-        self._objective.assign(self._start + weights)
+        self._objective.assign(self.origin + weights)
         self._assigned = self._objective.weights(), weights.copy()

@@ -215,7 +215,7 @@ def preconditioner(optimizer: BatchOptimizer, objective: Any, weights: Floats, k
     if not hasattr(objective, "ask"):
         what, reason = f"the shards of '{key}' with a preconditioner", "workers evaluate nothing but the loss"
         raise cant_train(optimizer, what, reason, 'LBFGS, or preconditioner = "none"')
-    curvatures = np.abs(objective.ask(Variances(), weights)[1])  # features may have negative values
+    curvatures = np.abs(objective.ask(weights, loss=Variances())[1])  # features may have negative values
     if hasattr(objective, "copies"):  # a variable is used √k times where each of its k weights is used once
         curvatures *= np.sqrt(objective.copies)
     curvatures += 2.0 * (optimizer.l2 + getattr(objective, "strength", 0.0))

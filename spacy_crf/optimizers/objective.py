@@ -28,8 +28,8 @@ class Objective(Protocol):
     # `n_impossible` (sequences that no labelling fits), and attributes: `frequencies` (float64[n], how often the data has the
     # feature, token or sequence of each weight), `copies` (float64[n], how many weights of the model each variable stands for),
     # `passes_per_evaluation` (evaluations that take as long as scoring the latest data with the model), `strength` (float64[n],
-    # the cost of each weight's square that is part of the loss). An objective over texts in this process has
-    # `ask(loss, weights)`, which evaluates any other loss, see `losses.uses`.
+    # the cost of each weight's square that is part of the loss), `origin` (float64[n], the model's weights where those here are
+    # 0). An objective over texts in this process has `ask`, which evaluates other losses: see `CorpusObjective`.
 
     @property
     def signature(self) -> Hashable:
