@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.sgd import SGD
@@ -18,6 +18,8 @@ EMISSIONS = {
 }
 BASELINES = {
     "MaxEnt": {"@architectures": "spacy_crf.MaxEnt.v1", "emissions": EMISSIONS},
+    "MEMM": {"@architectures": "spacy_crf.MEMM.v1", "emissions": EMISSIONS},
+    "MEMM of order 2": {"@architectures": "spacy_crf.MEMM.v1", "emissions": EMISSIONS, "order": 2},
 }
 FACTORIES = ("crf_ner", "crf_tagger")
 each = pytest.mark.parametrize("name", BASELINES)
@@ -121,10 +123,51 @@ def test_schemes_and_partial_annotation(name, scheme, partial):
 def test_explanations_add_up(name, kind):
     nlp = trained(name)
     ner, doc = nlp.get_pipe("crf_ner"), nlp("Bob left New York")
+    if ner.decoding.unexplained:
+        with pytest.raises(ValueError, match=r"CRF838.*order 1"):
+            ner.explain(doc, doc.ents[-1], kind=kind)
+        return
     explanation = ner.explain(doc, doc.ents[-1], kind=kind)
     assert explanation.rows and explanation.target > 0.0
     if explanation.additive:
         assert explanation.check == pytest.approx(0.0, abs=1e-5)
+
+
+def test_shares_of_training_texts():
+    nlp = trained("MaxEnt", l2=0.3, steps=20)
+    ner, examples, doc = nlp.get_pipe("crf_ner"), ner_examples(nlp), nlp("Bob left New York")
+    found = ner.explain(doc, doc.ents[-1], kind="texts", corpus=examples, l2=0.3)
+    assert found.rows and found.check == pytest.approx(0.0, abs=0.01 * found.target)
+    nlp = trained("MEMM")
+    with pytest.raises(ValueError, match=r"CRF840.*divided"):
+        nlp.get_pipe("crf_ner").explain(nlp("Bob left"), kind="texts", corpus=examples, l2=0.1)
+
+
+@each
+def test_rules_and_wrong_spans_in_training(name):
+    rules = {
+        "@misc": "spacy_crf.constraints.v1",
+        "in_training": True,
+        "rules": [{"rule": "length", "label": "*", "max": 2}],
+    }
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"model": BASELINES[name], "constraints": rules, "incorrect_spans_key": "wrong"})
+    examples = ner_examples(nlp)
+    for example in examples[:2]:  # tokens without annotation, some of which are known to be no PER
+        doc = example.reference
+        wrong = [Span(doc, 0, 2, label="PER"), Span(doc, 0, 1, label="PER")]
+        doc.set_ents([], missing=[doc[:2]], default="unmodified")
+        doc.spans["wrong"] = wrong
+    nlp.initialize(lambda: examples)
+    optimizer, losses = LBFGS(l2=0.1, iterations_per_step=5), []
+    for _ in range(6):
+        losses.append(nlp.update(examples, sgd=optimizer)["crf_ner"])
+    assert losses[-1] < losses[0]
+    ner = nlp.get_pipe("crf_ner")
+    found = {
+        (span.start, span.end, span.label_): p for span, p in ner.span_probabilities(plain(examples[0].reference), 0)
+    }
+    assert max(p for (start, end, label), p in found.items() if (start, label) == (0, "PER") and end < 3) < 0.2
 
 
 @each

@@ -213,12 +213,12 @@ def _whole(of: str, scores: Floats, spans: Any) -> Terms:
 
 def _read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     """Present the scores that tokens receive from elsewhere, such as from ties, as a layer of the model."""
-    (names, tokens, scores), (size, starts) = given, (emissions.scores.shape, emissions.starts)
+    (names, tokens, scores, template), (size, starts) = given, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
     values, every = (np.ones(len(some)), scores[some, column]), np.arange(size[0])
 
     def name(row: int) -> Feature:
-        return Feature(names[row], "tie[0]", 0)
+        return Feature(names[row], template, 0)
 
     def output(sums: dict[str, Floats]) -> Emissions:
         return Emissions(sums["scores"], None, starts)

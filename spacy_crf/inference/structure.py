@@ -285,6 +285,12 @@ class Structure(Generic[Scores]):
         over._expansions = arrays.LatestResults()
         return over
 
+    def with_rules(self, ruled: Any) -> Any:
+        """A structure that has rules or excludes spans, and takes the place of this one in training, for the scores that this one
+        reads. RETURNS (Structure): `ruled`, or a structure that asks it.
+        """
+        return ruled
+
     @property
     def without_rules(self) -> "Structure[Scores]":
         """RETURNS (Structure): The structure itself; those with rules give a copy without them."""

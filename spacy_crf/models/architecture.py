@@ -31,6 +31,7 @@ class TokenTerms(NamedTuple):
     names: list[str]  # N
     tokens: Ints  # [N]
     scores: Floats  # [N, S] added to the scores of the token
+    template: str  # that the explanation names
 
 
 class StructureModel(Model):
@@ -77,6 +78,10 @@ class Architecture(Node):
     def join(self, outputs: tuple, shared: SharedScores) -> Any:
         """The potentials, from the outputs of the layers and the shared scores."""
         raise NotImplementedError
+
+    def in_prediction(self, scores: Any) -> Any:
+        """The potentials as prediction reads them, from those that `join` makes, which training reads."""
+        return scores
 
     def part(self, d_scores: Any, outputs: tuple) -> tuple:
         """Derivatives by the outputs of the layers, from derivatives by the potentials."""
@@ -280,7 +285,8 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         d_docs = [backprop_layer(d) for backprop_layer, d in zip(backprops, node.part(d_scores, outputs))]
         return d_docs[0]
 
-    return node.join(outputs, shared), backprop
+    scores = node.join(outputs, shared)
+    return scores if is_train else node.in_prediction(scores), backprop
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:

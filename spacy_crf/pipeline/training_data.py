@@ -175,7 +175,7 @@ class TrainingData:
         self._warn_of_broken(structure.broken, docs)
         if rule_set.global_:
             pipe.warn_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
-        return structure
+        return pipe.model.attrs["role"].in_training.with_rules(structure)
 
     def _warn_of_broken(self, broken: list, docs: list[Doc]) -> None:
         """Warn once about rules that documents break, if there are any."""

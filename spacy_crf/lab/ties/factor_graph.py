@@ -85,7 +85,7 @@ class FactorGraphRole(ChainNode):
             f"{spelled[kind]}: '{docs[0][other].text}' ({other})"
             for kind, other in zip(kinds.tolist(), partners.tolist())
         ]
-        return TokenTerms(names, tokens, told)
+        return TokenTerms(names, tokens, told, "tie[0]")
 
     def weight_blocks(self, model: Model, name: str) -> Any:
         """The tables of the features of ties."""
