@@ -1,15 +1,15 @@
 """Options of the tests."""
 
-import functools
 import gc
 import multiprocessing
 import os
-import pickle
 import secrets
 import shutil
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from .repeated_work import do_repeated_work_once
 
 # A busy machine is no mistake, and one suite has one outcome
 settings.register_profile("suite", deadline=None, derandomize=True)
@@ -84,66 +84,10 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def installed_packages_are_asked_once():
-    """catalogue goes through the entry points of all packages whenever a function is looked up or a Doc becomes bytes."""
-    from catalogue import AVAILABLE_ENTRY_POINTS, Registry
-    from srsly import msgpack
-
-    @functools.cache
-    def of_group(group):
-        return list(AVAILABLE_ENTRY_POINTS.select(group=group))
-
+def special_words():
+    """Those that English splits by a list, which pipelines of the tests do not have; see `do_repeated_work_once`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Registry, "_get_entry_points", lambda registry: of_group(registry.entry_point_namespace))
-        for coders in (
-            msgpack.msgpack_encoders,
-            msgpack.msgpack_decoders,
-        ):  # asked for whenever msgpack begins to read or write
-            patch.setattr(coders, "get_all", functools.cache(coders.get_all))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def texts_of_configs_are_parsed_once():
-    """confection writes and parses a config to interpolate it: the same few texts, thousands of times."""
-    from confection import Config
-
-    parse, parsed = Config.from_str, {}
-
-    def parse_once(config, text, *, interpolate=True, **others):
-        if any(others.values()):
-            return parse(config, text, interpolate=interpolate, **others)
-        if (text, interpolate) not in parsed:
-            parsed[text, interpolate] = pickle.dumps(dict(parse(Config(), text, interpolate=interpolate)))
-        config.clear()
-        config.update(pickle.loads(parsed[text, interpolate]))
-        config.is_interpolated = interpolate
-        return config
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Config, "from_str", parse_once)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def commands_are_made_once():
-    """typer makes all commands of an app, with all their options, whenever a test calls one of them."""
-    from typer import testing
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testing, "_get_command", functools.cache(testing._get_command))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def few_special_words():
-    """Without the 1,300 words that English splits by a list, which this gives: a blank pipeline takes 64 ms with, 8 without."""
-    from spacy.lang.en import English
-
-    words = English.Defaults.tokenizer_exceptions
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(English.Defaults, "tokenizer_exceptions", {})
-        yield words
+        yield do_repeated_work_once(patch.setattr)
 
 
 @pytest.fixture(scope="session", autouse=True)

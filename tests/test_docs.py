@@ -86,12 +86,12 @@ def test_links_lead_somewhere(page):
     assert not broken
 
 
-def test_the_notebook_prints_what_it_shows_and_draws_where_it_has_pictures(few_special_words, monkeypatch, capsys):
+def test_the_notebook_prints_what_it_shows_and_draws_where_it_has_pictures(special_words, monkeypatch, capsys):
     """As plain Python, in which `render` returns the HTML that it shows in a notebook."""
     cells = srsly.read_json(NOTEBOOK)["cells"]
     prose = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
     assert all((NOTEBOOK.parent / link).exists() for link in _LINK.findall(prose))
-    monkeypatch.setattr(English.Defaults, "tokenizer_exceptions", few_special_words)
+    monkeypatch.setattr(English.Defaults, "tokenizer_exceptions", special_words)
     monkeypatch.chdir(NOTEBOOK.parent)
     namespace, code = {}, [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]

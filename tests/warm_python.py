@@ -1,13 +1,14 @@
 """``python`` for scripts of the tests, without two seconds of imports for each command.
 
-A server imports spaCy and this package once and forks for each command; a small client takes the place of ``python`` in the PATH.
-It gives the server its arguments, folder, environment and open files, and ends with the status of the child, which runs the
-command as Python would have done.
+A server imports spaCy and this package once, loads kernels, and forks for each command; a small client takes the place of
+``python`` in the PATH. It gives the server its arguments, folder, environment and open files, and ends with the status of the
+child, which runs the command as Python would have done.
 
     with warm_python() as path:
         subprocess.run(["bash", "-c", "python -m spacy crf show ..."], env={**os.environ, "PATH": path})
 """
 
+import gc
 import json
 import multiprocessing.spawn  # knows the real `sys.executable`
 import os
@@ -16,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -23,6 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from .repeated_work import do_repeated_work_once
+from .util import ner_examples
 
 ROOT = Path(__file__).parents[1]
 _CLIENT = """\
@@ -61,6 +66,14 @@ def serve(address: str) -> None:
     import spacy_crf.pipeline.components
 
     assert spacy_crf.cli.app and spacy.cli.app and multiprocessing.spawn.get_executable()
+    do_repeated_work_once(setattr)
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner")
+    examples = ner_examples(nlp)
+    nlp.update(examples, sgd=nlp.initialize(lambda: examples))
+    nlp("Ann Lee lives in New York .")
+    assert threading.active_count() == 1  # which a fork would lose
+    gc.freeze()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX) as server:
