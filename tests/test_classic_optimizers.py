@@ -9,14 +9,16 @@ from numpy.testing import assert_allclose
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_crf.lab.cutting_plane import CuttingPlane, mixture
+from spacy_crf.lab.dual import FrankWolfe
 from spacy_crf.lab.iterative_scaling import GIS, IIS, Masses, solve
 from spacy_crf.lab.newton import Newton
 from spacy_crf.lab.uses import Observed
-from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, SoftmaxMargin
 from spacy_crf.losses.uses import Variances
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 
-from .test_dual import make_corpus
+from .test_dual import make_corpus, primal_at
 from .test_online import make_pipe, objectives
 from .test_shards import Here, by, trained
 from .test_shards import make as make_shards
@@ -197,6 +199,62 @@ def test_variances_are_close_to_the_second_derivatives(component, loss):
     exact = np.diag(near) / 2e-4
     assert np.isfinite(value) and (found >= 0).all()
     assert np.corrcoef(found, exact)[0, 1] > 0.85
+
+
+@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])
+@pytest.mark.parametrize("planes", [4, 100])
+def test_cutting_planes_close_the_gap_at_the_minimum_of_the_enumeration(component, planes):
+    _, pipe, examples, sequences = make_corpus(component)
+    objective, _ = objectives(pipe, examples)
+    optimizer = CuttingPlane(l2=0.2, gap_tolerance=1e-4 if planes > 4 else 0.02, planes=planes)
+    bounds = []
+    while optimizer.stop_reason("crf") is None:
+        value = optimizer.step(objective, key="crf")
+        run = optimizer._runs["crf"]
+        assert value == pytest.approx(primal_at(sequences, run.weights))
+        assert len(run.memory.slopes) <= planes
+        bounds.append(run.memory.bound)
+    assert_allclose(objective.weights(), run.weights, rtol=1e-6)
+    assert (np.diff(bounds) > -1e-9).all()
+    if planes > 4:
+        frank_wolfe = FrankWolfe(l2=0.2, gap_tolerance=0.01, epochs_per_step=500)
+        _, online = objectives(pipe, examples)
+        online.assign(np.zeros(len(run.weights)))
+        other = frank_wolfe.step(online, key="crf")
+        assert bounds[-1] <= other and other - frank_wolfe.duality_gap("crf") <= value
+
+
+def test_cutting_planes_resume_as_if_never_interrupted():
+    pipes = [make_pipe(MaxMargin()) for _ in range(2)]
+    steady, moved = (objectives(pipe, examples)[0] for _, pipe, examples in pipes)
+    make = partial(CuttingPlane, l2=L2, iterations_per_step=3, planes=5)
+    one, other = make(), make()
+    for _ in range(6):
+        assert one.step(steady, key="crf") == other.step(moved, key="crf")
+        other = make().from_bytes(other.to_bytes())
+    assert one.to_bytes() == other.to_bytes()
+
+
+def test_cutting_planes_need_complete_annotation_in_this_process(tmp_path, monkeypatch):
+    _, pipe, examples = make_pipe(MaxMargin(), partial=True)
+    with pytest.raises(ValueError, match=r"CRF347: CuttingPlane can't train 'crf': some sequences are not annotated"):
+        CuttingPlane().step(objectives(pipe, examples)[0], key="crf")
+    by(monkeypatch, Here(1))
+    loss = {"@losses": "spacy_crf.MaxMargin.v1"}
+    nlp, sgd = make_shards(tmp_path, {"@optimizers": "spacy_crf.CuttingPlane.v1"}, loss=loss)
+    with pytest.raises(ValueError, match=r"CRF347.*shards"):
+        trained(nlp, sgd)
+
+
+@pytest.mark.parametrize("n,rank", [(1, 1), (5, 2), (30, 4), (30, 40)])
+def test_mixture_is_the_maximum_over_the_simplex(n, rank):
+    rng = np.random.default_rng(n + rank)
+    slopes, offsets = rng.normal(size=(n, rank)), rng.normal(size=n)
+    slopes[n // 2 :], offsets[n // 2 :] = slopes[: n - n // 2], offsets[: n - n // 2]  # each twice
+    x = mixture(slopes @ slopes.T, offsets, np.ones(n))
+    assert x.min() >= 0 and x.sum() == pytest.approx(1.0)
+    gradient = offsets - slopes @ (slopes.T @ x)
+    assert gradient.max() == pytest.approx(gradient @ x, abs=1e-7)  # no vertex is better: the maximum
 
 
 def test_mixed_needs_a_preconditioner():

@@ -106,8 +106,17 @@ OPTIMIZERS = {
     "AROW": {"variance": 1.0, "gamma": 1.0, "seed": 0},
     "ExponentiatedGradient": {"l2": 1.0, "rate": 1.0, "gap_tolerance": 1e-3, "seed": 0},
     "FrankWolfe": {"l2": 1.0, "gap_tolerance": 1e-3, "seed": 0},
+    "CuttingPlane": {"l2": 1.0, "gap_tolerance": 1e-3, "planes": 9},
 }
-MARGIN = {"AveragedPerceptron", "VotedPerceptron", "PassiveAggressive", "AROW", "ExponentiatedGradient", "FrankWolfe"}
+MARGIN = {
+    "AveragedPerceptron",
+    "VotedPerceptron",
+    "PassiveAggressive",
+    "AROW",
+    "ExponentiatedGradient",
+    "FrankWolfe",
+    "CuttingPlane",
+}
 _ENCODER = {"@architectures": "spacy.HashEmbedCNN.v2", "pretrained_vectors": None, "width": 8, "depth": 1}
 _ENCODER |= {"embed_size": 20, "window_size": 1, "maxout_pieces": 2, "subword_features": True}
 

@@ -27,6 +27,7 @@ OPTIMIZERS = {
     "spacy_crf.AROW.v1": ("Perceptron", {}),
     "spacy_crf.ExponentiatedGradient.v1": ("MaxMargin", {"l2": 0.05}),
     "spacy_crf.FrankWolfe.v1": ("MaxMargin", {"l2": 0.01}),
+    "spacy_crf.CuttingPlane.v1": ("MaxMargin", {"l2": 0.01}),
 }
 COMPONENTS = ["crf_ner", "crf_tagger", "semicrf_ner"]
 # With a label, and words, that no other text has

@@ -401,6 +401,7 @@ def test_settings_that_make_no_sense_are_refused(make, settings):
     [
         ("AveragedPerceptron", "LogLikelihood"),
         ("FrankWolfe", "Perceptron"),
+        ("CuttingPlane", "Perceptron"),
         ("LBFGS", "MaxMargin"),
         ("ConjugateGradient", "Perceptron"),
         ("SGD", "PseudoLikelihood"),
