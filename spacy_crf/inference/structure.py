@@ -577,6 +577,14 @@ class Structure(Generic[Scores]):
             Structure.add_path(self, work, states, weights, used)
         return used
 
+    def differentiate_path(self, work: Work[Scores], states: States, weights: Floats) -> tuple[Floats, Floats, Scores]:
+        """Log partitions (float64[B]), scores of one labelling for each sequence (float64[B]), and the derivative of the sum of
+        weights times their difference. Impossible labellings have no derivative."""
+        reached = self.path_score(work, states)
+        weights = np.where(reached > -np.inf, weights, 0.0)
+        log_z, derivative = self.expectations(work, weights=weights)
+        return log_z, reached, self.path_expectations(work, states, weights=-weights, out=derivative)
+
     def log_probability(self, scores: ScoresOrWork, states: States) -> Floats:
         """Normalised score of one labelling for each sequence. RETURNS (float64[B]): At most 0."""
         work = self.prepare(scores)

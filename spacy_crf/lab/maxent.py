@@ -15,7 +15,7 @@ from thinc.api import Model
 from ..errors import cant_train
 from ..inference.linear_chain import LinearChain, softmax
 from ..inference.scaling import ChainWork
-from ..inference.structure import Structure
+from ..inference.structure import States, Structure
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..models.architecture import SharedScores, build
 from ..models.emissions import Emissions, check_emissions
@@ -23,6 +23,8 @@ from ..models.linear_chain import ChainNode
 from ..models.node import Batches
 from ..pipeline.decoding import Decoding
 from ..types import ChainScores, Floats, Ints, Path
+from .kernels.memm import make_choices
+from .memm import follow
 
 
 class IndependentTokens(LinearChain):
@@ -41,6 +43,13 @@ class IndependentTokens(LinearChain):
         np.multiply(shares, of_tokens[:, np.newaxis], out=out.emissions)
 
     expect = Structure.expect  # by these two
+
+    def differentiate_path(
+        self, work: ChainWork, states: States, weights: Floats
+    ) -> tuple[Floats, Floats, ChainScores]:
+        nothing = {name: np.zeros(getattr(work.scores, name).shape) for name in ("transitions", "first", "last")}
+        choices = make_choices(type(work)(work.scores._replace(**nothing)))
+        return np.zeros(work.n_sequences), *follow(work, choices, states, weights)
 
     def best(self, work: ChainWork) -> Path:
         sequence = _sequence_of(work)

@@ -23,7 +23,7 @@ from ..errors import cant_train
 from ..features.doc_batch import DocBatch
 from ..inference.linear_chain import LinearChain
 from ..inference.scaling import ChainWork
-from ..inference.structure import States, Work
+from ..inference.structure import States
 from ..losses.clamped import ClampedLoss
 from ..models.architecture import SharedScores, TokenTerms, build
 from ..models.emissions import Emissions, check_emissions
@@ -74,17 +74,14 @@ class LocalChoices:
         uses[1:, :, :-1][goes_on] = behind[:-1][goes_on]
         uses[opens, -1, -1] = behind[opens, -1].sum(axis=1)
         found = work.given._replace(**{**arrays.named(expected), "transitions": steps})
-        _learn(work, found, kernels.learn_every, uses)
+        of_steps, of_grams = np.zeros(work.choices.steps.shape), getattr(found, "grams", np.zeros(0))
+        kernels.learn_every(work.choices, uses, (found.emissions, of_steps, found.last, of_grams))
+        found.transitions[...] += of_steps[:, :-1].reshape(steps.shape)
+        found.first[:] += of_steps[:, -1].sum(axis=0)
         return log_z, found
 
-    def score_path(self, work: Work, states: States) -> Floats:
-        normalizers = np.empty(work.n_sequences)
-        kernels.along(work.choices, states, normalizers)
-        return super().score_path(work, states) - normalizers
-
-    def add_path(self, work: Work, states: States, weights: Floats, out: Any) -> None:
-        super().add_path(work, states, weights, out)
-        _learn(work, out, kernels.learn_along, states, weights)
+    def differentiate_path(self, work: Any, states: States, weights: Floats) -> tuple[Floats, Floats, Any]:
+        return np.zeros(work.n_sequences), *follow(work, work.choices, states, weights)
 
 
 class LocalChain(LocalChoices, LinearChain):
@@ -113,13 +110,14 @@ def _minus(scores: Floats, normalizers: Floats) -> Floats:
     return np.where(normalizers > -np.inf, scores - normalizers, -np.inf)
 
 
-def _learn(work: Any, out: Any, learn: Any, *given: Any) -> None:
-    """Subtract the derivative of normalizers."""
-    steps, grams = np.zeros(work.choices.steps.shape), getattr(out, "grams", np.zeros(0))
-    learn(work.choices, *given, (out.emissions, steps, out.last, grams))
-    transitions = out.transitions.reshape(work.transitions.shape)
-    transitions += steps[:, :-1]
-    out.first[:] += steps[:, -1].sum(axis=0)
+def follow(work: Any, choices: kernels.Choices, states: States, weights: Floats) -> tuple[Floats, Any]:
+    """Log probabilities of paths (float64[B]), and the derivative of the sum of -weights times them."""
+    totals, emissions, last = np.empty(work.n_sequences), np.empty(choices.emissions.shape), np.zeros(work.n_states)
+    steps, grams = np.zeros(choices.steps.shape), np.zeros(choices.grams.shape)
+    kernels.follow(choices, states, weights, totals, (emissions, steps, last, grams))
+    found = {"emissions": emissions, "last": last, "first": steps[:, -1].sum(axis=0)}
+    found["transitions"] = steps[:, :-1].reshape(np.shape(work.given.transitions))
+    return totals, work.given._replace(**found, **({"grams": grams} if "grams" in work.given._fields else {}))
 
 
 # ----------------------------------------------------------------------------------------------------------- the models

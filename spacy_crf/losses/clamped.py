@@ -172,23 +172,27 @@ class ClampedLoss(LabelledLoss):
             weights = np.ones(1 if scores.starts is None else len(scores.starts) - 1)
         weights = np.asarray(weights, dtype=np.float64)
         work = structure.around(structure.prepare(scores), clamp)
-        if states is None:
-            reached, d_clamped = value(work, clamp=clamp, weights=weights)
+        if states is not None and not self.maximum:
+            best, reached, d_scores = structure.differentiate_path(work, states, weights)
+            impossible = reached == -np.inf
         else:
-            reached = structure.path_score(work, states)
-        impossible = reached == -np.inf
-        weights = np.where(impossible, 0.0, weights)
-        best, d_scores = value(work, weights=weights)
-        if self.maximum and not structure.exact and (best < reached).any():
-            # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
-            weights = np.where(best < reached, 0.0, weights)
-            best, (_, d_scores) = np.maximum(best, reached), value(work, weights=weights)
             if states is None:
-                _, d_clamped = value(work, clamp=clamp, weights=weights)
-        if states is None:
-            arrays.subtract(d_scores, d_clamped)  # an impossible sequence has no expectations: nothing to subtract
-        else:
-            structure.path_expectations(work, states, weights=-weights, out=d_scores)
+                reached, d_clamped = value(work, clamp=clamp, weights=weights)
+            else:
+                reached = structure.path_score(work, states)
+            impossible = reached == -np.inf
+            weights = np.where(impossible, 0.0, weights)
+            best, d_scores = value(work, weights=weights)
+            if self.maximum and not structure.exact and (best < reached).any():
+                # The search found nothing better than the best known labelling, which is the annotation: nothing to learn
+                weights = np.where(best < reached, 0.0, weights)
+                best, (_, d_scores) = np.maximum(best, reached), value(work, weights=weights)
+                if states is None:
+                    _, d_clamped = value(work, clamp=clamp, weights=weights)
+            if states is None:
+                arrays.subtract(d_scores, d_clamped)  # an impossible sequence has no expectations: nothing to subtract
+            else:
+                structure.path_expectations(work, states, weights=-weights, out=d_scores)
         losses = np.zeros(len(weights))
         np.subtract(best, reached, out=losses, where=~impossible)
         return weights * without_rounding(losses, best, structure.exact), d_scores, impossible

@@ -3,180 +3,214 @@
     normalizer(t, w, u) = log sum_v exp(emissions[t, v] + steps[t, u, v] + grams[w, u, v])
 
 The normalizer of the choice at token t depends on the tags w, u before it. S stands for the start of a sequence: the first choice
-comes after (S, S), the second after (S, u). Exponentials are products of those that all choices share, and are computed anew
-where their sum is too small.
+comes after (S, S), the second after (S, u). The choice of a last token has the scores ``last`` too. Exponentials are products of
+those that all choices share, and are computed anew where their sum is too small.
 """
 
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...kernels import helper, kernel
+from ...kernels.exponentials import LEAST, exp_less, extremes
 from ...kernels.numerics import LINEAR, TINY
-from ...types import Floats
+from ...kernels.tiles import WHOLE
+from ...types import Floats, Ints
 
 
 class Choices(NamedTuple):
-    """Scores of the choices of a batch, with their exponentials relative to the largest of each row."""
+    """Scores of the choices of a batch. Rows of P columns are whole vectors."""
 
-    emissions: Floats  # [T, S] with those of the ends of sequences
-    shares: Floats  # [T, S] exp(emissions - largest)
-    largest: Floats  # [T]
+    emissions: Floats  # [T, S]
+    last: Floats  # [S]
     steps: Floats  # [1 or T, S + 1, S] the last row is that of the first token
-    step_shares: Floats  # [1 or T, S + 1, S] exp(steps - largest_step)
-    largest_step: Floats  # [1 or T, S + 1]
+    shares: Floats  # [1 or T, S + 1, P] exp(steps - largest), 0 in columns behind S
+    largest: Floats  # [1 or T, S + 1] of each row of the steps, 0 where all are -inf
     grams: Floats  # [G] scores of trigrams of tags
     gram_shares: Floats  # [G] exp(grams)
-    gram_tags: NDArray[np.int64]  # [G] last tag of each
-    gram_starts: NDArray[np.int64]  # [(S + 1)² + 1] trigrams by the two tags before the last
-    starts: NDArray[np.int64]  # [B + 1]
+    gram_tags: Ints  # [G] last tag of each
+    gram_starts: Ints  # [(S + 1)² + 1] trigrams by the two tags before the last
+    starts: Ints  # [B + 1]
 
 
 def make_choices(work: Any) -> Choices:
     """The choices by the scores of a `ChainWork` or `HigherOrderWork`."""
     scores, size = work.scores, work.n_states
-    emissions = scores.emissions.copy()
-    emissions[work.ends()[1]] += scores.last
     first = np.broadcast_to(scores.first, (len(work.transitions), 1, size))
     steps = np.concatenate([work.transitions, first], axis=1)
+    largest = steps.max(axis=2)
+    largest[largest == -np.inf] = 0.0
+    shares = np.zeros((*largest.shape, -(-size // WHOLE) * WHOLE))
+    shares[:, :, :size] = np.exp(steps - largest[:, :, np.newaxis])
     grams, keys, base = getattr(scores, "grams", np.zeros(0)), np.zeros(0, dtype=np.int64), size + 1
     if len(grams):
         keys = scores.orders.keys - base**3  # without the digit in front
     gram_starts = np.searchsorted(keys, base * np.arange(base**2 + 1))
     with np.errstate(over="ignore"):
         of_grams = grams, np.exp(grams), keys % base, gram_starts
-    return Choices(*_exponentials(emissions), *_exponentials(steps), *of_grams, work.starts)
+    return Choices(scores.emissions, scores.last, steps, shares, largest, *of_grams, work.starts)
 
 
-def _exponentials(scores: Floats) -> tuple[Floats, Floats, Floats]:
-    """Scores, their exponentials relative to the largest of each row, and the largest, 0 where all are -inf."""
-    largest = scores.max(axis=-1, initial=-np.inf)
-    largest = np.where(largest > -np.inf, largest, 0.0)
-    return scores, np.exp(scores - largest[..., np.newaxis]), largest
+@helper(forceinline=True)
+def _open(emissions, t, last, is_last, rows):
+    """Shares of the tags at token t by its own scores: rows[0] (float64[2, P]). RETURNS (float): The largest of these scores."""
+    size = emissions.shape[1]
+    for v in range(size):
+        rows[0, v] = emissions[t, v]
+    for v in range(size, rows.shape[1]):
+        rows[0, v] = -np.inf
+    if is_last:
+        for v in range(size):
+            rows[0, v] += last[v]
+    largest, _ = extremes(rows, 0)
+    largest = largest if largest > -np.inf else 0.0
+    exp_less(rows, 0, largest, LEAST)
+    return largest
 
 
-@helper(fastmath=LINEAR)
-def _total(row):
+@helper(fastmath=LINEAR, forceinline=True)
+def _product(rows, shares, r, u):
+    """rows[1] = rows[0] · shares[r, u]. RETURNS (float): Its sum."""
     total = 0.0
-    for v in range(len(row)):
-        total += row[v]
+    for v in range(rows.shape[1]):
+        rows[1, v] = rows[0, v] * shares[r, u, v]
+        total += rows[1, v]
     return total
 
 
 @helper
-def _choose(choices, t, w, u, row):
-    """Shares of the tags at token t after the tags w, u, up to a factor: row (float64[S]).
-
-    RETURNS (float, float): The sum of the shares, and the normalizer: -inf where every tag is forbidden.
-    """
-    emissions, shares, largest, steps, step_shares, largest_step, grams, gram_shares, tags, gram_starts, _ = choices
-    r, context = t if len(steps) > 1 else 0, w * (len(row) + 1) + u
-    for v in range(len(row)):
-        row[v] = shares[t, v] * step_shares[r, u, v]
-    for n in range(gram_starts[context], gram_starts[context + 1]):
-        row[tags[n]] *= gram_shares[n]
-    total = _total(row)
-    if TINY < total < 1.0 / TINY:
-        return total, math.log(total) + largest[t] + largest_step[r, u]
-    for v in range(len(row)):
-        row[v] = emissions[t, v] + steps[r, u, v]
-    for n in range(gram_starts[context], gram_starts[context + 1]):
-        row[tags[n]] += grams[n]
-    highest = row.max()
-    if highest == -np.inf:
-        row[:] = 0.0
-        return 1.0, highest
-    for v in range(len(row)):
-        row[v] = math.exp(row[v] - highest)
-    total = _total(row)
-    return total, math.log(total) + highest
+def _exactly(choices, t, is_last, r, u, context, rows):
+    """What `_choose` does, by logarithms. RETURNS (float, float): Sum and normalizer; 1 and -inf if no tag is possible."""
+    size = choices.emissions.shape[1]
+    for v in range(size):
+        rows[1, v] = choices.emissions[t, v] + choices.steps[r, u, v] + (choices.last[v] if is_last else 0.0)
+    for n in range(choices.gram_starts[context], choices.gram_starts[context + 1]):
+        rows[1, choices.gram_tags[n]] += choices.grams[n]
+    largest, total = rows[1, :size].max(), 0.0
+    for v in range(size):
+        rows[1, v] = math.exp(rows[1, v] - largest) if largest > -np.inf else 0.0
+        total += rows[1, v]
+    return (total, largest + math.log(total)) if total > 0.0 else (1.0, -np.inf)
 
 
 @helper(forceinline=True)
-def _learn(choices, t, w, u, weight, row, out):
-    """Subtract the weighted derivative of a normalizer, but from that of the ends of sequences."""
-    d_emissions, d_steps, _, d_grams = out
-    tags, gram_starts = choices.gram_tags, choices.gram_starts
-    total, _ = _choose(choices, t, w, u, row)
-    r, context = t if len(d_steps) > 1 else 0, w * (len(row) + 1) + u
-    factor = weight / total
-    for v in range(len(row)):
-        used = factor * row[v]
-        d_emissions[t, v] -= used
-        d_steps[r, u, v] -= used
-    for n in range(gram_starts[context], gram_starts[context + 1]):
-        d_grams[n] -= factor * row[tags[n]]
-    return factor
+def _choose(choices, t, is_last, r, u, context, rows, largest):
+    """Shares of the tags at token t after other tags, up to a factor: rows[1] (float64[2, P]), from rows[0].
 
-
-@kernel
-def along(choices, states, totals):
-    """Sum of the normalizers of the choices along a path: states (int32[T]), totals (float64[B])."""
-    size = choices.emissions.shape[1]
-    row = np.empty(size)
-    for b in range(len(totals)):
-        totals[b] = 0.0
-        w = u = size
-        for t in range(choices.starts[b], choices.starts[b + 1]):
-            totals[b] += _choose(choices, t, w, u, row)[1]
-            w, u = u, states[t]
-
-
-@kernel
-def learn_along(choices, states, weights, out):
-    """Subtract from ``out`` the derivative of sum_b weights[b] · totals[b] of `along`.
-
-    out (float64[T, S], float64[1 or T, S + 1, S], float64[S], float64[G]): Emissions, steps, ends of sequences, trigrams.
+    r, u, context (int): The row of the steps, and the number of the pair of tags. largest (float): From `_open`.
+    RETURNS (float, float): The sum of the shares, and the normalizer.
     """
-    size = choices.emissions.shape[1]
-    row = np.empty(size)
-    for b in range(len(weights)):
-        w = u = size
-        begin, end = choices.starts[b], choices.starts[b + 1]
+    total = _product(rows, choices.shares, r, u)
+    begin, end = choices.gram_starts[context], choices.gram_starts[context + 1]
+    if begin < end:
+        for n in range(begin, end):
+            rows[1, choices.gram_tags[n]] *= choices.gram_shares[n]
+        total = rows[1].sum()
+    if TINY < total < 1.0 / TINY:
+        return total, math.log(total) + largest + choices.largest[r, u]
+    return _exactly(choices, t, is_last, r, u, context, rows)
+
+
+@kernel
+def follow(choices, states, weights, totals, out):
+    """Log probability of one path per sequence: states (int32[T]), totals (float64[B]); and the derivative of -weights · totals.
+
+    out (float64[T, S], float64[1 or T, S + 1, S], float64[S], float64[G]): Receives the derivative with respect to emissions; to
+        steps, ends and trigrams it is added. Impossible paths add nothing.
+    """
+    d_emissions, d_steps, d_last, d_grams = out
+    emissions, last, steps, shares, largest, grams, gram_shares, gram_tags, gram_starts, starts = choices
+    size, by_token = emissions.shape[1], len(steps) > 1
+    rows = np.empty((2, shares.shape[2]))
+    for b in range(len(totals)):
+        begin, end, score = starts[b], starts[b + 1], 0.0
         for t in range(begin, end):
-            factor = _learn(choices, t, w, u, weights[b], row, out)
-            w, u = u, states[t]
+            u = states[t - 1] if t > begin else size
+            score += emissions[t, states[t]] + steps[t if by_token else 0, u, states[t]]
         if begin < end:
+            score += last[states[end - 1]]
+        if score == -np.inf:
+            totals[b] = score
+            d_emissions[begin:end] = 0.0
+            continue
+        weight, w, u = weights[b], size, size
+        for t in range(begin, end):
+            # `_choose`, written out: reading the arrays of the choices there took a quarter of the time
+            r, context, y, is_last = t if by_token else 0, w * (size + 1) + u, states[t], t == end - 1
+            highest = _open(emissions, t, last, is_last, rows)
+            total = _product(rows, shares, r, u)
+            for n in range(gram_starts[context], gram_starts[context + 1]):
+                rows[1, gram_tags[n]] *= gram_shares[n]
+            if gram_starts[context] < gram_starts[context + 1]:
+                total = rows[1].sum()
+            normalizer = math.log(max(total, TINY)) + highest + largest[r, u]
+            if not TINY < total < 1.0 / TINY:
+                total, normalizer = _exactly(choices, t, is_last, r, u, context, rows)
+            score -= normalizer
+            factor = weight / total
             for v in range(size):
-                out[2][v] -= factor * row[v]
+                d_emissions[t, v] = factor * rows[1, v]
+            for v in range(size):
+                d_steps[r, u, v] += factor * rows[1, v]
+            d_emissions[t, y] -= weight
+            d_steps[r, u, y] -= weight
+            for n in range(gram_starts[context], gram_starts[context + 1]):
+                d_grams[n] += factor * rows[1, gram_tags[n]]
+                if gram_tags[n] == y:
+                    score += grams[n]
+                    d_grams[n] -= weight
+            w, u = u, y
+        for v in range(size if begin < end else 0):
+            d_last[v] += d_emissions[end - 1, v]
+        totals[b] = score
 
 
 @kernel
 def every(choices, normalizers):
     """The normalizer of each choice that has one: normalizers (float64[T, 1 or S + 1, S + 1]), by tags w and u. For order 1 w is
     always 0. Other entries stay as they are."""
-    size = choices.emissions.shape[1]
-    row, pairs = np.empty(size), normalizers.shape[1] > 1
+    size, pairs = choices.emissions.shape[1], normalizers.shape[1] > 1
+    rows, by_token = np.empty((2, choices.shares.shape[2])), len(choices.steps) > 1
     for b in range(len(choices.starts) - 1):
         begin, end = choices.starts[b], choices.starts[b + 1]
         for t in range(begin, end):
+            is_last = t == end - 1
+            largest = _open(choices.emissions, t, choices.last, is_last, rows)
             for w in range(size if pairs and t > begin + 1 else 1):
                 before = size if pairs and t <= begin + 1 else w
                 for u in range(size if t > begin else 1):
                     after = u if t > begin else size
-                    if (
-                        before < size
-                        and pairs
-                        and choices.steps[t - 1 if len(choices.steps) > 1 else 0, w, u] == -np.inf
-                    ):
+                    if before < size and pairs and choices.steps[t - 1 if by_token else 0, w, u] == -np.inf:
                         continue  # the scheme forbids these two tags
-                    normalizers[t, before, after] = _choose(choices, t, before, after, row)[1]
+                    r, context = t if by_token else 0, before * (size + 1) + after
+                    found = _choose(choices, t, is_last, r, after, context, rows, largest)
+                    normalizers[t, before, after] = found[1]
 
 
 @kernel
 def learn_every(choices, weights, out):
-    """Subtract from ``out`` (see `learn_along`) the derivative of the sum of weights (float64[T, 1 or S + 1, S + 1]) times
-    normalizers (see `every`)."""
-    size = choices.emissions.shape[1]
-    row = np.empty(size)
+    """Subtract from ``out`` (see `follow`) the derivative of the sum of weights (float64[T, 1 or S + 1, S + 1]) times normalizers
+    (see `every`)."""
+    d_emissions, d_steps, d_last, d_grams = out
+    size, by_token = choices.emissions.shape[1], len(choices.steps) > 1
+    rows = np.empty((2, choices.shares.shape[2]))
     for b in range(len(choices.starts) - 1):
         for t in range(choices.starts[b], choices.starts[b + 1]):
+            is_last, r = t == choices.starts[b + 1] - 1, t if by_token else 0
+            largest = _open(choices.emissions, t, choices.last, is_last, rows)
             for w in range(weights.shape[1]):
                 for u in range(size + 1):
-                    if weights[t, w, u] != 0.0:
-                        factor = _learn(choices, t, w, u, weights[t, w, u], row, out)
-                        if t == choices.starts[b + 1] - 1:
-                            for v in range(size):
-                                out[2][v] -= factor * row[v]
+                    if weights[t, w, u] == 0.0:
+                        continue
+                    context = w * (size + 1) + u
+                    total, _ = _choose(choices, t, is_last, r, u, context, rows, largest)
+                    factor = weights[t, w, u] / total
+                    for v in range(size):
+                        used = factor * rows[1, v]
+                        d_emissions[t, v] -= used
+                        d_steps[r, u, v] -= used
+                        if is_last:
+                            d_last[v] -= used
+                    for n in range(choices.gram_starts[context], choices.gram_starts[context + 1]):
+                        d_grams[n] -= factor * rows[1, choices.gram_tags[n]]
