@@ -456,7 +456,7 @@ class Warnings:
         "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in
         [initialize.components.{key}.corpus], which a component reads when it is initialized."""
     CRFW465 = """{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn
-        from other texts, initialize it with all texts."""
+        from other texts, initialize it with all texts. The optimizer spacy_crf.Counting.v1 says that this is meant."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
     CRFW345 = """Component '{name}': the labellings of {n} sequences may not be the best, since too many come close

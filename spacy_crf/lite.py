@@ -134,7 +134,7 @@ STRINGS: dict[str, Callable[[str], Any]] = {
     "folded": lambda word: _DIGIT.sub("0", word.lower()),
     "short_shape": lambda word: "".join(kind for kind, _ in groupby(_shape(word))),
     **{f"prefix{n}": lambda word, n=n: word[:n] if len(word) >= n else _ABSENT for n in range(1, 6)},
-    **{f"suffix{n}": lambda word, n=n: word[-n:] if len(word) >= n else _ABSENT for n in range(1, 6)},
+    **{f"suffix{n}": lambda word, n=n: word[-n:] if len(word) >= n else _ABSENT for n in range(1, 11)},
 }
 NGRAMS = {f"ngrams{n}": lambda word, n=n: _ngrams(word, n) for n in range(2, 6)}
 

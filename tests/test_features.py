@@ -622,7 +622,7 @@ def test_every_attribute_can_be_read(docs):
     clusters = Clusters(WordClusters.of_words((token.text, "01") for doc in docs for token in doc))
     index, _, names = freeze(FeatureSet(templates), docs, clusters=clusters)
     words = [token.text for doc in docs for token in doc]
-    affixes = [2 * max(0, 5 - len(word)) for word in words]  # those that the word is too short for
+    affixes = [max(0, 5 - len(word)) + max(0, 10 - len(word)) for word in words]  # those that the word is too short for
     assert [len(found) for found in names] == [len(templates) - missing for missing in affixes]
     assert "short_shape[0]=Xx" in index.names() and "sent_start[0]=-1" not in names[0]
 

@@ -13,7 +13,7 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_LINES, MOST_FILES, MOST_CLASSES = 61_500, 296, 600
+MOST_LINES, MOST_FILES, MOST_CLASSES = 61_500, 296, 615
 MOST_LINES_OF_CORE = 31_150
 BESIDE_CORE = (
     "cli",
@@ -29,7 +29,7 @@ BESIDE_CORE = (
 # How many files name the scores of a structure that are neither its own nor those of all structures
 STRUCTURES = {
     "SegmentScores": ("semi_markov", "segments", "segment_", "semicrf_ner", "log_space"),
-    "HigherOrderScores": ("higher_order", "order"),
+    "HigherOrderScores": ("higher_order", "order", "hmm", "baum_welch"),
     "HiddenChain": ("hidden_chain",),
     "LatentChain": ("latent",),
     "TiedScores": ("ties", "tied", "graph", "lab"),

@@ -32,7 +32,7 @@ _FLAGS = [
 _FIELDS = ["orth", "lower", "shape", "prefix", "suffix"]
 
 # Number of characters, negative at the end of a word; shorter words have no such affix
-_AFFIXES = {**{f"prefix{n}": n for n in range(1, 6)}, **{f"suffix{n}": -n for n in range(1, 6)}}
+_AFFIXES = {**{f"prefix{n}": n for n in range(1, 6)}, **{f"suffix{n}": -n for n in range(1, 11)}}
 
 # Lengths of character n-grams of the word in lower case. A word has several n-grams, each in its own column
 NGRAMS = {f"ngrams{n}": n for n in range(2, 6)}

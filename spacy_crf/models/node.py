@@ -74,6 +74,7 @@ class Node:
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
+    only_counts = False  # whether the only optimizer that fits is one that says that it counts
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
@@ -107,6 +108,10 @@ class Node:
 
     def has_hidden(self, model: Model) -> bool:
         """Whether one labelling may have several paths of states."""
+        return False
+
+    def learns_unannotated(self, model: Model) -> bool:
+        """Whether texts without annotation teach the model something."""
         return False
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:

@@ -370,7 +370,8 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     RETURNS (bool): Whether any token is annotated; None without texts.
     RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
-    report, left_out, was_read, says_something = GoldReport(), set(pipe.cfg["left_out"]), False, False
+    report, left_out, was_read = GoldReport(), set(pipe.cfg["left_out"]), False
+    says_something = pipe.model.attrs["role"].learns_unannotated(pipe.model)
     n_tags = len(pipe.tags())
     annotate, unread, n_docs = earlier_annotation(pipe, nlp), _unread(pipe), 0
 

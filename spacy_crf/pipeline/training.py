@@ -125,6 +125,15 @@ class Training(TrainingData):
         """RAISES (ValueError): CRF210 if the optimizer cannot train this loss, CRF347 if it cannot handle the settings."""
         if not takes_objective(optimizer):
             return  # thinc's optimizers take any gradient
+        counts, role = getattr(optimizer, "counts_alone", False), self._pipe.model.attrs["role"]
+        if counts and not role.counts_alone:
+            reason = "its weights do not follow from counts"
+            raise cant_train(optimizer, f"{self._pipe.model.name} of '{self._pipe.name}'", reason, "spacy_crf.LBFGS.v1")
+        if role.only_counts and not counts:
+            reason = "its weights follow from counts"
+            raise cant_train(
+                optimizer, f"{self._pipe.model.name} of '{self._pipe.name}'", reason, "spacy_crf.Counting.v1"
+            )
         from ..optimizers.objective import check_fit  # prediction does not need it
 
         check_fit(optimizer, self._pipe.loss, self._pipe.name)
@@ -192,10 +201,22 @@ class Training(TrainingData):
         if sgd is not None:
             self._pipe.finish_update(sgd)
 
+    def has_counted(self, examples: list[Example], sgd: Optional[Optimizer]) -> None:
+        """Take the step of a model whose weights are counts of the initialization: tell the clock that no step helps."""
+        for tick in filter(None, map(Tick.of, examples)):
+            tick.goes_on[self._pipe.name] = False
+        if sgd is not None:
+            self._pipe.finish_update(sgd)
+
     def finish(self, sgd: Optional[Optimizer]) -> None:
         """Take a step."""
         pipe = self._pipe
         optimizer: Any = self.optimizer_for(sgd)
+        if pipe.model.attrs["role"].counts_alone:
+            self.check_fit(optimizer)
+            if not getattr(optimizer, "counts_alone", False):
+                pipe.warn_once(Warnings.CRFW465, model=pipe.model.name)
+            return
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
             self._announce_once(text, type(optimizer).__name__)
@@ -491,7 +512,7 @@ class LearningPipe(SavingPipe):
         validate_examples(examples, f"{type(self).__name__}.update")
         self.require_ready([])
         if self.model.attrs["role"].counts_alone:
-            self.warn_once(Warnings.CRFW465, model=self.model.name)
+            self.training.has_counted(examples, sgd or None)
             return losses
         self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)
         return losses
