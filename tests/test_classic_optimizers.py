@@ -1,6 +1,7 @@
 """Newton, preconditioned conjugate gradients, iterative scaling and cutting planes, on the components: L-BFGS finds the same."""
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,17 +10,19 @@ from numpy.testing import assert_allclose
 from spacy.training import Example
 from spacy.util import registry
 
+from spacy_crf.kernels.online import rules as kernels
 from spacy_crf.lab.cutting_plane import CuttingPlane, mixture
 from spacy_crf.lab.dual import FrankWolfe
 from spacy_crf.lab.iterative_scaling import GIS, IIS, Masses, solve
 from spacy_crf.lab.newton import Newton
+from spacy_crf.lab.smo import SMO
 from spacy_crf.lab.uses import Observed
-from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, SoftmaxMargin
+from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.losses.uses import Variances
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 
-from .test_dual import make_corpus, primal_at
-from .test_online import make_pipe, objectives
+from .test_dual import make_corpus, primal_at, read_sequences
+from .test_online import make_pipe, objectives, walk
 from .test_shards import Here, by, trained
 from .test_shards import make as make_shards
 from .util import ner_examples, tag_examples
@@ -255,6 +258,97 @@ def test_mixture_is_the_maximum_over_the_simplex(n, rank):
     assert x.min() >= 0 and x.sum() == pytest.approx(1.0)
     gradient = offsets - slopes @ (slopes.T @ x)
     assert gradient.max() == pytest.approx(gradient @ x, abs=1e-7)  # no vertex is better: the maximum
+
+
+def test_smo_keeps_a_flow_and_closes_the_gap_that_frank_wolfe_leaves():
+    nlp, pipe, examples, sequences = make_corpus("crf_ner")
+    optimizer = SMO(l2=0.2, gap_tolerance=1e-8, epochs_per_step=10)
+    duals = []
+    while optimizer.stop_reason("crf_ner") is None:
+        value = nlp.update(examples, sgd=optimizer)["crf_ner"]
+        _, online = objectives(pipe, examples)
+        corpus, run = online.corpus, optimizer._runs["crf_ner"]
+        weights = run.slots[corpus.slot_of_weight]
+        assert value == pytest.approx(primal_at(sequences, weights))
+        duals.append(value - optimizer.duality_gap("crf_ner"))
+        counts, arcs, masses = (run.arrays[name] for name in ("counts", "arcs", "masses"))
+        used = np.zeros(len(weights))
+        for b, sequence in enumerate(sequences):
+            begin, end = corpus.starts[b : b + 2]
+            if sequence.weight == 0.0:
+                continue
+            steps = np.zeros((end - begin, corpus.n_states, corpus.n_states))
+            for t in range(begin, end):
+                some = arcs[t, : counts[t]]
+                steps[t - begin, some // corpus.n_states, some % corpus.n_states] = masses[t, : counts[t]]
+            assert_allclose(steps.sum(axis=(1, 2)), sequence.weight)
+            assert_allclose(steps[1:].sum(axis=2), steps[:-1].sum(axis=1), atol=1e-9)
+            # A labelling with its probability as a Markov chain
+            for labelling, difference in zip(sequence.labellings, sequence.differences):
+                mass = steps[0, 0, labelling[0]]
+                for t, (i, j) in enumerate(pairwise(labelling), 1):
+                    mass *= steps[t, i, j] / steps[t, i].sum() if steps[t, i, j] else 0.0
+                used += mass * difference
+        assert_allclose(weights, -used / 0.4, atol=1e-8)
+    assert (np.diff(duals) > -1e-9).all()
+    assert 0 <= optimizer.duality_gap("crf_ner") <= 1e-8 * value
+    frank_wolfe = FrankWolfe(l2=0.2, gap_tolerance=1e-8, epochs_per_step=10 * len(duals))
+    nlp, _, examples, _ = make_corpus("crf_ner")
+    value = nlp.update(examples, sgd=frank_wolfe)["crf_ner"]
+    assert frank_wolfe.duality_gap("crf_ner") > 1e-5 * value
+
+
+def test_smo_makes_room_for_more_arcs(monkeypatch):
+    found = []
+    for room in (1, 40):
+        monkeypatch.setattr("spacy_crf.lab.smo._ROOM", room)
+        nlp, _, examples = make_pipe(MaxMargin())
+        optimizer = SMO(l2=L2, epochs_per_step=3)
+        found.append([nlp.update(examples, sgd=optimizer)["crf_ner"] for _ in range(3)])
+    assert found[0] == found[1]
+
+
+def test_smo_resumes_as_if_never_interrupted():
+    (one_nlp, _, examples), (other_nlp, _, others) = (make_pipe(MaxMargin()) for _ in range(2))
+    one, other = SMO(l2=L2), SMO(l2=L2)
+    for _ in range(4):
+        assert one_nlp.update(examples, sgd=one) == other_nlp.update(others, sgd=other)
+        other = SMO(l2=L2).from_bytes(other.to_bytes())
+    assert one.to_bytes() == other.to_bytes()
+
+
+def test_smo_trains_complete_linear_chains():
+    nlp, _, examples = make_pipe(MaxMargin(), partial=True)
+    with pytest.raises(ValueError, match=r"CRF347.*not annotated completely"):
+        nlp.update(examples, sgd=SMO())
+    nlp, _, examples = make_pipe(MaxMargin(), "semicrf_ner")
+    with pytest.raises(ValueError, match=r"CRF347.*made for linear chains. Take FrankWolfe"):
+        nlp.update(examples, sgd=SMO())
+
+
+def test_perceptron_makes_no_more_updates_than_novikoffs_bound():
+    """Collins 2002, theorem 1: at most (R / margin)² updates, in any order, if some weights separate all with this margin."""
+    _, pipe, examples = make_pipe(Perceptron())
+    sequences = read_sequences(pipe, examples[1:], np.zeros((len(pipe.tags()),) * 2))
+    _, online = objectives(pipe, examples[1:])
+    corpus, most, margins = online.corpus, 0, []
+    wrong = np.concatenate([each.differences for each in sequences])
+    wrong = wrong[wrong.any(axis=1)]
+    radius = np.linalg.norm(wrong, axis=1).max()
+    for seed in range(5):
+        slots = np.where(np.isin(np.arange(len(corpus.learned)), corpus.forbidden), -np.inf, 0.0)
+        updates, before = 0, -1
+        while updates > before:  # until a pass makes no mistake
+            before = updates
+            for b in np.random.default_rng(seed).permutation(len(sequences)):
+                old = slots.copy()
+                walk(kernels.PERCEPTRON, corpus, np.array([b]), slots, 1.0, memory=np.zeros(len(slots)))
+                updates += not np.array_equal(old, slots)
+        weights = slots[corpus.slot_of_weight]
+        margins.append(-(wrong @ weights).max() / np.linalg.norm(weights))
+        most = max(most, updates)
+    assert max(margins) > 0.0
+    assert 0 < most <= (radius / max(margins)) ** 2
 
 
 def test_mixed_needs_a_preconditioner():

@@ -31,6 +31,7 @@ VARIATIONS = [
     ("AROW", {}, "MaxMargin"),
     ("ExponentiatedGradient", {}, "MaxMargin"),
     ("FrankWolfe", {}, "MaxMargin"),
+    ("SMO", {}, "MaxMargin"),
     ("CuttingPlane", {}, "MaxMargin"),
     ("Adam", {}, "PseudoLikelihood"),
 ]
@@ -79,7 +80,7 @@ def test_segments_train_three_steps(loss, tmp_path):
     assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
 
 
-@pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient", "CuttingPlane"])
+@pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient", "SMO", "CuttingPlane"])
 def test_users_read_the_duality_gap_where_it_ended(optimizer, caplog):
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})

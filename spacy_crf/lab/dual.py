@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import checks
 from ..errors import announcements, cant_train
@@ -19,7 +20,7 @@ from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
 from ..optimizers.objective import SequenceObjective, setting
 from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
-from ..types import GOES_ON
+from ..types import GOES_ON, ChainCorpus
 from .kernels.dual import Ascent, ascend, make_table
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -69,10 +70,14 @@ class DualOptimizer(OnlineOptimizer):
                 centre[corpus.slot_of_weight] = objective.anchor.centre
                 strength[corpus.slot_of_weight] += objective.anchor.strength
             run.slots[corpus.learned] = centre[corpus.learned]
-            rows = make_table(corpus, pass_.room).rows
-            run.arrays = {"uses": np.zeros((rows[-1, -1], corpus.n_states)), "dual": np.zeros(len(corpus.weights))}
-            run.arrays.update(centre=centre, strength=strength)
+            run.arrays = {"dual": np.zeros(len(corpus.weights)), "centre": centre, "strength": strength}
+            run.arrays.update(self.distributions(corpus, pass_))
             run.numbers = {"signature": objective.signature, "first": True}
+
+    def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, NDArray]:
+        """The distributions over the labellings of each sequence at the beginning."""
+        rows = make_table(corpus, pass_.room).rows
+        return {"uses": np.zeros((rows[-1, -1], corpus.n_states))}
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
         if run.numbers.get("done"):
@@ -97,7 +102,8 @@ class DualOptimizer(OnlineOptimizer):
         """Pass through the corpus once. Weights and distributions change only if `learns`. RETURNS: As `walk`."""
         *room, _ = pass_.room
         table = make_table(pass_.corpus, pass_.room)
-        uses, dual, strength = (run.arrays[name] for name in ("uses", "dual", "strength"))
+        dual, strength = run.arrays["dual"], run.arrays["strength"]
+        uses = run.arrays.get("uses", np.zeros((0, pass_.corpus.n_states)))
         theta, rates = run.arrays.get("theta", uses[:0]), run.arrays.get("rates", dual[:0])
         given = pass_.order, learns, pass_.costs, run.slots, strength
         return ascend(*room, table, Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
