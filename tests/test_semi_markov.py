@@ -130,12 +130,13 @@ def test_moderate_scores_stay_in_the_linear_domain(monkeypatch):
 
 def test_long_sequences_stay_exact():
     """Differences of running sums over 20 000 tokens: forgetting nothing, and not drifting away."""
-    scores = random_scores([20_000], 3, 4, spread=3.0)
+    n = 1_000 if numba.config.DISABLE_JIT else 20_000
+    scores = random_scores([n], 3, 4, spread=3.0)
     scores.tokens[:] += 5.0
     log_z, expectations = semi.expectations(scores)
     np.testing.assert_allclose(expectations.tokens.sum(axis=1), 1.0, atol=1e-8)
     log_space = semi.log_partition(scores._replace(tokens=scores.tokens - 5.0))
-    assert log_z[0] == pytest.approx(log_space[0] + 5.0 * 20_000, rel=1e-12)
+    assert log_z[0] == pytest.approx(log_space[0] + 5.0 * n, rel=1e-12)
 
 
 @pytest.mark.parametrize(
