@@ -1,5 +1,6 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
@@ -20,6 +21,7 @@ class LinearChain(Structure[ChainScores]):
     answers = Structure.answers | {"beam"}
     chunk_tokens = 8192
     work = ChainWork
+    prepare: Callable[..., ChainWork]
 
     def forward(self, work: ChainWork) -> tuple[Floats, tuple]:
         # Passed on: the pass in the linear domain, log partitions, and the passes of sequences in log space

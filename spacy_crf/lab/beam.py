@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Beam:
         kernels.viterbi(work.potentials, _leaving(work), astuple(self), *path)
         return path
 
-    def rank(self, work: Work, states: States, scores: Floats) -> int:
+    def rank(self, work: Any, states: States, scores: Floats) -> int:
         """Find the n best labellings of a single sequence within the beam, see `Structure.rank`."""
         kept, _ = self.search(work)
         if isinstance(work, HigherOrderWork):
@@ -52,7 +53,7 @@ class Beam:
         within = work.log_potentials._replace(closing=closing)
         return log_space.n_best(within, work.predecessors, len(scores), states, scores)
 
-    def search(self, work: Work) -> tuple[NDArray, Path]:
+    def search(self, work: Any) -> tuple[NDArray, Path]:
         """Run the search. RETURNS (float64[T, S], Path): Scores of the prefixes, -inf for dropped ones, and the best path. For
         chains of higher order, whose prefixes end with nodes of a lattice: which nodes the search keeps (bool[N]), and the path.
         """

@@ -44,7 +44,7 @@ class WordCounter:
         self._tokens: list[NDArray[np.int32]] = []  # numbers of the words of each text, then -1
 
     def add(self, doc: Doc) -> None:
-        keys = doc.to_array(ORTH)
+        keys: Any = doc.to_array(ORTH)  # uint64, not the floats of its stub
         self._table.add(keys)
         self._tokens.append(np.append(self._table.rows(keys), np.int32(-1)))
         self.n_words += len(keys)

@@ -20,7 +20,7 @@ from .. import arrays, checks
 from ..features.doc_batch import SENT, TOKEN, DocBatch
 from ..inference.linear_chain import LinearChain
 from ..inference.scaling import ChainWork
-from ..inference.structure import States, Structure
+from ..inference.structure import Structure
 from ..models.architecture import Architecture, SharedScores, build
 from ..models.emissions import Emissions
 from ..models.node import Batches
@@ -171,7 +171,7 @@ class HiddenChains(Structure[HiddenScores]):
             _add(total, part, d_chain)
         return best, total
 
-    def states_below(self, scores: Any, labels: States) -> Floats:
+    def states_below(self, scores: Any, labels: NDArray[np.integer]) -> Floats:
         """Probability of each hidden state at each unit, given the label of each text (int32[B]): float64[U, H]."""
         work = self.prepare(scores)
         found = np.zeros((len(work.scores.units), work.scores.states.shape[1]))
@@ -237,7 +237,7 @@ class HiddenRole(OfTexts, Architecture):
     of_sequences = ("first", "last", "labels")
     learned = ("met",)
     meaning = ("hidden", "shared", "unit")
-    structure = HiddenChains()
+    structure: HiddenChains = HiddenChains()
     decoding = HiddenDecoding
     walks = False
 
@@ -295,7 +295,8 @@ class HiddenRole(OfTexts, Architecture):
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> HiddenScores:
         [(units, _, starts)] = outputs
         labels = np.tile(shared["labels"], (len(starts) - 1, 1))
-        return HiddenScores(labels, units, *(shared[n] for n in ("states", "transitions", "first", "last")), starts)
+        states, transitions, first, last = (shared[name] for name in ("states", "transitions", "first", "last"))
+        return HiddenScores(labels, units, states, transitions, first, last, starts)
 
     def part(self, d_scores: HiddenScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         return (Emissions(d_scores.units, None, d_scores.starts),)
@@ -309,7 +310,7 @@ class HiddenRole(OfTexts, Architecture):
         if before and self.hidden > 1:
             random = np.random.default_rng([model.attrs["seed"], before])
             for name in self.params:
-                values = model.get_param(name)
+                values: Any = model.get_param(name)
                 values[before:] = random.normal(0.0, model.attrs["spread"], values[before:].shape)
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
@@ -324,7 +325,7 @@ class HiddenRole(OfTexts, Architecture):
         random, spread = np.random.default_rng(seed), model.attrs["spread"]
         for node in model.walk() if self.hidden > 1 else ():
             for name in node.param_names:
-                values = node.get_param(name)
+                values: Any = node.get_param(name)
                 node.set_param(name, values + random.normal(0.0, spread, values.shape).astype(np.float32))
 
 

@@ -47,7 +47,7 @@ def n_best(
     RETURNS (list[list[tuple[float, int32[T]]]], bool[B]): For each sequence the scores, and a state of each tag, best first;
         and whether no other labellings are better.
     """
-    work = structure.prepare(scores, clamp)
+    work: Any = structure.prepare(scores, clamp)
     of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
     tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
     counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)

@@ -278,8 +278,9 @@ class LocalLoss(LabelledLoss):
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
         free = structure.without_rules
-        if hasattr(free, "own_terms"):  # ties have their own
-            return free.own_terms(self)(self, structure, scores, clamp, weights)
+        own_terms = getattr(free, "own_terms", None)  # of ties
+        if own_terms is not None:
+            return own_terms(self)(self, structure, scores, clamp, weights)
         work = free.prepare(scores)
         weights = work.check_weights(weights)
         whole = self.annotation(clamp, structure.wrong, weights)
@@ -441,7 +442,7 @@ class SampledLikelihood(LabelledLoss):
                 structure.path_expectations(work, states, weights=share, out=derivative)
         return np.where(impossible, 0.0, losses), derivative, impossible
 
-    def _draw(self, structure: Structure[Scores], work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
+    def _draw(self, structure: Any, work: Work[Scores], gold: Optional[States], clamp: Any) -> States:
         """Draw labellings (int32[N, T]). gold (int32[1, T]): The annotated labelling if it is known."""
         seed, begin = int(self.random.integers(1 << 31)), gold if self.start == "gold" else None
         if not hasattr(structure, "walk_samples"):  # which draws labellings, and need not walk from one to another

@@ -34,7 +34,7 @@ class IndependentTokens(LinearChain):
 
     def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
         of_tokens, shares = softmax(work.emissions)
-        log_z = np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences)
+        log_z: Any = np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences)
         return log_z, (log_z, shares)
 
     def backward(self, work: ChainWork, kept: tuple[Floats, Floats], weights: Floats, out: ChainScores) -> None:
@@ -53,7 +53,7 @@ class IndependentTokens(LinearChain):
 
     def best(self, work: ChainWork) -> Path:
         sequence = _sequence_of(work)
-        scores = np.bincount(sequence, work.emissions.max(axis=1), minlength=work.n_sequences)
+        scores: Any = np.bincount(sequence, work.emissions.max(axis=1), minlength=work.n_sequences)
         states = np.where(scores[sequence] > -np.inf, work.emissions.argmax(axis=1), -1)
         return Path(states.astype(np.int32), scores)
 
@@ -76,7 +76,7 @@ class MaxEntDecoding(Decoding):
 class MaxEntNode(ChainNode):
     """Node of a model whose transitions, firsts and lasts score 0 and have no weights."""
 
-    in_training = IndependentTokens()
+    in_training: Structure = IndependentTokens()
     decoding = MaxEntDecoding
     walks = False
 

@@ -148,7 +148,8 @@ class OnnxEncoder:
             outputs.append(layer if layer in names else names[layer])
         opened = _Opened(os.getpid(), tokenizer, session, inputs, outputs, 0)
         ids = tokenizer.encode("a").ids or [0]
-        return opened._replace(width=self._run(opened, [_Window(0, ids, [0] * len(ids), *[np.zeros(0)] * 2)]).shape[2])
+        none = np.zeros(0, dtype=np.int64)
+        return opened._replace(width=self._run(opened, [_Window(0, ids, [0] * len(ids), none, none)]).shape[2])
 
     def _run(self, opened: _Opened, windows: list[_Window]) -> Vectors:
         """Run the encoder on the pieces of some windows. RETURNS (float32[B, L, width])"""
@@ -158,7 +159,7 @@ class OnnxEncoder:
             n = len(window.ids)
             ids[row, :n], types[row, :n], mask[row, :n] = window.ids, window.types, 1
         places = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
-        given = dict(zip(_INPUTS, (ids, mask, types, places)))
+        given: dict[str, NDArray[np.int64]] = dict(zip(_INPUTS, (ids, mask, types, places)))
         try:
             feeds = {name: given[name].astype(dtype) for name, dtype in opened.inputs.items()}
             outputs = opened.session.run(opened.outputs, feeds)
@@ -176,7 +177,7 @@ class OnnxEncoder:
         if len({output.shape for output in outputs}) > 1:
             widths = ", ".join(str(output.shape[2]) for output in outputs)
             raise _unusable(self.path, f'the outputs have the widths {widths}. Set merge = "concat"')
-        return np.mean(outputs, axis=0, dtype=np.float32)
+        return np.asarray(np.mean(outputs, axis=0, dtype=np.float32))
 
     def vectors(self, docs: Iterable[Doc]) -> list[Vectors]:
         """Vectors of the tokens of each Doc (float32[T, width]); 0 for white space and other tokens without pieces."""
@@ -228,7 +229,7 @@ def _deserialize(default: OnnxEncoder, value: bytes, name: str, model: Model) ->
 
     RAISES (ValueError): CRF510 if the settings differ, CRF966 if a file is missing or has changed.
     """
-    saved = srsly.msgpack_loads(value)
+    saved: Any = srsly.msgpack_loads(value)
     for setting, ours in default.settings.items():
         if saved[setting] != ours:
             raise ValueError(Errors.CRF510.format(setting=f"tok2vec.{setting}", saved=saved[setting], ours=ours))

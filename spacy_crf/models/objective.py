@@ -1,7 +1,7 @@
 """The training objective of a model over a fixed corpus, for optimizers that evaluate it many times."""
 
 import copy
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -145,7 +145,7 @@ class CorpusObjective(Weights):
         """How often the data has the feature, token or sequence of each weight: float64[n]."""
         return self.met(self.evidence())
 
-    def _sign(self) -> Hashable:
+    def _sign(self) -> tuple[Any, ...]:
         """Signature of the function: the data, the layout and the loss."""
         settings = repr(self._loss).encode("utf8") + self._structure.signature
         check = checksum([np.frombuffer(settings, dtype=np.uint8)])

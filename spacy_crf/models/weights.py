@@ -171,8 +171,8 @@ class Weights:
         """The weights of the model: float64[n]."""
         return np.concatenate([block.read() for block in self._blocks]).astype(np.float64)
 
-    def parameters(self, weights: Floats) -> dict[tuple[int, str], NDArray[np.float32]]:
-        """Weights by thinc's keys: the id of their model and their name."""
+    def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
+        """Weights (in float32) by thinc's keys: the id of their model and their name."""
         laid_out = self._laid_out(weights.astype(np.float32))
         return {(block.model.id, block.name): block.model.ops.asarray(array) for block, array in laid_out}
 

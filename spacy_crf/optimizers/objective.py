@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, ClassVar, Optional, Protocol
+from typing import Any, ClassVar, Optional, Protocol, TypeVar
 
 import srsly
 from thinc.api import Optimizer
@@ -19,6 +19,8 @@ from .. import checks
 from ..errors import Errors
 from ..types import ChainCorpus, Floats, Ints
 from ..whole_files import packed
+
+OfOptimizer = TypeVar("OfOptimizer", bound="CRFOptimizer")
 
 
 class Objective(Protocol):
@@ -173,7 +175,7 @@ class CRFOptimizer(Optimizer):
         objective.assign(self._runs[key].weights)
         return self.iterations(key)
 
-    def without_runs(self) -> "CRFOptimizer":
+    def without_runs(self: OfOptimizer) -> OfOptimizer:
         """A copy of the optimizer without any state."""
         other = copy.copy(self)
         other._runs, other.averages = {}, None if self.averages is None else {}

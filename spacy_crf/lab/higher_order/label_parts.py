@@ -30,7 +30,7 @@ class TagParts(NamedTuple):
     n_columns: int
 
     @classmethod
-    def of(cls, tags: Sequence[str], label_parts: LabelParts) -> "TagParts":
+    def of(cls, tags: Sequence[str], label_parts: Union[str, Callable[[str], list[str]]]) -> "TagParts":
         """Make the columns of some tags. RAISES (ValueError): CRF327 if a function returns anything but texts."""
         take_apart = NAMED[label_parts] if isinstance(label_parts, str) else label_parts
         names, tag_columns, columns, starts, known = [], [], [], [0], {}
@@ -45,7 +45,7 @@ class TagParts(NamedTuple):
             columns += [known[part] for part in names[-1]]
             starts.append(len(columns))
         arrays = (np.array(values, dtype=np.int64) for values in (tag_columns, starts, columns))
-        return cls(names, *arrays, len(tag_columns) + len(known))
+        return cls(names, *arrays, n_columns=len(tag_columns) + len(known))
 
     def allowed(self, tags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Columns that the allowed tags (bool[T, S]) use: bool[T, C]."""

@@ -6,14 +6,13 @@ by their emissions, then triples of likely pairs, and so on.
 
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ... import arrays
 from ...errors import Errors
-from ...inference.structure import Work
 from ...kernels.hashing import hash_rows, insert
 from ...types import ChainScores, Clamp, Floats
 from ..kernels import higher_order as kernels
@@ -56,7 +55,7 @@ def indexed(orders: Orders) -> Orders:
     return orders._replace(table=table)
 
 
-def key_of(tags: tuple[int, ...], size: int) -> int:
+def key_of(tags: tuple[Any, ...], size: int) -> Any:
     """Key of an n-gram of tags, of which the first may be ``size``, the start of a sequence."""
     key = 1
     for tag in tags:
@@ -117,10 +116,13 @@ class LatticeCache:
         self.before, self.now = self.now or self.before, {}
 
 
+HigherOrderWork = Any  # of structure.py, which imports this file
+
+
 class Sums:
     """Scores of a lattice, in which a clamp (bool[T, S]) may forbid states. Its forward pass is computed on demand."""
 
-    def __init__(self, work: Work[HigherOrderScores], level: kernels.Level, clamp: Optional[Clamp] = None):
+    def __init__(self, work: HigherOrderWork, level: kernels.Level, clamp: Optional[Clamp] = None):
         self.level, self.starts, self._table = level, work.starts, work.table
         self.weights = self._table[level.used]
         self.scores = level.scores
@@ -164,7 +166,7 @@ def tokens_of(level: kernels.Level) -> NDArray[np.int64]:
 
 
 def make_lattice(
-    work: Work[HigherOrderScores], annotated: Optional[Clamp] = None, before: Optional[PrunedLattice] = None
+    work: HigherOrderWork, annotated: Optional[Clamp] = None, before: Optional[PrunedLattice] = None
 ) -> PrunedLattice:
     """Build the lattices of a chunk, level by level.
 
@@ -196,7 +198,7 @@ def make_lattice(
     return PrunedLattice(level, tokens_of(level), depth, thresholds)
 
 
-def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> PrunedLattice:
+def with_scores(work: HigherOrderWork, lattice: PrunedLattice) -> PrunedLattice:
     """The lattice with the scores of `work`."""
     level, scores = lattice.level, np.empty(len(lattice.tokens))
     ends = work.scores.first, work.scores.last
@@ -205,7 +207,7 @@ def with_scores(work: Work[HigherOrderScores], lattice: PrunedLattice) -> Pruned
 
 
 def _first_level(
-    work: Work[HigherOrderScores], annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: NDArray[np.int64]
+    work: HigherOrderWork, annotated: Optional[Clamp], before: Optional[PrunedLattice], depth: NDArray[np.int64]
 ) -> tuple[kernels.Level, float]:
     """Build the lattice of single states. Sets ``depth`` to 0 where pruning loses the annotation.
 
@@ -245,9 +247,7 @@ def _first_level(
     return level, threshold
 
 
-def _were_chosen(
-    work: Work[HigherOrderScores], level: kernels.Level, m: int, before: PrunedLattice
-) -> NDArray[np.bool_]:
+def _were_chosen(work: HigherOrderWork, level: kernels.Level, m: int, before: PrunedLattice) -> NDArray[np.bool_]:
     """Find the arcs that are nodes of another lattice, or ends of its nodes."""
     base, digits = work.grams.base, work.grams.digits
     counts = np.diff(level.arcs)
@@ -259,7 +259,7 @@ def _were_chosen(
     return np.isin(tokens_of(level)[into] * (2 * whole) + codes, ends)
 
 
-def _threshold(work: Work[HigherOrderScores], m: int, chances: Floats, in_training: bool) -> float:
+def _threshold(work: HigherOrderWork, m: int, chances: Floats, in_training: bool) -> float:
     """The threshold that training found; during training, the threshold that leaves ``keep`` nodes per token on average."""
     orders = work.scores.orders
     if orders.thresholds is not None and not in_training and orders.thresholds[m] > 0.0:
@@ -273,7 +273,7 @@ def _threshold(work: Work[HigherOrderScores], m: int, chances: Floats, in_traini
     return float(np.partition(likely, len(likely) - n_kept - 1)[len(likely) - n_kept - 1])
 
 
-def _level_of(work: Work[HigherOrderScores], kept: Clamp) -> kernels.Level:
+def _level_of(work: HigherOrderWork, kept: Clamp) -> kernels.Level:
     scores = work.scores
     levels, ends = scores.orders.levels, (scores.first, scores.last)
     counts = kept.sum(axis=1)

@@ -95,15 +95,15 @@ class HigherOrderNode(Architecture):
 
     def orders(self, model: Model) -> Orders:
         """N-grams and pruning of the model; the same object until they change."""
-        attrs = model.attrs
+        attrs, made = model.attrs, self._made
         made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
-        if self._made is None or any(one is not other for one, other in zip(self._made[1], made_of)):
-            learned = attrs["thresholds"]
-            is_usable = learned is not None and learned["keep"] == attrs["keep"]
-            thresholds = np.array(learned["least"]) if is_usable else None
+        if made is None or any(one is not other for one, other in zip(made[1], made_of)):
+            learned, thresholds = attrs["thresholds"], None
+            if learned is not None and learned["keep"] == attrs["keep"]:
+                thresholds = np.array(learned["least"])
             orders = Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds)
-            self._made = indexed(orders), made_of
-        return self._made[0]
+            self._made = made = indexed(orders), made_of
+        return made[0]
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         return {**super().potentials(model, weights), "orders": self.orders(model)}
@@ -179,7 +179,7 @@ class HigherOrderNode(Architecture):
     def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[Emissions]:
         of_tokens = d_scores.transitions if per_position(d_scores) else None
         emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
-        return (Emissions(emissions, of_tokens, d_scores.starts),)
+        return (Emissions(emissions, of_tokens, np.asarray(d_scores.starts)),)
 
     # ------------------------------------------------------------------------------------------------ training
 

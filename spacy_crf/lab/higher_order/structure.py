@@ -6,6 +6,7 @@ The recursions sum over the last level of a lattice (`lattice`). Without a limit
 labelling, and all results are exact.
 """
 
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from typing import Any, Optional, Union
@@ -35,6 +36,8 @@ class HigherOrderWork(Work[HigherOrderScores]):
     annotated: Any = None  # clamp of the annotation of the whole batch, if lattices are built around it
     place: int = 0  # first token of the chunk in the whole batch
     depths: Optional[NDArray[np.int64]] = None  # [B] order of each sequence of the whole batch, once known
+    lattices: dict[int, PrunedLattice]  # around the annotation, by the first token of each chunk
+    kept: Optional[LatticeCache]  # which keeps them from step to step, if there is any
 
     def around(self, clamp: Clamp, kept: Optional[LatticeCache]) -> "HigherOrderWork":
         """Return work whose lattices, which `kept` remembers, keep the labellings of an annotation (bool[T, S])."""
@@ -83,7 +86,9 @@ class HigherOrderWork(Work[HigherOrderScores]):
     def grams(self) -> kernels.Grams:
         """The n-grams of tags that have a weight."""
         orders, n_steps = self.scores.orders, self.transitions.size
-        return kernels.Grams(*orders.table, orders.digits(self.n_states), orders.size + 1, n_steps)
+        table: Any = orders.table  # see `HigherOrder.conform`
+        keys, rows = table
+        return kernels.Grams(keys, rows, orders.digits(self.n_states), orders.size + 1, n_steps)
 
     @cached_property
     def sequence_of(self) -> NDArray[np.int64]:
@@ -138,7 +143,7 @@ class HigherOrderWork(Work[HigherOrderScores]):
         chances = np.exp(emissions - np.where(largest > -np.inf, largest, 0.0)[:, np.newaxis])
         sums = chances.sum(axis=1)
         with np.errstate(divide="ignore"):
-            log_z = np.bincount(sequence_of, np.log(sums) + largest, minlength=self.n_sequences)
+            log_z: Any = np.bincount(sequence_of, np.log(sums) + largest, minlength=self.n_sequences)
         chances *= np.divide(log_z[sequence_of] > -np.inf, sums, out=np.zeros(len(sums)), where=sums > 0.0)[
             :, np.newaxis
         ]
@@ -159,7 +164,9 @@ class HigherOrder(Structure[HigherOrderScores]):
     answers = Structure.answers | {"beam"}
     kept: Optional[LatticeCache] = None  # lattices of one batch, see `remembering`
     work = HigherOrderWork
-    only, only_path = LinearChain.only, LinearChain.only_path
+    prepare: Callable[..., HigherOrderWork]
+    only: Any = LinearChain.only
+    only_path = LinearChain.only_path
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
         if isinstance(scores, ChainScores):
@@ -266,7 +273,8 @@ class HigherOrder(Structure[HigherOrderScores]):
     def _posterior(self, work: HigherOrderWork, spans: SpanStates) -> tuple:
         """Make the first arguments of the kernels that compute span probabilities."""
         level, chances = work.sums.level, work.sums.chances()
-        continues, label_of, tag_of = spans.continues, spans.label_of, work.tag_of
+        continues: Any = spans.continues
+        label_of, tag_of = spans.label_of, work.tag_of
         if tag_of is not None:
             label_of, continues = label_of[tag_of], np.ascontiguousarray(continues[np.ix_(tag_of, tag_of)])
         enters, leaves = np.zeros((2, len(level.symbol)))

@@ -112,6 +112,6 @@ def decide(chains, neighbours, told, order, states):
             for e in range(bounds[t], bounds[t + 1]):
                 other = states[ends[e]]
                 says = told[e] if other < 0 else tables[kinds[e], label_of[other]]
-                for j in range(rows.shape[1]):
+                for j in range(len(label_of)):
                     rows[t, j] += says[label_of[j]]
         best_path(chains, rows, begin, end, states)

@@ -9,7 +9,7 @@ none, they bring no gain, or the time is up.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Program:
         self._floor = -np.inf  # score of the best labelling found
         self._path: Optional[NDArray[np.int32]] = None
         self._margin, self._few = _MARGIN, _FEW
-        self._kept: Optional[NDArray[np.bool_]] = None  # nodes of the present part
+        self._kept: Any = None  # bool[rows, S] nodes of the present part, None before the first
         self._prices: Optional[list[Floats]] = None
 
     def solve(self, budget: Budget) -> tuple[Optional[NDArray[np.int32]], bool]:
@@ -242,7 +242,7 @@ class _Part:
         rest, suffixes = np.empty(n_places), np.empty(int(self._slots.bounds[-1]))
         path, length = np.zeros((2, n_places), dtype=np.int32), np.zeros(1, dtype=np.int64)
         values, prices = np.array([np.inf, floor, 1.0, 0.0]), np.stack([self._prices, self._prices])
-        climb = dual_decomposition.Climb(values, *prices, path[0], length)
+        climb = dual_decomposition.Climb(values, prices[0], prices[1], path[0], length)
         self._prices = climb.best_prices
         width, tries = 1, 0
         complete = False
@@ -328,20 +328,21 @@ class _Part:
             if bounds[1] <= bounds[0] + largest.max():  # unless the automaton would take the event repeatedly
                 automaton.pay(table, np.where(np.isnan(prices) & (everywhere < np.inf), everywhere, 0.0))
             total += bounds[1] if bounds[1] <= bounds[0] + largest.max() else bounds[0]
-        return lattice.worth_with(table) + total
+        worth = lattice.worth_with(table)
+        return None if worth is None else worth + total
 
 
 def _keep_best(
     kept: NDArray[np.bool_], worth: Floats, rows: NDArray[np.int64], states: NDArray[np.bool_], n: int
 ) -> None:
     """Keep the n best nodes of some rows and states."""
-    [states] = np.nonzero(states)
-    if not len(rows) or not len(states):
+    [chosen] = np.nonzero(states)
+    if not len(rows) or not len(chosen):
         return
-    of_rows = worth[np.ix_(rows, states)]
-    n = min(n, len(states))
+    of_rows = worth[np.ix_(rows, chosen)]
+    n = min(n, len(chosen))
     least = np.partition(of_rows, -n, axis=1)[:, -n, np.newaxis]
-    kept[np.ix_(rows, states)] |= of_rows >= least
+    kept[np.ix_(rows, chosen)] |= of_rows >= least
 
 
 def _n_steps(kept: NDArray[np.bool_]) -> int:

@@ -2,7 +2,7 @@
 by the graph of all automaton states if it is small, else by a program (`program`)."""
 
 from functools import cached_property
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,7 @@ class Programs:
 
     def lattice(self, joined: Joined) -> Lattice:
         """Make the lattice of a document."""
-        log_potentials = self._rules.structure.prepare(joined.scores, joined.clamp).log_potentials
-        return Lattice(log_potentials, self._rules.tags.events, self._rules.tags.n_events)
+        return Lattice(self._log_potentials(joined), self._rules.tags.events, self._rules.tags.n_events)
 
     def best_first(self, joined: Joined, automata: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
         """Search for the best labelling of a document under automata among few prefixes.
@@ -51,10 +50,14 @@ class Programs:
         """
         parts, tags = self._rules.parts, self._rules.tags
         stack = self._stacks.find(automata, lambda: stacked([parts[n][1] for n in sorted(automata)], tags.n_events))
-        log_potentials = self._rules.structure.prepare(joined.scores, joined.clamp).log_potentials
+        log_potentials = self._log_potentials(joined)
         path = np.empty(len(log_potentials.opening), dtype=np.int32)
         found = best_first(log_potentials, EventAutomata(tags.events, *stack), _MOST_PREFIXES, path)
         return found >= 0, path if found > 0 else None
+
+    def _log_potentials(self, joined: Joined) -> Any:
+        work: Any = self._rules.structure.prepare(joined.scores, joined.clamp)
+        return work.log_potentials
 
     def solver(self, search: RuleSearch, kept: frozenset[int]) -> "ProgramSolver":
         """Make a solver for the document of a search, under the masks of some rules, given by their places."""
@@ -81,7 +84,7 @@ class ProgramSolver(GraphSolver):
         if search.recursion > budget.left:
             return None, False
         lattice = self._lattice
-        automata = [self._programs.automata[n] for n in sorted(active)]
+        automata: list[Any] = [self._programs.automata[n] for n in sorted(active)]
         of_text = SegmentTextAutomaton if search.rules.of_segments else TextAutomaton
         for rule, text in texts:
             automata.append(of_text(search.rules.tags, self._occurrences(rule, text), lattice.tokens))
@@ -107,7 +110,8 @@ class ProgramSolver(GraphSolver):
     def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
         """Places of a text, as token ranges of the joined sequence."""
         scope, *wanted = text
-        words, starts = self._search.document.words, self._search.document.scores.starts
+        words: Any = self._search.document.words
+        starts = self._search.document.scores.starts
         sentences = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         last = len(wanted) - 1
         begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))

@@ -79,7 +79,7 @@ def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], 
         if "rows" in layer.attrs:  # rows of hashed features do not depend on counts
             tables = layer.attrs["role"].features(layer).tables
             tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
-            layer.set_param("states", np.zeros(tables["states"].n_weights, dtype=np.float32))
+            layer.set_param("states", layer.ops.alloc1f(tables["states"].n_weights))
     sums = [
         {name: TableSum(table) for name, table in layer.attrs["role"].features(layer).tables.items()}
         for layer in model.layers
@@ -129,7 +129,7 @@ class TableSum:
         self._rows = HashTable()
         self._rows.slots_per_key = 2  # this hash table is the largest object while parts are joined
         self._most = 0  # upper bound of the counts
-        self._counts = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
+        self._counts: Any = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
         self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
         self._new: list[NDArray[np.bool_]] = []  # for each part, which features no earlier part has
         self._named = 0  # number of features with names so far
@@ -204,4 +204,5 @@ class TableSum:
         counts = self._counts.astype(np.int64)
         if first is not None:
             return Table.full(index, self._n_columns, counts, first=first)
-        return Table(index, *list_pairs(self._seen, self._n_columns), self._n_columns, counts)
+        starts, columns = list_pairs(self._seen, self._n_columns)
+        return Table(index, starts, columns, self._n_columns, counts)

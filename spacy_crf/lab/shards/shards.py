@@ -96,9 +96,7 @@ class Shards:
     def staff(self) -> Executor:
         return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address, self.cores)
 
-    def begin(
-        self, pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optimizer], *, goes_on: bool
-    ) -> "ShardedTraining":
+    def begin(self, pipe: "CRFPipe", nlp: Any, optimizer: Optional[Optimizer], *, goes_on: bool) -> "ShardedTraining":
         """Begin the initialization and training of a component.
 
         goes_on (bool): Whether the training continues from the component's present weights.
@@ -321,18 +319,19 @@ class ShardedCorpus(PreparedCorpus):
     def __init__(self, pipe: "CRFPipe", training: ShardedTraining, n_tokens: int, found: list[Any]):
         self._pipe, self._training, self.n_tokens, self.kind = pipe, training, n_tokens, training.kind
         self._knows = self._of_pipe()
-        self._saved_at: Optional[int] = None
+        self._saved_at = -1  # the iteration of the last checkpoint, -1 before the first step
         if self.kind == "sequences":
             signature, n_sequences = found
             given = n_sequences, training.shards.mixing, tuple(signature)
-            self.objective: Any = MixedEpochs(pipe.model, pipe.loss, training.learn, *given)
+            loss: Any = pipe.loss  # a `ClampedLoss`, see `Training.check_fit`
+            self.objective: Any = MixedEpochs(pipe.model, loss, training.learn, *given)
             return
         _, *ties = mapped.read(training.shards.path / VARIABLES)
         self.objective = ShardedObjective(pipe.model, Ties(*ties), training.evaluate, tuple(found))
 
     def before_step(self, optimizer: Any) -> None:
         """Continue from the checkpoint, if there is one and the optimizer has not started yet."""
-        if self._saved_at is not None:
+        if self._saved_at >= 0:
             return
         self._saved_at = 0
         path = self._training.shards.path / _CHECKPOINT

@@ -108,7 +108,8 @@ class ShardWork:
 
     def begin(self, task: ShardTask, lesson: Lesson) -> dict[str, float]:
         """Prepare the first epoch on a shard that has sequences."""
-        return begin_part(lesson, self._laid_out(task.begin, lesson))
+        objective: Any = self._laid_out(task.begin, lesson)
+        return begin_part(lesson, objective)
 
     def walk(self, task: ShardTask, lesson: Lesson) -> list[tuple[tuple[int, int], LossTerms]]:
         """Run an epoch on each shard, and sum the weighted results as far as the tree allows."""
@@ -127,7 +128,8 @@ class ShardWork:
         """The objective of a shard for online optimizers; None if the shard is empty."""
         if number not in self._sequences:
             data = [self._trained.training.data(block, "sequences") for block in self._blocks(number)]
-            objective = SequencesObjective(self._trained.model, self._trained.loss, data) if data else None
+            loss: Any = self._trained.loss  # a `ClampedLoss`, see `Training.check_fit`
+            objective = SequencesObjective(self._trained.model, loss, data) if data else None
             self._sequences[number] = objective
         objective = self._sequences[number]
         if objective is not None and lesson is not None:

@@ -20,6 +20,7 @@ Maxima of scores are convex, and the log partition increases with emissions, so 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Optional, TypeVar
 
 import numpy as np
@@ -34,7 +35,7 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats
 from ..kernels import max_product
 from ..kernels import ties as kernels
-from .method import LOG_PARTITION, MAXIMUM, Expected, Inference, method
+from .method import LOG_PARTITION, MAXIMUM, Expected, Inference
 from .scores import Problem, cut_chains, potentials
 
 _STUBBORN = 0.5  # damping of messages that have not converged after half of the iterations
@@ -53,13 +54,15 @@ class _Messages:
     sent: kernels.Sent  # the ties, from which messages are computed
     told: Floats  # [E, 2, ...] the message into each end of each tie
     sweep: Callable  # sends messages along ties until they converge, see the kernels
+    ask: Callable[..., Floats]
+    moved: Callable[..., NDArray[np.bool_]]
     _are_logarithms: bool
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.tokens, ends = np.unique([problem.source, problem.target], return_inverse=True)  # [V] tied tokens
         self.ends = ends.reshape(2, -1)  # [2, E] places of the ends of ties in `tokens`
-        self.sequences = np.searchsorted(problem.chains.starts, self.tokens, side="right") - 1  # [V] of `tokens`
+        self.sequences = np.searchsorted(problem.starts, self.tokens, side="right") - 1  # [V] of `tokens`
         self.receivers = np.ascontiguousarray(self.sequences[self.ends].T)  # [E, 2] sequences of the ends
         # [T, S] emissions of the chains, with the messages that `arrive` added last
         self._emissions = problem.chains.emissions.copy()
@@ -113,7 +116,7 @@ class _Sums(_Messages):
         return self.problem.by_label(_marginals(*self._chains(asked, there)), self.told.shape[2])
 
     def moved(self, before: Floats, tolerance: float) -> NDArray[np.bool_]:
-        return (abs(self.told - before) > tolerance * before).any(axis=2)
+        return np.any(abs(self.told - before) > tolerance * before, axis=2)
 
     @property
     def logarithms(self) -> Floats:
@@ -184,7 +187,7 @@ def _shares(problem: Problem) -> Floats:
     return np.concatenate(shares)
 
 
-@method
+@dataclass(eq=False)
 class BeliefPropagation(Inference):
     """Inference by loopy belief propagation.
 
@@ -296,7 +299,7 @@ class BeliefPropagation(Inference):
     def _settle(self, messages: OfMessages) -> OfMessages:
         """Update messages until they converge, or for the maximum number of iterations."""
         problem = messages.problem
-        component, lengths, of_ties = problem.component, np.diff(problem.chains.starts), problem.of_ties
+        component, lengths, of_ties = problem.component, np.diff(problem.starts), problem.of_ties
         n_tokens = problem.by_component(lengths)
         heard, beliefs = messages.told.copy(), np.zeros((len(messages.tokens), messages.told.shape[2]))
         spent, has_news = np.zeros(len(n_tokens)), np.isin(component, of_ties)

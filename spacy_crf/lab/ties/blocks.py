@@ -70,7 +70,7 @@ def _blocks(
     RETURNS (bool[B], list[_Block]): Sequences to treat as chains, since they have no ties inside or are too wide for a junction
         tree; and blocks for the others.
     """
-    inside, starts, blocks = problem.inside, problem.chains.starts, []
+    inside, starts, blocks = problem.inside, problem.starts, []
     is_joined = np.zeros(len(lost), dtype=bool)
     if inside.any():
         apart = problem.by_sequence(inside)

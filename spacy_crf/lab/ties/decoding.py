@@ -93,7 +93,8 @@ class TiedDecoding(Decoding):
         automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
         if not automata:
             return self.of_doc(scores, document.clamp)
-        structure = under(self.inference, rules, automata, of_doc)
+        tree: Any = self.inference  # a `JunctionTree`, see `are_exact_in`
+        structure = under(tree, rules, automata, of_doc)
         if structure is None:
             return None
         return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
@@ -175,6 +176,8 @@ class TiedDecoding(Decoding):
 
 class TiedDistribution(Distribution):
     """The distribution over the labellings of one Doc with ties."""
+
+    structure: TiedChains
 
     def span_probabilities(self, segments: Segments) -> Floats:
         return self._chains.span_probabilities(segments)

@@ -33,6 +33,7 @@ class FactorGraphRole(ChainNode):
 
     gives = TiedScores
     decoding = TiedDecoding
+    structure: TiedChains
     no_shares_of_texts = "what a tie tells a token is no sum over them. The other kinds of explanations know ties"
     params = (*ChainNode.params, "tables")
     walks = False
@@ -74,7 +75,7 @@ class FactorGraphRole(ChainNode):
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
         """The messages of ties into tokens, presented as features of the tokens. They come from belief propagation, which
         approximates other methods."""
-        weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
+        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         inference = self.structure.inference
         speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
@@ -132,8 +133,8 @@ def _ties(model: Model) -> Model:
 def FactorGraph(
     emissions: Model[list[Doc], Emissions],
     cliques: Optional[dict[str, Any]] = None,
-    inference: Optional[Any] = None,
-    training_inference: Optional[Any] = None,
+    inference: Any = None,
+    training_inference: Any = None,
     chain: bool = True,
     possible_transitions: bool = False,
     share_features: Union[bool, list[str]] = False,

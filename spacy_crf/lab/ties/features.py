@@ -75,13 +75,14 @@ class TieValues:
     def spell(self, template: TieTemplate, feature: int, pairs: TokenPairs, example: int) -> str:
         """Format a feature with its value for one pair, for people to read."""
         pair, shown = TokenPairs(*(tokens[example : example + 1] for tokens in pairs)), []
+        features: Any = template.features
         for part in template.parts[feature]:
             value: Any = self._of_part(part, pair)
             if part.side is not None:
                 shown += self._compiled.reader.spell(part.name, value, self._docs[0].vocab)
             elif part.name != BIAS:
                 shown.append(str(int(value[0])) if part.name == DISTANCE else _ENDS[int(value[0])])
-        return template.features[feature] + ("=" + "|".join(shown) if shown else "")
+        return features[feature] + ("=" + "|".join(shown) if shown else "")
 
     def _of_part(self, part: TiePart, pairs: TokenPairs) -> NDArray[np.uint64]:
         if part.side is not None:
@@ -141,7 +142,7 @@ class SharedFeatures(ItemReader):
         tokens, hashes = tokens[order], hashes[order]
         is_new = np.append(True, (np.diff(tokens) > 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
         if names is not None:
-            vocab = docs[0].vocab if docs else None
+            vocab: Any = docs[0].vocab if docs else None
             for template, of_template in zip(compiled.templates, found):
                 distinct, first = np.unique(of_template, return_index=True)
                 values = [
@@ -156,8 +157,8 @@ class SharedFeatures(ItemReader):
 
     def _compiler(self, with_names: bool) -> CompiledTemplates:
         compiled = self._compiled
-        is_fitting = compiled is not None and compiled.reader.table.size <= _MOST_WORDS
-        if not is_fitting or (with_names and compiled.reader.names is None):
+        is_full = compiled is not None and compiled.reader.table.size > _MOST_WORDS
+        if compiled is None or is_full or (with_names and compiled.reader.names is None):
             compiled = self._compiled = tie_reader(self._features, {}, with_names=with_names)
         return compiled
 

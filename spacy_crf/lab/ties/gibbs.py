@@ -8,6 +8,7 @@ labellings likely, a walk stays at one of them for long.
 One seed gives one walk: the walk of a component does not depend on other components in the batch.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import gibbs as kernels
 from .belief_propagation import BeliefPropagation
-from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference, method
+from .method import MAXIMUM, SAMPLE, WALK, Expected, Inference
 from .scores import Problem, potentials
 
 _HOTTEST_TO_COLDEST = 50.0  # ratio of the last to the first exponent of probabilities in annealing
@@ -57,7 +58,7 @@ class Walk(NamedTuple):
         return drawn
 
 
-@method
+@dataclass(eq=False)
 class Gibbs(Inference):
     """Inference by block Gibbs sampling. The loss `spacy_crf.SampledLikelihood.v1` trains with such walks.
 

@@ -57,7 +57,7 @@ class GroupTemplate(TieTemplate):
         source, target = begin[one], begin[other]
         if length is None:
             return TokenPairs(source, target)
-        if self.words == "all":
+        if getattr(self, "words", "first") == "all":  # a setting of the templates of phrases
             several = np.minimum(length[one], length[other])
             further = counted_up(several)
             source, target = np.repeat(source, several) + further, np.repeat(target, several) + further

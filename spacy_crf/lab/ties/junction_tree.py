@@ -15,6 +15,7 @@ methods: see `sequences`.
 import heapq
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Optional
 
 import numpy as np
@@ -27,13 +28,13 @@ from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
 from ..kernels import junction_tree as kernels
 from .belief_propagation import BeliefPropagation
-from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference, method
+from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Expected, Inference
 from .scores import Problem
 from .sequences import chosen_of, cutsets, decide, sum_up
 from .trees import Trees
 
 
-@method
+@dataclass(eq=False)
 class JunctionTree(Inference):
     """Exact inference by eliminating one token after the other.
 
@@ -69,9 +70,9 @@ class JunctionTree(Inference):
             found = trees.expectations(weights)
         sum_up(problem, weights, found)
         for c, part, tokens in self._components(problem, np.isnan(found.log_z)):
-            *eliminated, _, found.log_z[c] = self._eliminate(part, kept=weights is not None)
+            graph, tree, tables, _, found.log_z[c] = self._eliminate(part, kept=weights is not None)
             if weights is not None and weights[c] and found.log_z[c] > -np.inf:
-                arrays.add(found.chains, _derive(part, *eliminated, weights[c], found.tables), tokens)
+                arrays.add(found.chains, _derive(part, graph, tree, tables, weights[c], found.tables), tokens)
         return found
 
     def best(self, problem: Problem) -> States:
@@ -234,9 +235,11 @@ def _graph(problem: Problem) -> kernels.Graph:
     transitions = chains.transitions if chains.transitions.ndim == 3 else chains.transitions[np.newaxis]
     # If all transitions score 0, tokens are not connected as a chain, and the uses of transitions are not counted
     t = np.flatnonzero(~arrays.ends(chains.starts, len(own))[0] & chains.transitions.any())
+    states, bounds = kernels.possible(own)
     return kernels.Graph(
         own,
-        *kernels.possible(own),
+        states,
+        bounds,
         np.concatenate([t - 1, problem.source]),
         np.concatenate([t, problem.target]),
         np.concatenate([np.full(len(t), -1), problem.kind]),

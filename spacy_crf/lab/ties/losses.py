@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ... import arrays
 from ...errors import cant_train
-from ...inference.structure import Structure
 from ...losses.clamped import LogLikelihood
 from ...types import ChainScores, Clamp, Floats
 from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
@@ -32,8 +31,8 @@ class ToldChains(NamedTuple):
     def of(cls, scores: TiedScores, clamp: Clamp) -> "ToldChains":
         allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
         gold = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-        known = [np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source)]
-        return cls(scores, scores.ties.sums(scores.tables), *known, gold)
+        by_target, by_source = (np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source))
+        return cls(scores, scores.ties.sums(scores.tables), by_target, by_source, gold)
 
     @property
     def chains(self) -> ChainScores:
@@ -148,7 +147,7 @@ class SentenceLikelihood(LogLikelihood):
     """
 
     def __call__(
-        self, structure: Structure, scores: Any, clamp: Any, *, weights: Optional[Floats] = None
+        self, structure: Any, scores: Any, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Any, NDArray[np.bool_]]:
         if not isinstance(scores, TiedScores):
             return super().__call__(structure, scores, clamp, weights=weights)
@@ -171,8 +170,9 @@ def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
     inside = np.equal(*sequences)
     if inside.any():
         work = TiedWork(scores._replace(ties=ties.some(inside)))
-        fits = SENTENCES.sums_up(work.tied, np.ones(len(work.tied.firsts), dtype=bool))
-        tell_wide(work.tied.of_ties, fits, "SentenceLikelihood")
+        tied: Any = work.tied
+        fits = SENTENCES.sums_up(tied, np.ones(len(tied.firsts), dtype=bool))
+        tell_wide(tied.of_ties, fits, "SentenceLikelihood")
         wide = work.tied_sequences[~fits]
         inside &= ~np.isin(sequences[0], wide)
     return inside

@@ -11,6 +11,8 @@ Use mean field for prediction only. Training would minimise a lower bound of the
 bound is far below the true value.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,11 +21,11 @@ from ...inference.linear_chain import LinearChain
 from ...inference.structure import States
 from ...optimizers.objective import setting
 from ...types import ChainScores, Floats, Seed
-from .method import MAXIMUM, SAMPLE, Expected, Inference, method
+from .method import MAXIMUM, SAMPLE, Expected, Inference
 from .scores import Problem, cut_chains
 
 
-@method
+@dataclass(eq=False)
 class MeanField(Inference):
     """Inference by mean field.
 
@@ -114,7 +116,7 @@ def _pairs(problem: Problem, chains: ChainScores, marginals: Floats) -> Floats:
     of_ends = problem.sequences[0]
     for e in np.flatnonzero(problem.inside).tolist():
         b, u, v = int(of_ends[e]), int(problem.source[e]), int(problem.target[e])
-        begin, end = int(chains.starts[b]), int(chains.starts[b + 1])
+        begin, end = int(problem.starts[b]), int(problem.starts[b + 1])
         sentence = arrays.cut(chains, np.arange(begin, end), np.array([0, end - begin]))
         log_z = LinearChain().log_partition(sentence)[0]
         for label in range(problem.n_labels):  # as the other end is where this one has each label

@@ -1,6 +1,5 @@
 """Base of the inference methods for tied sentences."""
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -20,9 +19,6 @@ class Expected(NamedTuple):
     log_z: Floats  # [C]
     chains: ChainScores  # the derivative with respect to them
     tables: Floats  # [K, L, L] and to those
-
-
-method = dataclass(eq=False)  # of settings
 
 
 class Inference:

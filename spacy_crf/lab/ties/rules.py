@@ -37,6 +37,7 @@ class RuledTies(TiedChains):
     labelling."""
 
     work = RuledWork
+    inference: JunctionTree
 
     def __init__(self, inference: JunctionTree, graph: StateGraph, *, threads: int = 1):
         super().__init__(inference, threads=threads)
@@ -48,7 +49,8 @@ class RuledTies(TiedChains):
 
     def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
         """Whether all tables are small enough."""
-        return self.inference.fits(self.prepare(scores, clamp).tied)
+        tied: Any = self.prepare(scores, clamp).tied
+        return self.inference.fits(tied)
 
     # Of a chain of the graph's states with the exact pairs of neighbours
 
@@ -68,7 +70,7 @@ class RuledTies(TiedChains):
         self, scores: ScoresOrWork, spans: SpanStates, clamp: Optional[Clamp]
     ) -> tuple[ChainScores, SpanStates]:
         """The scores as independent chains, and how their states spell spans."""
-        work = self.prepare(scores, clamp)
+        work: Any = self.prepare(scores, clamp)
         return self.inference.as_chains(work.tied), work.whole.expansion.spans(spans)
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ... import arrays
 from ...inference.linear_chain import LinearChain
+from ...inference.scaling import ChainWork
 from ...inference.structure import Work
 from ...kernels import linear_chain as chain_kernels
 from ...kernels.linear_chain import ChainArrays
@@ -30,7 +31,8 @@ class Ties(NamedTuple):
 
     @classmethod
     def none(cls) -> "Ties":
-        return cls(*np.zeros((3, 0), dtype=np.int32), np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
+        source, target, kind = np.zeros((3, 0), dtype=np.int32)
+        return cls(source, target, kind, np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
 
     def among(self, kept: NDArray[np.int64], n_tokens: int) -> "Ties":
         """Ties whose ends are both kept (int64[T'], of so many tokens), by their places among the kept tokens."""
@@ -88,7 +90,7 @@ class TiedScores(NamedTuple):
     @property
     def chains(self) -> ChainScores:
         """The scores of the chains, without ties."""
-        return ChainScores(*self[:4], self.starts)
+        return ChainScores(*self[:4], starts=self.starts)
 
 
 def potentials(chains: ChainScores) -> ChainArrays:
@@ -96,7 +98,7 @@ def potentials(chains: ChainScores) -> ChainArrays:
     transitions = np.asarray(chains.transitions, dtype=np.float64)
     transitions = transitions if transitions.ndim == 3 else transitions[np.newaxis]
     contiguous = [np.ascontiguousarray(array) for array in (chains.emissions, transitions, chains.first, chains.last)]
-    return ChainArrays(*contiguous, np.ascontiguousarray(chains.starts, dtype=np.int64))
+    return ChainArrays(*contiguous, starts=np.ascontiguousarray(chains.starts, dtype=np.int64))
 
 
 class Problem(NamedTuple):
@@ -110,6 +112,11 @@ class Problem(NamedTuple):
     kind: NDArray[np.int64]  # [E]
     tables: Floats  # [K, L, L]
     label_of: NDArray[np.int64]  # [S]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where the sequences start: int64[B + 1]."""
+        return np.asarray(self.chains.starts)
 
     @property
     def n_labels(self) -> int:
@@ -138,7 +145,7 @@ class Problem(NamedTuple):
     @property
     def sequences(self) -> NDArray[np.int64]:
         """Sequences of the ends of ties: int64[2, E]."""
-        return sequences_of(self.chains.starts, self)
+        return sequences_of(self.starts, self)
 
     def by_sequence(self, inside: NDArray[np.bool_]) -> "Problem":
         """The sequences without the ties between them, each a component; with those inside them (bool[E])."""
@@ -152,7 +159,7 @@ class Problem(NamedTuple):
 
     def by_component(self, of_sequences: Floats) -> Floats:
         """Sums of numbers of sequences: float64[C]."""
-        return np.bincount(self.component, of_sequences, minlength=len(self.firsts))
+        return np.bincount(self.component, of_sequences, minlength=len(self.firsts)).astype(np.float64, copy=False)
 
     def parts(self) -> "Iterator[tuple[Problem, NDArray[np.int64]]]":
         """Each component, and its tokens."""
@@ -165,8 +172,8 @@ class Problem(NamedTuple):
         chains, tokens = cut_chains(self.chains, self.component == c)
         part = self.with_ties(self.of_ties == c)
         source, target = np.searchsorted(tokens, [part.source, part.target])
-        component, firsts = np.zeros(len(chains.starts) - 1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        return part._replace(chains=chains, component=component, firsts=firsts, source=source, target=target), tokens
+        part = part._replace(chains=chains, firsts=np.zeros(1, dtype=np.int64), source=source, target=target)
+        return part._replace(component=np.zeros(len(part.starts) - 1, dtype=np.int64)), tokens
 
     @property
     def neighbours(self) -> tuple[Neighbours, NDArray[np.int64]]:
@@ -186,7 +193,7 @@ class Problem(NamedTuple):
     @property
     def of_tokens(self) -> NDArray[np.int64]:
         """Component of each token: int64[T]."""
-        return np.repeat(self.component, np.diff(self.chains.starts))
+        return np.repeat(self.component, np.diff(self.starts))
 
     def lost(self, states: NDArray[np.int32]) -> NDArray[np.bool_]:
         """The components of which a labelling (int32[T]) lacks tokens: bool[C]."""
@@ -249,7 +256,7 @@ class TiedWork(Work[TiedScores]):
         return np.flatnonzero(np.repeat(~self._is_tied, np.diff(self.starts)))
 
     @cached_property
-    def free(self) -> Work[ChainScores]:
+    def free(self) -> ChainWork:
         """The sequences that no tie touches, copied on first use, since prediction does not need them."""
         chains, clamp = self.scores.chains, self.clamp
         if self._is_tied.any():
@@ -271,7 +278,7 @@ class TiedWork(Work[TiedScores]):
         if not len(ties.source):
             return None
         chains = self.possible
-        component = np.empty(len(chains.starts) - 1, dtype=np.int64)
+        component = np.empty(int(self._is_tied.sum()), dtype=np.int64)
         of_ends = (np.cumsum(self._is_tied) - 1)[self._of_ends]
         kernels.connect(*of_ends, component)
         place = np.empty(self.n_tokens, dtype=np.int64)
@@ -292,7 +299,8 @@ class TiedWork(Work[TiedScores]):
     def spread(self, of_components: Floats) -> Floats:
         """Values of components as those of all sequences."""
         values = np.zeros(self.n_sequences)
-        values[self.tied_sequences[self.tied.firsts]] = of_components
+        tied: Any = self.tied
+        values[self.tied_sequences[tied.firsts]] = of_components
         return values
 
     @cached_property
@@ -313,6 +321,6 @@ def cut_chains(chains: ChainScores, sequences: NDArray[np.bool_]) -> tuple[Chain
     """Some of the sequences (bool[B]), and their tokens."""
     if sequences.all():
         return chains, np.arange(len(chains.emissions))
-    lengths = np.diff(chains.starts)
+    lengths = np.diff(np.asarray(chains.starts))
     tokens = np.flatnonzero(np.repeat(sequences, lengths))
     return arrays.cut(chains, tokens, np.append(0, np.cumsum(lengths[sequences])).astype(np.int64)), tokens

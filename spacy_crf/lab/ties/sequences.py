@@ -35,7 +35,7 @@ def _single_sequences(problem: Problem, asked: NDArray[np.bool_]) -> Iterator[tu
     bounds = np.searchsorted(problem.of_ties, np.arange(len(problem.firsts) + 1)).tolist()
     for c in np.flatnonzero(asked & (n_sequences == 1)).tolist():
         b = int(problem.firsts[c])
-        tokens = slice(int(problem.chains.starts[b]), int(problem.chains.starts[b + 1]))
+        tokens = slice(int(problem.starts[b]), int(problem.starts[b + 1]))
         yield c, tokens, slice(*bounds[c : c + 2])
 
 

@@ -106,7 +106,8 @@ def _similar(words: list[str], measure: Any, least: float) -> tuple[NDArray[np.i
         row, column = np.nonzero(np.triu(scores >= np.float32(least), k=1))
         pairs.append((begin + row, begin + column))
     none = np.zeros(0, dtype=np.int64)
-    return tuple(np.concatenate([none, *ends]) for ends in (zip(*pairs) if pairs else ((), ())))
+    one, other = zip(*pairs) if pairs else ((), ())
+    return np.concatenate([none, *one]), np.concatenate([none, *other])
 
 
 @template

@@ -4,8 +4,9 @@ Sequences that no tie touches are ordinary chains. The others form components. T
 has the component's value (such as its log partition); its other sequences have 0.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ class TiedChains(Structure[TiedScores]):
     """Implements `Structure` for `TiedScores`; clamps are bool[T, S]."""
 
     work = TiedWork
+    prepare: Callable[..., TiedWork]
     chunk_tokens = 1 << 62
 
     def __init__(self, inference: Inference, *, threads: int = 1):
@@ -123,11 +125,11 @@ class TiedChains(Structure[TiedScores]):
 
     def score_path(self, work: TiedWork, states: States) -> Floats:
         scores, of_chains = work.scores, np.empty(work.n_sequences)
-        free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, scores.starts)
+        free = chain_kernels.ChainArrays(scores.emissions, work.transitions, scores.first, scores.last, work.starts)
         chain_kernels.path_score(free, states, of_chains)
         if work.tied is None:
             return of_chains
-        values = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
+        values: Any = np.bincount(work.first_of, of_chains, minlength=work.n_sequences)
         kind, i, j, sequences = self._pairs(work, states)
         of_ties = work.tied.tables[kind, i, j]
         return values + np.bincount(sequences, of_ties, minlength=work.n_sequences)
@@ -262,9 +264,10 @@ def _keys(work: TiedWork, clamp: Clamp) -> list[tuple[NDArray[np.int64], bytes]]
     """The tokens of each component, and what tells it from others: its annotation and its ties. (Texts for which these are the
     same share their walks, which may go on from any labelling.)"""
     found = []
+    tied: Any = work.tied
     starts = np.zeros(work.n_tokens, dtype=bool)
     starts[work.starts[work.starts < work.n_tokens]] = True
-    for part, tokens in work.tied.parts():
+    for part, tokens in tied.parts():
         of_batch, ends = work.tied_tokens[tokens], (part.source, part.target)
         told = [np.array([work.clamp is None]), clamp[of_batch], starts[of_batch], *ends, np.shape(clamp)[1:]]
         digest = blake2b(digest_size=16)

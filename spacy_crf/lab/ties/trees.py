@@ -32,7 +32,7 @@ class Trees(NamedTuple):
         chains = problem.chains
         if chains.transitions.any():
             return None
-        component = np.repeat(problem.component, np.diff(chains.starts))
+        component = problem.of_tokens
         forest = kernels.grow(problem.source, problem.target, component, len(problem.firsts))
         if not len(forest.order):
             return None
@@ -54,7 +54,7 @@ class Trees(NamedTuple):
         own = states if self.is_plain else self._by_label(states)
         longest, size = int(np.diff(self.forest.starts).max()), own.shape[1]
         pairs = aligned((2, len(shift), kernels.TOGETHER, size))
-        room = kernels.Room(own, *aligned((3, longest, size)), *pairs, np.zeros(len(shift), dtype=np.int64))
+        room = kernels.Room(own, *aligned((3, longest, size)), *pairs, waiting=np.zeros(len(shift), dtype=np.int64))
         asked = (self.forest, room, problem.kind, tables, self.component)
         if weights is None:
             kernels.sums(*asked, np.zeros(0), own[:0], tables[0], log_z)

@@ -128,7 +128,8 @@ class _ProcessStaff:
             while left or busy:
                 give()
                 done = []
-                for connection in wait(list(busy)):
+                ready: list[Any] = wait(list(busy))
+                for connection in ready:
                     message = self.processes[busy[connection][0]].receive()
                     if message == _READY:
                         continue
@@ -174,8 +175,9 @@ class _Process:
         self._is_ready |= message is not None
         if not self._is_ready:
             self._process.join()
-            if self._process.exitcode >= 0:  # the process was not killed
-                raise ValueError(Errors.CRF738.format(code=self._process.exitcode))
+            code = self._process.exitcode
+            if code is not None and code >= 0:  # the process was not killed
+                raise ValueError(Errors.CRF738.format(code=code))
         return message
 
     def end(self) -> None:
