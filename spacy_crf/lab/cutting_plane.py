@@ -159,7 +159,7 @@ class Planes:
     def minimize(self, l2: float, most: int) -> Floats:
         """The weights at the minimum of the bound. At most so many planes stay, where room for the next one is left."""
         self.shares = mixture(self.products / (2.0 * l2), self.offsets, self.shares)
-        slope = sum(share * each for share, each in zip(self.shares, self.slopes) if share > 0.0)
+        slope: Any = sum(share * each for share, each in zip(self.shares, self.slopes) if share > 0.0)
         self.bound = float(self.shares @ self.offsets) - dot(slope, slope) / (4.0 * l2)
         self.idle = np.where(self.shares > 0.0, 0.0, self.idle + 1.0)
         keep = self.idle < _IDLE

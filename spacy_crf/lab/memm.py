@@ -10,6 +10,7 @@ to i. So prediction decodes as a chain, while training sums over the T choices a
 annotation leaves tags open, training sums over the chain. The tag scheme limits the choices; the last one knows that it is last.
 """
 
+from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from typing import Any, Optional
@@ -23,7 +24,7 @@ from ..errors import cant_train
 from ..features.doc_batch import DocBatch
 from ..inference.linear_chain import LinearChain
 from ..inference.scaling import ChainWork
-from ..inference.structure import States
+from ..inference.structure import States, Structure
 from ..losses.clamped import ClampedLoss
 from ..models.architecture import SharedScores, TokenTerms, build
 from ..models.emissions import Emissions, check_emissions
@@ -37,11 +38,12 @@ from .kernels import memm as kernels
 # ---------------------------------------------------------------------------------------------------------- structures
 
 
-class LocalChoices:
+class LocalChoices(Structure[Any]):
     """Answers the questions of training for scores of choices, which are not normalised yet: log partitions are 0."""
 
     signature = b"local choices"
     ruled: Any = None  # structure with the rules that hold in training
+    prepare: Callable[..., Any]
 
     def with_rules(self, ruled: Any) -> Any:
         local = copy(self)
@@ -154,7 +156,7 @@ class MEMMNode(ChainNode):
     in_training: Any = LocalChain()
     decoding = MEMMDecoding
     walks = False
-    explained = Normalising()
+    explained: ChainNode = Normalising()
     no_shares_of_texts = "what its choices are divided by is no sum over them. The other kinds of explanations know it"
 
     def in_prediction(self, scores: Any) -> Any:
@@ -162,7 +164,7 @@ class MEMMNode(ChainNode):
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:
         """What the next choice is divided by: the more tags may follow a tag, the more the tag pays."""
-        weights = {name: model.get_param(name).astype(np.float64) for name in self.params}
+        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
         raw = self.join(outputs, self.potentials(model, weights))
         paid = self.in_prediction(raw).emissions - raw.emissions
         return TokenTerms(["normalizer"] * len(paid), np.arange(len(paid)), paid, "normalizer")

@@ -16,6 +16,8 @@ class Observed(LabelledLoss):
     incomplete (list): Gets an entry for each batch with a sequence whose annotation several labellings fit.
     """
 
+    incomplete: list[bool]
+
     def __init__(self, incomplete: list[bool]):
         super().__init__()
         object.__setattr__(self, "incomplete", incomplete)
