@@ -73,7 +73,8 @@ def maximize(estimates: Estimates, allowed: TransitionMask, prior: Priors) -> Pa
         w, u, v = tags_of_keys(counts.keys, size)[:, 1:].T
         grams = np.where(follow[u, v], counts.grams + prior.steps, 0.0)
         contexts = w * size + u
-        grams = np.log(shares(grams, np.bincount(contexts, grams, minlength=(size + 1) * size)[contexts]))
+        of_contexts: Any = np.bincount(contexts, grams, minlength=(size + 1) * size)
+        grams = np.log(shares(grams, of_contexts[contexts]))
     # Beside the logarithm for the pair, a triple has what it adds, so that a chain of order 1 can prune pairs
     grams = np.where(grams > -np.inf, grams - np.maximum(steps[u, v], -_LARGE), -np.inf)
     return Parameters(go[:, np.newaxis] + steps[:-1], steps[-1], last, grams, codes)
@@ -88,7 +89,7 @@ def expected(parameters: Parameters, observed: Observed, orders: Orders) -> tupl
     scores: Any = ChainScores(emissions, *parameters[:3], observed.starts)
     structure: Any = LinearChain()
     if orders.order > 1:
-        scores = HigherOrderScores(*scores[:4], parameters.grams, orders, observed.starts)
+        scores = HigherOrderScores(*scores[:4], grams=parameters.grams, orders=orders, starts=observed.starts)
         structure = HigherOrder()
     return structure.expectations(scores, clamp=observed.allowed, weights=observed.weights)
 

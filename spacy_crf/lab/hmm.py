@@ -8,7 +8,7 @@ the shape alone, each of which backs off to a more general one (`word_counts.log
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Union
+from typing import Any, ClassVar, Union
 
 import numpy as np
 from spacy.tokens import Doc
@@ -69,7 +69,8 @@ class Counted:
         weights, allowed = tally.weights(counts, attrs["smoothing"]), attrs["allowed"]
         kept, steps = weights > _LEAST, step_scores(counts, allowed, attrs["smoothing"])
         layer.attrs["features"] = features.with_tables({**features.tables, "states": tally.table.pruned(kept)})
-        layer.set_param("states", weights[kept].astype(np.float32))
+        values: Any = weights[kept].astype(np.float32)
+        layer.set_param("states", values)
         for name in self.params:
             model.set_param(name, getattr(steps, name).astype(np.float32))
 
@@ -81,7 +82,7 @@ class HMMNode(Counted, ChainNode):
 class TrigramNode(Counted, HigherOrderNode):
     """Node of HMMs of order 2."""
 
-    orders = HigherOrderNode.orders
+    orders: Any = HigherOrderNode.orders
 
     def forget(self, model: Model) -> None:
         super().forget(model)
@@ -153,7 +154,7 @@ def HMM(
         there are more than 32), of pairs by a chain of order 1. 0 keeps all.
     """
     owner = "HMM"
-    known = checks.text(owner, "words", words) and parse_templates([words])
+    known: Any = checks.text(owner, "words", words) and parse_templates([words])
     is_single = len(known) == 1 and not any(
         is_item(part.attribute) or part.attribute in NGRAMS for part in known[0].parts
     )

@@ -1,7 +1,7 @@
 """The tags of words from counts: by the word, by its ending, and by ever shorter endings, as TnT computes them (Brants 2000)."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Tally:
         ending counts beside the longer one (Brants 2000, eq. 10); of a word, `smoothing` occurrences."""
         of_tags = counts.steps[:, :-1].sum(axis=0)
         theta = max(_LEAST, np.std(of_tags / max(1.0, of_tags.sum()), ddof=min(1, len(of_tags) - 1)))
-        strength = theta * np.bincount(self.table.rows_of_pairs(), self.n_pairs, minlength=len(self.level))
+        strength: Any = theta * np.bincount(self.table.rows_of_pairs(), self.n_pairs, minlength=len(self.level))
         last = self.level.max(initial=0)
         strength[self.level == 0], strength[self.level == last] = len(of_tags) * smoothing, smoothing
         order = [np.flatnonzero(self.level == level) for level in range(last + 1)]
