@@ -392,6 +392,86 @@ def test_long_batches_are_cut_into_parts(loss, monkeypatch):
     )
 
 
+def block_terms(scores, clamp, size):
+    """Of each sequence, the sum over its blocks, by all labellings that agree with the annotation outside of the block."""
+    gold = np.where(clamp.sum(axis=1) == 1, clamp.argmax(axis=1), -1)
+    found = []
+    for begin, end in reference.sequences(scores):
+        paths, terms = reference.paths(scores, begin, end), []
+        for first in range(begin, end, size):
+            last = min(end, first + size)
+            around = range(max(begin, first - 1), min(end, last + 1))
+            if any(gold[t] < 0 for t in around):
+                continue
+            agree = [
+                (score, all(path[t - begin] == gold[t] for t in range(first, last)))
+                for score, path in paths
+                # What is open behind the neighbours does not matter: one of its labellings stands for all
+                if all(path[t - begin] == max(gold[t], 0) for t in range(begin, end) if not first <= t < last)
+            ]
+            terms.append(
+                reference.log_sum([score for score, _ in agree])
+                - reference.log_sum([score for score, right in agree if right])
+            )
+        found.append(sum(terms))
+    return np.array(found)
+
+
+@kinds
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 9])
+def test_blocks(kind, per_position, size):
+    scores, clamp, *_, weights = chain_problem(kind, per_position=per_position)
+    loss = BesagPseudoLikelihood(block=size).bind(STATES)
+    losses, d_scores, impossible = loss(chain, scores, clamp, weights=weights)
+    np.testing.assert_allclose(losses, weights * block_terms(scores, clamp, size), atol=1e-10)
+    assert not impossible.any()
+    assert_gradient(lambda scores: loss(chain, scores, clamp, weights=weights), scores, d_scores)
+    if size == 9 and kind == "full":
+        np.testing.assert_allclose(losses, LogLikelihood()(chain, scores, clamp, weights=weights)[0], atol=1e-10)
+
+
+def test_blocks_have_the_mean_weight_of_their_tokens():
+    scores, clamp, *_ = chain_problem("full")
+    one = BesagPseudoLikelihood({"O": 2.0, "A": 2.0, "B": 2.0}, block=2).bind(STATES)(chain, scores, clamp)[0]
+    np.testing.assert_allclose(one, 2 * BesagPseudoLikelihood(block=2).bind(STATES)(chain, scores, clamp)[0])
+
+
+def test_a_component_learns_by_blocks():
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.BesagPseudoLikelihood.v1", "block": 3}})
+    examples = ner_examples(nlp)
+    optimizer = LBFGS(iterations_per_step=30, l2=0.01)
+    nlp.initialize(lambda: examples, sgd=optimizer)
+    nlp.update(examples, sgd=optimizer)
+    assert nlp.evaluate(examples)["ents_f"] == 1.0
+
+
+def test_blocks_that_are_impossible_teach_nothing():
+    scores, clamp, *_ = chain_problem("full")
+    scores.emissions[1][clamp[1]] = -np.inf
+    losses, d_scores, impossible = BesagPseudoLikelihood(block=2).bind(STATES)(chain, scores, clamp)
+    assert impossible.tolist() == [True, False, False, False] and losses[0] == 0.0
+    assert not d_scores.emissions[:4].any() and np.isfinite(d_scores.emissions).all()
+
+
+@pytest.mark.parametrize(
+    "factory, model",
+    [("semicrf_ner", {}), ("crf_ner", {"@architectures": "spacy_crf.FactorGraph.v1", "cliques": {}})],
+)
+def test_blocks_are_those_of_chains(factory, model):
+    config: dict = {"loss": {"@losses": "spacy_crf.BesagPseudoLikelihood.v1", "block": 3}}
+    if model:
+        words = {"@misc": "spacy_crf.RepeatedWords.v1"}
+        features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
+        emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
+        config["model"] = {**model, "cliques": {"words": words}, "emissions": emissions}
+    with pytest.raises(ValueError, match=r"CRF347.*block = 1"):
+        spacy.blank("en").add_pipe(factory, config=config)
+    with pytest.raises(ValueError, match=r"CRF020.*block = 0"):
+        BesagPseudoLikelihood(block=0)
+
+
 def test_piecewise_bounds_the_likelihood():
     for seed in range(6):
         scores, clamp, _ = problem("full", seed=seed)

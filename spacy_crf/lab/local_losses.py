@@ -8,6 +8,7 @@ tokens; the structure provides the segments, their scores and their probabilitie
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..arrays import Scores, ends, per_position
 from ..inference.semi_markov import begins_of, every_span
 from ..inference.structure import States, Structure, Work
 from ..losses.clamped import LabelledLoss
-from ..losses.soft import per_sequence
+from ..losses.soft import NO_STATE, Runs, per_sequence, run_sequences
 from ..schemes import Segments
 from ..types import GOES_ON, Floats, SegmentClamp, SpanList
 from .kernels.local_terms import cover_probability, marginal_gradient
@@ -105,6 +106,34 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
         np.add.at(d_scores.transitions, i[~first], d_right[~first])
         np.add.at(d_scores.transitions.T, k[~last], d_out[~last])
     return per_sequence(terms, starts), d_scores, impossible
+
+
+def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBatch):
+    """Compute the terms of `BesagPseudoLikelihood` for blocks of `size` tokens."""
+    starts, states, n_tokens = work.starts, annotation.clamp.states, work.n_tokens
+    gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), _OPEN)
+    opens, closes = ends(starts, n_tokens)
+    sequence = np.repeat(np.arange(work.n_sequences), np.diff(starts))
+    begin = np.flatnonzero((np.arange(n_tokens) - starts[sequence]) % size == 0)
+    end = np.minimum(begin + size, starts[sequence[begin] + 1])
+    # The tokens of a block, and its neighbours
+    first, last = begin - ~opens[begin], end + ~closes[end - 1]
+    n_open = np.append(0, np.cumsum(gold == _OPEN))
+    named = n_open[last] == n_open[first]
+    begin, end = begin[named], end[named]
+    before = np.where(opens[begin], NO_STATE, gold[begin - 1])
+    after = np.where(closes[end - 1], NO_STATE, np.append(gold, NO_STATE)[end])
+    factors = np.diff(np.append(0.0, np.cumsum(annotation.factors))[np.stack([begin, end])], axis=0)[0] / (end - begin)
+    runs = Runs(begin, end, before, after, factors)
+    free, named_only = (run_sequences(structure, work, clamp, runs) for clamp in (np.ones_like(states), states))
+    impossible = named_only.reached == -np.inf
+    weights = np.where(impossible, 0.0, annotation.weights)
+    d_free, d_scores = arrays.zeros(work.scores), arrays.zeros(work.scores)
+    free.subtract(structure, work, weights, d_free)
+    arrays.subtract(d_scores, d_free)
+    named_only.subtract(structure, work, weights, d_scores)
+    terms = np.subtract(free.reached, named_only.reached, out=np.zeros(len(weights)), where=~impossible)
+    return weights * terms, d_scores, impossible
 
 
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
@@ -271,7 +300,7 @@ class LocalLoss(LabelledLoss):
     """Base of the losses in this file."""
 
     # Returns losses (float64[B]), their derivative, and which sequences have a term that no labelling satisfies (bool[B])
-    terms: ClassVar[Callable]
+    terms: ClassVar[Any]
 
     def __call__(
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
@@ -288,7 +317,7 @@ class LocalLoss(LabelledLoss):
         d_scores = arrays.zeros(work.scores)
         row_size = work.n_states * max(work.n_states, len(free.lengths(work)))
         for chunk in work.chunks(max(1, _LARGEST_TABLE // row_size)):
-            of_part, d_part, impossible[chunk.sequences] = type(self).terms(free, work.cut(chunk), _cut(whole, *chunk))
+            of_part, d_part, impossible[chunk.sequences] = self.terms(free, work.cut(chunk), _cut(whole, *chunk))
             losses[chunk.sequences] = of_part
             arrays.add(d_scores, d_part, chunk.tokens)
         return losses, free.narrow(work, d_scores), impossible
@@ -323,6 +352,7 @@ class PseudoLikelihood(LocalLoss):
     terms = staticmethod(marginals)
 
 
+@dataclass(frozen=True)
 class BesagPseudoLikelihood(LocalLoss):
     """Probability of each token's tag given the tags of its neighbours (Besag 1975), without sums over labellings. A token has no
     term if the annotation leaves its own tag or a neighbour's tag open.
@@ -338,12 +368,31 @@ class BesagPseudoLikelihood(LocalLoss):
 
     Where tokens are tied, the condition includes the labels at the other ends of the ties; open ends are left out.
 
-    label_weights (Dict[str, float]): Factors of the terms of tokens with these labels.
+    A composite likelihood (Lindsay 1988) of a chain cuts each sequence into blocks of some tokens. Each block has a term, a sum
+    over its labellings, unless the annotation leaves open a tag of the block or beside it:
+
+        - sum_b log p(tags of block b | tags beside it)
+
+    label_weights (Dict[str, float]): Factors of the terms of tokens with these labels; a block takes the mean of its tokens.
+    block (int): Tokens of a block. Blocks as long as the sequences give the log-likelihood.
     """
+
+    block: int = 1
 
     excludes = frozenset()  # tokens with open annotation have no term
     names_states = True
-    terms = staticmethod(conditionals)
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.count("BesagPseudoLikelihood", "block", self.block, most=1 << 20)
+
+    @property
+    def of_chains(self) -> bool:
+        return self.block > 1
+
+    @property
+    def terms(self) -> Callable:
+        return conditionals if self.block == 1 else partial(blocks, self.block)
 
 
 class Piecewise(LocalLoss):

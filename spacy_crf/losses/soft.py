@@ -105,7 +105,7 @@ class SoftLabels(LabelledLoss):
             return self.of_annotation(structure, scores, clamp, weights=weights)
         work = structure.prepare(scores)
         weights = work.check_weights(weights) * np.where(soft.has_soft, self.weight, 1.0)
-        between = _run_sequences(structure, work, clamp, soft.runs)
+        between = run_sequences(structure, work, clamp, soft.runs)
         reached = _expected_scores(structure, work, soft) + between.reached
         impossible = reached == -np.inf
         weights = np.where(impossible, 0.0, weights)
@@ -194,7 +194,7 @@ class _RunSequences(NamedTuple):
         arrays.subtract(d_scores, structure.narrow(work, total))
 
 
-def _run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _RunSequences:
+def run_sequences(structure: Structure, work: Work, clamp: Any, runs: Runs) -> _RunSequences:
     begin, end, before, after, weight, goes_on = runs
     if not len(begin):
         none = np.zeros(0, dtype=np.int64)

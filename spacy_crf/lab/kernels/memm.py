@@ -48,7 +48,9 @@ def make_choices(work: Any) -> Choices:
         keys = scores.orders.keys - base**3  # without the digit in front
     gram_starts = np.searchsorted(keys, base * np.arange(base**2 + 1))
     with np.errstate(over="ignore"):
-        of_grams = grams, np.exp(grams), keys % base, gram_starts
+        gram_shares = np.exp(grams)
+    gram_shares[gram_shares == np.inf] = np.nan  # which a sum cannot hide: it is then computed by logarithms
+    of_grams = grams, gram_shares, keys % base, gram_starts
     return Choices(scores.emissions, scores.last, steps, shares, largest, *of_grams, work.starts)
 
 
