@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 _COMMANDS = {  # by file
+    "aggregate": ("aggregate",),
     "annotate": ("annotate",),
     "clusters": ("clusters", "vectors"),
     "configs": ("init-config", "upgrade"),

@@ -80,18 +80,16 @@ def maximize(estimates: Estimates, allowed: TransitionMask, prior: Priors) -> Pa
     return Parameters(go[:, np.newaxis] + steps[:-1], steps[-1], last, grams, codes)
 
 
-def expected(parameters: Parameters, observed: Observed, orders: Orders) -> tuple[Floats, Any]:
-    """Log-likelihood of each sequence (float64[B]), and the expected number of uses of each score, by the sequences' weights."""
+def scores_of(parameters: Parameters, observed: Observed, orders: Orders) -> Any:
+    """The logarithms as scores of a chain of order 1 or 2, whose log partition is the log-likelihood."""
     emissions = np.zeros(observed.allowed.shape)
     for codes, table in zip(observed.codes, parameters.codes):
         said = codes >= 0
         emissions[said] += table[codes[said]]
-    scores: Any = ChainScores(emissions, *parameters[:3], observed.starts)
-    structure: Any = LinearChain()
-    if orders.order > 1:
-        scores = HigherOrderScores(*scores[:4], grams=parameters.grams, orders=orders, starts=observed.starts)
-        structure = HigherOrder()
-    return structure.expectations(scores, clamp=observed.allowed, weights=observed.weights)
+    scores = ChainScores(emissions, *parameters[:3], observed.starts)
+    if orders.order == 1:
+        return scores
+    return HigherOrderScores(*scores[:4], grams=parameters.grams, orders=orders, starts=observed.starts)
 
 
 def expect(
@@ -104,11 +102,13 @@ def expect(
 
     take (Callable[[int, Floats], None]): Receives the number of each text, and the probabilities of its states: float64[T, S].
     """
-    size = orders.size
+    size, structure = orders.size, LinearChain() if orders.order == 1 else HigherOrder()
+    numbers: Any  # of the type that the scores have
     counts, log_likelihood = Counts.none(size, orders.keys), 0.0
     said = [np.zeros(table.shape) for table in parameters.codes]
     for text, observed in enumerate(texts):
-        log_z, numbers = expected(parameters, observed, orders)
+        scores = scores_of(parameters, observed, orders)
+        log_z, numbers = structure.expectations(scores, clamp=observed.allowed, weights=observed.weights)
         possible = log_z > -np.inf
         log_likelihood += float(log_z[possible] @ observed.weights[possible])
         counts.steps[:size, :size] += numbers.transitions
