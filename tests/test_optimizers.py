@@ -15,7 +15,11 @@ from spacy.schemas import ConfigSchemaTraining
 from spacy.util import registry
 from thinc.api import Config, Optimizer
 
+from spacy_crf.lab.cutting_plane import CuttingPlane
+from spacy_crf.lab.dual import FrankWolfe
+from spacy_crf.lab.iterative_scaling import GIS
 from spacy_crf.lab.newton import Newton
+from spacy_crf.lab.smo import SMO
 from spacy_crf.optimizers.batch import BLOCK, Position, add_scaled, dot, norm
 from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, ConjugateGradient, CurvaturePairs
 from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, RayPoint, backtracking, strong_wolfe
@@ -555,6 +559,7 @@ def test_a_failed_line_search_first_tries_steepest_descent():
 
 BAD_SETTINGS = [
     *itertools.product([LBFGS], ["l1"], [-1.0, math.nan, math.inf, "1"]),
+    *itertools.product([ConjugateGradient, Newton, GIS, FrankWolfe, SMO, CuttingPlane], ["l1"], [0.1]),
     *itertools.product([LBFGS], ["memory"], [0, -3, 2.5]),
     *itertools.product([LBFGS, ConjugateGradient], ["l2", "tolerance", "delta"], [-0.5, math.nan, math.inf, None]),
     *itertools.product(

@@ -20,7 +20,7 @@ from .. import checks
 from ..errors import Errors, announcements, cant_train
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import BatchRun, Position, dot
-from ..optimizers.objective import CRFOptimizer, Objective, renew, setting
+from ..optimizers.objective import CRFOptimizer, Objective, no_l1, renew, setting
 from ..types import Floats
 from .uses import Observed
 
@@ -40,6 +40,7 @@ class CuttingPlane(CRFOptimizer):
 
     Each iteration takes one pass over the corpus, in all threads. The larger l2, the fewer it takes.
 
+    l1 (float): 0, as only LBFGS, SGD and AdaGrad set weights to 0.
     l2 (float): Weight of w², without a factor 1/2.
     gap_tolerance (float): Stop when the duality gap is at most this fraction of the objective.
     planes (int): Most planes in memory, each of the size of the weights.
@@ -50,6 +51,7 @@ class CuttingPlane(CRFOptimizer):
     identity: ClassVar = ("l2", "planes")
     tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
+    l1: float = setting(0.0, no_l1)
     l2: float = setting(1.0, checks.number, least=1e-20)
     gap_tolerance: float = setting(1e-3, checks.number)
     planes: int = setting(100, checks.count, least=3, most=10_000)

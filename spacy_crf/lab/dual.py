@@ -18,7 +18,7 @@ from .. import checks
 from ..errors import announcements, cant_train
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
-from ..optimizers.objective import SequenceObjective, setting
+from ..optimizers.objective import SequenceObjective, no_l1, setting
 from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
 from ..types import GOES_ON, ChainCorpus
 from .kernels.dual import Ascent, ascend, make_table
@@ -41,6 +41,7 @@ class DualOptimizer(OnlineOptimizer):
     identity: ClassVar = ("seed", "l2")
     tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
+    l1: float = setting(0.0, no_l1)
     l2: float = setting(1.0, checks.number, least=1e-20)
     gap_tolerance: float = setting(1e-3, checks.number)
 
@@ -134,6 +135,7 @@ class FrankWolfe(DualOptimizer):
     """A structural SVM by block-coordinate Frank-Wolfe (Lacoste-Julien, Jaggi, Schmidt & Pletscher 2013, algorithm 3). It needs
     no learning rate, since the best step along each direction has a closed form.
 
+    l1 (float): 0, as only LBFGS, SGD and AdaGrad set weights to 0.
     l2 (float): Weight of w², without a factor 1/2: lambda·n/2 in the paper.
     gap_tolerance (float): Stop when the duality gap is at most this fraction of the objective.
     epochs_per_step (int): Passes over the corpus in one step, at most 1,000.
@@ -147,6 +149,7 @@ class ExponentiatedGradient(DualOptimizer):
     McAllester 2004, figure 2). It visits one sequence at a time, each with its own step size (Collins, Globerson, Koo, Carreras
     & Bartlett 2008, section 6).
 
+    l1 (float): 0, as only LBFGS, SGD and AdaGrad set weights to 0.
     l2 (float): Weight of w², without a factor 1/2: 1/2C in the paper.
     rate (float): First step size.
     gap_tolerance (float): Stop when the duality gap is at most this fraction of the objective.

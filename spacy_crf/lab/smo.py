@@ -22,6 +22,7 @@ class SMO(DualOptimizer):
     The distribution of a sequence is stored as masses of neighbouring states. A labelling can have as much of it as the least of
     its arcs has (Garber & Meshi 2016), so wrong labellings soon have none, where `FrankWolfe` only halves them again and again.
 
+    l1 (float): 0, as only LBFGS, SGD and AdaGrad set weights to 0.
     l2 (float): Weight of w², without a factor 1/2.
     gap_tolerance (float): Stop when the duality gap is at most this fraction of the objective.
     epochs_per_step (int): Passes over the corpus in one step, at most 1,000.

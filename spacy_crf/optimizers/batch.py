@@ -20,7 +20,7 @@ from ..progress import Bar
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import RayPoint, strong_wolfe
-from .objective import CRFOptimizer, Objective, renew, setting
+from .objective import CRFOptimizer, Objective, no_l1, renew, setting
 
 logger = logging.getLogger("spacy.spacy_crf")
 SILENCE = 10.0  # seconds between log messages of long steps; a terminal shows a bar
@@ -95,6 +95,7 @@ class BatchOptimizer(CRFOptimizer):
     identity: ClassVar[tuple[str, ...]] = ("l2",)
     tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
+    l1: float = setting(0.0, no_l1)
     l2: float = setting(1.0, checks.number)
     iterations_per_step: Union[int, str] = setting(10, _count_or_auto)
     tolerance: float = setting(1e-5, checks.number)
@@ -184,7 +185,7 @@ class BatchOptimizer(CRFOptimizer):
         values = deque([position.value], maxlen=self.period + 1)
         run = BatchRun(objective.signature, position, self.new_memory(), values)
         # Without a regularizer there may be no minimum: only scores on dev data show when to stop
-        run.is_near_minimum = not self.l2 and not getattr(self, "l1", 0.0)
+        run.is_near_minimum = not self.l2 and not self.l1
         self._judge(objective, run, key)
         return run
 

@@ -103,6 +103,12 @@ def setting(default: Any, check: Callable, **bounds: Any) -> Any:
     return field(default=default, metadata={"check": partial(check, **bounds)})
 
 
+def no_l1(owner: str, name: str, value: Any) -> float:
+    """The check of the `l1` of optimizers that cannot set weights to 0."""
+    checks.expect(value in (0, None), owner, name, value, "0; LBFGS, SGD and AdaGrad train with l1")
+    return 0.0
+
+
 def check_settings(given: Any) -> None:
     """Replace each setting of an object by the value that its check returns. RAISES (ValueError): CRF020."""
     for each in fields(given):
