@@ -24,6 +24,7 @@ from ..kernels import higher_order as kernels
 from .lattice import HigherOrderScores, LatticeCache, Orders, PrunedLattice, Sums, indexed, make_lattice, with_scores
 
 _LIKELY_TOKENS = 4  # factor for the size of chunks if lattices are pruned
+_LIKELY_ARCS = 1 << 23  # number of arcs of a chunk if they are not
 
 
 class HigherOrderWork(Work[HigherOrderScores]):
@@ -48,8 +49,11 @@ class HigherOrderWork(Work[HigherOrderScores]):
         return work
 
     def most_tokens(self, tokens: int) -> int:
-        """Largest number of tokens in a chunk: pruned lattices are small, so chunks may have more tokens."""
-        return tokens if self.scores.orders.keep is None else _LIKELY_TOKENS * tokens
+        """Largest number of tokens in a chunk: pruned lattices are small, so chunks have more tokens; whole ones are large."""
+        orders = self.scores.orders
+        if orders.keep is not None:
+            return _LIKELY_TOKENS * tokens
+        return max(1, min(tokens, _LIKELY_ARCS // self.n_states ** (orders.levels + 1)))
 
     def cut(self, chunk: Chunk) -> "HigherOrderWork":
         part = super().cut(chunk)
