@@ -94,13 +94,15 @@ def judged(nlp: Language, learn: Callable[[], None], test: Items) -> Rival:
     return Rival(100 * statistics.mean(right), seconds, nlp)
 
 
-def scikit_learn(train: Items, test: Items) -> Rival:
+def scikit_learn(train: Items, test: Items, model: Any = None) -> Rival:
+    """A classifier of scikit-learn on 1-2-grams, by default a logistic regression."""
     words = spacy.blank("en")
     counts = CountVectorizer(tokenizer=lambda text: [t.lower_ for t in words.make_doc(text)], token_pattern=None)
     counts.set_params(ngram_range=(1, 2), lowercase=False)
     texts, labels = ([[item[key] for item in items] for items in (train, test)] for key in ("text", "intent"))
     start = time.process_time()
-    model = LogisticRegression(C=5.0, max_iter=1000).fit(counts.fit_transform(texts[0]), labels[0])
+    model = LogisticRegression(C=5.0, max_iter=1000) if model is None else model
+    model.fit(counts.fit_transform(texts[0]), labels[0])
     seconds = time.process_time() - start
     return Rival(100 * model.score(counts.transform(texts[1]), labels[1]), seconds, None)
 
