@@ -11,10 +11,11 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.kernels.online import rules as kernels
-from spacy_crf.lab.cutting_plane import CuttingPlane, mixture
+from spacy_crf.lab.cutting_plane import CuttingPlane
 from spacy_crf.lab.dual import FrankWolfe
 from spacy_crf.lab.iterative_scaling import GIS, IIS, Masses, solve
 from spacy_crf.lab.newton import Newton
+from spacy_crf.lab.simplex import mixture
 from spacy_crf.lab.smo import SMO
 from spacy_crf.lab.uses import Observed
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin

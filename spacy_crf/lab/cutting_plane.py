@@ -22,6 +22,7 @@ from ..losses.clamped import MaxMargin
 from ..optimizers.batch import BatchRun, Position, dot
 from ..optimizers.objective import CRFOptimizer, Objective, no_l1, renew, setting
 from ..types import Floats
+from .simplex import mixture
 from .uses import Observed
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -29,7 +30,6 @@ logger = logging.getLogger("spacy.spacy_crf")
 # How far to go from the best weights to the minimum of the bound. On 500 sentences of conll2000 (l2 = 100) a gap of 1e-2 took 27
 # passes; with 0.1 it took 29, with 0.05 it took 43, and at the minimum itself 65.
 _WAY = 0.2
-_ROUNDING = 1e-13
 _IDLE = 50  # iterations after which a plane without a share is dropped (Joachims, Finley & Yu, section 5.3)
 
 
@@ -186,37 +186,3 @@ class Planes:
         slopes, *arrays, self.bound = msg
         self.slopes = [each.copy() for each in slopes]
         self.offsets, self.shares, self.idle, self.products = (array.copy() for array in arrays)
-
-
-def mixture(products: Floats, offsets: Floats, shares: Floats) -> Floats:
-    """The maximum of ``offsets·x - x·products·x / 2`` where x >= 0 sums to 1, by an active set (Nocedal & Wright 2006, section
-    16.5).
-
-    products (float64[M, M]): Positive semidefinite. shares (float64[M]): Where the search begins.
-    """
-    x, least = shares / shares.sum(), _ROUNDING * (1.0 + np.abs(offsets).max() + np.abs(products).max())
-    # Planes may be equal, so that without more on the diagonal there is no single maximum
-    products = products + np.eye(len(x)) * (_ROUNDING * np.trace(products) / len(x) + np.finfo(np.float64).tiny)
-    active = x > 0.0
-    for _ in range(20 * len(x)):
-        some = np.flatnonzero(active)
-        system = np.ones((len(some) + 1, len(some) + 1))
-        system[:-1, :-1], system[-1, -1] = products[np.ix_(some, some)], 0.0
-        *found, level = np.linalg.solve(system, np.append(offsets[some], 1.0))
-        goal = np.zeros_like(x)
-        goal[some] = found
-        falling = active & (goal < 0.0)
-        if falling.any():  # go there as far as all stay positive
-            way = np.where(falling, x / np.where(falling, x - goal, 1.0), np.inf)
-            first = int(way.argmin())
-            x = x + way[first] * (goal - x)
-            x[first], active[first] = 0.0, False
-            continue
-        x = goal
-        gains = np.where(active, -np.inf, offsets - products @ x - level)
-        best = int(gains.argmax())
-        if not gains[best] > least:
-            break
-        active[best] = True
-    x = np.maximum(x, 0.0)
-    return x / x.sum()
