@@ -214,10 +214,11 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     neg_prefix (str): Prefix of gold values that name a wrong label: "!NN" means any label but NN. "" for no prefix.
     """
     attribute = settings["attribute"]
-    if isinstance(attribute, str) or len(attribute) == 1:
+    is_list_of_one = isinstance(attribute, (list, tuple)) and len(attribute) == 1
+    if is_list_of_one or isinstance(attribute, str):
         from .components import CRFTagger as Tagger
 
-        settings["attribute"] = attribute if isinstance(attribute, str) else attribute[0]
+        settings["attribute"] = attribute[0] if is_list_of_one else attribute
     else:
         from .tagger_set import CRFTaggerSet as Tagger
     return _made(Tagger, "crf_tagger", nlp, name=name, **settings)
