@@ -367,3 +367,19 @@ def test_shards_have_no_preconditioner(tmp_path, monkeypatch):
         trained(nlp, sgd)
     optimizer = {"@optimizers": "spacy_crf.Newton.v1"}  # it does without
     trained(*make_shards(tmp_path, optimizer), steps=1)
+
+
+@pytest.mark.parametrize("make", [GIS, IIS, Newton, ConjugateGradient])
+def test_training_that_goes_on_ends_where_lbfgs_ends(make):
+    """The objective is one of distances from the earlier weights, and its cost of these is not part of the loss."""
+    values = []
+    for goes_on in (partial(LBFGS, delta=1e-7), partial(make, delta=1e-7)):
+        nlp = spacy.blank("en")
+        nlp.add_pipe("crf_ner", config={**FEW, "optimizer": None})
+        examples = ner_examples(nlp)
+        nlp.initialize(lambda examples=examples: examples[:4], sgd=LBFGS(l2=L2))
+        nlp.update(examples[:4], sgd=LBFGS(l2=L2, iterations_per_step=30))
+        sgd = nlp.resume_training(sgd=goes_on(l2=3.0, iterations_per_step=3000))
+        values.append(nlp.update(examples[3:], sgd=sgd)["crf_ner"])
+        assert sgd.stop_reason("crf_ner") is not None
+    assert values[1] == pytest.approx(values[0], rel=1e-5)
