@@ -377,7 +377,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
 
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something, was_read, n_docs
-        was_read = True
+        is_first, was_read = not was_read, True
         # Without labels there is nothing to count, but neural layers need a text for their initialization
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             docs = [annotate(example) for example in examples]
@@ -388,7 +388,8 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
             if pipe.labels:
                 leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
                 says_something |= n_tags < 2 or leaves_out
-            left_out.update(labels_of(pipe, examples).difference(pipe.labels))
+            if is_first:
+                left_out.update(labels_of(pipe, examples).difference(pipe.labels))
             yield batch
         if not says_something and pipe.labels and not had_labels:
             raise ValueError(Errors.CRF431.format(name=pipe.name))

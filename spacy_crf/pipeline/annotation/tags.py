@@ -111,7 +111,10 @@ class TokenTags(Annotation):
         return np.zeros(len(self.labels), dtype=bool)
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
-        return {self.prefix + value for value in map(self._get, doc) if value and not self._negated(value)}
+        is_own = not self._ids or "morph" in self.writes  # whether `_values` adds the texts to the component's own
+        strings = (self if is_own else doc).vocab.strings
+        values = map(strings.__getitem__, {*self._values([doc]).tolist()} - {0})
+        return {self.prefix + value for value in values if not self._negated(value)}
 
     def _negated(self, value: str) -> str:
         """The label that a value marks as wrong ("!NN" means any label but NN), "" for other values."""
