@@ -81,9 +81,6 @@ class TnT:
                     self.of_feature[feature][tag] += 1
         n = sum(self.one.values())
         self.alone = {tag: (self.one[tag] + smoothing) / (n + smoothing * len(self.tags)) for tag in self.tags}
-        shares = [self.one[tag] / n for tag in self.tags]
-        mean = sum(shares) / len(shares)
-        self.theta = max(0.01, math.sqrt(sum((share - mean) ** 2 for share in shares) / (len(shares) - 1)))
         self.after = Counter()
         for (u, _), count in self.two.items():
             self.after[u] += count
@@ -129,7 +126,7 @@ class TnT:
                 continue
             n = sum(counts.values())
             of_all, is_word = self.smoothing * len(self.tags), feature[-1:] == ("word",)
-            strength = of_all if not feature else self.smoothing if is_word else self.theta * n
+            strength = of_all if not feature else self.smoothing if is_word else 4.0
             found = {tag: (counts[tag] + strength * p) / (n + strength) for tag, p in found.items()}
         return {tag: p / self.alone[tag] for tag, p in found.items()}
 

@@ -66,7 +66,7 @@ class Counted:
             blocks += [block] if attrs["em_iterations"] else []
         if blocks:
             counts = _expected(model, self.orders(model), blocks, counts, tally)
-        weights, allowed = tally.weights(counts, attrs["smoothing"]), attrs["allowed"]
+        weights, allowed = tally.weights(attrs["smoothing"]), attrs["allowed"]
         kept, steps = weights > _LEAST, step_scores(counts, allowed, attrs["smoothing"])
         layer.attrs["features"] = features.with_tables({**features.tables, "states": tally.table.pruned(kept)})
         values: Any = weights[kept].astype(np.float32)
@@ -97,7 +97,7 @@ def _expected(model: Model, orders: Orders, blocks: list[Block], counts: Counts,
     is_word = tally.level == tally.level.max(initial=0)
     number, rows, texts = np.cumsum(is_word) - 1, table.rows_of_pairs(), []
     endings, of_words = np.zeros((2, int(is_word.sum()), size))
-    slots, pairs = table.slots(tally.weights(counts, smoothing)), is_word[rows]
+    slots, pairs = table.slots(tally.weights(smoothing)), is_word[rows]
     of_words[number[rows[pairs]], table.pair_columns[pairs]] = tally.n_pairs[pairs]
     for block in blocks:
         words, scores = np.where(block.rows[-1] >= 0, number[block.rows[-1]], -1), np.zeros(block.allowed.shape)
@@ -138,9 +138,9 @@ def HMM(
     smoothing: float = 0.2,
     em_iterations: int = 0,
     seed: int = 0,
-    prune: float = 1e-4,
+    prune: float = 1e-3,
 ) -> Model[list[Doc], Union[ChainScores, HigherOrderScores]]:
-    """A hidden Markov model (Rabiner 1989) with the estimates of TnT (Brants 2000). Training is counting, for which `initialize`
+    """A hidden Markov model (Rabiner 1989) after the example of TnT (Brants 2000). Training is counting, for which `initialize`
     reads the training data once.
 
     words (str): Template of the words that are counted; the shape of the word is added to it.

@@ -1,7 +1,7 @@
-"""The tags of words from counts: by the word, by its ending, and by ever shorter endings, as TnT computes them (Brants 2000)."""
+"""The tags of words from counts: by the word, by its ending, and by ever shorter endings (Brants 2000, section 2.3)."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,9 +10,12 @@ from ..models.emissions import EmissionFeatures
 from ..models.node import Batches
 from ..models.table import Table
 from ..types import Clamp, Floats, Ints, TemplateRows, TokenFeatures
-from .counting import Counts, shares
+from .counting import shares
 
-_LEAST = 0.01  # how much a shorter ending counts if all tags are equally frequent
+# How many occurrences of an ending the estimate by a shorter one is worth. TnT takes as many as the ending has, times the
+# standard deviation of the shares of tags (Brants 2000, eq. 10): of the unknown words of UD EWT (dev) that gets 68.5 % right, of
+# all words 92.1 %; this gets 71.9 % and 92.6 % right, and 1 to 16 occurrences do about as well.
+_OF_ENDINGS = 4.0
 _RARE = 10  # words that occur no more often show what unknown words look like
 
 
@@ -51,14 +54,11 @@ class Tally:
         rows[1:-1, (rows[-1] >= 0) & (self.table.counts[rows[-1]] > _RARE)] = -1
         self.table.scatter(features_of(rows), tags, self.n_pairs)
 
-    def weights(self, counts: Counts, smoothing: float) -> Floats:
-        """Weights of the pairs (float64[W]). As in TnT, the standard deviation of the shares of tags says how much a shorter
-        ending counts beside the longer one (Brants 2000, eq. 10); of a word, `smoothing` occurrences."""
-        of_tags = counts.steps[:, :-1].sum(axis=0)
-        theta = max(_LEAST, np.std(of_tags / max(1.0, of_tags.sum()), ddof=min(1, len(of_tags) - 1)))
-        strength: Any = theta * np.bincount(self.table.rows_of_pairs(), self.n_pairs, minlength=len(self.level))
+    def weights(self, smoothing: float) -> Floats:
+        """Weights of the pairs (float64[W]), where the estimate by the ending counts as `smoothing` occurrences of a word."""
         last = self.level.max(initial=0)
-        strength[self.level == 0], strength[self.level == last] = len(of_tags) * smoothing, smoothing
+        strength = np.full(len(self.level), _OF_ENDINGS)
+        strength[self.level == 0], strength[self.level == last] = self.table.n_columns * smoothing, smoothing
         order = [np.flatnonzero(self.level == level) for level in range(last + 1)]
         return log_ratios(self.table, self.n_pairs, Chain(self.parent, strength, order))
 
