@@ -54,27 +54,24 @@ def choices(row, local, scores):
     """The log probability of every labelling of each sequence by the definition: choice after choice, as dictionaries."""
     size, found = scores.emissions.shape[1], []
     for begin, end in itertools.pairwise(scores.starts.tolist()):
-        ways = {}
-
-        def score(t, path, v, begin=begin, end=end):
-            """Of state v behind a path."""
+        ways, behind = {}, []  # per token, the score of each path up to it
+        for t in range(begin, end):
             prefix = arrays.cut(scores, slice(begin, t + 1), np.array([0, t + 1 - begin]))
             prefix = prefix if t == end - 1 else prefix._replace(last=np.zeros(size))
-            whole = [way.score for way in row.ways(None, prefix, 0, t + 1 - begin) if way.states == (*path, v)]
-            return whole[0] if whole else -math.inf
+            behind.append({way.states: way.score for way in row.ways(None, prefix, 0, t + 1 - begin)})
 
-        def follow(t, path, log_p, end=end, ways=ways, score=score):
-            if t == end:
+        def follow(t, path, log_p, ways=ways, behind=behind):
+            if t == len(behind):
                 ways[path] = log_p
                 return
-            scored = np.array([score(t, path, v) for v in range(size)])
+            scored = np.array([behind[t].get((*path, v), -math.inf) for v in range(size)])
             if scored.max() == -math.inf:
                 return
             log_z = scored.max() + math.log(np.exp(scored - scored.max()).sum())
             for v in np.flatnonzero(scored > -math.inf).tolist():
                 follow(t + 1, (*path, v), log_p + float(scored[v] - log_z))
 
-        follow(begin, (), 0.0)
+        follow(0, (), 0.0)
         found.append(ways)
     return found
 

@@ -88,7 +88,6 @@ class Here:
 def small_pieces(monkeypatch):
     monkeypatch.setattr(cut, "_DOCS", 1)
     monkeypatch.setenv("SPACY_CRF_THREADS", "1")
-    monkeypatch.setattr(announcements, "setLevel", lambda level: None)  # workers say less
 
 
 def make(path, optimizer=LBFGS, factory="crf_ner", n=3, read=None, **config):
@@ -107,6 +106,7 @@ def make(path, optimizer=LBFGS, factory="crf_ner", n=3, read=None, **config):
 
 def by(monkeypatch, executor):
     monkeypatch.setattr(Shards, "staff", lambda self: executor)
+    monkeypatch.setattr(announcements, "setLevel", lambda level: None)  # workers say less
     monkeypatch.setattr(shards, "default_threads", lambda: executor.workers)
 
 
