@@ -32,7 +32,9 @@ from .higher_order.lattice import HigherOrderScores, Orders
 from .higher_order.model import HigherOrderNode
 from .word_counts import Block, Tally, features_of
 
-_LEAST = 1e-4  # smaller weights hardly change a probability, and expected counts would lead to very many of them
+_LEAST = (
+    0.01  # smaller weights change a probability by less than 1 %, and expected counts would lead to very many of them
+)
 _SHAPE = "short_shape[0]"
 
 
