@@ -64,6 +64,8 @@ class Architecture(Node):
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
     learned = ("observed", "met")
     structure: Structure  # structure for the scores
+    # Makes the potentials that prediction reads from those of `join`, which training reads; None where they are the same
+    in_prediction: Any = None
 
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it
@@ -78,10 +80,6 @@ class Architecture(Node):
     def join(self, outputs: tuple, shared: SharedScores) -> Any:
         """The potentials, from the outputs of the layers and the shared scores."""
         raise NotImplementedError
-
-    def in_prediction(self, scores: Any) -> Any:
-        """The potentials as prediction reads them, from those that `join` makes, which training reads."""
-        return scores
 
     def part(self, d_scores: Any, outputs: tuple) -> tuple:
         """Derivatives by the outputs of the layers, from derivatives by the potentials."""
@@ -286,7 +284,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         return d_docs[0]
 
     scores = node.join(outputs, shared)
-    return scores if is_train else node.in_prediction(scores), backprop
+    return scores if is_train or node.in_prediction is None else node.in_prediction(scores), backprop
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:

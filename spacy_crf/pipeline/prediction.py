@@ -140,13 +140,12 @@ def tell_probabilities(pipes: Iterable[Any]) -> None:
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens, if the prediction has
-    probabilities. Present spans keep their value; without one they are certain."""
-    if prediction.probabilities is None:
-        return
+    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens. Present spans keep
+    their value; without one they are certain."""
     bounds = prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
-    probabilities, of_tokens = prediction.probabilities, decoding.annotation.spans_are_tokens
+    probabilities: Any = prediction.probabilities
+    of_tokens = decoding.annotation.spans_are_tokens
     if len(present.start):
         found = ~_covered(present.start, present.end, len(prediction.tags))[begin]
         begin, end, probabilities = begin[found], end[found], probabilities[found]
@@ -306,7 +305,8 @@ class CRFPipe(LearningPipe):
         for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
             self.annotation.introduce(vocab)
         present = self.annotation.write(docs, prediction)
-        write_probabilities(docs, prediction, self.decoding, present)
+        if prediction.probabilities is not None:
+            write_probabilities(docs, prediction, self.decoding, present)
 
     # ----------------------------------------------------------------------------------------------------- rules
 

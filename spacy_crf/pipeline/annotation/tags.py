@@ -113,7 +113,7 @@ class TokenTags(Annotation):
     def gold_labels(self, doc: Doc) -> Iterable[str]:
         is_own = not self._ids or "morph" in self.writes  # whether `_values` adds the texts to the component's own
         strings = (self if is_own else doc).vocab.strings
-        values = map(strings.__getitem__, {*self._values([doc]).tolist()} - {0})
+        values: Any = map(strings.__getitem__, {*self._values([doc]).tolist()} - {0})  # texts, of numbers
         return {self.prefix + value for value in values if not self._negated(value)}
 
     def _negated(self, value: str) -> str:
