@@ -147,8 +147,7 @@ def fit(
     examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
         raise ValueError(Errors.CRF770.format(folds=folds, texts=len(examples)))
-    fold_of = np.empty(len(examples), dtype=np.int64)
-    fold_of[np.random.default_rng(seed).permutation(len(examples))] = np.arange(len(examples)) % folds
+    fold_of = draw_folds(len(examples), folds, seed)
     fitted = []
     for n, name in enumerate(names):
         with nlp.select_pipes(disable=names[n + 1 :]):  # a component reads what components before it predict
@@ -159,6 +158,13 @@ def fit(
             fitted.append(race.finish(examples, fold_of))
             on_fold()
     return nlp, fitted
+
+
+def draw_folds(n_texts: int, folds: int, seed: int = 0) -> NDArray[np.int64]:
+    """The fold that holds out each text: int64[N]."""
+    fold_of = np.empty(n_texts, dtype=np.int64)
+    fold_of[np.random.default_rng(seed).permutation(n_texts)] = np.arange(n_texts) % folds
+    return fold_of
 
 
 def refit(

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import tune as tune_command
 from spacy_crf.cli.tune import Candidate, tune
+from spacy_crf.cross_validation import draw_folds
 
 from .util import NER_TEXTS, ner_doc
 
@@ -187,8 +188,27 @@ def test_labels_and_counts_are_those_of_the_fold(tmp_path, paths, folds_seen):
     DocBin(docs=[ner_doc(nlp, text) for text in texts]).to_disk(tmp_path / "train.spacy")
     minimum = {"components.crf_ner.model.emissions.min_count": 2}
     tune(load_config(CONFIG, overrides={**paths, **minimum}), {"l2": [0.1]}, folds=3, iterations=5)
-    assert [fold._pipe.labels for fold in folds_seen] == [("GPE", "PER"), ("PER",), ("GPE", "PER")]
-    assert [any("runs" in name for name in feature_names(fold)) for fold in folds_seen] == [False, False, True]
+    found = [(fold._pipe.labels, any("runs" in name for name in feature_names(fold))) for fold in folds_seen]
+    assert sorted(found) == [(("GPE", "PER"), False), (("GPE", "PER"), True), (("PER",), False)]
+
+
+def test_folds_are_those_of_fit(paths, folds_seen):
+    tune(load_config(CONFIG, overrides=paths), {"l2": [1.0]}, folds=3, iterations=1)
+    of_texts = draw_folds(len(NER_TEXTS), 3)
+    for n, fold in enumerate(folds_seen):
+        held_out = [example.reference.text for example in fold._held_out]
+        texts = [ner_doc(spacy.blank("en"), text).text for text in NER_TEXTS]
+        assert held_out == [text for text, held_by in zip(texts, of_texts) if held_by == n]
+
+
+def test_a_model_that_counts_has_one_training(tmp_path, paths):
+    config = load_config(CONFIG, overrides=paths)
+    model = {"@architectures": "spacy_crf.HMM.v1", "em_iterations": 1}
+    config["components"]["crf_ner"]["model"] = model
+    _, [trial] = tune(config, optimizers=["Counting"])
+    assert trial.score > 0.9 and trial.candidate.settings == ()
+    with pytest.raises(ValueError, match=r"CRF347.*Counting"):
+        tune(config, optimizers=["LBFGS"])
 
 
 def test_earlier_components_annotate_and_are_left_as_they_are(tmp_path, paths):

@@ -40,7 +40,7 @@ PATIENCE = 3  # a training ends after so many evaluations without a better score
 
 
 class Candidate(NamedTuple):
-    """What a training is tried with."""
+    """The scheme, the optimizer and the settings of one training."""
 
     scheme: Optional[str]  # None for the scheme in the config
     optimizer: str  # registered name
@@ -249,12 +249,21 @@ class Tuner:
         with nlp.select_pipes(disable=[*others, *self._training["frozen_components"]]):
             place = task.candidates[0].scheme, task.fold
             if self._fold is None or self._fold.place != place:
-                folds, examples = self._folds, self._examples
-                learned = [example for n, example in enumerate(examples) if folds == 1 or n % folds != task.fold]
-                held_out = self._dev_examples if folds == 1 else examples[task.fold :: folds]
+                learned, held_out = self._sides(task.fold)
                 nlp.config["training"]["optimizer"] = {"@optimizers": task.candidates[0].optimizer}
                 self._fold = _Fold(nlp, self.name, place, learned, held_out, self._training["score_weights"])
             return list(self._fold.trained(map(self._optimizer, task.candidates), self._iterations))
+
+    def _sides(self, fold: int) -> tuple[list[Example], list[Example]]:
+        """The texts to learn from, and those that are held out: as in `crf fit`, or the dev corpus."""
+        from ..cross_validation import draw_folds
+
+        if self._folds == 1:
+            return self._examples, self._dev_examples
+        sides: tuple[list[Example], list[Example]] = [], []
+        for example, held_by in zip(self._examples, draw_folds(len(self._examples), self._folds).tolist()):
+            sides[held_by == fold].append(example)
+        return sides
 
     def _optimizer(self, candidate: Candidate) -> Any:
         make = _optimizers()[candidate.optimizer]

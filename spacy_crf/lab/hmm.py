@@ -129,6 +129,10 @@ class Counting(CRFOptimizer):
     counts_alone: ClassVar[bool] = True
     identity: ClassVar[tuple[str, ...]] = ()
 
+    def step(self, objective: Any, *, key: str) -> float:
+        """Change nothing. RETURNS (float): 0, as there is no objective."""
+        return 0.0
+
     def stop_reason(self, key: str) -> str:
         return "the initialization has counted"
 
