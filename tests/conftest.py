@@ -92,7 +92,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="session", autouse=True)
 def special_words():
-    """Those that English splits by a list, which pipelines of the tests do not have; see `do_repeated_work_once`."""
+    """The list of words that English splits, such as "don't". Pipelines of the tests do without; see `do_repeated_work_once`."""
     with pytest.MonkeyPatch.context() as patch:
         yield do_repeated_work_once(patch.setattr)
 

@@ -1,8 +1,8 @@
-"""What spaCy and its libraries do again and again with the same outcome, which takes a fourth of the time of the tests."""
+"""Work that spaCy and its libraries repeat with the same outcome, a fourth of the time of the tests: here it is done once."""
 
 import functools
 from collections.abc import Callable
-from pickle import dumps, loads  # by these names: tests replace those of pickle
+from pickle import dumps, loads  # a test replaces `pickle.loads`, to see that saved models do not call it
 from typing import Any
 
 

@@ -199,14 +199,16 @@ def iterate(texts, estimates, mask, prior, order):
     size = len(mask.first)
     follows = np.vstack([mask.transitions, mask.first])
     steps, grams = estimates.steps.steps, dict(zip(estimates.steps.keys.tolist(), estimates.steps.grams))
-    shares = lambda n, total: n / total if total else 0.0  # noqa: E731
+
+    def shares(n, total):
+        return n / total if total else 0.0
 
     def step(w, u, v):
         if not follows[u, v]:
             return 0.0
         if order == 2 and w is not None:
-            key = lambda v: grams[key_of((w, u, v), size)] + prior.steps  # noqa: E731
-            return shares(key(v), sum(key(i) for i in range(size) if follows[u, i]))
+            after = {i: grams[key_of((w, u, i), size)] + prior.steps for i in range(size) if follows[u, i]}
+            return shares(after[v], sum(after.values()))
         return shares(steps[u, v] + prior.steps, sum(steps[u, i] + prior.steps for i in range(size) if follows[u, i]))
 
     def end(u):
@@ -267,12 +269,11 @@ def test_the_likelihood_never_falls(order):
     texts = [*random_texts(rng, size, [5], n=20)]
     mask = TransitionMask(np.ones((size, size), bool), np.ones(size, bool), np.ones(size, bool))
     estimates, orders = random_estimates(rng, order, size, [5])
-    say = lambda iteration, log_likelihood: said.append(log_likelihood)  # noqa: E731
-    baum_welch(texts, estimates, mask, Priors(0.0, [0.0]), orders, 30, say)
+    baum_welch(texts, estimates, mask, Priors(0.0, [0.0]), orders, 30, lambda iteration, found: said.append(found))
     assert len(said) == 30 and (np.diff(said) >= -1e-9).all() and said[-1] > said[0] + 1.0
 
 
-@pytest.mark.skipif(not find_spec("hmmlearn"), reason="pip install hmmlearn has not been run")
+@pytest.mark.skipif(not find_spec("hmmlearn"), reason="hmmlearn is not installed")
 def test_iterations_are_those_of_hmmlearn():
     from hmmlearn.hmm import CategoricalHMM
 

@@ -393,7 +393,7 @@ def test_long_batches_are_cut_into_parts(loss, monkeypatch):
 
 
 def block_terms(scores, clamp, size):
-    """Of each sequence, the sum over its blocks, by all labellings that agree with the annotation outside of the block."""
+    """The loss of each sequence. Each block sums all labellings that agree with the annotation everywhere else."""
     gold = np.where(clamp.sum(axis=1) == 1, clamp.argmax(axis=1), -1)
     found = []
     for begin, end in reference.sequences(scores):

@@ -224,7 +224,7 @@ def test_strong_regularizers_with_few_sequences_turn_no_weights_round():
     assert values[1] == pytest.approx(values[0], rel=0.02)
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="400 passes read no other indices than one")
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="400 passes as plain Python take minutes")
 @each_component
 @pytest.mark.parametrize("make", [SGD, AdaGrad])
 @pytest.mark.parametrize("l1", [0.0, 0.1])

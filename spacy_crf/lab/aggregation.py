@@ -28,7 +28,7 @@ _SMOOTHING, _OF_WORDS = 0.1, 1.0
 
 
 class Reliability(NamedTuple):
-    """What the model thinks of a source."""
+    """How reliable the model estimates a source to be."""
 
     texts: int  # that it has annotated
     precision: float  # share of the tokens in its spans that have this tag in truth
@@ -89,10 +89,8 @@ def aggregate(
     say (Callable[[int, float], None]): Called with the number of each iteration, and the log-likelihood before it.
     """
     allowed, size, n_tokens = _BIO.transition_mask(n_labels), 1 + 2 * n_labels, len(words)
-    orders, prior = (
-        Orders(1, np.zeros(0, dtype=np.int64), size),
-        Priors(_SMOOTHING, [*[_SMOOTHING] * len(said), _OF_WORDS]),
-    )
+    orders = Orders(1, np.zeros(0, dtype=np.int64), size)
+    prior = Priors(_SMOOTHING, [*[_SMOOTHING] * len(said), _OF_WORDS])
     codes, weights = np.vstack([said, words]), np.ones(len(starts) - 1)
     text = Observed(codes, np.ones((n_tokens, size), dtype=bool), starts, weights)
     # The first iteration takes the tags that most sources give for the truth

@@ -20,7 +20,7 @@ from .. import checks
 from ..errors import Errors, announcements, cant_train
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import BatchRun, Position, dot
-from ..optimizers.objective import CRFOptimizer, Objective, no_l1, renew, setting
+from ..optimizers.objective import L2_TRIED, CRFOptimizer, Objective, no_l1, renew, setting
 from ..types import Floats
 from .simplex import mixture
 from .uses import Observed
@@ -49,7 +49,7 @@ class CuttingPlane(CRFOptimizer):
 
     names_states: ClassVar = True
     identity: ClassVar = ("l2", "planes")
-    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+    tried: ClassVar = L2_TRIED
 
     l1: float = setting(0.0, no_l1)
     l2: float = setting(1.0, checks.number, least=1e-20)
@@ -142,11 +142,8 @@ class Planes:
 
     def __init__(self, size: int) -> None:
         self.slopes = [np.zeros(size)]  # a, float64[n] each
-        self.offsets, self.shares, self.idle = (
-            np.zeros(1),
-            np.ones(1),
-            np.zeros(1),
-        )  # b, alpha, iterations without a share
+        self.offsets, self.shares = np.zeros(1), np.ones(1)  # b, alpha
+        self.idle = np.zeros(1)  # iterations without a share
         self.products = np.zeros((1, 1))  # a·a of each two planes
         self.bound = -math.inf
 

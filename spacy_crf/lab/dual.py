@@ -18,7 +18,7 @@ from .. import checks
 from ..errors import announcements, cant_train
 from ..losses.clamped import MaxMargin
 from ..optimizers.batch import SILENCE
-from ..optimizers.objective import SequenceObjective, no_l1, setting
+from ..optimizers.objective import L2_TRIED, SequenceObjective, no_l1, setting
 from ..optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
 from ..types import GOES_ON, ChainCorpus
 from .kernels.dual import Ascent, ascend, make_table
@@ -39,7 +39,7 @@ class DualOptimizer(OnlineOptimizer):
     names_states: ClassVar = True
     losses: ClassVar = (MaxMargin,)
     identity: ClassVar = ("seed", "l2")
-    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+    tried: ClassVar = L2_TRIED
 
     l1: float = setting(0.0, no_l1)
     l2: float = setting(1.0, checks.number, least=1e-20)

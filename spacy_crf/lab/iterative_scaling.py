@@ -128,9 +128,8 @@ class Masses:
 
     def __init__(self) -> None:
         self.masses = np.zeros(0)  # [M] the largest first
-        self.shares: list[
-            list[Floats]
-        ] = []  # [M] for each batch [B]: the share of each sequence that counts with the mass
+        # For each mass and each batch, the share of each sequence that counts with the mass: float64[B]
+        self.shares: list[list[Floats]] = []
         self.observed = np.zeros((0, 0))  # [M, n] uses of weights by the annotation
 
     def share(self, of_sequences: list[Floats], most: int) -> None:

@@ -157,13 +157,16 @@ class MEMMNode(ChainNode):
     decoding = MEMMDecoding
     walks = False
     explained: ChainNode = Normalising()
-    no_shares_of_texts = "what its choices are divided by is no sum over them. The other kinds of explanations know it"
+    no_shares_of_texts = (
+        "the normalizers of its choices are no sums over texts. The other kinds of explanations know them"
+    )
 
     def in_prediction(self, scores: Any) -> Any:
         return self.in_training.normalised(scores)
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:
-        """What the next choice is divided by: the more tags may follow a tag, the more the tag pays."""
+        """The normalizer of the next choice, which is subtracted from the score of each tag. It grows with the number of tags
+        that may follow."""
         weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
         raw = self.join(outputs, self.potentials(model, weights))
         paid = self.in_prediction(raw).emissions - raw.emissions

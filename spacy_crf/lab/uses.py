@@ -1,4 +1,4 @@
-"""How annotation uses scores, and how well labellings can score, in the form of losses: see `CorpusObjective.ask`."""
+"""How often annotation uses each score, and the highest scores, in the form of losses: see `CorpusObjective.ask`."""
 
 from typing import Any, Optional
 

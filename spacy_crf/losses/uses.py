@@ -1,4 +1,4 @@
-"""What optimizers ask of a corpus besides its loss, in the form of a loss: how labellings use scores (`CorpusObjective.ask`)."""
+"""How much the uses of scores vary, in the form of a loss: optimizers ask a corpus for it by `CorpusObjective.ask`."""
 
 from typing import Any, Optional
 

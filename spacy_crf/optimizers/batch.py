@@ -20,7 +20,7 @@ from ..progress import Bar
 from ..types import Floats
 from .anchor import Anchored
 from .line_search import RayPoint, strong_wolfe
-from .objective import CRFOptimizer, Objective, no_l1, renew, setting
+from .objective import L2_TRIED, CRFOptimizer, Objective, no_l1, renew, setting
 
 logger = logging.getLogger("spacy.spacy_crf")
 SILENCE = 10.0  # seconds between log messages of long steps; a terminal shows a bar
@@ -93,7 +93,7 @@ class BatchOptimizer(CRFOptimizer):
 
     curvature: ClassVar[float] = 0.9  # c2 of the strong Wolfe conditions
     identity: ClassVar[tuple[str, ...]] = ("l2",)
-    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+    tried: ClassVar = L2_TRIED
 
     l1: float = setting(0.0, no_l1)
     l2: float = setting(1.0, checks.number)

@@ -13,7 +13,7 @@ from ..losses.uses import Variances
 from ..types import Floats
 from .batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from .line_search import RayPoint, backtracking
-from .objective import Objective, setting
+from .objective import L2_TRIED, Objective, setting
 
 # First steps of weights are proportional to this power of their features' frequencies: the curvature grows with the frequency,
 # but falls as the model becomes certain. From -0.2 to -0.4 did best, with l1 and without; -0.5 and -1 were worse close to the
@@ -44,7 +44,7 @@ class LBFGS(BatchOptimizer):
     """
 
     identity: ClassVar = ("l1", "l2", "memory")
-    tried: ClassVar = {"l1": (0.0, 0.05), **BatchOptimizer.tried}
+    tried: ClassVar = {"l1": (0.0, 0.05), **L2_TRIED}
 
     l1: float = setting(0.0, checks.number)
     memory: int = setting(20, checks.count, most=1000)

@@ -103,6 +103,10 @@ def setting(default: Any, check: Callable, **bounds: Any) -> Any:
     return field(default=default, metadata={"check": partial(check, **bounds)})
 
 
+# The values of l2 that `crf tune` tries
+L2_TRIED = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+
+
 def no_l1(owner: str, name: str, value: Any) -> float:
     """The check of the `l1` of optimizers that cannot set weights to 0."""
     checks.expect(value in (0, None), owner, name, value, "0; LBFGS, SGD and AdaGrad train with l1")

@@ -11,7 +11,7 @@ from ..errors import Errors
 from ..kernels.online import rules as kernels
 from ..losses.clamped import ClampedLoss
 from ..types import Floats
-from .objective import SequenceObjective, setting
+from .objective import L2_TRIED, SequenceObjective, setting
 from .online import CorpusPass, OnlineOptimizer, OnlineRun
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -22,7 +22,7 @@ class Regularized(OnlineOptimizer):
     """Base of the optimizers in this file, with l1, l2, and the number of sequences for which they are set."""
 
     losses: ClassVar = (ClampedLoss,)
-    tried: ClassVar = {"l2": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+    tried: ClassVar = L2_TRIED
 
     l1: float = setting(0.0, checks.number)
     l2: float = setting(1.0, checks.number)

@@ -1,4 +1,4 @@
-"""What the chain buys: ``python -m tests.benchmarks.baselines``
+"""MaxEnt and MEMM beside the chain: ``python -m tests.benchmarks.baselines``
 
 Maximum entropy, maximum entropy Markov models and the chain with the same features (the presets; on conll2000 parts of speech as
 well): what they find in the test data, what a pass over the training data takes, and the most memory of training.

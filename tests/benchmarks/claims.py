@@ -1,4 +1,4 @@
-"""What the literature claims of CRFs and their rivals, measured: ``python -m tests.benchmarks.claims``.
+"""Measure claims of the literature about CRFs and their rivals: ``python -m tests.benchmarks.claims``.
 
 Each function is a claim: its docstring says who claims what, and it returns what was found. Where another benchmark has the
 measurement, the function takes it from there.
@@ -98,7 +98,7 @@ def perceptron_passes(texts: Texts) -> str:
 
 @claim
 def perceptron_order(texts: Texts) -> str:
-    """What a perceptron learns depends on the order of the sentences (Brefeld); what a CRF learns does not"""
+    """The order of the sentences changes the weights of a perceptron (Brefeld), but not the optimum of a CRF"""
     few = Texts(texts.train[:1000], texts.test)
     found = []
     for name, averages in (("plain", False), ("averaged", True)):

@@ -146,7 +146,7 @@ def beside_nltk(*, limit: int = 500, iterations: int = 3) -> list[list[Any]]:
 
 
 def featuresets(sentence: Any) -> Iterator[tuple[dict[str, str], str]]:
-    """What `TEMPLATES` read of the tokens of a sentence, as nltk takes it."""
+    """The features of `TEMPLATES` at each token of a sentence, with its tag, as nltk takes them."""
     words = [word.lower() for word in sentence.words]
     shapes = [token.shape_ for token in spacy.tokens.Doc(_VOCAB, words=sentence.words)]
     for t, tag in enumerate(sentence.tags):

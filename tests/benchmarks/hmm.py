@@ -142,7 +142,7 @@ def annotators(repeats: int) -> None:
 
 
 def simulated(doc: Doc, right: float, labels: list[str], rng: random.Random) -> list[Span]:
-    """What an annotator says: mistakes are entities left out, other labels, other ends, and spans that are none."""
+    """The spans of a simulated annotator, whose mistakes are missing entities, other labels, other ends and needless spans."""
     said = []
     for ent in doc.ents:
         begin, end, label = ent.start, ent.end, ent.label_

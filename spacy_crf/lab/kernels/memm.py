@@ -83,7 +83,7 @@ def _product(rows, shares, r, u):
 
 @helper
 def _exactly(choices, t, is_last, r, u, context, rows):
-    """What `_choose` does, by logarithms. RETURNS (float, float): Sum and normalizer; 1 and -inf if no tag is possible."""
+    """As `_choose`, by logarithms, for any scores. RETURNS (float, float): The same, or 1 and -inf if no tag is possible."""
     size = choices.emissions.shape[1]
     for v in range(size):
         rows[1, v] = choices.emissions[t, v] + choices.steps[r, u, v] + (choices.last[v] if is_last else 0.0)
