@@ -224,6 +224,9 @@ class Errors:
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
         features read earlier components."""
+    CRF492 = "doc._.{name} of the document '{text}...' is {value}. It has to be {must}."
+    CRF493 = """Two documents of the collection {group} have the id {id} (doc._.crf_id); the second one is '{text}...'. Give each
+        document an id of its own, or another collection (doc._.crf_group)."""
     CRF491 = "The results can't go to {target}, inside the folder to annotate, {source}. Name a folder beside it."
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with the right header."
     CRF502 = "{source} has format version {version}, not {known}. Install the version that wrote it, or train again."
@@ -465,6 +468,11 @@ class Warnings:
         which no automaton holds. Texts get the labelling of the most probable path of hidden states that keeps them
         (shown once). Raise `max_states`, or leave the rules out."""
     CRFW490 = "{path} can't be locked: {reason}. The work continues. Make sure that no other command writes there."
+    CRFW491 = """{owner}: {n} of {links} links name an id that no Doc of the same collection and batch has, and are
+        ignored (shown once). The first one is {link}, in '{text}...'. Set doc._.crf_id and doc._.crf_group of all
+        linked Docs, and put the Docs of a group into one batch."""
+    CRFW492 = """{owner}: {n} documents that are linked together would have more than max_edges = {most} ties to each
+        other, so they are not tied (shown once). Raise max_edges, or leave such links out."""
     CRFW401 = """{name}: the corpus is streamed (max_epochs = -1), so labels and features come from the first hundred
         examples only. Name the corpus in [initialize.components.{name}.corpus] to read all of it first, or use a fixed
         number of weights: @architectures = "spacy_crf.HashedEmissions.v1"."""

@@ -139,7 +139,7 @@ def test_shares_of_training_texts():
     found = ner.explain(doc, doc.ents[-1], kind="texts", corpus=examples, l2=0.3)
     assert found.rows and found.check == pytest.approx(0.0, abs=0.01 * found.target)
     nlp = trained("MEMM")
-    with pytest.raises(ValueError, match="CRF840.*normalizers"):
+    with pytest.raises(ValueError, match=r"CRF840.*normalizers"):
         nlp.get_pipe("crf_ner").explain(nlp("Bob left"), kind="texts", corpus=examples, l2=0.1)
 
 

@@ -64,6 +64,8 @@ class Architecture(Node):
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
     learned = ("observed", "met")
     structure: Structure  # structure for the scores
+    # Returns the collection of a Doc, whose Docs may be tied to each other (None for no collection); None if no Docs are tied
+    group_of: Optional[Callable[[Doc], Any]] = None
     # Makes the potentials that prediction reads from those of `join`, which training reads; None where they are the same
     in_prediction: Any = None
 

@@ -29,6 +29,10 @@ def fields_of(doc: Doc) -> dict[str, Field]:
 for owner, name, default in (
     (Doc, "crf_weight", 1.0),  # how much a Doc counts in training
     (Doc, "crf_hidden", None),  # what speaks for the label of a text
+    # Links between Docs: the id of a Doc, the ids that it links to, and the collection that these belong to
+    (Doc, "crf_id", None),
+    (Doc, "crf_links", None),
+    (Doc, "crf_group", None),
     # Probability of what a component with confidence = true has found: an entity, the label of a token, the label of a text. Kept
     # with the Doc's user data, so it survives DocBin(store_user_data=True)
     (Span, "crf_prob", None),

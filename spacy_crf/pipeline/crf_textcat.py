@@ -44,6 +44,10 @@ class TextDecoding(Decoding):
 
     bounds = starts  # a text is one sequence
 
+    def probabilities(self, scores: Any) -> Floats:
+        """Probability of each label: float64[D, Y]."""
+        return self.structure.marginals(scores)
+
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
@@ -125,8 +129,18 @@ class CRFTextClassifier(LearningPipe):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
         self.decoding.require_sentences(docs)
-        probabilities = self.decoding.structure.marginals(self.model.predict(docs))
+        probabilities = self.decoding.probabilities(self.model.predict(docs))
         return TextPrediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
+
+    def predict_together(self, docs: Iterable[Doc]) -> TextPrediction:
+        """Like `predict`, for Docs that form one collection whatever their ``doc._.crf_group``: links tie them to each other if
+        the model is `spacy_crf.LinkedTexts.v1`. `set_annotations` writes the result.
+
+        RAISES (ValueError): As `predict`; CRF492 for invalid links, CRF493 for two Docs with one id.
+        """
+        batch = DocBatch(only_docs(self.name, docs))
+        batch.together = True
+        return self.predict(batch)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
         """Write the probabilities to ``doc.cats``; values of other labels stay."""

@@ -244,6 +244,7 @@ class Training(TrainingData):
             self._has_predicted = True
             shortest = min(filter(len, self._last_docs), key=len).copy()
             add_vectors(pipe.model, shortest)
+            shortest._.crf_links = None  # to Docs that are not there
             # Kernels of prediction are compiled or loaded before an evaluation is timed, unless the Doc lacks earlier annotation
             with suppress(ValueError):
                 pipe.set_annotations([shortest], pipe.predict([shortest]))

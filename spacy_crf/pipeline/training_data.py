@@ -21,6 +21,7 @@ from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS
 from . import supervision
 from .annotation.annotation import GoldReport, Supervision
+from .corpora import pass_links
 from .earlier_components import require_rest
 from .labels import LabelPipe
 from .supervision import Keys
@@ -58,11 +59,12 @@ class TrainingData:
         """Batches of about as many tokens as fit into memory together; a terminal shows how many texts were read."""
         features = self._pipe.sparse_features
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
-        block, size = [], 0
+        block, size, n_texts = [], 0, 0
         with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
-            for n_texts, example in enumerate(examples, 1):
-                block.append(example)
-                size += len(example.predicted)
+            for group in self._groups(examples):
+                block += group
+                size += sum(len(example.predicted) for example in group)
+                n_texts += len(group)
                 if size >= limit:
                     yield block
                     bar.show(n_texts)
@@ -71,9 +73,20 @@ class TrainingData:
                 yield block
                 bar.show(n_texts)
 
+    def _groups(self, examples: Iterable[Example]) -> Iterable[list[Example]]:
+        """The examples whose Docs have to be in one batch, since the model may tie them to each other."""
+        group_of = self._pipe.model.attrs["role"].group_of
+        if group_of is None:
+            return ([example] for example in examples)
+        groups: dict[Any, list[Example]] = {}
+        for n, example in enumerate(pass_links(examples)):
+            group = group_of(example.predicted)
+            groups.setdefault((n, None) if group is None else group, []).append(example)
+        return groups.values()
+
     def docs_of(self, examples: list[Example]) -> list[Doc]:
         """The predicted Docs of examples, as the model reads them in training."""
-        return self._to_learn([example.predicted for example in examples])
+        return self._to_learn([example.predicted for example in pass_links(examples)])
 
     def _to_learn(self, docs: list[Doc]) -> list[Doc]:
         """Docs with a first-stage labelling by a model that was not trained on them."""

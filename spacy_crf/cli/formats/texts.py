@@ -13,6 +13,7 @@ from .source import Item, ReadSettings, Report, Source, unreadable
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
 SPAN_KEYS = ("spans", "entities", "label", "labels")
 LABEL_KEYS = ("cats", "accept", "label", "labels")  # of whole texts
+LINK_KEYS = ("id", "links", "group")  # read where any text has "links"
 _EMPTY = (None, "", [], {})
 _PRODIGY = {"answer", "_input_hash", "_view_id"}
 # Annotation that tools write beside spans, which a Doc would lose
@@ -37,9 +38,9 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
-    of a text and ``{"entities": …, "cats": …}``. The file is read twice, since any item may add a label, or show whether a key
-    contains labels or spans."""
-    label_keys, all_labels, some_has_spans = _look_through(source, settings)
+    of a text and ``{"entities": …, "cats": …}``. Texts with "links" to the "id" of others may have a "group". The file is read
+    twice, since any item may add a label, or show whether a key contains labels or spans."""
+    label_keys, all_labels, some_has_spans, are_linked = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
         keys = [key for key in LABEL_KEYS if key in label_keys and key in item]
@@ -60,6 +61,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         found = None if label_keys and not has_spans else spans
         doc = make_doc(nlp, text, found, place=place, settings=settings, report=report)
         doc.cats = all_labels.cats(labels, place, report)
+        for key in LINK_KEYS if are_linked else ():
+            if item.get(key) is not None:
+                doc._.set(f"crf_{key}", item[key])
         if is_binary and settings.spans_key:
             reason = "an answer about single spans leaves the rest of the text open, which groups of spans can't: convert it to"
             raise unreadable(place, f"{reason} doc.ents, without --spans-key")
@@ -72,12 +76,12 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         yield doc
 
 
-def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], TextLabels, bool]:
-    """Find the keys of labels, the labels, and whether any text has spans.
+def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], TextLabels, bool, bool]:
+    """Find the keys of labels, the labels, whether any text has spans, and whether any has links.
 
     RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong labels.
     """
-    label_keys, labels, has_spans, has_asked = set(), TextLabels(), False, False
+    label_keys, labels, has_spans, has_asked, has_links = set(), TextLabels(), False, False, False
     fields: dict[str, Any] = {}
     for place, fields in _items(source, settings):
         for key in LABEL_KEYS:
@@ -88,10 +92,11 @@ def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], Tex
                 labels.add(_labels_under(key, fields, place, settings))
         has_spans = has_spans or any(fields.get(key) not in _EMPTY and not is_labels(fields[key]) for key in SPAN_KEYS)
         has_asked |= "label" in fields
+        has_links |= "links" in fields
     if settings.label_column is not None and fields and not has_asked:
         asked = settings.label_column
         raise ValueError(Errors.CRF868.format(option="label-column", value=asked, known=known_names(fields, asked)))
-    return label_keys, labels, has_spans
+    return label_keys, labels, has_spans, has_links
 
 
 def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:

@@ -218,10 +218,15 @@ class TieCorpus:
         return {}
 
 
-def check_templates(owner: str, templates: Any) -> dict[str, TieTemplate]:
-    """RAISES (ValueError): CRF020 for what is not a template of ties."""
+def check_templates(owner: str, templates: Any, ties: str = TieTemplate.ties) -> dict[str, TieTemplate]:
+    """Templates by their names. ties (str): What they have to tie, "tokens" or "documents".
+
+    RAISES (ValueError): CRF020 for other values.
+    """
     given = dict(templates or {}) if isinstance(templates, dict) or templates is None else {"cliques": templates}
     for name, template in given.items():
-        must = f'a template of ties, such as [...model.cliques.{name}] @misc = "spacy_crf.RepeatedWords.v1"'
-        checks.expect(isinstance(template, TieTemplate), owner, f"the block cliques.{name}", template, must)
+        example = {"tokens": "RepeatedWords", "documents": "LinkedDocuments"}[ties]
+        must = f'a template that ties {ties}, such as [...model.cliques.{name}] @misc = "spacy_crf.{example}.v1"'
+        is_one = isinstance(template, TieTemplate) and template.ties == ties
+        checks.expect(is_one, owner, f"the block cliques.{name}", template, must)
     return given

@@ -64,6 +64,7 @@ class TieTemplate:
     features: Optional[list[str]] = setting(None, checks.listed, of="texts")
     symmetric: bool = setting(True, checks.flag)
 
+    ties: ClassVar[str] = "tokens"  # or "documents"
     other: ClassVar[str] = "other_"  # in front of an attribute of the second token
     usual_features: ClassVar[list[str]] = [BIAS]
     attr = None  # by which words are the same; subclasses that have these two make them settings
