@@ -115,6 +115,9 @@ def draw_texts(seed):
     if kind == "HiddenChain":
         hidden, unit = rng.choice([1, 2, 3]), rng.choice(["token", "sent"])
         model |= {"hidden": hidden, "unit": unit, "shared": rng.random() < 0.5, "restarts": rng.choice([1, 2])}
+    if kind == "MaxEntText" and random.Random(f"links {seed}").random() < 0.4:
+        links = {"links": {"@misc": "spacy_crf.LinkedDocuments.v1"}}
+        model |= {"@architectures": "spacy_crf.LinkedTexts.v1", "cliques": links}
     loss = {"@losses": f"spacy_crf.{rng.choice(['LogLikelihood', 'SoftmaxMargin'])}.v1"}
     config = {"model": model, "loss": loss, "explain": rng.random() < 0.5, "max_words": [1, 5, 500_000][seed // 3 % 3]}
     lists = {"vector[0]": {"vectors": {"dims": 2}}, "in:places[0]": {"gazetteers": {"places": "places.txt"}}}
