@@ -318,6 +318,7 @@ def test_junction_trees_are_exact_under_rules(name, all_labellings, caplog):
         {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
         {"@misc": "spacy_crf.Gibbs.v1"},
         {"@misc": "spacy_crf.MeanField.v1"},
+        {"@misc": "spacy_crf.DualDecomposition.v1"},
     ],
 )
 def test_rules_that_cannot_bind_leave_labellings_as_they_are(inference):
@@ -487,8 +488,12 @@ def test_what_needs_no_inference_trains_ties(loss, unseen):
 @pytest.mark.parametrize("loss", ["Perceptron", "MaxMargin"])
 @pytest.mark.parametrize(
     "inference",
-    [{"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True}, {"@misc": "spacy_crf.Gibbs.v1"}],
-    ids=["max product", "gibbs"],
+    [
+        {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
+        {"@misc": "spacy_crf.Gibbs.v1"},
+        {"@misc": "spacy_crf.DualDecomposition.v1"},
+    ],
+    ids=["max product", "gibbs", "dual decomposition"],
 )
 def test_best_labellings_train_ties(loss, inference, unseen):
     """By thinc's Adam, as the losses are not smooth."""

@@ -13,6 +13,7 @@ from spacy_crf.lab.kernels import trees as tree_kernels
 from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, SampledLikelihood
 from spacy_crf.lab.ties import belief_propagation, blocks, losses, sequences
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
 from spacy_crf.lab.ties.gibbs import Gibbs
 from spacy_crf.lab.ties.junction_tree import JunctionTree
 from spacy_crf.lab.ties.losses import SentenceLikelihood
@@ -730,6 +731,7 @@ INSIDE = {
     "Gibbs": Gibbs(),
     "annealing": Gibbs(annealing=0),
     "JunctionTree": JunctionTree(),
+    "DualDecomposition": DualDecomposition(),
 }
 
 
@@ -743,7 +745,7 @@ def _tied_inside(n, *, labels=3, spread=2.0):
 
 
 @pytest.mark.issue(33)
-@pytest.mark.parametrize("inference", ["max_product", "annealing", "Gibbs", "JunctionTree"])
+@pytest.mark.parametrize("inference", ["max_product", "annealing", "Gibbs", "JunctionTree", "DualDecomposition"])
 def test_no_other_labelling_of_a_sentence_is_better(inference):
     """With ties inside it 5 of 40 could be bettered."""
     structure = TiedChains(INSIDE[inference])

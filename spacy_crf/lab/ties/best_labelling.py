@@ -23,12 +23,13 @@ class BestLabelling(Inference):
     def remedy(self) -> str:
         return f"Their scores are within {self.gap:.3g} of the best ones.{self.advice}"
 
-    def count(self, scores: Floats, bounds: Floats) -> None:
-        """Note the scores of labellings of components (float64[C]) and their upper bounds (float64[C])."""
+    def count(self, scores: Floats, bounds: Floats, certain: float = CERTAIN) -> None:
+        """Note the scores of labellings of components (float64[C]) and their upper bounds (float64[C]); a relative gap up to
+        `certain` is none."""
         some = scores > -np.inf
-        gaps = (bounds - scores)[some]
+        gaps = bounds[some] - scores[some]
         self.n_asked += len(scores)
-        self.n_unsettled += int((gaps > CERTAIN * (1.0 + abs(scores[some]))).sum())
+        self.n_unsettled += int((gaps > certain * (1.0 + abs(scores[some]))).sum())
         self.gap = max(self.gap, float(gaps.max(initial=0.0)))
 
     def expectations(self, problem: Problem, weights: Floats) -> Expected:

@@ -16,6 +16,7 @@ from ...schemes import Segments
 from ...types import ChainScores, Floats
 from ..local_losses import BesagPseudoLikelihood, Piecewise, SampledLikelihood
 from .belief_propagation import BeliefPropagation
+from .dual_decomposition import DualDecomposition
 from .gibbs import Gibbs
 from .junction_tree import JunctionTree
 from .losses import SentenceLikelihood
@@ -27,7 +28,7 @@ from .structure import TiedChains
 if TYPE_CHECKING:
     from ...constraints.decoding import Decoded, Documents
 
-METHODS: tuple[type[Inference], ...] = (BeliefPropagation, Gibbs, JunctionTree, MeanField)
+METHODS: tuple[type[Inference], ...] = (BeliefPropagation, DualDecomposition, Gibbs, JunctionTree, MeanField)
 _NOTHING = "nothing"
 _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by the result that they need from the inference
     _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
@@ -43,7 +44,7 @@ class TiedDecoding(Decoding):
     Labellings and marginals come from the whole graph, and so do n-best lists and samples if the inference supports them.
     Probabilities of spans come from independent chains, which approximate the graph by adding the messages of ties to the
     emissions. Rules without memory hold in the graph. Under other rules, a junction tree is exact if its tables have room for the
-    rules' automata; otherwise the independent chains are used.
+    rules' automata, and dual decomposition searches the best labelling; otherwise the independent chains are used.
     """
 
     structure: TiedChains
@@ -153,8 +154,8 @@ class TiedDecoding(Decoding):
         from ...constraints.decoding import decode
         from .rules import TiedSearch
 
-        tree = self.inference if isinstance(self.inference, JunctionTree) else None
-        search = partial(TiedSearch, tree, self.as_chains)
+        of_documents = self.inference if self.inference.keeps_rules else None
+        search = partial(TiedSearch, of_documents, self.as_chains)
         decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
         self.warn_unsettled()
         return decoded

@@ -48,6 +48,7 @@ class JunctionTree(Inference):
 
     exact = True
     answers = frozenset([LOG_PARTITION, MAXIMUM, SAMPLE, N_BEST, WALK])
+    keeps_rules = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,7 +221,6 @@ class JunctionTree(Inference):
         return found
 
     def fits(self, part: Problem) -> bool:
-        """Whether all tables of a problem are small enough."""
         return _order(_graph(part), self.max_table)[1] <= self.max_table
 
 

@@ -27,6 +27,9 @@ class Inference:
     exact: bool = False
     answers: frozenset[str]  # the questions above that it supports; log partitions if exact enough for training
     decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
+    keeps_rules: ClassVar[bool] = (
+        False  # whether it finds best labellings of joined documents under the automata of rules
+    )
     n_asked = n_unsettled = 0  # number of components so far, and of components that did not converge
     told = False  # whether it has warned about components that did not converge
     remedy: ClassVar[str] = "More iterations help."  # advice for components that do not converge
@@ -66,6 +69,10 @@ class Inference:
     def walk_on(self, problem: Problem, states: States, times: int, random: np.random.Generator) -> States:
         """Labellings (int32[n, T]) that walks reach `times` steps after `states` (int32[n, T], -1 where there is none)."""
         raise NotImplementedError
+
+    def fits(self, part: Problem) -> bool:
+        """Whether its tables have room for a problem."""
+        return True
 
     def rank(self, problem: Problem, n: int) -> list[tuple[float, States]]:
         """The n best labellings of a single component, with their scores."""

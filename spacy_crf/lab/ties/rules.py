@@ -1,5 +1,6 @@
-"""Rules in models with ties. A junction tree is exact for the labellings that the automata of rules allow. If its tables have no
-room, the search falls back to chains whose scores include the ties.
+"""Rules in models with ties. A junction tree is exact for the labellings that the automata of rules allow; dual decomposition
+finds the best of them, or one whose distance from the best is known. If the tables of a junction tree have no room, or another
+method decodes, the search falls back to chains whose scores include the ties.
 
 The sequences of the Doc are joined to one (`arrays.join_sequences`). Its states are those of the graph: tags with the states of
 the automata. Ties depend on the tags only. States that no labelling reaches at a token are removed, so that tables stay small.
@@ -19,7 +20,7 @@ from ...inference.linear_chain import LinearChain
 from ...inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates
 from ...schemes import Segments
 from ...types import ChainScores, Clamp, Floats, StateGraph
-from .junction_tree import JunctionTree
+from .method import Inference
 from .scores import TiedScores, TiedWork
 from .structure import TiedChains
 
@@ -33,13 +34,11 @@ class RuledWork(TiedWork):
 
 
 class RuledTies(TiedChains):
-    """Implements `Structure`, exactly, for the ``TiedScores`` of a joined Doc, over a graph with at most one path for each
-    labelling."""
+    """Implements `Structure` for the ``TiedScores`` of a joined Doc, over a graph with at most one path for each labelling."""
 
     work = RuledWork
-    inference: JunctionTree
 
-    def __init__(self, inference: JunctionTree, graph: StateGraph, *, threads: int = 1):
+    def __init__(self, inference: Inference, graph: StateGraph, *, threads: int = 1):
         super().__init__(inference, threads=threads)
         self.graph, self._expansions = graph, arrays.LatestResults()
 
@@ -98,15 +97,15 @@ def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
 
 class TiedSearch:
     """The search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
-    yield. Its labelling is the result if there are no ties, or no junction tree with room for the automata.
+    yield. Its labelling is the result if there are no ties, or no inference with room for the automata.
 
-    inference (JunctionTree): None if another inference decodes.
+    inference (Inference): An inference for joined documents, None if another inference decodes.
     as_chains (Callable): Makes chains of scores with ties, given a clamp.
     """
 
     def __init__(
         self,
-        inference: Optional[JunctionTree],
+        inference: Optional[Inference],
         as_chains: Callable[[Any, Any], ChainScores],
         rules: RuleSet,
         document: Documents,
@@ -139,7 +138,7 @@ class TiedSearch:
             return answer._replace(approximate=True)
         return answer._replace(tags=tags, finished=answer.finished or not answer.relaxed)
 
-    def _solve(self, inference: JunctionTree, kept: frozenset[int]) -> Optional[Tags]:
+    def _solve(self, inference: Inference, kept: frozenset[int]) -> Optional[Tags]:
         """Find the best labelling under some rules; None if no table has room for their automata."""
         rules, (scores, clamp, facts, words) = self._rules, self._document
         of_doc = joined(rules.apply(scores, facts, kept), clamp)
@@ -162,8 +161,8 @@ class TiedSearch:
                 return None
 
 
-def under(inference: JunctionTree, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
-    """Exact inference for a joined document under some automata, None if its tables are too large."""
+def under(inference: Inference, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
+    """Inference for a joined document under some automata, None if its tables are too large."""
     graph = rules.graph(automata)
     structure = None if graph is None else RuledTies(inference, graph.graph)
     return structure if structure is not None and structure.fits(of_doc.scores, of_doc.clamp) else None

@@ -22,7 +22,7 @@ from .belief_propagation import BeliefPropagation
 from .blocks import best_improved
 from .losses import own_terms
 from .mean_field import MeanField
-from .method import Inference
+from .method import LOG_PARTITION, Inference
 from .scores import TiedScores, TiedWork
 
 # Method for the lower bound of log partitions
@@ -44,7 +44,7 @@ class TiedChains(Structure[TiedScores]):
 
     @property
     def exact(self) -> bool:
-        return self.inference.exact
+        return self.inference.exact and LOG_PARTITION in self.inference.answers
 
     @property
     def answers(self) -> frozenset[str]:
