@@ -203,7 +203,7 @@ class Errors:
     CRF461 = "Component '{name}': {value} is not a labelling. Give a list of Spans of the Doc, none of them empty."
     CRF462 = "Component '{name}': the span '{span}' is of '{other}...', not of '{doc}...'. Give Spans of the Doc."
     CRF465 = """Component '{name}': the text '{text}...' has several labels: {labels}. Labels in doc.cats exclude each
-        other here: set 1.0 for one of them only, or use spaCy's textcat_multilabel."""
+        other here: set 1.0 for one of them only, or set multilabel = true with spacy_crf.LabelGraph.v1."""
     CRF466 = """Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Set 1.0 for the label of the
         text, 0.0 for other labels, and leave out labels that are not known."""
     CRF469 = """Component '{name}' needs at least two labels that exclude each other, and has: {labels}. Give texts
@@ -224,6 +224,15 @@ class Errors:
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
         features read earlier components."""
+    CRF480 = """Component '{name}': {model} gives a text {what}, and multilabel is {asked}. Take spacy_crf.LabelGraph.v1
+        with multilabel = true; the other architectures of texts with multilabel = false."""
+    CRF481 = """LabelGraph: exact sums over {labels} labels with {edges} pairs need tables of more than {most} numbers. Lower
+        max_degree or raise l1 of spacy_crf.LearnedGraph.v1, take spacy_crf.LabelTree.v1, or set inference, such as
+        spacy_crf.BeliefPropagation.v1."""
+    CRF482 = "Component '{name}': the loss {loss} does not fit labels that depend on each other: {reason}."
+    CRF483 = """Component '{name}': no text of the training data has a value for each of the {labels} labels in doc.cats, so no
+        graph of labels can be learned. Set 1.0 or 0.0 for all labels, or take spacy_crf.Hierarchy.v1."""
+    CRF484 = "Hierarchy: a label is its own ancestor: {line}. Remove one of these from parents."
     CRF492 = "doc._.{name} of the document '{text}...' is {value}. It has to be {must}."
     CRF493 = """Two documents of the collection {group} have the id {id} (doc._.crf_id); the second one is '{text}...'. Give each
         document an id of its own, or another collection (doc._.crf_group)."""
@@ -460,6 +469,10 @@ class Warnings:
         [initialize.components.{key}.corpus], which a component reads when it is initialized."""
     CRFW465 = """{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn
         from other texts, initialize it with all texts. The optimizer spacy_crf.Counting.v1 says that this is meant."""
+    CRFW480 = """Component '{name}': no text of the training data {which} {labels}, so training can't tell when a text does.
+        Set 1.0 for the labels of a text and 0.0 for those that it does not have; values that are left out are not known."""
+    CRFW481 = """Component '{name}': {method} did not converge: the last step changed a weight by {gap:.2g}. A larger l1
+        converges sooner."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
     CRFW345 = """Component '{name}': the labellings of {n} sequences may not be the best, since too many come close

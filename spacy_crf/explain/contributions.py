@@ -231,7 +231,7 @@ def contrast_of_labels(comparison: Any) -> Explanation:
     uses = comparison.uses(measured, shares)
     base = target - dot(comparison.scores, uses) if comparison.pipe.decoding.structure.ambiguous else 0.0
     totals = {"score": target, **comparison.probability(measured.odds)}
-    ours, theirs = ([(0, len(comparison.doc), comparison.pipe.labels[comparison.label(clamp)])] for clamp in (0, rival))
+    ours, theirs = (comparison.spans(clamp) for clamp in (0, rival))
     rows = comparison.reading.rows(comparison.of_doc(uses))
     return comparison.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
 

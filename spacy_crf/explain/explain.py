@@ -10,7 +10,7 @@ from spacy.tokens import Doc, Span
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..pipeline.annotation.cats import Cats
+from ..pipeline.annotation.cats import Cats, SeveralCats
 from ..pipeline.labels import check_doc
 from ..pipeline.prediction import labelling
 from ..schemes import NO_SEGMENTS, Segments
@@ -58,6 +58,8 @@ def explain(
         raise NothingToCompare(_cant(pipe, "its decisions", pipe.decoding.unexplained))
     if not len(doc):
         raise ValueError(_cant(pipe, "the text", "it has no tokens"))
+    if isinstance(pipe.annotation, SeveralCats) and kind == "leave_out":
+        raise ValueError(_cant(pipe, kind, "a feature may speak for several labels of one text. Set another kind"))
     if isinstance(pipe.annotation, Cats):
         return _OF_LABELS[kind](ask_label(pipe, doc, span, against), **options)
     return KINDS[kind](ask(pipe, doc, span, against), **options)
@@ -161,7 +163,7 @@ class _SpanReader:
 
 
 class LabelComparison(Comparison):
-    """Compares the labels of a text, which has exactly one: each label has its own clamp."""
+    """Compares the labels of a text, or with several labels a text that has a label with one that lacks it: each has its own clamp."""
 
     is_of_texts = True
 
@@ -169,28 +171,30 @@ class LabelComparison(Comparison):
         """The number of the clamp of the most probable other label."""
         return 1 + int(measured.log_z[1:].argmax())
 
-    def label(self, clamp: int) -> int:
-        return int([*self.sides.having, *self.sides.lacking][clamp].argmax())
+    def of_doc(self, uses: Any) -> Any:
+        return uses  # the text is compared as a whole
+
+    def spans(self, clamp: int) -> list[SpanOf]:
+        """The label of the text under a clamp, as a span of all tokens."""
+        label = self.pipe.annotation.label_in([*self.sides.having, *self.sides.lacking][clamp])
+        return [] if label is None else [(0, len(self.doc), label)]
 
     def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
-        """The label, the most probable other label, and the difference of their scores."""
+        """The numbers of the clamps of the label and of the most probable other label, and the difference of their scores."""
         measured = self.measure()
         rival = self.rival(measured)
-        ours, theirs = (np.array([self.label(n)], dtype=np.int32) for n in (0, rival))
+        ours, theirs = (np.array([n], dtype=np.int32) for n in (0, rival))
         return ours, theirs, float(measured.log_z[0] - measured.log_z[rival])
 
 
 def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> LabelComparison:
     """Make a comparison from the arguments of `CRFTextClassifier.explain`.
 
-    RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label against itself.
+    RAISES (ValueError): CRF846 for an unknown label, CRF838 for a label that `against` does not exclude.
     """
     label = next(iter(pipe.probabilities(doc))) if label is None else label
     checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
-    if label == against:
-        raise ValueError(_cant(pipe, label, "`against` asks for the same"))
-    others = [other for other in pipe.labels if other != label] if against is None else [against]
-    clamps = [np.array([[one == chosen for one in pipe.labels]]) for chosen in (label, *others)]
+    having, lacking = pipe.annotation.sides(label, against)
     reading = Reading(pipe, DocBatch([doc]))
-    sides = Sides(clamps[:1], clamps[1:], slice(0, int(reading.scores.starts[-1])))
+    sides = Sides(having, lacking, slice(0, int(reading.scores.starts[-1])))
     return LabelComparison(pipe, reading, sides, (0, len(doc), label), against)

@@ -105,7 +105,7 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
 def _found(comparison: Comparison, doc: Doc) -> list[tuple[int, int, str]]:
     pipe = comparison.pipe
     if comparison.is_of_texts:
-        return [(0, len(doc), next(iter(pipe.probabilities(doc))))]
+        return [(0, len(doc), label) for label in pipe.labels_of(doc)]
     best = pipe.n_best(doc, 1)
     return [(span.start, span.end, span.label_) for span in best[0][1]] if best else []
 

@@ -47,6 +47,7 @@ class OfTexts:
     """Mixin for the nodes of models whose sequences are texts with one label."""
 
     labelled = "texts"
+    several = False  # whether a text may have several labels
     unit: str  # that has scores, one of `features.doc_batch.UNITS`
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
@@ -87,15 +88,9 @@ class TextNode(OfTexts, ChainNode):
         return TextScores(*super().join(outputs, shared))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        emissions, scores = model.get_ref("emissions"), model.predict(docs)
-        features = emissions.attrs["role"].features(emissions)
-        weights = {name: emissions.get_param(name) for name in features.tables}
-        of_tokens = features.of_unit(TOKEN)
-        found = of_tokens.look_up(docs)
-        units = UnitRows.of(TOKEN, docs.sequence_starts(), docs.bounds)
+        scores, (units, of_units) = model.predict(docs), scores_of_tokens(model, docs)
         labels = scores.emissions + scores.first
-        without = np.repeat(labels, np.diff(docs.bounds), axis=0)
-        return Reasons(labels, units, without - of_tokens.score(found, of_tokens.slots(weights)).scores)
+        return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
 
     def possible(self, model: Model) -> SharedScores:
         return dict.fromkeys(self.params, np.True_)
@@ -107,6 +102,16 @@ class TextNode(OfTexts, ChainNode):
         observed = np.zeros((n_states + 2, n_states), dtype=bool)
         observed[-2] = True
         return observed
+
+
+def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
+    """The tokens of texts, and the sum of the weights of each token's features: float64[U, Y]."""
+    emissions = model.get_ref("emissions")
+    features = emissions.attrs["role"].features(emissions)
+    weights = {name: emissions.get_param(name) for name in features.tables}
+    of_tokens = features.of_unit(TOKEN)
+    units = UnitRows.of(TOKEN, docs.sequence_starts(), docs.bounds)
+    return units, of_tokens.score(of_tokens.look_up(docs), of_tokens.slots(weights)).scores
 
 
 def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextScores]:

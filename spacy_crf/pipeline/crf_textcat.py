@@ -1,4 +1,4 @@
-"""One label for each text, written to ``doc.cats``."""
+"""Labels of texts, written to ``doc.cats``: one for each text, or several."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.pipeline.textcat import textcat_score
+from spacy.pipeline.textcat_multilabel import textcat_multilabel_score
 from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
@@ -17,9 +19,10 @@ from ..features.doc_batch import SENT, DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
 from .annotation.annotation import GoldReport, Supervision
-from .annotation.cats import Cats
+from .annotation.cats import Cats, SeveralCats
 from .decoding import Decoding
 from .labels import check_doc, only_docs
+from .prediction import MinProb, check_min_prob, least_of_labels
 from .supervision import Keys
 from .training import LearningPipe
 
@@ -48,6 +51,14 @@ class TextDecoding(Decoding):
         """Probability of each label: float64[D, Y]."""
         return self.structure.marginals(scores)
 
+    def check_fit(self, pipe: Any) -> None:
+        """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round."""
+        super().check_fit(pipe)
+        several, asked = self.model.attrs["role"].several, pipe.cfg["multilabel"]
+        if several != asked:
+            what = "several labels" if several else "one label"
+            raise ValueError(Errors.CRF480.format(name=pipe.name, model=self.model.name, what=what, asked=asked))
+
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
     ) -> Supervision:
@@ -55,16 +66,19 @@ class TextDecoding(Decoding):
 
 
 class TextPrediction(NamedTuple):
-    probabilities: Floats  # [D, Y] rows sum to 1
+    probabilities: Floats  # [D, Y] rows sum to 1, unless texts may have several labels
     hidden: Optional[list[dict[str, Any]]] = None  # evidence of each text if `explain` is set
+    confidence: Optional[Floats] = None  # [D] probability of what was decided if `confidence` is set
 
 
 class CRFTextClassifier(LearningPipe):
-    """Gives each text one label (factory ``crf_textcat``).
+    """Gives each text one label, or several (factory ``crf_textcat``).
 
-    threshold (float): As in spaCy's `textcat`: it is saved and passed to the scorer, which ignores it for exclusive labels.
-    exclusive_classes (bool): True.
-    confidence (bool): Whether ``doc._.crf_prob`` gets the largest probability.
+    multilabel (bool): Whether texts may have several labels, or none.
+    threshold (Union[float, Dict[str, float], None]): With several labels, the least probability of labels that a text has, or a
+        table by label ("*" for all others); None for 0.5. For one label the scorer ignores it, as in spaCy's `textcat`.
+    exclusive_classes (Optional[bool]): As in spaCy's `textcat`: the opposite of `multilabel`.
+    confidence (bool): Whether ``doc._.crf_prob`` gets the probability of the label, or of the set of labels.
     explain (bool): Whether ``doc._.crf_hidden`` gets the evidence of each part of a Doc for its label.
     """
 
@@ -78,35 +92,46 @@ class CRFTextClassifier(LearningPipe):
         name="crf_textcat",
         *,
         loss,
-        threshold: float = 0.0,
-        exclusive_classes: bool = True,
+        multilabel: bool = False,
+        threshold: Optional[MinProb] = None,
+        exclusive_classes: Optional[bool] = None,
         confidence: bool = False,
         explain: bool = False,
         **settings,
     ):
         self.name = name
-        threshold = checks.number(self.owner, "threshold", threshold, most=1.0)
-        checks.flag(self.owner, "exclusive_classes", exclusive_classes)
-        must = "true, since a text has one label of this component. For several labels add a component for each "
-        must += "question, or take spaCy's textcat_multilabel"
-        checks.expect(exclusive_classes, self.owner, "exclusive_classes", False, must)
+        multilabel = checks.flag(self.owner, "multilabel", multilabel)
+        if threshold is None:
+            threshold = 0.5 if multilabel else 0.0
+        threshold = check_min_prob(self.owner, threshold, "threshold")
+        must = "a number, since a text has one label; multilabel = true takes a table"
+        checks.expect(multilabel or isinstance(threshold, float), self.owner, "threshold", threshold, must)
+        if exclusive_classes is not None:
+            checks.flag(self.owner, "exclusive_classes", exclusive_classes)
+            must = f"{str(not multilabel).lower()} or null. Whether texts have several labels is up to multilabel"
+            checks.expect(exclusive_classes != multilabel, self.owner, "exclusive_classes", exclusive_classes, must)
+        if multilabel and settings.get("scorer") is textcat_score:  # the default, which compares single labels
+            settings["scorer"] = textcat_multilabel_score
         if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):
             reason = "it is made of terms of single tokens, and a text has one label"
             raise cant_train(loss, f"component '{name}'", reason, CLAMPED_LOSSES)
         for setting, value in (("confidence", confidence), ("explain", explain)):
             checks.flag(self.owner, setting, value)
-        own = {"threshold": threshold, "exclusive_classes": True, "positive_label": None}
-        own |= {"confidence": confidence, "explain": explain}
-        super().__init__(vocab, model, name, annotation=Cats(), loss=loss, **own, **settings)
+        own = {"multilabel": multilabel, "threshold": threshold, "positive_label": None}
+        own |= {"exclusive_classes": not multilabel, "confidence": confidence, "explain": explain}
+        annotation = SeveralCats() if multilabel else Cats()
+        super().__init__(vocab, model, name, annotation=annotation, loss=loss, **own, **settings)
 
     def check_settings(self) -> None:
-        """RAISES (ValueError): CRF469 if there are fewer than two labels."""
+        """RAISES (ValueError): CRF469 if there are fewer than two labels that exclude each other."""
         super().check_settings()
-        if len(self.labels) < 2:
+        least_of_labels(self.name, self.cfg["threshold"], self.labels, "threshold")
+        if len(self.labels) < 2 and not self.cfg["multilabel"]:
             raise ValueError(Errors.CRF469.format(name=self.name, labels=", ".join(self.labels) or "none"))
         positive = self.cfg["positive_label"]
-        is_possible = positive is None or (positive in self.labels and len(self.labels) == 2)
-        must = f"one of exactly two labels. Labels: {known_names(self.labels, positive)}"
+        is_possible = positive in self.labels and len(self.labels) == 2 and not self.cfg["multilabel"]
+        is_possible = is_possible or positive is None
+        must = f"one of exactly two labels that exclude each other. Labels: {known_names(self.labels, positive)}"
         checks.expect(is_possible, self.owner, "positive_label", positive, must)
 
     def assigns(self) -> list[str]:
@@ -129,8 +154,16 @@ class CRFTextClassifier(LearningPipe):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
         self.decoding.require_sentences(docs)
-        probabilities = self.decoding.probabilities(self.model.predict(docs))
-        return TextPrediction(probabilities, self._hidden(docs, probabilities) if self.cfg["explain"] else None)
+        structure, scores = self.decoding.structure, self.model.predict(docs)
+        probabilities, confidence = self.decoding.probabilities(scores), None
+        if self.cfg["confidence"] and not self.cfg["multilabel"]:
+            confidence = probabilities.max(axis=1, initial=0.0)
+        elif self.cfg["confidence"]:
+            decided = probabilities >= self._thresholds()
+            clamp = np.concatenate([decided, ~decided], axis=1)
+            confidence = np.exp(structure.log_partition(scores, clamp=clamp) - structure.log_partition(scores))
+        hidden = self._hidden(docs, probabilities) if self.cfg["explain"] else None
+        return TextPrediction(probabilities, hidden, confidence)
 
     def predict_together(self, docs: Iterable[Doc]) -> TextPrediction:
         """Like `predict`, for Docs that form one collection whatever their ``doc._.crf_group``: links tie them to each other if
@@ -147,8 +180,9 @@ class CRFTextClassifier(LearningPipe):
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
-            if self.cfg["confidence"]:
-                doc._.crf_prob = max(row)
+        if prediction.confidence is not None:
+            for doc, probability in zip(docs, prediction.confidence.tolist()):
+                doc._.crf_prob = probability
         if prediction.hidden is not None:
             for doc, hidden in zip(docs, prediction.hidden):
                 doc._.crf_hidden = hidden
@@ -193,6 +227,55 @@ class CRFTextClassifier(LearningPipe):
         [row] = self.predict([doc]).probabilities.tolist()
         return dict(sorted(zip(self.labels, row), key=lambda item: -item[1]))
 
+    def _thresholds(self) -> Floats:
+        """The least probability of each label that a text has: float64[Y]."""
+        least = least_of_labels(self.name, self.cfg["threshold"], self.labels, "threshold")
+        return np.zeros(len(self.labels)) if least is None else least
+
+    def labels_of(self, doc: Doc) -> list[str]:
+        """RETURNS (List[str]): The labels of a text, the most probable first: its most probable one; with `multilabel` all whose
+        probability reaches the `threshold`. The Doc is not changed."""
+        found, least = self.probabilities(doc), dict(zip(self.labels, self._thresholds().tolist()))
+        if not self.cfg["multilabel"]:
+            return [*found][:1]
+        return [label for label, probability in found.items() if probability >= least[label]]
+
+    def best_labels(self, doc: Doc) -> list[str]:
+        """RETURNS (List[str]): The most probable set of labels of a text, which may be another one than that of the labels that are
+        probable each; without `multilabel`, the most probable label. The Doc is not changed."""
+        if not self.cfg["multilabel"]:
+            return self.labels_of(doc)
+        check_doc(self.name, doc)
+        docs = DocBatch([doc])
+        self.require_ready(docs)
+        [states] = self.decoding.structure.viterbi(self.model.predict(docs)).states
+        return [label for label, state in zip(self.labels, states.tolist()) if state == 1]
+
+    @property
+    def by_probability(self) -> bool:
+        """Whether a threshold of probabilities decides, which `spacy_crf.fit_min_prob.v1` can fit."""
+        return self.cfg["multilabel"]
+
+    def deciding_by(self, least: MinProb) -> dict[str, Any]:
+        """The settings by which labels of at least this probability are those of a text."""
+        return {"threshold": least}
+
+    def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
+        """Scores by the component's scorer; with `multilabel` and without another `threshold`, by that of each label."""
+        if self.cfg["multilabel"]:
+            settings = {**({} if "threshold" in settings else {"threshold": 0.5, "getter": self._around_half}), **settings}
+        return super().score(examples, **settings)
+
+    def _around_half(self, doc: Doc, attr: str) -> dict[str, float]:
+        """The probabilities of labels, moved so that each label's threshold is 0.5, 0 stays 0 and 1 stays 1."""
+        least = np.clip(self._thresholds(), 1e-12, 1.0 - 1e-12)
+        moved, cats = dict(getattr(doc, attr)), dict(zip(self.labels, least.tolist()))
+        for label, t in cats.items():
+            if label in moved:
+                above, below = moved[label] * (1.0 - t), (1.0 - moved[label]) * t
+                moved[label] = above / (above + below)
+        return moved
+
     def explain(
         self,
         doc: Doc,
@@ -205,7 +288,7 @@ class CRFTextClassifier(LearningPipe):
         naive Bayes model, the weight of a feature is the logarithm of its relative frequency under a label.
 
         label (str): The label; None for the most probable one.
-        against (str): The label to compare with; None for all others.
+        against (str): The label to compare with; None for all others. With `multilabel`, None: the text without the label.
         kind (str): "contrast": the difference between the scores of the label and of the most probable other label, which is the
             sum of the rows: each weight, times how much more often the label uses it. In a hidden chain these are expected uses
             under each of the two labels, and the `base` is the difference of the entropies of the hidden states. "log_odds": the
@@ -214,7 +297,8 @@ class CRFTextClassifier(LearningPipe):
             for MaxEntText models: the contrast, split up among the training texts.
         **options: See `CRFPipe.explain`.
         RETURNS (Explanation)
-        RAISES (ValueError): CRF846 for an unknown label, CRF840 if the decision cannot be split up among the texts.
+        RAISES (ValueError): CRF846 for an unknown label, CRF840 if the decision cannot be split up among the texts, CRF838 for
+            "leave_out" with `multilabel`.
         """
         return registry.get("misc", "spacy_crf.explain.v1")(self, doc, label, against, kind, **options)
 

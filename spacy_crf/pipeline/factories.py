@@ -307,8 +307,9 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     "crf_textcat",
     assigns=["doc.cats"],
     default_config={
-        "threshold": 0.0,
-        "exclusive_classes": True,
+        "multilabel": False,
+        "threshold": None,
+        "exclusive_classes": None,
         "confidence": False,
         "explain": False,
         "max_words": _OF_TOKENS["max_words"],
@@ -327,20 +328,33 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
         "cats_f_per_type": None,
     },
 )
-@_with_signature({"threshold": float, "exclusive_classes": bool, "confidence": bool, "explain": bool, **_OF_TEXTS})
+@_with_signature(
+    {
+        "multilabel": bool,
+        "threshold": Optional[Union[float, dict[str, float]]],
+        "exclusive_classes": Optional[bool],
+        "confidence": bool,
+        "explain": bool,
+        **_OF_TEXTS,
+    }
+)
 def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
-    """Construct a CRFTextClassifier: each text gets the probabilities of labels that exclude each other, as `doc.cats`.
+    """Construct a CRFTextClassifier: each text gets the probabilities of its labels, as `doc.cats`.
 
     model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.HiddenChain.v1`, which takes word order into account,
-        `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`.
+        `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`; with several labels `spacy_crf.LabelGraph.v1`.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
-    threshold (float): Passed to the scorer, which ignores it for labels that exclude each other.
-    exclusive_classes (bool): True: each text has one label.
-    confidence (bool): Whether `doc._.crf_prob` gets the probability of the text's label, the largest of those in `doc.cats`.
+    multilabel (bool): Whether texts may have several labels, or none.
+    threshold (Union[float, Dict[str, float], None]): With several labels, the least probability of the labels that a text has, or
+        a table by label ("*" for all others); None for 0.5. For one label the scorer ignores it.
+    exclusive_classes (Optional[bool]): As in spaCy's `textcat`: the opposite of `multilabel`, or None.
+    confidence (bool): Whether `doc._.crf_prob` gets the probability of the text's label, the largest of those in `doc.cats`; with
+        several labels that of the set of those that reach the threshold.
     explain (bool): Whether `doc._.crf_hidden` gets the evidence of each part of a Doc for its label. Takes twice as long.
     max_words (int): Different words whose features the component caches, as in `crf_tagger`.
     optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
-    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats".
+    scorer (Optional[Callable]): The scoring method. Defaults to `Scorer.score_cats` for the attribute "cats", with `multilabel`
+        for several labels.
     """
     from .crf_textcat import CRFTextClassifier
 

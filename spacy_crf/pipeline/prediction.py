@@ -168,23 +168,25 @@ OTHERS = "*"  # labels that a table does not name
 MinProb = Union[float, dict[str, float]]
 
 
-def check_min_prob(owner: str, value: Any) -> MinProb:
+def check_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb:
     """RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities."""
     if not isinstance(value, Mapping):
-        return checks.number(owner, "min_prob", value, most=1.0)
-    table = checks.table(owner, "min_prob", value, "probabilities")
-    return {label: checks.number(owner, f"min_prob of {label}", least, most=1.0) for label, least in table.items()}
+        return checks.number(owner, setting, value, most=1.0)
+    table = checks.table(owner, setting, value, "probabilities")
+    return {label: checks.number(owner, f"{setting} of {label}", least, most=1.0) for label, least in table.items()}
 
 
-def least_of_labels(name: str, value: MinProb, labels: Sequence[str]) -> Optional[Floats]:
+def least_of_labels(
+    name: str, value: MinProb, labels: Sequence[str], setting: str = "min_prob"
+) -> Optional[Floats]:
     """The least probability of each label (float64[L]); None if every probability is enough.
 
     RAISES (ValueError): CRF020 for a value that is no probability, CRF846 for labels that the component does not have.
     """
-    value = check_min_prob(f"Component '{name}'", value)
+    value = check_min_prob(f"Component '{name}'", value, setting)
     if not isinstance(value, dict):
         return np.full(len(labels), value) if value > 0.0 else None
-    checks.labels(f"Component '{name}', min_prob ('*' stands for all other labels)", value, [*labels, OTHERS])
+    checks.labels(f"Component '{name}', {setting} ('*' stands for all other labels)", value, [*labels, OTHERS])
     least = np.array([value.get(label, value.get(OTHERS, 0.0)) for label in labels])
     return least if least.any() else None
 
