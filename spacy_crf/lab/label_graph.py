@@ -169,6 +169,8 @@ class LabelGraphs(Structure[LabelScores]):
             log_z[known] = _add_labellings(work, known, work.clamp[known, :n_labels], weights, total)
         own, of_rest = np.ascontiguousarray(work.own[~known]), weights[~known]
         if self._tied is not None:
+            # A label that is neither leaves other components of its text possible, which must not count
+            of_rest = np.where((own.reshape(len(own), 2, n_labels).max(axis=1) > -np.inf).all(axis=1), of_rest, 0.0)
             tied = _as_tied(own, work.scores)
             found, d_tied = self._tied.expectations(tied, weights=np.repeat(of_rest, n_labels))
             log_z[~known] = found.reshape(-1, n_labels).sum(axis=1)
@@ -190,7 +192,8 @@ class LabelGraphs(Structure[LabelScores]):
         if self._tied is not None:
             found = self._tied.viterbi(_as_tied(own, work.scores))
             shape = (len(own), _n_labels(work.scores))
-            return Path(found.states.reshape(shape), found.scores.reshape(shape).sum(axis=1))
+            total = found.scores.reshape(shape).sum(axis=1)
+            return Path(np.where(total[:, np.newaxis] > -np.inf, found.states.reshape(shape), -1), total)
         states, best = np.empty((len(own), _n_labels(work.scores)), dtype=np.int32), np.empty(len(own))
         places = places_of(work.scores)
         kernels.best(own, places.tables(work.scores.pairs), places.plan, states, best)

@@ -114,6 +114,23 @@ def best(own, pairs, plan, states, scores):
 # -------------------------------------------------------------------------------------------------------- estimators
 
 
+@helper
+def _objective(starts, rows, counts, target, penalties, weights, fitted):
+    """The value that `nodewise` minimises; sets the log-odds of each text: fitted (float64[R])."""
+    n_labels, total = len(penalties), 0.0
+    fitted[:] = weights[n_labels]
+    for j in range(n_labels):
+        if weights[j] != 0.0:
+            total += penalties[j] * abs(weights[j])
+            for m in range(starts[j], starts[j + 1]):
+                fitted[rows[m]] += weights[j]
+    n = counts.sum()
+    for i in range(len(counts)):
+        signed = fitted[i] if target[i] else -fitted[i]
+        total += counts[i] / n * (math.log1p(math.exp(-abs(signed))) + max(-signed, 0.0))
+    return total
+
+
 @kernel
 def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
     """Logistic regression of one label on the others with l1 penalties, by coordinate descent on quadratic approximations
@@ -129,13 +146,8 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
     """
     n_labels, n, change = len(penalties), counts.sum(), np.inf
     fitted, curve, residual = np.empty(len(counts)), np.empty(len(counts)), np.empty(len(counts))
-    before = np.empty(len(weights))
+    before, value = np.empty(len(weights)), _objective(starts, rows, counts, target, penalties, weights, fitted)
     for _ in range(most):
-        fitted[:] = weights[n_labels]
-        for j in range(n_labels):
-            if weights[j] != 0.0:
-                for m in range(starts[j], starts[j + 1]):
-                    fitted[rows[m]] += weights[j]
         for i in range(len(counts)):
             p = 1.0 / (1.0 + math.exp(-fitted[i]))
             curve[i] = counts[i] / n * max(p * (1.0 - p), 1e-5)
@@ -176,6 +188,12 @@ def nodewise(starts, rows, counts, target, penalties, tolerance, most, weights):
                 active = False
             is_first = False
         change = np.abs(weights - before).max()
+        found = _objective(starts, rows, counts, target, penalties, weights, fitted)
+        while found > value and change >= tolerance:  # the approximation ends before its minimum
+            weights[:] = 0.5 * (weights + before)
+            change = np.abs(weights - before).max()
+            found = _objective(starts, rows, counts, target, penalties, weights, fitted)
+        value = found
         if change < tolerance:
             break
     return change
