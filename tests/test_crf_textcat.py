@@ -351,7 +351,9 @@ def test_fewer_than_two_labels(texts):
 @pytest.mark.parametrize(
     "config, code",
     [
-        ({"exclusive_classes": False}, "CRF020.*textcat_multilabel"),
+        ({"exclusive_classes": False}, "CRF020.*exclusive_classes.*multilabel"),
+        ({"multilabel": True}, "CRF480.*LabelGraph"),
+        ({"threshold": {"PLAY": 0.5}}, "CRF020.*threshold.*multilabel"),
         ({"threshold": 2.0}, "CRF020.*threshold"),
         ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF347.*PseudoLikelihood"),
         ({"loss": 0.5}, r"CRF020.*loss = 0\.5"),

@@ -11,6 +11,9 @@ from sklearn.covariance import graphical_lasso as sklearn_lasso
 from sklearn.linear_model import LogisticRegression
 from spacy.tokens import DocBin
 from spacy.training import Example
+from typer.testing import CliRunner
+
+from spacy_crf.cli import app
 
 from spacy_crf.lab.label_cliques import (
     Annotated,
@@ -26,6 +29,7 @@ from spacy_crf.lab.label_graph import LabelGraphs, LabelScores
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.junction_tree import JunctionTree
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.pipeline.thresholds import measure
 
 EXACT = LabelGraphs()
 GRAPHS = {
@@ -505,3 +509,32 @@ def test_docs_in_a_bin_and_two_threads(tmp_path):
     DocBin(docs=[nlp(texts[0])]).to_disk(tmp_path / "docs.spacy")
     [doc] = DocBin().from_disk(tmp_path / "docs.spacy").get_docs(nlp.vocab)
     assert doc.cats == before[0]
+
+
+def test_thresholds_are_fitted(tmp_path):
+    """Those of `crf threshold`: of all labels, of each label, and one that promises recall."""
+    texts = [*coupled_texts(200, 0)]
+    nlp = trained("tree", texts, steps=3)
+    nlp.to_disk(tmp_path / "model")
+    docs = [example.reference for example in examples_of(nlp, coupled_texts(300, 2))]
+    DocBin(docs=docs).to_disk(tmp_path / "new.spacy")
+    examples = [Example(nlp.make_doc(doc.text), doc) for doc in docs]
+    pipe = nlp.get_pipe("crf_textcat")
+    points = measure(pipe, examples, [0.3, 0.5])
+    for point in points:
+        scores = nlp.get_pipe("crf_textcat").score(
+            [Example(nlp(doc.text), doc) for doc in docs], threshold=point.min_prob
+        )
+        assert point.f() == pytest.approx(scores["cats_micro_f"]) and point.recall == pytest.approx(scores["cats_micro_r"])
+        assert point.all["gold"] == sum(value for doc in docs for value in doc.cats.values())
+    found = {}
+    for name, options in {"all": [], "each": ["--per-label"], "promise": ["--recall", "0.9"]}.items():
+        command = ["threshold", str(tmp_path / "model"), str(tmp_path / "new.spacy"), *options]
+        result = CliRunner().invoke(app, [*command, "--output", str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        found[name] = spacy.load(tmp_path / name).get_pipe("crf_textcat").cfg["threshold"]
+    assert 0.0 < found["all"] < 1.0 and set(found["each"]) == {*pipe.labels, "*"}
+    [reached] = measure(pipe, examples, [found["promise"]])
+    assert reached.recall >= 0.9 and found["promise"] < 0.5
+    spacy.registry.get("callbacks", "spacy_crf.fit_min_prob.v1")(tmp_path / "new.spacy", per_label=True)(nlp)
+    assert nlp.config["components"]["crf_textcat"]["threshold"] == pipe.cfg["threshold"] == found["each"]

@@ -243,8 +243,9 @@ def threshold_cli(
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
     """Find the min_prob with the best F score, or a promised recall. The command prints precision and recall for each
-    threshold, with entities that decode = "spans" finds, and the best setting. For `crf_spancat` it is the
-    `threshold`. With --recall or --precision, the command adds a component crf_candidates with the threshold."""
+    threshold, with entities that decode = "spans" finds, and the best setting. For `crf_spancat`, and `crf_textcat` with
+    several labels, it is the `threshold`. With --recall or --precision, the command adds a component crf_candidates with the
+    threshold; for `crf_textcat` it sets the threshold."""
     from ..pipeline.thresholds import best, use
 
     checks.expect(not (expected and per_label), "threshold", "--per-label", per_label, "left out with --expected")
@@ -257,7 +258,7 @@ def threshold_cli(
         checks.expect(not expected, "threshold", "--expected", expected, "left out where DATA proves a promise")
         [(of, goal)] = goals.items()
         alpha, spans_key = 0.05 if alpha is None else alpha, "crf_candidates" if spans_key is None else spans_key
-        _promise(nlp, data, our_pipes(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
+        _promise(nlp, data, _with_thresholds(nlp, component), of, goal, alpha, spans_key, per_label=per_label)
         if output is not None:
             save_pipeline(nlp, output)
             msg.good(f"Saved with it to {output}")
@@ -284,13 +285,21 @@ def threshold_cli(
         msg.good(f"Saved with it to {output}")
 
 
+def _with_thresholds(nlp: Language, component: Optional[str]) -> list[Any]:
+    """The components whose decisions may have a threshold: those that label tokens, or texts with several labels."""
+    wanted = "that gives probabilities of spans or tokens, or crf_textcat with multilabel = true"
+    return our_pipes(
+        nlp, component, wanted, lambda pipe: pipe.labelled != "texts" or pipe.by_probability, of_tokens=False
+    )
+
+
 def _promise(
     nlp: Language, data: Path, pipes: list[Any], of: str, goal: float, alpha: float, key: str, *, per_label: bool
 ) -> None:
     """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
     from ..pipeline.candidates import check_spans_key
     from ..pipeline.promises import judge, min_prob_of, promises
-    from ..pipeline.thresholds import annotated_before
+    from ..pipeline.thresholds import annotated_before, use
 
     only = ", ".join(pipe.name for pipe in pipes)
     checks.expect(len(pipes) == 1, "threshold", "--component", None, f"one of {only}, where a promise is made")
@@ -306,6 +315,10 @@ def _promise(
     print_table(f"{pipe.name}, all spans with at least min_prob", columns, rows, n_texts=1)
     each = " of each label" if per_label else ""
     msg.info(f"With probability {1 - alpha:g}, the {of}{each} on new texts like these is at least {goal:g}")
+    if pipe.labelled == "texts":
+        use(nlp, pipe, min_prob_of(found, of))
+        print(Config({pipe.name: pipe.deciding_by(min_prob_of(found, of))}).to_str(interpolate=False).strip())
+        return
     settings = {"component": pipe.name, "spans_key": key, "min_prob": min_prob_of(found, of)}
     if name in nlp.component_names:
         nlp.remove_pipe(name)
@@ -332,7 +345,7 @@ def threshold(
     from ..pipeline.thresholds import annotated_before, best_of_labels, measure
 
     checks.positive("threshold", "beta", beta)
-    pipes = our_pipes(nlp, component)
+    pipes = _with_thresholds(nlp, component)
     if expected:
         examples = [Example(nlp.make_doc(doc.text), doc) for _, doc in read_raw([data], nlp)]
     else:

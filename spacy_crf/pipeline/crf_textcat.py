@@ -21,7 +21,7 @@ from ..types import Floats
 from .annotation.annotation import GoldReport, Supervision
 from .annotation.cats import Cats, SeveralCats
 from .decoding import Decoding
-from .labels import check_doc, only_docs
+from .labels import batches, check_doc, only_docs
 from .prediction import MinProb, check_min_prob, least_of_labels
 from .supervision import Keys
 from .training import LearningPipe
@@ -83,6 +83,7 @@ class CRFTextClassifier(LearningPipe):
     """
 
     labelled = "texts"
+    least_setting = "threshold"
     decoding: TextDecoding
 
     def __init__(
@@ -259,6 +260,13 @@ class CRFTextClassifier(LearningPipe):
     def deciding_by(self, least: MinProb) -> dict[str, Any]:
         """The settings by which labels of at least this probability are those of a text."""
         return {"threshold": least}
+
+    def probabilities_and_annotation(self, examples: list[Example]) -> tuple[Floats, NDArray[np.bool_]]:
+        """With `multilabel`: the probability of each label of texts (float64[D, Y]), and which labels their annotation says are
+        present, and absent (bool[2, D, Y])."""
+        found = [self.predict(docs).probabilities for docs in batches(self.name, (eg.predicted for eg in examples), 256)]
+        may_have, may_lack = np.split(self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp, 2, axis=1)
+        return np.concatenate([np.zeros((0, len(self.labels))), *found]), np.stack([~may_lack, ~may_have])
 
     def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
         """Scores by the component's scorer; with `multilabel` and without another `threshold`, by that of each label."""

@@ -80,6 +80,8 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
 
     examples (Iterable[Example]): Examples annotated by earlier components; they are not changed.
     """
+    if pipe.labelled == "texts":
+        return _judge_labels(pipe, list(examples))
     judged, number = [], {label: n for n, label in enumerate(pipe.labels)}
     for example in examples:
         doc = example.predicted
@@ -104,6 +106,15 @@ def judge(pipe: "CRFPipe", examples: Iterable[Example]) -> list[Judged]:
                 right=np.array([place in annotated for place in found], dtype=bool),
             )
         )
+    return judged
+
+
+def _judge_labels(pipe: Any, examples: list[Example]) -> list[Judged]:
+    """`judge` for texts with several labels, in the place of spans."""
+    judged, (probabilities, annotation) = [], pipe.probabilities_and_annotation(examples)
+    for row, present, absent in zip(probabilities, *annotation):
+        [gold], [found] = np.nonzero(present), np.nonzero((row >= GRID[0]) & (present | absent))
+        judged.append(Judged(np.where(row[gold] >= GRID[0], row[gold], 0.0), gold, row[found], found, present[found]))
     return judged
 
 

@@ -15,7 +15,7 @@ from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from .corpora import Corpus
 from .labels import batches
-from .prediction import OTHERS, MinProb, Prediction
+from .prediction import OTHERS, MinProb, Prediction, least_of_labels
 
 if TYPE_CHECKING:
     from .prediction import CRFPipe
@@ -67,6 +67,8 @@ def measure(
     judge (bool): Whether to compare with the annotation of the texts, where they have any.
     RETURNS (List[Point]): One for each threshold.
     """
+    if pipe.labelled == "texts":
+        return _measure_labels(pipe, list(examples), min_probs, judge=judge)
     examples, done = list(examples), 0
     points = [Point(min_prob, 0, 0.0, 0.0, {}) for min_prob in min_probs]
     settings = dict(pipe.cfg)
@@ -94,6 +96,20 @@ def measure(
                 )
     finally:
         pipe.cfg.update(settings)
+    return points
+
+
+def _measure_labels(pipe: Any, examples: list[Example], min_probs: Sequence[MinProb], *, judge: bool) -> list[Point]:
+    """`measure` for texts with several labels. Labels whose annotation is missing are not judged."""
+    found, [present, absent] = pipe.probabilities_and_annotation(examples)
+    points = []
+    for min_prob in min_probs:
+        least = least_of_labels(pipe.name, min_prob, pipe.labels, pipe.least_setting)
+        chosen = found >= (0.0 if least is None else least)
+        counts = {"judged": chosen & (present | absent), "right": chosen & present, "gold": present}
+        sums = {name: count.sum(axis=0).tolist() for name, count in counts.items()} if judge else {}
+        by_label = {label: Counter({name: sums[name][n] for name in sums}) for n, label in enumerate(pipe.labels)}
+        points.append(Point(min_prob, int(chosen.sum()), float(found[chosen].sum()), float(found.sum()), by_label))
     return points
 
 
@@ -163,7 +179,8 @@ def fit_min_prob(
     annotated texts (``spacy_crf.fit_min_prob.v1``).
 
     path (Path): The texts, a .spacy file or a folder of them, such as ${paths.dev}.
-    component (str): Name of the component; by default all components of this package with decode = "spans".
+    component (str): Name of the component; by default all components of this package with decode = "spans", or for texts with
+        multilabel = true.
     beta (float): Weight of recall relative to precision.
     per_label (bool): Whether each label gets its own threshold.
     limit (int): Number of texts to use whenever the pipeline is saved, spread evenly over all texts; 0 for all.
@@ -178,7 +195,7 @@ def fit_min_prob(
             pipe for name, pipe in nlp.pipeline if getattr(pipe, "by_probability", False) and component in (None, name)
         ]
         if not pipes:
-            wanted = 'of spacy_crf with decode = "spans", as spacy_crf.fit_min_prob.v1 needs it'
+            wanted = 'of spacy_crf with decode = "spans" or multilabel = true, as spacy_crf.fit_min_prob.v1 needs it'
             raise no_component(wanted, nlp.pipe_names, component)
         for pipe in pipes:
             examples = list(corpus(nlp))

@@ -37,7 +37,7 @@ CLIQUES: dict[str, dict[str, Any]] = {
     "LabelTree": {"labels": {"@misc": "spacy_crf.LabelTree.v1"}},
 }
 Items = list[dict[str, Any]]
-THRESHOLDS = [0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5]
+THRESHOLDS = [0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5]
 
 
 class Judged(NamedTuple):
