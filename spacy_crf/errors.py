@@ -236,6 +236,9 @@ class Errors:
     CRF492 = "doc._.{name} of the document '{text}...' is {value}. It has to be {must}."
     CRF493 = """Two documents of the collection {group} have the id {id} (doc._.crf_id); the second one is '{text}...'. Give each
         document an id of its own, or another collection (doc._.crf_group)."""
+    CRF485 = (
+        "{path} has no labels of texts (doc.cats). Give texts such as {{'text': …, 'cats': ['A', 'B']}} (docs/data.md)."
+    )
     CRF491 = "The results can't go to {target}, inside the folder to annotate, {source}. Name a folder beside it."
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with the right header."
     CRF502 = "{source} has format version {version}, not {known}. Install the version that wrote it, or train again."
@@ -473,6 +476,8 @@ class Warnings:
         Set 1.0 for the labels of a text and 0.0 for those that it does not have; values that are left out are not known."""
     CRFW481 = """Component '{name}': {method} did not converge: the last step changed a weight by {gap:.2g}. A larger l1
         converges sooner."""
+    CRFW482 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of labels so far; probabilities are
+        those of the last iteration (shown once). {remedy}"""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
     CRFW345 = """Component '{name}': the labellings of {n} sequences may not be the best, since too many come close

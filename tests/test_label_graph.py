@@ -3,10 +3,12 @@ the component."""
 
 import itertools
 import math
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import spacy
+import srsly
 from sklearn.covariance import graphical_lasso as sklearn_lasso
 from sklearn.linear_model import LogisticRegression
 from spacy.tokens import DocBin
@@ -14,7 +16,6 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-
 from spacy_crf.lab.label_cliques import (
     Annotated,
     Hierarchy,
@@ -190,12 +191,16 @@ def test_a_known_graph_is_found(seed, rule):
 def test_nodewise_regressions_are_those_of_scikit_learn():
     random = np.random.default_rng(0)
     base = random.random((600, 3)) < 0.3
-    present = np.concatenate([base, (base[:, :1] & (random.random((600, 2)) < 0.7)) | (random.random((600, 2)) < 0.1)], 1)
+    present = np.concatenate(
+        [base, (base[:, :1] & (random.random((600, 2)) < 0.7)) | (random.random((600, 2)) < 0.1)], 1
+    )
     known, l1 = annotated(present), 0.03
     found, deviations = nodewise(known, l1), present.std(axis=0)
     for j in range(5):
         others = np.delete(np.arange(5), j)
-        model = LogisticRegression(C=1 / (600 * l1 * deviations[j]), l1_ratio=1.0, solver="saga", tol=1e-9, max_iter=20_000)
+        model = LogisticRegression(
+            C=1 / (600 * l1 * deviations[j]), l1_ratio=1.0, solver="saga", tol=1e-9, max_iter=20_000
+        )
         model.fit(present[:, others] / deviations[others], present[:, j])
         np.testing.assert_allclose(found[j, others], model.coef_[0] / deviations[others], atol=1e-4)
         assert found[j, j] == 0.0
@@ -401,7 +406,9 @@ def test_a_new_label_has_no_pairs_and_is_learned():
     nlp = trained("learned")
     pipe = nlp.get_pipe("crf_textcat")
     assert pipe.add_label("SONG") == 1 and nlp("love").cats["SONG"] == 0.5
-    more = [(text, {**{label: float(label in labels.split()) for label in LABELS}, "SONG": 0.0}) for text, labels in TEXTS]
+    more = [
+        (text, {**{label: float(label in labels.split()) for label in LABELS}, "SONG": 0.0}) for text, labels in TEXTS
+    ]
     examples = [*examples_of(nlp, [*more, ("sing", {"SONG": 1.0, **dict.fromkeys(LABELS, 0.0)})])]
     for _ in range(6):
         nlp.update(examples)
@@ -454,7 +461,7 @@ def test_settings_that_are_not_possible(config, message):
 
 
 def test_a_model_of_one_label_is_refused():
-    with pytest.raises(ValueError, match="CRF480.*hidden_chain gives a text one label"):
+    with pytest.raises(ValueError, match=r"CRF480.*hidden_chain gives a text one label"):
         spacy.blank("en").add_pipe("crf_textcat", config={"multilabel": True})
 
 
@@ -468,7 +475,7 @@ def test_a_graph_that_is_too_wide(caplog):
     labels = [f"L{n}" for n in range(24)]
     texts = [(f"w{n}", dict(zip(labels, map(float, random.random(24) < 0.5)))) for n in range(60)]
     wide = {"labels": {"@misc": "spacy_crf.LearnedGraph.v1", "l1": 0.001, "max_degree": 30, "rule": "or"}}
-    with pytest.raises(ValueError, match="CRF481.*BeliefPropagation"):
+    with pytest.raises(ValueError, match=r"CRF481.*BeliefPropagation"):
         trained(wide, texts, steps=0)
     trained(wide, texts, steps=0, inference={"@misc": "spacy_crf.BeliefPropagation.v1"})
 
@@ -525,7 +532,9 @@ def test_thresholds_are_fitted(tmp_path):
         scores = nlp.get_pipe("crf_textcat").score(
             [Example(nlp(doc.text), doc) for doc in docs], threshold=point.min_prob
         )
-        assert point.f() == pytest.approx(scores["cats_micro_f"]) and point.recall == pytest.approx(scores["cats_micro_r"])
+        assert point.f() == pytest.approx(scores["cats_micro_f"]) and point.recall == pytest.approx(
+            scores["cats_micro_r"]
+        )
         assert point.all["gold"] == sum(value for doc in docs for value in doc.cats.values())
     found = {}
     for name, options in {"all": [], "each": ["--per-label"], "promise": ["--recall", "0.9"]}.items():
@@ -538,3 +547,27 @@ def test_thresholds_are_fitted(tmp_path):
     assert reached.recall >= 0.9 and found["promise"] < 0.5
     spacy.registry.get("callbacks", "spacy_crf.fit_min_prob.v1")(tmp_path / "new.spacy", per_label=True)(nlp)
     assert nlp.config["components"]["crf_textcat"]["threshold"] == pipe.cfg["threshold"] == found["each"]
+
+
+def test_crf_graph_prints_and_draws_the_pairs_of_labels(tmp_path):
+    rows = [
+        {"text": f"text {n}", "cats": [f"L{j}" for j in np.flatnonzero(row)]} for n, row in enumerate(drawn(400)[0])
+    ]
+    srsly.write_jsonl(tmp_path / "new.jsonl", rows)
+    files = ["--output", str(tmp_path / "page.html"), "--svg", str(tmp_path / "graph.svg")]
+    result = CliRunner().invoke(app, ["graph", str(tmp_path / "new.jsonl"), *files])
+    assert result.exit_code == 0 and "10 labels, 400 texts" in result.output, result.output
+    result = CliRunner().invoke(app, ["graph", str(tmp_path / "new.jsonl"), "--method", "graphical_lasso", "--json"])
+    edges, present = srsly.json_loads(result.output), drawn(400)[0]
+    for edge in edges:
+        j, k = (int(edge[name][1:]) for name in ("first", "second"))
+        assert edge["texts"] == (present[:, j] & present[:, k]).sum() and edge["weight"] == edge["partial"]
+        assert edge["correlation"] == pytest.approx(np.corrcoef(present[:, j], present[:, k])[0, 1])
+    page, chart = ((tmp_path / name).read_text() for name in ("page.html", "graph.svg"))
+    n_lines = chart.count('class="line"') + chart.count('class="diagonal"')
+    assert chart.count("<circle") == 10 and n_lines == page.count("<tr>") - 1 > 5
+    assert all(f"<td>L{j}</td>" in page and f">L{j}</text>" in page for j in range(10))
+    ElementTree.fromstring(chart)
+    (tmp_path / "none.jsonl").write_text('{"text": "a b", "spans": [{"start": 0, "end": 1, "label": "A"}]}\n')
+    result = CliRunner().invoke(app, ["graph", str(tmp_path / "none.jsonl")])
+    assert result.exit_code == 1 and "CRF485" in result.output

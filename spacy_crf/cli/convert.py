@@ -84,7 +84,9 @@ def convert_cli(
         write_whole(target, docs.to_bytes())
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
-        each = "one label each" if report.exclusive else "some with several labels: crf_textcat takes one of a text"
+        each = (
+            "one label each" if report.exclusive else "some with several: crf_textcat takes them with multilabel = true"
+        )
         labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
         counts = [f"{report.documents:,} documents", f"{report.spans:,} {'spans' if spans_key else 'entities'}"]
         counts += [f"{report.incorrect:,} spans that are none"] if report.incorrect else []

@@ -272,7 +272,7 @@ def _warnings(facts: CorpusFacts) -> list[str]:
         (facts.misaligned, "entities do not align with the tokenizer's tokens, and can't be learned"),
         (facts.crossing, "entities cross the end of a sentence"),
         (facts.odd, "entities have neither letters nor digits"),
-        (facts.several_cats, "texts have several labels: crf_textcat takes one"),
+        (facts.several_cats, "texts have several labels, which crf_textcat takes with multilabel = true"),
         (facts.uncertain_cats, "texts have labels with neither 0 nor 1, which crf_textcat refuses"),
         (facts.repeated_otherwise, "texts are repeated with other annotation"),
     )

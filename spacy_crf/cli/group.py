@@ -26,6 +26,7 @@ _COMMANDS = {  # by file
     "export": ("export", "tag"),
     "explain": ("explain", "inspect", "rules", "show"),
     "fit": ("fit",),
+    "graph": ("graph",),
     "lookups": ("lookups",),
     "migrate": ("import",),
     "projects": ("card", "project"),

@@ -163,7 +163,7 @@ class _SpanReader:
 
 
 class LabelComparison(Comparison):
-    """Compares the labels of a text, or with several labels a text that has a label with one that lacks it: each has its own clamp."""
+    """Compares the labels of a text; or, with several labels, a text with a label and one without it. Each has its own clamp."""
 
     is_of_texts = True
 
@@ -176,7 +176,8 @@ class LabelComparison(Comparison):
 
     def spans(self, clamp: int) -> list[SpanOf]:
         """The label of the text under a clamp, as a span of all tokens."""
-        label = self.pipe.annotation.label_in([*self.sides.having, *self.sides.lacking][clamp])
+        annotation: Any = self.pipe.annotation
+        label = annotation.label_in([*self.sides.having, *self.sides.lacking][clamp])
         return [] if label is None else [(0, len(self.doc), label)]
 
     def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
@@ -194,7 +195,8 @@ def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> 
     """
     label = next(iter(pipe.probabilities(doc))) if label is None else label
     checks.labels(pipe.owner, [label, label if against is None else against], pipe.labels)
-    having, lacking = pipe.annotation.sides(label, against)
+    annotation: Any = pipe.annotation
+    having, lacking = annotation.sides(label, against)
     reading = Reading(pipe, DocBatch([doc]))
     sides = Sides(having, lacking, slice(0, int(reading.scores.starts[-1])))
     return LabelComparison(pipe, reading, sides, (0, len(doc), label), against)

@@ -42,7 +42,7 @@ class Annotated(NamedTuple):
             weights.append(np.ones(len(clamp)) if of_texts is None else of_texts)
         may_have, may_lack = np.split(np.concatenate(clamps), [n], axis=1)
         for which, counted in (("has", may_have & ~may_lack), ("lacks", may_lack & ~may_have)):
-            never = [label for label, some in zip(labels, counted.any(axis=0)) if not some]
+            never = [labels[n] for n in np.flatnonzero(~counted.any(axis=0))]
             if never and len(may_have):
                 announcements.warning(Warnings.CRFW480.format(name=name, which=which, labels=", ".join(never)))
         known = (may_have != may_lack).all(axis=1)
@@ -112,7 +112,7 @@ def graphical_lasso(known: Annotated, l1: float) -> Floats:
 
 
 def partial_correlations(precision: Floats) -> Floats:
-    """Correlations of two labels given the others: -precision[i, j] / sqrt(precision[i, i] · precision[j, j]), 1 on the diagonal."""
+    """Correlations of two labels given the others, -precision[i, j] / sqrt(precision[i, i] · precision[j, j]): float64[L, L]."""
     scale = 1.0 / np.sqrt(np.diag(precision))
     found = -precision * np.outer(scale, scale)
     np.fill_diagonal(found, 1.0)

@@ -3,9 +3,9 @@
     score(y) = sum_j y_j (first_j + w_j · f(x)) + sum_((j, k) in edges) pairs_jk y_j y_k        y_j = 1: the text has label j
 
 This is a conditional random field whose variables are the labels of one text (Ghamrawi & McCallum 2005, "Collective multi-label
-classification"); without edges it is a logistic regression for each label. All texts have the same graph, so labels are eliminated
-in one order for all of them: sums are exact as long as the graph has narrow tables. This file has the scores, the structure that
-sums over them, the decoding of a component, and the model; `label_cliques` finds the edges.
+classification"); without edges it is a logistic regression for each label. All texts have the same graph, so labels are
+eliminated in one order for all of them: sums are exact if the tables are small enough. This file has the scores, the structure
+that sums over them, the decoding of a component, and the model; `label_cliques` finds the edges.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import arrays, checks
-from ..errors import Errors
+from ..errors import Errors, Warnings, announcements
 from ..features.doc_batch import TEXT, DocBatch
 from ..inference.structure import Structure
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LogLikelihood, SoftmaxMargin
@@ -271,6 +271,15 @@ class LabelDecoding(TextDecoding):
             reason = f"{inference.name} does not answer what it asks; leave inference out"
         if reason:
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
+
+    def probabilities(self, scores: Any) -> Floats:
+        found, inference = super().probabilities(scores), self.structure.inference
+        if inference is not None and inference.n_unsettled and not inference.told:
+            inference.told = True
+            values = {"n": inference.n_unsettled, "asked": inference.n_asked, "inference": inference.name}
+            message = Warnings.CRFW482.format(name=self.annotation.name, remedy=inference.remedy, **values)
+            announcements.warning(message)
+        return found
 
 
 class LabelGraphRole(OfTexts, Architecture):

@@ -242,8 +242,8 @@ class CRFTextClassifier(LearningPipe):
         return [label for label, probability in found.items() if probability >= least[label]]
 
     def best_labels(self, doc: Doc) -> list[str]:
-        """RETURNS (List[str]): The most probable set of labels of a text, which may be another one than that of the labels that are
-        probable each; without `multilabel`, the most probable label. The Doc is not changed."""
+        """RETURNS (List[str]): The most probable set of labels of a text, which may differ from the set of labels that are each
+        probable; without `multilabel`, the most probable label. The Doc is not changed."""
         if not self.cfg["multilabel"]:
             return self.labels_of(doc)
         check_doc(self.name, doc)
@@ -264,14 +264,21 @@ class CRFTextClassifier(LearningPipe):
     def probabilities_and_annotation(self, examples: list[Example]) -> tuple[Floats, NDArray[np.bool_]]:
         """With `multilabel`: the probability of each label of texts (float64[D, Y]), and which labels their annotation says are
         present, and absent (bool[2, D, Y])."""
-        found = [self.predict(docs).probabilities for docs in batches(self.name, (eg.predicted for eg in examples), 256)]
-        may_have, may_lack = np.split(self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp, 2, axis=1)
+        found = [
+            self.predict(docs).probabilities for docs in batches(self.name, (eg.predicted for eg in examples), 256)
+        ]
+        may_have, may_lack = np.split(
+            self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp, 2, axis=1
+        )
         return np.concatenate([np.zeros((0, len(self.labels))), *found]), np.stack([~may_lack, ~may_have])
 
     def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
         """Scores by the component's scorer; with `multilabel` and without another `threshold`, by that of each label."""
         if self.cfg["multilabel"]:
-            settings = {**({} if "threshold" in settings else {"threshold": 0.5, "getter": self._around_half}), **settings}
+            settings = {
+                **({} if "threshold" in settings else {"threshold": 0.5, "getter": self._around_half}),
+                **settings,
+            }
         return super().score(examples, **settings)
 
     def _around_half(self, doc: Doc, attr: str) -> dict[str, float]:

@@ -176,9 +176,7 @@ def check_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb
     return {label: checks.number(owner, f"{setting} of {label}", least, most=1.0) for label, least in table.items()}
 
 
-def least_of_labels(
-    name: str, value: MinProb, labels: Sequence[str], setting: str = "min_prob"
-) -> Optional[Floats]:
+def least_of_labels(name: str, value: MinProb, labels: Sequence[str], setting: str = "min_prob") -> Optional[Floats]:
     """The least probability of each label (float64[L]); None if every probability is enough.
 
     RAISES (ValueError): CRF020 for a value that is no probability, CRF846 for labels that the component does not have.

@@ -97,6 +97,44 @@ def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
     return _svg("What was taken for what", f'width="{size[0]}" height="{size[1]}"', parts)
 
 
+def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
+    """Draw pairs of labels as lines between places on a circle: wider for more weight, broken for a weight below 0."""
+    linked: dict[str, list[str]] = {}
+    for first, second, _ in edges:
+        linked.setdefault(first, []).append(second)
+        linked.setdefault(second, []).append(first)
+    order: dict[str, None] = {}  # labels that are linked stand side by side
+    waiting = list(linked)[::-1]
+    while waiting:
+        label = waiting.pop()
+        if label not in order:
+            order[label] = None
+            waiting += [other for other in reversed(linked[label]) if other not in order]
+    radius = max(120.0, 15.0 * len(order) / (2 * np.pi))
+    angles = dict(zip(order, np.arange(len(order)) * 2 * np.pi / max(1, len(order))))
+    middle, most = radius + 130, max((abs(weight) for *_, weight in edges), default=1.0) or 1.0
+    place = {label: (middle + radius * np.cos(a), middle + radius * np.sin(a)) for label, a in angles.items()}
+    parts = []
+    for first, second, weight in edges:
+        (x, y), (to_x, to_y) = place[first], place[second]
+        title = f"<title>{escape(first)} – {escape(second)}: {weight:.2f}</title>"
+        style = (
+            f'class="{"line" if weight >= 0 else "diagonal"}" style="stroke-width:{0.5 + 4 * abs(weight) / most:.1f}"'
+        )
+        parts.append(
+            f'<path {style} d="M{x:.1f} {y:.1f}Q{middle:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}">{title}</path>'
+        )
+    for label, angle in angles.items():
+        (x, y), turned = place[label], np.cos(angle) < 0
+        degrees = np.degrees(angle) + (180 if turned else 0)
+        anchor, shift = ("end", -8) if turned else ("start", 8)
+        turn = f'transform="rotate({degrees:.1f} {x:.1f} {y:.1f})" text-anchor="{anchor}"'
+        parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
+        parts.append(f'<text x="{x + shift:.1f}" y="{y + 4:.1f}" {turn}>{escape(shorter(label, 18))}</text>')
+    size = f'viewBox="0 0 {2 * middle:.0f} {2 * middle:.0f}" width="{2 * middle:.0f}" height="{2 * middle:.0f}"'
+    return _svg("Labels that depend on each other", size, parts)
+
+
 def alone(chart: Markup) -> bytes:
     """Make an SVG file of a chart."""
     text = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

@@ -65,6 +65,21 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     )
 
 
+def table_page(title: str, caption: str, chart: Markup, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Make an HTML page of a chart and a table, in the style of a report."""
+    style = Markup(_source("page.css"))
+    cells = [("th", columns), *(("td", row) for row in rows)]
+    lines = [Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(cell) for cell in row) for tag, row in cells]
+    table = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
+    head = Markup(
+        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{}</title><style>{}</style></head>\n'
+    )
+    body = Markup(
+        "<body><header><h1>{}</h1></header>\n<main>{}\n<table><caption>{}</caption>\n{}</table></main></body></html>\n"
+    )
+    return head.format(title, style) + body.format(title, chart, caption, table)
+
+
 def _section(judged: Judged) -> dict[str, Any]:
     rows, labels = scores(judged), labels_of(judged.cases)
     found: list[Any] = [case for case in judged.cases if case.found and case.found.probability is not None]

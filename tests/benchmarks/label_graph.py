@@ -72,7 +72,9 @@ def judged(
 
 def examples_of(nlp: Language, items: Items, labels: list[str]) -> list[Example]:
     return [
-        Example.from_dict(nlp.make_doc(item["text"]), {"cats": {label: float(label in item["cats"]) for label in labels}})
+        Example.from_dict(
+            nlp.make_doc(item["text"]), {"cats": {label: float(label in item["cats"]) for label in labels}}
+        )
         for item in items
     ]
 

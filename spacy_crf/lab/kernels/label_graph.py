@@ -1,8 +1,8 @@
 """Sums and maxima over the labels of texts that share one graph, and the estimators that find such a graph.
 
-B texts, L labels, which are binary variables. Labels are eliminated one after the other (see `junction_tree`), in one order for all
-texts. The table of a label has an entry for each setting of the label (bit 0 of the entry's number) and of its neighbours that are
-eliminated later (the next bits, in the order of elimination). N is the length of all tables together.
+B texts, L labels, which are binary variables. Labels are eliminated one after the other (see `junction_tree`), in one order
+for all texts. The table of a label has an entry for each setting of the label (bit 0 of the entry's number) and of its neighbours
+that are eliminated later (the next bits, in the order of elimination). N is the length of all tables together.
 
     table[n1, n2, ..., y] = own[y] + pairs[ni, y] + messages[ni, ..., y]
     message[n1, n2, ...] = log sum_y exp(table[n1, n2, ..., y])

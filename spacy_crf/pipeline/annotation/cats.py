@@ -133,5 +133,5 @@ class SeveralCats(Cats):
         return [having], [lacking]
 
     def label_in(self, side: Bools) -> Optional[str]:
-        present, absent = np.split(side[0], 2)
+        absent = side[0, len(self.labels) :]
         return self.labels[int(absent.argmin())] if not absent.all() else None
