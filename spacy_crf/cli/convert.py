@@ -85,7 +85,7 @@ def convert_cli(
         scheme = f", {report.scheme} tags" if report.scheme and report.has_spans else ""
         msg.info(f"{path}: {FORMATS[report.format].title}{scheme}")
         each = (
-            "one label each" if report.exclusive else "some with several: crf_textcat takes them with multilabel = true"
+            "one label each" if report.exclusive else "some with several labels, for multilabel = true of crf_textcat"
         )
         labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
         counts = [f"{report.documents:,} documents", f"{report.spans:,} {'spans' if spans_key else 'entities'}"]

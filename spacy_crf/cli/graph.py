@@ -31,7 +31,7 @@ class Edge(NamedTuple):
     partial: float  # correlation given all other labels, by the graphical lasso
 
 
-@command("graph", has_code=False)
+@command("graph")
 def graph_cli(
     data: DataArgument,
     method: Method = Opt("nodewise", help="How pairs are found, as in spacy_crf.LearnedGraph.v1."),
@@ -43,8 +43,8 @@ def graph_cli(
     lang: LangOption = "en",
     as_json: JsonOption = False,
 ) -> None:
-    """Print the pairs of labels of texts that depend on each other, as `spacy_crf.LabelGraph.v1` connects them, the strongest
-    first, with the number of texts with both, the weight, the correlation, and that given all other labels."""
+    """Print which labels of texts depend on each other. Of each pair, the strongest first: the number of texts with both, its
+    weight, the correlation, and that given all other labels."""
     from ..lab.label_cliques import LearnedGraph
     from ..report import charts
 
