@@ -132,6 +132,22 @@ class Errors:
     CRF213 = """SGD finds no learning rate for '{key}': weights grow without bound with each rate that it tried,
         {tried}. Lower the first rate, calibration_eta = {eta}, for example to 0.1, and set calibration_rate = 2."""
     CRF301 = "The templates of the config differ from those of the saved model. Only on one side: {templates}"
+    CRF350 = """GraphCut: scores of {what} that a cut can't stand for: labels {i} and {j}, with label {a} twice, score
+        {together:.4g}, but each of them with label {a} scores {apart:.4g} together, which is more. Use the inference
+        spacy_crf.DualDecomposition.v1, or set associative = true in all cliques and chain = false in the model."""
+    CRF351 = """FactorGraph: {inference} as {setting} takes no groups, but cliques.{clique} has edges = "group". Use
+        {fitting}, or other edges."""
+    CRF352 = 'There are no bounds for Docs with groups (cliques with edges = "group"). Use other edges to ask for them.'
+    CRF353 = """Component '{name}': the loss {loss} can't train groups (cliques with edges = "group"). Use
+        spacy_crf.Perceptron.v1 or spacy_crf.MaxMargin.v1, or other edges."""
+    CRF354 = """Component '{name}': {inference} can't be used with tags that exclude each other as neighbours: {n} pairs of
+        tags do. Use the inference spacy_crf.DualDecomposition.v1; or chain = false with scheme = "IO" or a tagger."""
+    CRF355 = (
+        "LinearProgram needs scipy, which is not installed. Install it (pip install scipy), or use another inference."
+    )
+    CRF356 = (
+        "LinearProgram: no solution for a program of {n} variables ({message}). Use spacy_crf.DualDecomposition.v1."
+    )
     CRF361 = """Component '{name}': the loss {loss} can't be trained on a graph by {inference}, which trains {losses}.
         This loss is trained by {inferences}: set training_inference to one of these."""
     CRF362 = """Component '{name}': rules with in_training = true can't be combined with ties between tokens. Set

@@ -52,6 +52,23 @@ def random_graph(lengths, size, pairs, rng, *, labels=2, features=3, spread=1.0,
     )
 
 
+def attracting(scores, rng, *, groups=0, largest=12, chain=False):
+    """Scores whose ties only reward equal labels, and of which some are groups of three tokens and more."""
+    tables = np.zeros(scores.tables.shape)
+    labels = np.arange(tables.shape[1])
+    tables[:, labels, labels] = rng.random(tables.shape[:2]) * 2.0
+    n_tokens, ties = len(scores.emissions), scores.ties
+    sizes = rng.integers(3, min(n_tokens, largest) + 1, size=groups if n_tokens > 2 else 0)
+    members = [rng.permutation(n_tokens)[:size] for size in sizes]
+    ties = ties._replace(
+        members=np.concatenate([np.zeros(0), *members]).astype(np.int32),
+        group_starts=np.append(0, np.cumsum(sizes)).astype(np.int64),
+        group_kind=rng.integers(0, len(ties.rows), size=len(sizes)).astype(np.int32),
+    )
+    transitions = scores.transitions if chain else np.zeros(scores.transitions.shape)
+    return scores._replace(tables=tables, transitions=transitions, ties=ties)
+
+
 class EnumeratedGraph:
     """Every labelling (score, states, uses) of a batch as a whole."""
 
@@ -76,6 +93,11 @@ class EnumeratedGraph:
                     yield row, i, j
                     if ties.symmetric[row]:
                         yield row, j, i
+        for g, kind in enumerate(ties.group_kind):
+            labels = {int(label_of[states[t]]) for t in ties.members[ties.group_starts[g] : ties.group_starts[g + 1]]}
+            for row in ties.rows[kind].tolist() if len(labels) == 1 else ():
+                if row >= 0:
+                    yield from [(row, *labels, *labels)] * (1 + int(ties.symmetric[row]))
 
     def expectations(self):
         total = arrays.zeros(self.scores)

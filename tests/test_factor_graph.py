@@ -2,10 +2,12 @@
 
 import copy
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import spacy
+from scipy.optimize import minimize
 from spacy.attrs import IDS
 from spacy.cli._util import app
 from spacy.tokens import Doc, DocBin, Span
@@ -625,6 +627,108 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
 def test_what_does_not_fit_is_said_when_the_config_is_read(config, code):
     with pytest.raises(ValueError, match=code):
         spacy.blank("en").add_pipe("crf_ner", config={"model": graph(), **config})
+
+
+GROUPS = {**REPEATS, "associative": True, "edges": "group", "features": ["bias"]}
+
+
+def of_groups(inference="GraphCut", loss="MaxMargin", **settings):
+    """The config of a component that rewards mentions with one label."""
+    model = graph({"repeats": GROUPS}, inference={"@misc": f"spacy_crf.{inference}.v1"}, chain=False)
+    return {"scheme": "IO", "model": model, "loss": {"@losses": f"spacy_crf.{loss}.v1"}, **settings}
+
+
+@pytest.mark.issue(40)
+@pytest.mark.parametrize(
+    "config, code",
+    [
+        ({"model": graph({"repeats": GROUPS})}, "CRF351.*BeliefPropagation.*cliques.repeats.*GraphCut"),
+        ({"model": graph({"repeats": {**GROUPS, "associative": False}})}, 'CRF020.*edges.*"group"'),
+        (of_groups(loss="SentenceLikelihood"), "CRF353.*SentenceLikelihood.*MaxMargin"),
+        (of_groups(loss="LogLikelihood"), "CRF361.*GraphCut.*Perceptron"),
+        ({"model": graph({"repeats": {**REPEATS, "associative": True}}),
+          "optimizer": {"@optimizers": "spacy_crf.ConjugateGradient.v1"}}, "CRF347.*associative.*LBFGS"),
+        (of_groups(scheme="BILUO"), "CRF354.*DualDecomposition.*chain = false"),
+    ],
+)  # fmt: skip
+def test_rewards_and_groups_that_do_not_fit_are_refused(config, code):
+    """Before training; the last one when the labels are known."""
+    nlp = spacy.blank("en")
+    with pytest.raises(ValueError, match=code):
+        nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.LogLikelihood.v1"}, **config})
+        nlp.initialize(lambda: examples(nlp.vocab, name_docs(nlp.vocab, 2)))
+
+
+def grouped_docs(vocab, n, seed=0):
+    """Three mentions of a name, of which the first one shows its label."""
+    for doc in name_docs(vocab, n, seed):
+        sentences = [sentence.text for sentence in doc.sents]
+        found = make_doc(vocab, [*sentences, f"the {doc[1].text} was"])
+        found.ents = [Span(found, i, i + 1, label=doc.ents[0].label_) for i in (1, 5, 9)]
+        yield found
+
+
+@pytest.mark.issue(40)
+@pytest.mark.parametrize(
+    "inference, loss", [("GraphCut", "MaxMargin"), ("GraphCut", "Perceptron"), ("LinearProgram", "MaxMargin")]
+)
+def test_groups_learn_rewards(inference, loss, tmp_path):
+    nlp = spacy.blank("en")
+    crf = nlp.add_pipe("crf_ner", config=of_groups(inference, loss))
+    data = examples(nlp.vocab, grouped_docs(nlp.vocab, 40))
+    nlp.initialize(lambda: data)
+    for _ in range(12):
+        for begin in range(0, 40, 8):
+            nlp.update(data[begin : begin + 8])
+    unseen = examples(nlp.vocab, grouped_docs(nlp.vocab, 30, seed=1))
+    assert f1(nlp, unseen) == 1.0
+    tables = crf.model.get_param("tables")
+    assert tables.min() == 0.0 and np.count_nonzero(tables) <= 3 and tables[0, 1, 1] > 0.1
+    docs = [example.predicted for example in unseen[:4]]
+    docs += [Doc(nlp.vocab), Doc(nlp.vocab, words=["Lund"]), make_doc(nlp.vocab, ["Mr Lund spoke .", "and Lund ."])]
+    here = [[(ent.start, ent.label_) for ent in doc.ents] for doc in nlp.pipe(doc.copy() for doc in docs)]
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    there = loaded.pipe([doc.copy() for doc in docs], n_process=2, batch_size=3)
+    assert [[(ent.start, ent.label_) for ent in doc.ents] for doc in there] == here
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(
+            lambda _: [[(ent.start, ent.label_) for ent in nlp(d.copy()).ents] for d in docs], range(2)
+        ):
+            assert found == here
+    np.testing.assert_allclose(crf.marginals(docs[0])[0].sum(axis=1), 1.0)
+    assert crf.span_probabilities(docs[0], 0.01)
+    assert any(
+        row.feature.startswith("repeats: bias") for row in crf.explain(docs[0], unseen[0].reference.ents[1]).rows
+    )
+
+
+@pytest.mark.issue(40)
+def test_rewards_are_those_of_the_constrained_optimum():
+    """A place's second mention is none, so that a weight for two places would be negative without its bound."""
+    nlp = spacy.blank("en")
+    settings = {"inference": TREE, "chain": False}
+    config = {"model": graph({"repeats": {**REPEATS, "associative": True}}, **settings),
+              "loss": {"@losses": "spacy_crf.LogLikelihood.v1"}, "scheme": "IO"}  # fmt: skip
+    crf = nlp.add_pipe("crf_ner", config=config)
+    docs = list(name_docs(nlp.vocab, 12))
+    for doc in docs:
+        doc.ents = [ent for ent in doc.ents if ent.label_ == "PER" or ent.start == 1]
+    data = examples(nlp.vocab, docs)
+    nlp.initialize(lambda: data)
+    optimizer = LBFGS(l2=0.02, iterations_per_step=300, tolerance=1e-7, delta=0.0)
+    objective = crf.training.objective(optimizer, data)
+    bounds = [(0.0 if bounded else None, None) for bounded in objective.nonnegative]
+
+    def penalized(weights):
+        value, gradient = objective.evaluate(weights)
+        return value + 0.02 * weights @ weights, gradient + 0.04 * weights
+
+    known = minimize(penalized, objective.weights(), jac=True, method="L-BFGS-B", bounds=bounds)
+    assert optimizer.step(objective, key="crf_ner") == pytest.approx(known.fun, rel=1e-5)
+    rewards = objective.weights()[objective.nonnegative]
+    assert rewards.min() == 0.0 and rewards.max() > 0.1
+    np.testing.assert_allclose(rewards, known.x[objective.nonnegative], atol=1e-2)
 
 
 @pytest.mark.issue(17)

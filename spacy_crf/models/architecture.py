@@ -108,6 +108,14 @@ class Architecture(Node):
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
 
+    def has_bounds(self, model: Model) -> bool:
+        """Whether some weights must not be negative, see `nonnegative`."""
+        return False
+
+    def nonnegative(self, model: Model) -> SharedScores:
+        """Masks of the parameters with weights that must not be negative."""
+        return {}
+
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Set the first values of new weights if they are not 0. `is_new` says whether all weights are new."""
 

@@ -44,6 +44,7 @@ class LBFGS(BatchOptimizer):
     """
 
     identity: ClassVar = ("l1", "l2", "memory")
+    keeps_bounds: ClassVar = True
     tried: ClassVar = {"l1": (0.0, 0.05), **L2_TRIED}
 
     l1: float = setting(0.0, checks.number)
@@ -59,7 +60,11 @@ class LBFGS(BatchOptimizer):
         return position._replace(value=position.value + float(np.sum(self._prices(objective) * np.abs(weights))))
 
     def steepest_ascent(self, objective: Objective, position: Position) -> Floats:
-        return pseudo_gradient(position, self._prices(objective)) if self.l1 else position.gradient
+        gradient = pseudo_gradient(position, self._prices(objective)) if self.l1 else position.gradient
+        bounded = getattr(objective, "nonnegative", None)
+        if bounded is None:
+            return gradient
+        return np.where(bounded & (position.weights == 0.0), np.minimum(gradient, 0.0), gradient)
 
     def _prices(self, objective: Objective) -> Union[float, Floats]:
         """Cost of |w|: √k times l1 for a variable that stands for k weights, each of them smaller by 1 / √k."""
@@ -69,7 +74,8 @@ class LBFGS(BatchOptimizer):
     def search(
         self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
     ) -> tuple[Optional[RayPoint], int]:
-        if not self.l1:
+        bounded: Any = getattr(objective, "nonnegative", None)
+        if not self.l1 and bounded is None:
             return super().search(objective, run, gradient, direction, step)
         # No weight changes its sign, and all weights move in the direction of steepest descent (Andrew & Gao, section 3.2). Far
         # from the minimum that saves half of the iterations; close to it, it discards the curvature of correlated weights and
@@ -77,10 +83,12 @@ class LBFGS(BatchOptimizer):
         before = run.position
         against = direction * gradient >= 0
         falls_fast = run.values[0] - run.values[-1] > FAST * (len(run.values) - 1) * abs(run.values[-1])
-        if not falls_fast:
+        if not falls_fast or not self.l1:
             against &= before.weights == 0
+        if not self.l1:  # a smooth objective: only weights with a bound stay on their side of 0
+            against &= bounded
         direction[against] = 0.0
-        orthant = np.where(before.weights != 0, before.weights, direction)
+        orthant, stays = np.where(before.weights != 0, before.weights, direction), True if self.l1 else bounded
         if not dot(gradient, direction) < 0:
             return None, 0
         if run.memory:
@@ -89,7 +97,7 @@ class LBFGS(BatchOptimizer):
         def phi(step: float) -> RayPoint:
             weights = step * direction
             weights += before.weights
-            weights[weights * orthant <= 0] = 0.0
+            weights[(weights * orthant <= 0) & stays] = 0.0
             after = self.evaluate(objective, weights)
             return RayPoint(step, after.value, dot(gradient, weights - before.weights) / step, after)
 

@@ -147,6 +147,9 @@ class Training(TrainingData):
         if walks and not self._pipe.model.attrs["role"].walks:
             own, given = self._pipe.model.name, type(optimizer).__name__
             raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
+        if role.has_bounds(self._pipe.model) and not getattr(optimizer, "keeps_bounds", False):
+            reason = "their weights must not be negative"
+            raise cant_train(optimizer, f"the associative ties of '{self._pipe.name}'", reason, "LBFGS or Adam.v1")
         if self._pipe.rules_train and walks:
             reason = "it ignores rules, which in_training = true puts into training"
             raise cant_train(optimizer, f"the rules of '{self._pipe.name}'", reason, fitting)
@@ -383,6 +386,9 @@ def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, do
         raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
     if draw_back is not None:
         draw_back(n_sequences)
+    for name, mask in pipe.model.attrs["role"].nonnegative(pipe.model).items():
+        weights: Any = pipe.model.get_param(name)
+        pipe.model.set_param(name, np.where(mask, np.maximum(weights, 0.0), weights))
 
 
 def _finish_update(model: Model, optimizer: Optimizer) -> None:

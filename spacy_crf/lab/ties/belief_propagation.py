@@ -258,6 +258,7 @@ class BeliefPropagation(Inference):
 
     def _settled(self, problem: Problem) -> _Sums:
         """Compute the messages until they converge."""
+        problem = problem.in_pairs()
         if self.tree_reweighted:
             problem = _between(problem)
             return self._settle(_Sums(problem, _shares(problem)))
@@ -273,7 +274,7 @@ class BeliefPropagation(Inference):
         problem, shares, told = messages.problem, messages.sent.shares, messages.logarithms
         added = [shares[:, np.newaxis] * told[:, side][:, problem.label_of] for side in range(2)]
         ends = [work.tied_tokens[end] for end in (problem.source, problem.target)]
-        kinds = np.append(problem.kind, problem.kind)
+        kinds = np.append(problem.kind, problem.kind) % len(work.tied.tables)
         return np.append(*ends), np.append(*ends[::-1]), kinds, np.concatenate(added)
 
     def information(self, problem: Problem) -> Floats:

@@ -20,7 +20,8 @@ def best_improved(problem: Problem, found: States) -> States:
     """Improve each of some labellings (int32[N, T]) and return the best result. One sequence after the other gets its best
     labelling, given the labels of the others, until nothing improves (iterated conditional modes, Besag 1986).
 
-    RETURNS (int32[T]): The result; -1 in components in which the first labelling has tokens without a state.
+    RETURNS (int32[T]): The result; -1 in components in which the first labelling has tokens without a state. With groups, the
+        best of the labellings as they are.
     """
     chains, (ties, _) = potentials(problem.chains), problem.neighbours
     lost = problem.lost(found[0])
@@ -28,7 +29,7 @@ def best_improved(problem: Problem, found: States) -> States:
     some, of_lost = np.flatnonzero(is_alone), lost[problem.of_tokens]
     better = np.where(of_lost, 0, found).astype(np.int32)
     solved: dict[tuple[int, bytes], States] = {}  # the best labelling of a block, given what it is told
-    for states in better:
+    for states in () if len(problem.group_kind) else better:
         changed = True
         while changed:
             kernels.ascend(chains, ties, some, len(states), states)

@@ -18,7 +18,9 @@ from ..local_losses import BesagPseudoLikelihood, Piecewise, SampledLikelihood
 from .belief_propagation import BeliefPropagation
 from .dual_decomposition import DualDecomposition
 from .gibbs import Gibbs
+from .graph_cut import GraphCut
 from .junction_tree import JunctionTree
+from .linear_program import LinearProgram
 from .losses import SentenceLikelihood
 from .mean_field import MeanField
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Inference
@@ -28,7 +30,15 @@ from .structure import TiedChains
 if TYPE_CHECKING:
     from ...constraints.decoding import Decoded, Documents
 
-METHODS: tuple[type[Inference], ...] = (BeliefPropagation, DualDecomposition, Gibbs, JunctionTree, MeanField)
+METHODS: tuple[type[Inference], ...] = (
+    BeliefPropagation,
+    DualDecomposition,
+    Gibbs,
+    GraphCut,
+    JunctionTree,
+    LinearProgram,
+    MeanField,
+)
 _NOTHING = "nothing"
 _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by the result that they need from the inference
     _NOTHING: (SentenceLikelihood, BesagPseudoLikelihood, Piecewise),
@@ -75,11 +85,11 @@ class TiedDecoding(Decoding):
         """Whether `under_rules` uses a junction tree for these scores."""
         if not isinstance(self.inference, JunctionTree) or isinstance(scores, ChainScores):
             return False
-        return len(scores.ties.source) > 0
+        return not scores.ties.is_empty
 
     def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
         """The distribution over the labellings of a Doc without rules; None for a Doc without ties."""
-        if not len(scores.ties.source):
+        if scores.ties.is_empty:
             return None
         joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
         return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
@@ -133,13 +143,16 @@ class TiedDecoding(Decoding):
                 inferences=", ".join(that_answer(asked)) or "none",
             )
             raise ValueError(message)
+        templates = self.model.get_ref("cliques").attrs["templates"].values()
+        if asked == _NOTHING and any(template.edges == "group" for template in templates):
+            raise ValueError(Errors.CRF353.format(name=pipe.name, loss=type(pipe.loss).__name__))
         if pipe.rules_train:
             raise ValueError(Errors.CRF362.format(name=pipe.name))
 
     def best_tags(self, scores: Any, clamp: Any) -> States:
         if isinstance(scores, ChainScores):
             return self.chains.best_tags(scores, clamp)
-        if self.inference.decodes_chains or not len(scores.ties.source):
+        if self.inference.decodes_chains or scores.ties.is_empty:
             return self.chains.best_tags(self.as_chains(scores, clamp), clamp)
         tags = self.structure.viterbi(scores, clamp=clamp).states
         self.warn_unsettled()
@@ -147,7 +160,7 @@ class TiedDecoding(Decoding):
 
     def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
         scores = documents.scores
-        if isinstance(scores, ChainScores) or self.inference.decodes_chains or not len(scores.ties.source):
+        if isinstance(scores, ChainScores) or self.inference.decodes_chains or scores.ties.is_empty:
             return super().decode(
                 rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
             )

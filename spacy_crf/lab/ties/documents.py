@@ -67,6 +67,7 @@ class LinkedDocuments(DocumentTemplate):
 
     features (List[str]): ["bias"].
     symmetric (bool): Whether the linking and the linked Doc influence each other in the same way.
+    associative (bool): See `TieTemplate`.
     """
 
     def pairs(self, members: list[Member]) -> Iterator[tuple[int, int]]:
@@ -94,6 +95,7 @@ class CoCited(DocumentTemplate):
     max_edges (int): Links that would tie more pairs of Docs tie none; a warning is logged once.
     features (List[str]): ["bias"].
     symmetric (bool): True.
+    associative (bool): See `TieTemplate`.
     """
 
     by: str = setting(CITED, checks.one_of, allowed=(CITED, CITING))

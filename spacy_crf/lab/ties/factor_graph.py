@@ -2,6 +2,7 @@
 mention the entity.
 """
 
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -16,7 +17,7 @@ from ...models.architecture import SharedScores, TokenTerms, build
 from ...models.emissions import Emissions, check_emissions
 from ...models.linear_chain import ChainNode
 from .belief_propagation import BeliefPropagation
-from .decoding import TiedDecoding
+from .decoding import METHODS, TiedDecoding
 from .features import NAME, share
 from .layer import TiesLayer, check_templates
 from .method import Inference
@@ -58,6 +59,12 @@ class FactorGraphRole(ChainNode):
 
     def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*super().part(d_scores.chains, outputs[:-1]), None)
+
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """RAISES (ValueError): See the inferences."""
+        super().check_labels(model, labels, name)
+        for structure in (self.structure, self.in_training):
+            structure.inference.check_labels(name, model.attrs["allowed"])
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         found = super().potentials(model, weights)
@@ -123,7 +130,19 @@ class FactorGraphRole(ChainNode):
         of_chain = super().weighed(model)
         if not model.attrs["chain"]:  # what the tag scheme forbids stays so
             of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
-        return {**of_chain, "tables": ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))}
+        tables = ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))
+        tables[ties.attrs["role"].associative(ties)] = np.eye(shape[1], dtype=bool)
+        return {**of_chain, "tables": tables}
+
+    def has_bounds(self, model: Model) -> bool:
+        return any(template.associative for template in _ties(model).attrs["templates"].values())
+
+    def nonnegative(self, model: Model) -> SharedScores:
+        if not self.has_bounds(model):
+            return {}
+        ties = _ties(model)
+        associative = ties.attrs["role"].associative(ties)[:, np.newaxis, np.newaxis]
+        return {"tables": np.broadcast_to(associative, self.shapes(model, model.get_dim("nO"))["tables"])}
 
 
 def _ties(model: Model) -> Model:
@@ -165,6 +184,12 @@ def FactorGraph(
     strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
     shared = share(owner, emissions, templates, share_features)
     further = [*([["strength", strength]] if strength != 1.0 else []), *([[NAME, *shared]] if shared else [])]
+    for name, template in templates.items():
+        for at, asked in (("inference", inference), ("training_inference", training_inference)):
+            if template.edges == "group" and asked is not None and not asked.takes_groups:
+                fitting = ", ".join(sorted(method().name for method in METHODS if method.takes_groups))
+                given = {"inference": asked.name, "setting": at, "clique": name}
+                raise ValueError(Errors.CRF351.format(**given, fitting=fitting))
     layers = {"emissions": emissions, "cliques": TiesLayer(templates, further)}
     attrs = {
         "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),

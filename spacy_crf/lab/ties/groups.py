@@ -15,7 +15,7 @@ from ...features.doc_batch import DocBatch
 from ...optimizers.objective import setting
 from .templates import TieTemplate, TokenPairs, flags, has_heads, template
 
-EDGES = ("next", "all", "hub")
+EDGES = ("next", "all", "hub", "group")
 WORDS = ("first", "all")
 ATTRIBUTES = ("ORTH", "LOWER", "NORM", "LEMMA", "SHAPE", "PREFIX", "SUFFIX")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -40,12 +40,18 @@ class GroupTemplate(TieTemplate):
     """Base of the templates that tie groups of places in a Doc: words, or phrases by their first words or all words.
 
     edges (str): "next" ties each place to the next one; "hub" ties it to the first one; "all" ties it to all others, which needs
-        a number of ties that grows with the square of the places.
+        a number of ties that grows with the square of the places; "group" gives the tokens that "next" would connect one reward
+        for each label, which they get if all have it (needs `associative`, and an inference that takes groups).
     max_edges (int): A group that would get more ties in a Doc gets none there; a warning is logged once.
     """
 
     edges: str = setting("next", checks.one_of, allowed=EDGES)
     max_edges: int = setting(1000, checks.count, most=10_000_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must = 'other edges, or "group" with associative = true'
+        checks.expect(self.edges != "group" or self.associative, self.owner, "edges", self.edges, must)
 
     def places(self, docs: DocBatch) -> Places:
         """Find the places, and the keys of their groups."""
@@ -80,7 +86,7 @@ class GroupTemplate(TieTemplate):
         is_usable = np.repeat(many <= self.max_edges, counts)
         order, is_new, counts = order[is_usable], is_new[is_usable], counts[many <= self.max_edges]
         later = np.flatnonzero(~is_new)
-        if self.edges == "next":
+        if self.edges in ("next", "group"):
             return order[later - 1], order[later]
         first = np.repeat(np.flatnonzero(is_new), counts)
         if self.edges == "hub":
@@ -139,7 +145,7 @@ class RepeatedWords(GroupTemplate):
     only (Union[str, List[str]]): Flags, such as "is_title", at least one of which a word must have; None for any word.
     edges (str), max_edges (int): See `GroupTemplate`.
     features (List[str]): See `TieTemplate`.
-    symmetric (bool): See `TieTemplate`.
+    symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     attr: str = setting("ORTH", checks.one_of, allowed=ATTRIBUTES)
@@ -170,7 +176,7 @@ class RepeatedPhrases(GroupTemplate):
     shortest (int), longest (int): Number of words in a phrase.
     words (str): "first" ties the first words of two phrases; "all" also ties the second words, the third words, and so on.
     edges (str), max_edges (int): See `GroupTemplate`.
-    features (List[str]), symmetric (bool): See `TieTemplate`.
+    features (List[str]), symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     phrases: str = setting("words", _phrases)
@@ -273,7 +279,7 @@ class LinkedSpans(GroupTemplate):
         links the spans of each group whose name begins with KEY, such as "coref_clusters_*".
     words (str): "first" ties the first words of two spans; "all" also ties the second words, the third words, and so on.
     edges (str), max_edges (int): See `GroupTemplate`.
-    features (List[str]), symmetric (bool): See `TieTemplate`.
+    features (List[str]), symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     spans_key: str = setting("links", checks.text)

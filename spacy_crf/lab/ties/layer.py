@@ -1,7 +1,7 @@
 """The layer of a factor graph that says which tokens are tied: from Docs to their ties."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ...kernels.hashing import ABSENT
 from ...models.node import Batches, Node, Sizes, check_equal, unset
 from ...models.resources import ListedFeatures
 from ...types import Floats
+from ..kernels.ties import connect
 from .features import TieFeatureSet, TieValues, tie_reader
 from .scores import Ties
 from .templates import TieTemplate, TokenPairs
@@ -93,6 +94,11 @@ class TiesRole(Node):
         templates = model.attrs["templates"]
         return np.array([templates[name].symmetric for name, *_ in model.attrs["known"]], dtype=bool)
 
+    def associative(self, model: Model) -> NDArray[np.bool_]:
+        """Which features only reward equal labels: bool[F]."""
+        templates = model.attrs["templates"]
+        return np.array([templates[name].associative for name, *_ in model.attrs["known"]], dtype=bool)
+
 
 def TiesLayer(templates: dict[str, TieTemplate], further: list[Any]) -> Model[list[Doc], Ties]:
     """templates (Dict[str, TieTemplate]): By their names in the config.
@@ -119,28 +125,53 @@ def find_ties(model: Model, docs: list[Doc]) -> Ties:
     docs, found = DocBatch.of(docs), []
     if int(docs.bounds[-1]):
         features = model.attrs["features"]
-        for name, pairs, values in _look_up(model, TieValues(features.reader, docs), docs):
+        for name, groups, _, values in _look_up(model, TieValues(features.reader, docs), docs):
             rows = _rows(name, values, model.attrs["role"].numbers(model))
             some = (rows >= 0).any(axis=1)
             if some.any():
-                found.append((pairs.source[some], pairs.target[some], rows[some]))
+                found.append((groups.members[np.repeat(some, groups.sizes)], groups.sizes[some], rows[some]))
     if not found:
         return Ties.none()
     symmetric = model.attrs["role"].symmetric(model)
-    width = max(rows.shape[1] for _, _, rows in found)
+    width = max(rows.shape[1] for *_, rows in found)
     every = np.concatenate(
         [np.pad(rows, ((0, 0), (0, width - rows.shape[1])), constant_values=-1) for *_, rows in found]
     )
     kinds, kind = np.unique(every, axis=0, return_inverse=True)
-    source, target = (np.concatenate([each[side] for each in found]).astype(np.int32) for side in range(2))
-    return Ties(source, target, kind.reshape(-1).astype(np.int32), kinds.astype(np.int32), symmetric)
+    kind, kinds = kind.reshape(-1).astype(np.int32), kinds.astype(np.int32)
+    members, sizes = (np.concatenate([each[part] for each in found]) for part in range(2))
+    members, is_pair = members.astype(np.int32), sizes == 2
+    of_pairs, starts = np.repeat(is_pair, sizes), np.append(0, np.cumsum(sizes[~is_pair])).astype(np.int64)
+    source, target = members[of_pairs].reshape(-1, 2).T.copy()
+    return Ties(source, target, kind[is_pair], kinds, symmetric, members[~of_pairs], starts, kind[~is_pair])
 
 
-def _look_up(model: Model, values: TieValues, docs: DocBatch) -> Iterator[tuple[str, TokenPairs, NDArray[np.uint64]]]:
+class _Groups(NamedTuple):
+    members: NDArray[np.int64]  # [M] tokens, group by group
+    sizes: NDArray[np.int64]  # [G] number of members of each group
+
+    @classmethod
+    def of(cls, template: TieTemplate, pairs: TokenPairs) -> "_Groups":
+        """Each pair of tokens, or with `edges = "group"` all tokens that pairs connect, in the order of the text."""
+        if template.edges != "group":
+            return cls(np.stack(pairs, axis=1).ravel(), np.full(len(pairs.source), 2))
+        tokens, ends = np.unique(np.stack(pairs), return_inverse=True)
+        group = np.empty(len(tokens), dtype=np.int64)
+        connect(*ends.reshape(2, -1), group)
+        return cls(tokens[np.argsort(group, kind="stable")], np.bincount(group))
+
+
+def _look_up(
+    model: Model, values: TieValues, docs: DocBatch
+) -> Iterator[tuple[str, _Groups, TokenPairs, NDArray[np.uint64]]]:
+    """What each template finds: groups, the first and last token of each group, and the values of their features."""
     for name, template in model.attrs["templates"].items():
         pairs = template.find(docs)
         if len(pairs.source):
-            yield name, pairs, values.of(template, pairs)
+            groups = _Groups.of(template, pairs)
+            after = np.cumsum(groups.sizes)
+            ends = TokenPairs(groups.members[after - groups.sizes], groups.members[after - 1])
+            yield name, groups, ends, values.of(template, ends)
 
 
 def _rows(name: str, values: NDArray[np.uint64], numbers: dict[Key, int]) -> NDArray[np.int64]:
@@ -169,7 +200,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         if not int(docs.bounds[-1]):
             continue
         of_batch = TieValues(reader, docs)
-        for name, pairs, values in _look_up(model, of_batch, docs):
+        for name, _, pairs, values in _look_up(model, of_batch, docs):
             template: TieTemplate = model.attrs["templates"][name]
             for feature, column in enumerate(values.T):
                 distinct, first, counts = np.unique(column, return_index=True, return_counts=True)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ...inference.structure import States
 from ...optimizers.objective import check_settings
+from ...schemes import TransitionMask
 from ...types import ChainScores, Floats, Seed
 from .scores import Problem
 
@@ -26,6 +27,7 @@ class Inference:
 
     exact: bool = False
     answers: frozenset[str]  # the questions above that it supports; log partitions if exact enough for training
+    takes_groups: ClassVar[bool] = False  # whether it takes groups of tokens beside ties of two
     decodes_chains: ClassVar[bool] = False  # whether its best labelling is that of `as_chains`
     keeps_rules: ClassVar[bool] = (
         False  # whether it finds best labellings of joined documents under the automata of rules
@@ -41,6 +43,9 @@ class Inference:
     def name(self) -> str:
         """The registered name."""
         return f"spacy_crf.{type(self).__name__}.v1"
+
+    def check_labels(self, name: str, allowed: TransitionMask) -> None:
+        """Check the labels of a component. allowed (TransitionMask): The neighbouring tags that its scheme allows."""
 
     def log_partition(self, problem: Problem) -> Floats:
         """Log partition of each component: float64[C]."""

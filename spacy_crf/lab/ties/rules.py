@@ -76,8 +76,8 @@ class RuledTies(TiedChains):
 def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
     """Join the sequences of a Doc, with their ties, to one."""
     scores, clamp, places = arrays.join_sequences(scores, clamp)
-    source, target = (places[ends].astype(np.int32) for ends in scores.ties[:2])
-    ties, label_of = scores.ties._replace(source=source, target=target), np.append(scores.label_of, 0)
+    moved = {name: places[getattr(scores.ties, name)].astype(np.int32) for name in ("source", "target", "members")}
+    ties, label_of = scores.ties._replace(**moved), np.append(scores.label_of, 0)
     return Joined(scores._replace(ties=ties, label_of=label_of), clamp, places)
 
 
@@ -131,7 +131,7 @@ class TiedSearch:
         return self._with_ties(self._of_chains.under(kept), kept)
 
     def _with_ties(self, answer: Answer, kept: frozenset[int]) -> Answer:
-        if not len(self._document.scores.ties.source) or self._inference is None:
+        if self._document.scores.ties.is_empty or self._inference is None:
             return answer
         tags = self._solve(self._inference, kept)
         if tags is None:

@@ -18,16 +18,22 @@ from ...types import ChainScores, Floats
 from ..kernels import ties as kernels
 from ..kernels.gibbs import Neighbours
 
+_NONE, _NO_GROUPS = np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int64)
+
 
 class Ties(NamedTuple):
     """Pairs of tokens whose labels have a joint score. A tie adds ``table[i, j]`` to a labelling with label i at its source and
-    label j at its target; the table of a kind of ties is the sum of the tables of its features."""
+    label j at its target; the table of a kind of ties is the sum of the tables of its features. A group adds ``table[i, i]`` to a
+    labelling with label i at all of its members: ``members[group_starts[g]:group_starts[g + 1]]``, at least two."""
 
     source: NDArray[np.int32]  # [E] tokens of the batch
     target: NDArray[np.int32]  # [E] others
     kind: NDArray[np.int32]  # [E]
     rows: NDArray[np.int32]  # [K, M] the features of each kind, -1 for none
     symmetric: NDArray[np.bool_]  # [F] features whose table counts both ways: with [j, i] where it has [i, j]
+    members: NDArray[np.int32] = _NONE  # [M]
+    group_starts: NDArray[np.int64] = _NO_GROUPS  # [G + 1]
+    group_kind: NDArray[np.int32] = _NONE  # [G]
 
     @classmethod
     def none(cls) -> "Ties":
@@ -38,8 +44,23 @@ class Ties(NamedTuple):
         """Ties whose ends are both kept (int64[T'], of so many tokens), by their places among the kept tokens."""
         place = np.full(n_tokens, -1, dtype=np.int32)
         place[kept] = np.arange(len(kept))
-        source, target = place[self.source], place[self.target]
-        return self._replace(source=source, target=target).some((source >= 0) & (target >= 0))
+        source, target, members = place[self.source], place[self.target], place[self.members]
+        found = self._replace(source=source, target=target, members=members).some((source >= 0) & (target >= 0))
+        return some_groups(found, np.minimum.reduceat(members, self.group_starts[:-1]) >= 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are neither ties nor groups."""
+        return not len(self.source) and not len(self.group_kind)
+
+    @property
+    def links(self) -> NDArray[np.int32]:
+        """Pairs of tokens that connect the ends of ties, and then the neighbouring members of groups: int32[2, N]."""
+        inside = np.ones(max(0, len(self.members) - 1), dtype=bool)
+        inside[self.group_starts[1:-1] - 1] = False
+        return np.stack(
+            [np.append(self.source, self.members[:-1][inside]), np.append(self.target, self.members[1:][inside])]
+        )
 
     def some(self, which: NDArray[np.bool_]) -> "Ties":
         """The chosen ties (bool[E])."""
@@ -71,6 +92,21 @@ class Ties(NamedTuple):
             some = tables[symmetric]
             tables[symmetric] = some + some.swapaxes(1, 2)
         return tables
+
+
+def some_groups(ties: Any, which: NDArray[np.bool_]) -> Any:
+    """`Ties` or a `Problem` with some of its groups (bool[G])."""
+    sizes = np.diff(ties.group_starts)
+    starts = np.append(0, np.cumsum(sizes[which])).astype(np.int64)
+    members, kind = ties.members[np.repeat(which, sizes)], ties.group_kind[which]
+    return ties._replace(members=members, group_starts=starts, group_kind=kind)
+
+
+def shared_labels(labels: NDArray, ties: Any) -> NDArray:
+    """The label that all members of each group have, -1 for none. labels (int64[..., T]). RETURNS (int64[..., G])."""
+    of_members, starts = labels[..., ties.members], ties.group_starts[:-1]
+    lowest = np.minimum.reduceat(of_members, starts, axis=-1)
+    return np.where(lowest == np.maximum.reduceat(of_members, starts, axis=-1), lowest, -1)
 
 
 class TiedScores(NamedTuple):
@@ -112,6 +148,9 @@ class Problem(NamedTuple):
     kind: NDArray[np.int64]  # [E]
     tables: Floats  # [K, L, L]
     label_of: NDArray[np.int64]  # [S]
+    members: NDArray[np.int64]  # [M] of groups, as in `Ties`
+    group_starts: NDArray[np.int64]  # [G + 1]
+    group_kind: NDArray[np.int64]  # [G]
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -172,7 +211,11 @@ class Problem(NamedTuple):
         chains, tokens = cut_chains(self.chains, self.component == c)
         part = self.with_ties(self.of_ties == c)
         source, target = np.searchsorted(tokens, [part.source, part.target])
-        part = part._replace(chains=chains, firsts=np.zeros(1, dtype=np.int64), source=source, target=target)
+        part = some_groups(part, self.of_groups == c)
+        members = np.searchsorted(tokens, part.members)
+        part = part._replace(
+            chains=chains, firsts=np.zeros(1, dtype=np.int64), source=source, target=target, members=members
+        )
         return part._replace(component=np.zeros(len(part.starts) - 1, dtype=np.int64)), tokens
 
     @property
@@ -185,6 +228,31 @@ class Problem(NamedTuple):
         bounds = np.searchsorted(tokens[order], np.arange(len(self.chains.emissions) + 1))
         tables = np.concatenate([self.tables, self.tables.swapaxes(1, 2)])
         return Neighbours(bounds, ends[order], kinds[order], tables, self.label_of.astype(np.int64)), order
+
+    @property
+    def of_groups(self) -> NDArray[np.int64]:
+        """Component of each group: int64[G]."""
+        return self.of_tokens[self.members[self.group_starts[:-1]]]
+
+    def in_pairs(self) -> "Problem":
+        """An approximation without groups. Neighbouring members are tied, and share the reward of their group: a labelling gets
+        all of it where all members agree, and else a part of it. The kind of such a tie is n·K plus that of its group."""
+        sizes = np.diff(self.group_starts)
+        if not len(sizes):
+            return self
+        shares, number = np.unique(sizes - 1, return_inverse=True)
+        diagonal = self.tables * np.eye(self.n_labels)
+        tables = np.concatenate([self.tables, *(diagonal / share for share in shares)])
+        last = np.zeros(len(self.members), dtype=bool)
+        last[self.group_starts[1:] - 1] = True
+        first = np.flatnonzero(~last)
+        kind = np.repeat((number.reshape(-1) + 1) * len(self.tables) + self.group_kind, sizes - 1)
+        source, target = np.append(self.source, self.members[first]), np.append(self.target, self.members[first + 1])
+        order = np.lexsort((target, source, self.of_tokens[source]))
+        found = some_groups(self, np.zeros(len(sizes), dtype=bool))
+        return found._replace(
+            source=source[order], target=target[order], kind=np.append(self.kind, kind)[order], tables=tables
+        )
 
     def with_ties(self, kept: NDArray) -> "Problem":
         """This problem with some of the ties, in their order (int64[E'] or bool[E])."""
@@ -207,6 +275,9 @@ class Problem(NamedTuple):
         total = np.zeros((len(states), len(self.firsts)))
         np.add.at(total.T, self.component, of_chains.T)
         np.add.at(total.T, self.of_ties, self.tables[self._pairs(states)].T)
+        shared = shared_labels(self.label_of[states], self)
+        rewards = np.where(shared >= 0, self.tables[self.group_kind, shared, shared], 0.0)
+        np.add.at(total.T, self.of_groups, rewards.T)
         return total
 
     def uses(self, states: NDArray[np.int32], weight: float) -> tuple[ChainScores, Floats]:
@@ -216,7 +287,7 @@ class Problem(NamedTuple):
         for labelling in states:
             chain_kernels.path_expectations(labelling, weights, into)
         np.add.at(tables, self._pairs(states), weight)
-        return used, tables
+        return used, tables  # only samplers ask, which take no groups
 
     def _pairs(self, states: NDArray[np.int32]) -> tuple[NDArray, ...]:
         """Where the scores of the ties of labellings (int32[N, T]) stand."""
@@ -230,8 +301,8 @@ class TiedWork(Work[TiedScores]):
 
     @cached_property
     def _of_ends(self) -> NDArray[np.int64]:
-        """Sequences of the ends of ties: int64[2, E]."""
-        return sequences_of(self.starts, self.scores.ties)
+        """Sequences of the ends of ties, and of neighbouring members of groups: int64[2, N]."""
+        return np.searchsorted(self.starts, self.scores.ties.links, side="right") - 1
 
     @cached_property
     def _is_tied(self) -> NDArray[np.bool_]:
@@ -275,7 +346,7 @@ class TiedWork(Work[TiedScores]):
     def tied(self) -> Optional[Problem]:
         """The sequences that ties touch; None if there are none."""
         ties = self.scores.ties
-        if not len(ties.source):
+        if ties.is_empty:
             return None
         chains = self.possible
         component = np.empty(int(self._is_tied.sum()), dtype=np.int64)
@@ -284,7 +355,7 @@ class TiedWork(Work[TiedScores]):
         place = np.empty(self.n_tokens, dtype=np.int64)
         place[self.tied_tokens] = np.arange(len(self.tied_tokens))
         ends = place[np.stack([ties.source, ties.target])]
-        order = np.lexsort((*ends[::-1], component[of_ends[0]]))
+        order = np.lexsort((*ends[::-1], component[of_ends[0, : len(ties.source)]]))
         return Problem(
             chains=chains,
             component=component,
@@ -294,6 +365,9 @@ class TiedWork(Work[TiedScores]):
             kind=ties.kind[order].astype(np.int64),
             tables=ties.sums(self.scores.tables),
             label_of=np.asarray(self.scores.label_of),
+            members=place[ties.members],
+            group_starts=ties.group_starts,
+            group_kind=ties.group_kind.astype(np.int64),
         )
 
     def spread(self, of_components: Floats) -> Floats:

@@ -35,7 +35,7 @@ class SimilarWords(GroupTemplate):
     edges (str): For two words, "next" ties each place of one word to the next place of the other; "hub" ties the first places;
         "all" ties all places. The first token of a pair is the one that comes first in the Doc.
     max_edges (int): See `GroupTemplate`.
-    features (List[str]), symmetric (bool): See `TieTemplate`.
+    features (List[str]), symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     similarity: float = setting(0.9, checks.number, least=0.01, most=1.0)
@@ -66,7 +66,8 @@ class SimilarWords(GroupTemplate):
         order = places[np.argsort(number.reshape(-1), kind="stable")]
         counts = np.bincount(number.reshape(-1), minlength=len(texts))
         first = np.cumsum(counts) - counts
-        many = {"hub": 1, "next": counts[one] + counts[other] - 1, "all": counts[one] * counts[other]}[self.edges]
+        by_edges = {"hub": np.ones_like(one), "all": counts[one] * counts[other]}
+        many = by_edges.get(self.edges, counts[one] + counts[other] - 1)
         of_words = np.zeros(len(texts), dtype=np.int64)
         for each in (one, other):
             np.add.at(of_words, each, many)
@@ -121,7 +122,7 @@ class Acronyms(GroupTemplate):
     edges (str): "next" ties each place of an acronym to the latest expansion before it, or else to the first one; "hub" ties it
         to the first expansion; "all" ties it to all expansions.
     max_edges (int): See `GroupTemplate`.
-    features (List[str]), symmetric (bool): See `TieTemplate`.
+    features (List[str]), symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     shortest: int = setting(2, checks.count, least=2)

@@ -23,7 +23,7 @@ from .blocks import best_improved
 from .losses import own_terms
 from .mean_field import MeanField
 from .method import LOG_PARTITION, Inference
-from .scores import TiedScores, TiedWork
+from .scores import TiedScores, TiedWork, shared_labels
 
 # Method for the lower bound of log partitions
 _LOWER = MeanField(iterations=200, tolerance=1e-6)
@@ -61,10 +61,10 @@ class TiedChains(Structure[TiedScores]):
         """RAISES (ValueError): CRF040 for invalid ties."""
         scores = super().conform(scores)
         ties, n_tokens, (n_features, n_labels) = scores.ties, len(scores.emissions), scores.tables.shape[:2]
-        if len(ties.source):
-            ends = np.concatenate([ties.source, ties.target])
-            possible = ends.min() >= 0 and ends.max() < n_tokens and (ties.source != ties.target).all()
-            possible = possible and ties.kind.min() >= 0 and ties.kind.max() < len(ties.rows)
+        if not ties.is_empty:
+            ends, kinds = np.concatenate(ties.links), np.append(ties.kind, ties.group_kind)
+            possible = ends.min() >= 0 and ends.max() < n_tokens and np.not_equal(*ties.links).all()
+            possible = possible and kinds.min() >= 0 and kinds.max() < len(ties.rows)
             if not possible or not ties.rows.max(initial=-1) < n_features == len(ties.symmetric):
                 reason = f"each joins two different tokens of {n_tokens}, and has features among the {n_features} of the tables"
                 raise ValueError(Errors.CRF040.format(reason=reason))
@@ -146,13 +146,17 @@ class TiedChains(Structure[TiedScores]):
             work.scores.ties.by_feature(of_kinds, out.tables)
 
     def _pairs(self, work: TiedWork, states: States):
-        """The ties both of whose ends have a label: their kinds, the two labels, and the sequences that have their values."""
-        ties, label_of = work.scores.ties, np.asarray(work.scores.label_of)
-        states = np.asarray(states)
-        known = np.flatnonzero((states[ties.source] >= 0) & (states[ties.target] >= 0))
+        """The ties both of whose ends have a label, and the groups whose members share one: their kinds, the two labels, and the
+        sequences that have their values."""
+        ties, states = work.scores.ties, np.asarray(states)
+        labels = np.where(states >= 0, np.asarray(work.scores.label_of)[states], -1)
+        shared = shared_labels(labels, ties)
+        [known], [agreed] = np.nonzero((labels[ties.source] >= 0) & (labels[ties.target] >= 0)), np.nonzero(shared >= 0)
         source, target = ties.source[known], ties.target[known]
-        sequences = work.first_of[np.searchsorted(work.starts, source, side="right") - 1]
-        return ties.kind[known], label_of[states[source]], label_of[states[target]], sequences
+        first = np.append(source, ties.members[ties.group_starts[:-1][agreed]])
+        sequences = work.first_of[np.searchsorted(work.starts, first, side="right") - 1]
+        kind, shared = np.append(ties.kind[known], ties.group_kind[agreed]), shared[agreed]
+        return kind, np.append(labels[source], shared), np.append(labels[target], shared), sequences
 
     def only(self, work: TiedWork, states: States) -> Clamp:
         return states[:, np.newaxis] == np.arange(work.n_tags)
@@ -221,8 +225,10 @@ class TiedChains(Structure[TiedScores]):
     own_terms = staticmethod(own_terms)
 
     def bounds(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> tuple[float, float]:
-        """Lower and upper bound of the log partition of all sequences together."""
+        """Lower and upper bound of the log partition of all sequences together. RAISES (ValueError): CRF352 for groups."""
         work = self.prepare(scores, clamp)
+        if len(work.scores.ties.group_kind):
+            raise ValueError(Errors.CRF352)
         free = float(self.chain.log_partition(work.free).sum())
         if work.tied is None:
             return free, free
@@ -237,7 +243,7 @@ class TiedChains(Structure[TiedScores]):
     def as_chains(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> ChainScores:
         """Independent chains, each with the distribution that the method computes for its sequence; they answer any question
         about a single sequence. Scores without ties are returned unchanged."""
-        if isinstance(scores, TiedScores) and not len(scores.ties.source):
+        if isinstance(scores, TiedScores) and scores.ties.is_empty:
             return scores.chains
         work = self.prepare(scores, clamp)
         chains = work.scores.chains

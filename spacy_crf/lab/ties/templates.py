@@ -59,16 +59,20 @@ class TieTemplate:
         pair, such as "pos[0]", or of the second, such as "{other}pos". "|" joins several into one feature. Use an empty list for
         ties that only share features.
     symmetric (bool): Whether the order of the two labels is irrelevant.
+    associative (bool): Whether ties can only reward equal labels: a feature has a weight of at least 0 for each label, which
+        counts where both tokens have this label.
     """
 
     features: Optional[list[str]] = setting(None, checks.listed, of="texts")
     symmetric: bool = setting(True, checks.flag)
+    associative: bool = setting(False, checks.flag)
 
     ties: ClassVar[str] = "tokens"  # or "documents"
     other: ClassVar[str] = "other_"  # in front of an attribute of the second token
     usual_features: ClassVar[list[str]] = [BIAS]
     attr = None  # by which words are the same; subclasses that have these two make them settings
     only = ()  # flags of which a word must have one
+    edges = "next"  # how places are tied; subclasses that tie groups make it a setting
 
     def __post_init__(self) -> None:
         self.owner = type(self).__name__
@@ -89,7 +93,7 @@ class TieTemplate:
 
     def spelled(self) -> list[Any]:
         """The settings on which the meaning of weights depends: they are to be the same where a model is loaded."""
-        return [self.owner, self.features, self.symmetric]
+        return [self.owner, self.features, self.symmetric, *(["associative"] if self.associative else [])]
 
     def find(self, docs: DocBatch) -> TokenPairs:
         """The tokens that are tied."""
@@ -169,7 +173,7 @@ class DependencyArcs(TieTemplate):
     """Ties each token to its head. The pipeline needs a parser before the component.
 
     features (List[str]): See `TieTemplate`: attributes of the token, such as "dep[0]", or of its head, such as "head_pos".
-    symmetric (bool): See `TieTemplate`.
+    symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     symmetric: bool = setting(False, checks.flag)
@@ -213,7 +217,7 @@ class Pairs(TieTemplate):
     reads (List[str]): Attributes of tokens that the function reads and that earlier components set, such as "head": the component
         requires them.
     max_edges (int): A Doc in which the function finds more pairs has no ties; a warning is logged once.
-    features (List[str]), symmetric (bool): See `TieTemplate`.
+    features (List[str]), symmetric (bool), associative (bool): See `TieTemplate`.
     """
 
     # Any: confection compares what an annotation names with a block that it has not called yet
