@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import maximum_flow
 from spacy_crf.lab.kernels import max_flow
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.best_labelling import BestLabelling, LabelScores
+from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
 from spacy_crf.lab.ties.graph_cut import GraphCut
 from spacy_crf.lab.ties.linear_program import LinearProgram
 from spacy_crf.lab.ties.structure import TiedChains
@@ -35,6 +36,7 @@ METHODS = {
     "cut": Method(GraphCut(), (TWO, REWARDS), (TWO,)),
     "program": Method(LinearProgram(), (TWO, REWARDS, TREE, ANY), (TWO, TREE)),
     "largest": Method(LinearProgram(rounding="largest"), (TWO, REWARDS, TREE, ANY), (TWO, TREE)),
+    "dual": Method(DualDecomposition(exact=True), (TWO, REWARDS, TREE, ANY), (TWO, REWARDS, TREE, ANY), groups=False),
     "whole": Method(LinearProgram(integer=True), (TWO, REWARDS, TREE, ANY), (TWO, REWARDS, TREE, ANY)),
 }
 
@@ -222,6 +224,12 @@ def test_probabilities_are_those_of_belief_propagation():
     problem = cut.prepare(grouped).tied
     pairs = problem.in_pairs()
     assert len(pairs.kind) == len(problem.kind) + (np.diff(problem.group_starts) - 1).sum()
+    _, expected = cut.expectations(grouped)
+    for index in [(0, 0, 0), (1, 2, 2), (2, 1, 1), (0, 0, 1)]:  # also with respect to the rewards of groups
+        step = np.zeros(grouped.tables.shape)
+        step[index] = 1e-5
+        ends = [cut.log_partition(grouped._replace(tables=grouped.tables + sign * step)).sum() for sign in (1, -1)]
+        assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(expected.tables[index], abs=1e-3)
     for label in range(3):  # groups that agree have the same rewards in pairs
         states = np.full((1, 5), label, dtype=np.int32)
         np.testing.assert_allclose(pairs.score(states), problem.score(states))

@@ -320,6 +320,7 @@ def test_junction_trees_are_exact_under_rules(name, all_labellings, caplog):
         {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
         {"@misc": "spacy_crf.Gibbs.v1"},
         {"@misc": "spacy_crf.MeanField.v1"},
+        {"@misc": "spacy_crf.LinearProgram.v1"},
         {"@misc": "spacy_crf.DualDecomposition.v1"},
     ],
 )

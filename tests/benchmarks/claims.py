@@ -230,6 +230,15 @@ def linked_labels(texts: Texts) -> str:
     return f"accuracy alone and together, by the share of links that lead to the same label: {'; '.join(found)}"
 
 
+@claim
+def few_expansions(texts: Texts) -> str:
+    """Expansions of labels by cuts need few rounds (Boykov, Veksler & Zabih 2001; Gupta 2006)"""
+    from .cuts import rounds
+
+    counts = rounds()
+    return f"graphs by rounds: {', '.join(f'{n}: {counts[n]}' for n in sorted(counts))}"
+
+
 def by_pass(optimizer: Any, texts: Texts, passes: int) -> Iterator[float]:
     """F1 on test after each pass of an online optimizer, with its averages if it has some."""
     nlp = make_pipeline("crf_ner", {"model": EXAMPLE_MODEL, "loss": PERCEPTRON})

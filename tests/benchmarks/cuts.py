@@ -42,19 +42,20 @@ def main(
                 for labels in (3, 8, 20) for strength in STRENGTHS]  # fmt: skip
         header = ["graph", "bkgco, s", "here, s", "times", "energy there", "here"]
         show(f"Expansions, {nodes // 10:,} tokens with {3 * nodes // 10:,} ties", header, rows)
+    rows = [[n, count] for n, count in sorted(rounds().items())]
+    note = "The last one finds nothing better."
+    show("Rounds of 150 graphs of 1,000 tokens, 8 labels", ["rounds", "graphs"], rows, note=note)
+
+
+def rounds() -> Counter[int]:
+    """How many graphs take each number of rounds of expansions, the one that finds nothing better included."""
     counts: Counter[int] = Counter()
     for seed in range(50):
         for strength in STRENGTHS:
             work = TiedChains(GraphCut()).prepare(_ties(1000, 8, strength, np.random.default_rng(seed)))
             graph = LabelScores.of(work.tied).graph
             counts[max_flow.expand(graph, graph.own.argmax(axis=1), 100, False)[0]] += 1
-    rows = [[rounds, n] for rounds, n in sorted(counts.items())]
-    show(
-        "Rounds of 150 graphs of 1,000 tokens, 8 labels",
-        ["rounds", "graphs"],
-        rows,
-        note="The last one finds nothing better.",
-    )
+    return counts
 
 
 def _networks(n: int) -> list[tuple[str, Any]]:

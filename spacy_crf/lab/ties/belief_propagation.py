@@ -234,7 +234,7 @@ class BeliefPropagation(Inference):
         np.add.at(of_kinds, messages.kind_of, d_tables[:, :n_labels, :n_labels])
         if self.tree_reweighted:
             _add_inside(whole, expected, of_kinds)
-        return Expected(problem.by_component(log_z) + sums, expected, of_kinds)
+        return Expected(problem.by_component(log_z) + sums, expected, whole.from_pairs(of_kinds))
 
     def marginals(self, problem: Problem) -> Floats:
         if self.tree_reweighted:

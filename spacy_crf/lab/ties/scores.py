@@ -254,6 +254,12 @@ class Problem(NamedTuple):
             source=source[order], target=target[order], kind=np.append(self.kind, kind)[order], tables=tables
         )
 
+    def from_pairs(self, of_pairs: Floats) -> Floats:
+        """Derivatives with respect to the tables, from those with respect to the tables of `in_pairs`."""
+        own, *of_shares = of_pairs.reshape(-1, *self.tables.shape)
+        shares = np.unique(np.diff(self.group_starts) - 1)
+        return own + sum(np.eye(self.n_labels) * tables / share for tables, share in zip(of_shares, shares))
+
     def with_ties(self, kept: NDArray) -> "Problem":
         """This problem with some of the ties, in their order (int64[E'] or bool[E])."""
         return self._replace(source=self.source[kept], target=self.target[kept], kind=self.kind[kept])
