@@ -1,5 +1,6 @@
 """Inferences that search best labellings, with what they promise: against enumeration, and an exact solver of others."""
 
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -288,6 +289,20 @@ def test_lbfgs_finds_the_optimum_within_bounds(l1):
         assert (bounded >= 0.0).all()
         at_bounds += (bounded == 0.0).sum()
     assert at_bounds >= 5
+
+
+def test_programs_say_that_they_need_scipy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ImportError, match="CRF355"):
+        LinearProgram()
+
+
+@pytest.mark.parametrize("settings", [{"rounding": "up"}, {"integer": 1}])
+def test_settings_are_checked(settings):
+    with pytest.raises(ValueError, match="CRF020"):
+        LinearProgram(**settings)
+    with pytest.raises(ValueError, match="CRF020"):
+        GraphCut(rounds=0)
 
 
 def test_empty_sequences_and_single_labels():

@@ -244,6 +244,36 @@ def test_which_acronyms_are_tied(vocab, caplog):
         Acronyms(shortest=4, longest=3)
 
 
+@pytest.mark.issue(40)
+def test_groups_have_all_tokens_that_pairs_connect(vocab):
+    """Groups of two are ties; the words of phrases one by one."""
+    doc = make_doc(vocab, ["New York and Rome", "in New York or Rome", "New York ."])
+    cliques = {
+        "words": {"@misc": "spacy_crf.RepeatedWords.v1"},
+        "phrases": {"@misc": "spacy_crf.RepeatedPhrases.v1", "words": "all"},
+    }
+    for clique in cliques.values():
+        clique.update(edges="group", associative=True)
+    pipe = spacy.blank("en").add_pipe(
+        "crf_ner",
+        config={
+            "model": graph(cliques, inference={"@misc": "spacy_crf.GraphCut.v1"}, chain=False),
+            "loss": {"@losses": "spacy_crf.MaxMargin.v1"},
+            "scheme": "IO",
+        },
+    )
+    doc.ents = [Span(doc, 0, 2, label="LOC")]
+    pipe.initialize(lambda: examples(vocab, [doc]))
+    ties = pipe.model.get_ref("cliques").predict([doc, Doc(vocab), doc])
+    assert list(zip(ties.source, ties.target)) == [(3, 8), (15, 20)]
+    groups = [ties.members[a:b].tolist() for a, b in zip(ties.group_starts, ties.group_starts[1:])]
+    of_doc = [[0, 5, 9], [1, 6, 10]]
+    assert groups == [*of_doc, *([t + 12 for t in group] for group in of_doc)] * 2
+    cut = ties.among(np.arange(12), 24)
+    assert list(cut.members) == [0, 5, 9, 1, 6, 10] * 2 and len(cut.source) == 1
+    assert not len(ties.among(np.arange(9), 24).members)
+
+
 # Linked spans
 
 
