@@ -13,6 +13,8 @@ from spacy.util import Config
 from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
+    from spacy.pipeline import Pipe
+
     from .candidates import CRFCandidates
     from .training import LearningPipe
 
@@ -380,3 +382,23 @@ def make_crf_candidates(
     from .candidates import CRFCandidates
 
     return CRFCandidates(nlp, name, component=component, spans_key=spans_key, min_prob=min_prob)
+
+
+@Language.factory(
+    "crf_smooth",
+    assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
+    requires=["doc.ents"],
+    default_config={"component": "ner", "smoothing": {"@misc": "spacy_crf.smooth.v1"}},
+)
+def make_crf_smooth(nlp: Language, name: str, component: str, smoothing: Any) -> "Pipe":
+    """Construct a CRFSmooth, which gives equal texts of a Doc labels that fit together, after any component that writes
+    `doc.ents`. It is not trained.
+
+    component (str): Name of the component that has written the entities. Only `scores` other than "labels" ask it.
+    smoothing (Smoothing): How labels are weighed against each other: `spacy_crf.smooth.v1`.
+    """
+    from ..checks import expect
+
+    must = 'a block such as [...smoothing] @misc = "spacy_crf.smooth.v1"'
+    expect(hasattr(smoothing, "step"), f"Component '{name}'", "smoothing", smoothing, must)
+    return smoothing.step(nlp, name, component)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import Joined
-from ...errors import Errors, Warnings, announcements
+from ...errors import Errors
 from ...inference.linear_chain import LinearChain
 from ...inference.structure import Structure
 from ...losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
@@ -112,17 +112,7 @@ class TiedDecoding(Decoding):
 
     def warn_unsettled(self) -> None:
         """Warn once if the inference has not converged."""
-        inference = self.inference
-        if inference.n_unsettled and not inference.told:
-            inference.told = True
-            message = Warnings.CRFW041.format(
-                name=self.annotation.name,
-                n=inference.n_unsettled,
-                asked=inference.n_asked,
-                inference=inference,
-                remedy=inference.remedy,
-            )
-            announcements.warning(message)
+        self.inference.warn_unsettled(self.annotation.name)
 
     @property
     def in_training(self) -> TiedChains:

@@ -23,7 +23,7 @@ from .best_labelling import BestLabelling
 from .blocks import SENTENCES, best_improved
 from .scores import Problem, potentials
 
-_CLOSED = 1e-9  # gap, relative to the score, up to which a labelling is proved
+_CLOSED, _LEAST = 1e-9, 1e-6  # gap, relative to the score, and gap up to which a labelling is proved
 _STALLED = 0.2  # share of the gap by which two sweeps have to lower the dual, or another method takes over
 _PASSES = 4  # passes over the chains in one iteration, about
 _DENSE = 5  # rows of all states are faster if more than one in so many steps is possible
@@ -73,7 +73,7 @@ class DualDecomposition(BestLabelling):
                     found.states[tokens], found.scores[c] = states, score
             if self.exact and is_open(found)[c]:
                 found.states[tokens], found.scores[c], found.bounds[c] = self._branch(part, found, c, tokens)
-        self.count(found.scores, found.bounds, _CLOSED)
+        self.count(found.scores, np.where(is_open(found), found.bounds, found.scores), 0.0)
         return np.where((found.scores > -np.inf)[problem.of_tokens], found.states, -1).astype(np.int32)[np.newaxis]
 
     def decompose(self, problem: Problem, prices: Optional[Floats] = None) -> Found:
@@ -132,7 +132,7 @@ def is_open(found: Found) -> NDArray[np.bool_]:
 
 def _is_apart(scores: Any, bounds: Any) -> Any:
     """Whether scores are below their upper bounds."""
-    return scores + _CLOSED * (1.0 + np.where(scores > -np.inf, abs(scores), 0.0)) < bounds
+    return scores + _LEAST + _CLOSED * np.where(scores > -np.inf, abs(scores), 0.0) < bounds
 
 
 def _most_apart(problem: Problem, found: Found) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from ...errors import Warnings, announcements
 from ...inference.structure import States
 from ...optimizers.objective import check_settings
 from ...schemes import TransitionMask
@@ -46,6 +47,14 @@ class Inference:
 
     def check_labels(self, name: str, allowed: TransitionMask) -> None:
         """Check the labels of a component. allowed (TransitionMask): The neighbouring tags that its scheme allows."""
+
+    def warn_unsettled(self, name: str) -> None:
+        """Warn once if it has not converged. name (str): The component."""
+        if self.n_unsettled and not self.told:
+            self.told = True
+            counts = {"n": self.n_unsettled, "asked": self.n_asked}
+            message = Warnings.CRFW041.format(name=name, **counts, inference=self, remedy=self.remedy)
+            announcements.warning(message)
 
     def log_partition(self, problem: Problem) -> Floats:
         """Log partition of each component: float64[C]."""
