@@ -64,8 +64,6 @@ class Architecture(Node):
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
     learned = ("observed", "met")
     structure: Structure  # structure for the scores
-    # Returns the collection of a Doc, whose Docs may be tied to each other (None for no collection); None if no Docs are tied
-    group_of: Optional[Callable[[Doc], Any]] = None
     # Makes the potentials that prediction reads from those of `join`, which training reads; None where they are the same
     in_prediction: Any = None
 
@@ -107,14 +105,6 @@ class Architecture(Node):
         """Masks of the parameters: which scores have a weight."""
         observed = model.attrs["observed"].astype(bool)
         return {"transitions": observed[:-2], "first": observed[-2], "last": observed[-1]}
-
-    def has_bounds(self, model: Model) -> bool:
-        """Whether some weights must not be negative, see `nonnegative`."""
-        return False
-
-    def nonnegative(self, model: Model) -> SharedScores:
-        """Masks of the parameters with weights that must not be negative."""
-        return {}
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Set the first values of new weights if they are not 0. `is_new` says whether all weights are new."""

@@ -78,6 +78,8 @@ class Node:
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
+    # Returns the collection of a Doc, whose Docs may be tied to each other (None for no collection); None if no Docs are tied
+    group_of: Optional[Callable[[Doc], Any]] = None
     no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
 
     def __repr__(self) -> str:  # for `spacy debug model`
@@ -113,6 +115,14 @@ class Node:
     def learns_unannotated(self, model: Model) -> bool:
         """Whether texts without annotation teach the model something."""
         return False
+
+    def has_bounds(self, model: Model) -> bool:
+        """Whether some weights must not be negative, see `nonnegative`."""
+        return False
+
+    def nonnegative(self, model: Model) -> dict[str, Any]:
+        """Masks of the parameters with weights that must not be negative."""
+        return {}
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """Check the model's settings against the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""

@@ -86,7 +86,7 @@ class FactorGraphRole(ChainNode):
         scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
         inference = self.structure.inference
         speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
-        tokens, partners, kinds, told = speaker.told(TiedChains(speaker).prepare(scores))
+        tokens, partners, kinds, told = speaker.told(self.structure.prepare(scores))
         of_rows = [f"{name}: {text}" for name, _, _, text, _ in _ties(model).attrs["known"]]
         spelled = [", ".join(of_rows[row] for row in rows if row >= 0) for rows in scores.ties.rows.tolist()]
         names = [

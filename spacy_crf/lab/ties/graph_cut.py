@@ -57,9 +57,13 @@ class GraphCut(BestLabelling):
         else:
             labels = kernels.begin(graph, component, len(problem.firsts))
             labels = labels if (labels[0] != labels[1]).any() else labels[:1]
-        settled = [kernels.expand(graph, of_start, self.rounds, exact)[1] for of_start in labels]
-        self.n_asked += len(problem.firsts)
-        self.n_unsettled += 0 if all(settled) else len(problem.firsts)
+        moving: set[int] = set()
+        for of_start in labels:
+            if not kernels.expand(graph, of_start, self.rounds, exact)[1]:
+                further = of_start.copy()
+                kernels.expand(graph, further, 1, False)
+                moving.update(component[further != of_start].tolist())
+        self.n_asked, self.n_unsettled = self.n_asked + len(problem.firsts), self.n_unsettled + len(moving)
         states = np.stack([scores.states(of_start) for of_start in labels])
         lost = graph.own.max(axis=1, initial=-np.inf) == -np.inf
         best = problem.score(states).argmax(axis=0)[component]

@@ -29,6 +29,7 @@ from .blocks import best_improved
 from .scores import Problem
 
 _SEEDS = 20  # of the random rounding, of which the best result counts
+_MOST = 3_000_000  # variables: more would take hours
 _WHOLE = 1e-6  # by which a variable may miss 0 and 1
 
 
@@ -119,6 +120,8 @@ def _solve(graph: Agreeing, integer: bool) -> tuple[Floats, float]:
     equals = _Rows(np.concatenate(row), np.concatenate(column), signs)
     scores = np.concatenate([graph.own.ravel(), rewards.ravel(), tables[graph.kind[full]].ravel()])
     possible, n = scores > -np.inf, len(scores)
+    if n > _MOST:
+        raise ValueError(Errors.CRF356.format(n=n, message=f"more than {_MOST}"))
     right = np.append(np.ones(n_tokens), np.zeros(begin.size * 2))
     found = optimize.milp(
         -np.where(possible, scores, 0.0),
@@ -130,7 +133,7 @@ def _solve(graph: Agreeing, integer: bool) -> tuple[Floats, float]:
         ],
         options={"mip_rel_gap": 0.0},
     )
-    if found.x is None:
+    if found.x is None:  # HiGHS has had trouble with the numbers
         raise ValueError(Errors.CRF356.format(n=n, message=found.message))
     bound = found.fun if found.mip_dual_bound is None else found.mip_dual_bound
     return found.x[:n_own].reshape(graph.own.shape), -float(bound)

@@ -61,6 +61,8 @@ class TiedChains(Structure[TiedScores]):
         """RAISES (ValueError): CRF040 for invalid ties."""
         scores = super().conform(scores)
         ties, n_tokens, (n_features, n_labels) = scores.ties, len(scores.emissions), scores.tables.shape[:2]
+        if len(ties.group_kind) and not self.inference.takes_groups:
+            raise ValueError(Errors.CRF040.format(reason=f"{self.inference.name} takes no groups"))
         if not ties.is_empty:
             ends, kinds = np.concatenate(ties.links), np.append(ties.kind, ties.group_kind)
             possible = ends.min() >= 0 and ends.max() < n_tokens and np.not_equal(*ties.links).all()
