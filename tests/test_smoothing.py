@@ -12,6 +12,7 @@ from spacy.util import fix_random_seed
 
 from spacy_crf.lab.smoothing import Smoothing
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf.lab.ties.graph_cut import GraphCut
 from spacy_crf.lab.ties.groups import RepeatedWords
 from spacy_crf.lab.ties.junction_tree import JunctionTree
 
@@ -117,12 +118,13 @@ def test_longer_entities_and_blocked_tokens_are_not_touched():
     assert doc[5].ent_iob_ == "B" and not doc[5].ent_type
 
 
-def test_ties_of_templates():
+@pytest.mark.parametrize("inference", [BeliefPropagation(), GraphCut(), None], ids=["beliefs", "cut", "dual"])
+def test_ties_of_templates(inference):
     """Words in common tie places of other texts."""
     cliques = {"words": RepeatedWords(only=None)}
     nlp = spacy.blank("en")
     for cliques_of, expected in ((None, ["PER", "LOC"]), (cliques, ["PER", "PER"])):
-        smoothing = Smoothing(strength={"PER": 3.0}, cliques=cliques_of, inference=BeliefPropagation())
+        smoothing = Smoothing(strength={"PER": 3.0}, cliques=cliques_of, inference=inference)
         step = pipeline().get_pipe("crf_smooth")
         step.smoothing = smoothing
         doc = step(make(nlp, "Ann Lund spoke . Lund left", (0, 2, "PER"), (4, 5, "LOC")))
@@ -215,6 +217,7 @@ def test_components_that_do_not_fit(scores, component):
         {"strength": -1.0},
         {"strength": {"PER": "much"}},
         {"cliques": {"words": 3}},
+        {"cliques": {"words": RepeatedWords(edges="group", associative=True)}},
         {"inference": "GraphCut"},
     ],
 )

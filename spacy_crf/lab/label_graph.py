@@ -274,8 +274,8 @@ class LabelDecoding(TextDecoding):
 
     def probabilities(self, scores: Any) -> Floats:
         found, inference = super().probabilities(scores), self.structure.inference
-        if inference is not None and inference.n_unsettled and not inference.told:
-            inference.told = True
+        if inference is not None and inference.n_unsettled and not inference.warned:
+            inference.warned = True
             values = {"n": inference.n_unsettled, "asked": inference.n_asked, "inference": inference.name}
             message = Warnings.CRFW482.format(name=self.annotation.name, remedy=inference.remedy, **values)
             announcements.warning(message)

@@ -62,7 +62,10 @@ def _strength(owner: str, name: str, value: Any) -> Any:
 
 
 def _cliques(owner: str, name: str, value: Any) -> Any:
-    return check_templates(owner, value)
+    templates = check_templates(owner, value)
+    for template, given in templates.items():
+        checks.one_of(owner, f"cliques.{template}.edges", given.edges, ("next", "all", "hub"))
+    return templates
 
 
 def _inference(owner: str, name: str, value: Any) -> Inference:

@@ -34,7 +34,7 @@ class Inference:
         False  # whether it finds best labellings of joined documents under the automata of rules
     )
     n_asked = n_unsettled = 0  # number of components so far, and of components that did not converge
-    told = False  # whether it has warned about components that did not converge
+    warned = False  # whether it has warned about components that did not converge
     remedy: ClassVar[str] = "More iterations help."  # advice for components that do not converge
 
     def __post_init__(self) -> None:
@@ -50,8 +50,8 @@ class Inference:
 
     def warn_unsettled(self, name: str) -> None:
         """Warn once if it has not converged. name (str): The component."""
-        if self.n_unsettled and not self.told:
-            self.told = True
+        if self.n_unsettled and not self.warned:
+            self.warned = True
             counts = {"n": self.n_unsettled, "asked": self.n_asked}
             message = Warnings.CRFW041.format(name=name, **counts, inference=self, remedy=self.remedy)
             announcements.warning(message)
