@@ -39,6 +39,7 @@ class Steps(NamedTuple):
         np.int64
     ]  # [2, S + 1] places in `others` of the states that may stand before, and after, each state
     others: NDArray[np.int64]  # [2, A]; empty if so many steps are possible that rows of all states are faster
+    scores: Floats  # [2, A] of these steps, close together for the cache; empty if they depend on the token
 
 
 class Parts(NamedTuple):
@@ -59,7 +60,7 @@ class Parts(NamedTuple):
 @helper
 def _step(steps, d, t, row, out):
     """out[j] = max_i(row[i] + score of the step from i to j), for the step that leads to token t in the direction d."""
-    forth, back, bounds, others = steps
+    forth, back, bounds, others, scores = steps
     size, side = len(row), 0 if d > 0 else 1
     k = (t if d > 0 else t + 1) if forth.shape[0] > 1 else 0
     if others.shape[1] == 0:
@@ -76,11 +77,16 @@ def _step(steps, d, t, row, out):
                 out[j] = max(out[j], row[i] + matrix[i, j])
         return
     matrix = back[k] if d > 0 else forth[k]
+    is_shared = scores.shape[1] > 0
     for j in range(size):
-        out[j] = -np.inf
-        for n in range(bounds[side, j], bounds[side, j + 1]):
-            i = others[side, n]
-            out[j] = max(out[j], row[i] + matrix[j, i])
+        largest = -np.inf
+        if is_shared:
+            for n in range(bounds[side, j], bounds[side, j + 1]):
+                largest = max(largest, row[others[side, n]] + scores[side, n])
+        else:
+            for n in range(bounds[side, j], bounds[side, j + 1]):
+                largest = max(largest, row[others[side, n]] + matrix[j, others[side, n]])
+        out[j] = largest
 
 
 @helper

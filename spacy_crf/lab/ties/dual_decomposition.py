@@ -270,15 +270,17 @@ def _parts(problem: Problem) -> kernels.Parts:
     back = np.ascontiguousarray(forth.swapaxes(1, 2))
     possible: Any = (forth > -np.inf).any(axis=0)
     bounds, others = np.zeros((2, len(possible) + 1), dtype=np.int64), np.zeros((2, 0), dtype=np.int64)
+    scores = np.zeros((2, 0))
     if possible.sum() * _DENSE < possible.size:
         bounds[:, 1:] = np.cumsum([possible.sum(axis=0), possible.sum(axis=1)], axis=1)
         others = np.stack([np.nonzero(possible.T)[1], np.nonzero(possible)[1]])
+        scores = np.stack([back[0][possible.T], forth[0][possible]]) if len(forth) == 1 else scores
     tokens = np.stack([problem.source, problem.target], axis=1).ravel()
     ends = np.argsort(tokens, kind="stable")
     return kernels.Parts(
         np.ascontiguousarray(problem.own),
         starts,
-        kernels.Steps(forth, back, bounds, others),
+        kernels.Steps(forth, back, bounds, others, scores),
         np.searchsorted(tokens[ends], np.arange(len(problem.own) + 1)),
         ends,
         tokens,
