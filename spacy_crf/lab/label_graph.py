@@ -8,7 +8,7 @@ eliminated in one order for all of them: sums are exact if the tables are small 
 that sums over them, the decoding of a component, and the model; `label_cliques` finds the edges.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -18,6 +18,7 @@ from thinc.api import Model
 
 from .. import arrays, checks
 from ..errors import Errors, Warnings, announcements
+from ..explain.weights import Block, Feature
 from ..features.doc_batch import TEXT, DocBatch
 from ..inference.structure import Structure
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LogLikelihood, SoftmaxMargin
@@ -289,7 +290,7 @@ class LabelGraphRole(OfTexts, Architecture):
     gives = LabelScores
     params = of_sequences = ("first", "pairs")
     learned = ("met", "edges", "implies")
-    meaning = ("cliques",)
+    meaning = ("cliques", "strength")
     decoding = LabelDecoding
     structure: LabelGraphs
     unit = TEXT
@@ -297,9 +298,9 @@ class LabelGraphRole(OfTexts, Architecture):
     walks = False
     no_shares_of_texts = "the probabilities of its labels depend on each other"
 
-    def __init__(self, cliques: dict[str, LabelClique], inference: Optional[Inference]):
+    def __init__(self, cliques: dict[str, LabelClique], inference: Optional[Inference], strength: float):
         super().__init__()
-        self._cliques, self._labels = cliques, ()
+        self._cliques, self._labels, self._strength = cliques, (), strength
         self.structure = LabelGraphs(inference)
 
     def check_labels(self, model: Model, labels: Any, name: str) -> None:
@@ -360,13 +361,21 @@ class LabelGraphRole(OfTexts, Architecture):
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         graph = {name: model.attrs[name] for name in ("edges", "implies")}
-        return {**super().potentials(model, weights), **graph}
+        found = super().potentials(model, weights)
+        return {**found, "pairs": self._strength * found["pairs"], **graph}
 
     def part(self, d_scores: LabelScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         return (Emissions(d_scores.labels[:, : _n_labels(d_scores)], None, d_scores.starts),)
 
     def derivatives(self, d_scores: LabelScores) -> SharedScores:
-        return {"first": d_scores.labels[:, : _n_labels(d_scores)].sum(axis=0), "pairs": d_scores.pairs}
+        first = d_scores.labels[:, : _n_labels(d_scores)].sum(axis=0)
+        return {"first": first, "pairs": self._strength * d_scores.pairs}
+
+    def weight_blocks(self, model: Model, name: str) -> Any:
+        if name != "pairs":
+            return None
+        edges, weights = model.attrs["edges"], self._strength * model.get_param(name)
+        return [Block(name, weights, (*edges.T,), np.zeros(len(edges), np.int64), partial(Feature.shared, name))]
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         if parameter != "pairs":
@@ -390,7 +399,10 @@ class LabelGraphRole(OfTexts, Architecture):
 
 
 def LabelGraph(
-    emissions: Model[list[Doc], Emissions], cliques: Optional[dict[str, Any]] = None, inference: Any = None
+    emissions: Model[list[Doc], Emissions],
+    cliques: Optional[dict[str, Any]] = None,
+    inference: Any = None,
+    strength: float = 0.3,
 ) -> Model[list[Doc], LabelScores]:
     """Several labels for a text, whose probabilities depend on each other (Ghamrawi & McCallum 2005).
 
@@ -399,6 +411,8 @@ def LabelGraph(
         `spacy_crf.LabelTree.v1` or `spacy_crf.Hierarchy.v1`. Without them labels are independent.
     inference (Inference): An inference method for graphs, such as `spacy_crf.BeliefPropagation.v1`, for graphs of labels that are
         too wide for exact sums; None for exact sums.
+    strength (float): Factor for the weights of pairs. Below 1, the optimizer's l2 penalizes pairs more: with 0.5, four times as
+        much. Words then keep most of what they say about a label, also where its neighbours in the graph say the same.
     RAISES (ValueError): CRF020.
     """
     owner = "LabelGraph"
@@ -409,5 +423,7 @@ def LabelGraph(
     checks.expect(inference is None or isinstance(inference, Inference), owner, "inference", inference, must)
     implied = [name for name, clique in cliques.items() if inference is not None and getattr(clique, "implied", False)]
     checks.expect(not implied, owner, "implied", ", ".join(implied), "false beside an inference: exact sums keep it")
-    settings = {"cliques": {name: repr(clique) for name, clique in cliques.items()}, "edges": None, "implies": None}
-    return build("label_graph", LabelGraphRole(cliques, inference), {"emissions": emissions}, **settings)
+    strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
+    settings = {"cliques": {name: repr(clique) for name, clique in cliques.items()}, "strength": strength}
+    role = LabelGraphRole(cliques, inference, strength)
+    return build("label_graph", role, {"emissions": emissions}, edges=None, implies=None, **settings)

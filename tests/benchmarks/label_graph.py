@@ -1,9 +1,9 @@
 """Several labels of a text, on the tags of Stack Overflow: ``python -m tests.benchmarks.label_graph``.
 
 Independent labels, graphs of labels and trees of this package against scikit-learn's ClassifierChain of logistic regressions on
-1-2-grams and spaCy's textcat_multilabel. All see the words of spaCy's tokenizer. A label counts if its probability reaches the
-threshold; micro-F1 with one threshold for all labels (chosen on dev), exact matches with the most probable set of labels (of
-scikit-learn its predictions). ``--graph`` times the graph alone.
+1-2-grams and spaCy's textcat_multilabel. All see the words of spaCy's tokenizer. Micro-F1 of the labels whose probability reaches
+0.5, or the threshold that is best on dev, and of the most probable set of labels (of scikit-learn its predictions); exact matches of
+that set. ``--graph`` times the graph alone.
 """
 
 import os
@@ -43,6 +43,7 @@ THRESHOLDS = [0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5]
 class Judged(NamedTuple):
     half: float  # micro-F1 with a threshold of 0.5
     fitted: float  # and with that of dev
+    best: float  # and of the most probable set of labels
     exact: float  # share of texts all of whose labels are right
     seconds: float  # of training
 
@@ -66,8 +67,11 @@ def judged(
 ) -> Judged:  # fmt: skip
     of_dev, of_test, gold = probabilities(dev), probabilities(test), matrix(test, labels)
     threshold = max(THRESHOLDS, key=lambda t: micro_f(of_dev >= t, matrix(dev, labels)))
-    exact = 100 * (best(test) == gold).all(axis=1).mean()
-    return Judged(micro_f(of_test >= 0.5, gold), micro_f(of_test >= threshold, gold), exact, seconds)
+    chosen = best(test)
+    return Judged(
+        micro_f(of_test >= 0.5, gold), micro_f(of_test >= threshold, gold), micro_f(chosen, gold),
+        100 * (chosen == gold).all(axis=1).mean(), seconds,
+    )  # fmt: skip
 
 
 def examples_of(nlp: Language, items: Items, labels: list[str]) -> list[Example]:
@@ -88,7 +92,8 @@ def ours(
     cliques: dict[str, Any], train: Items, dev: Items, test: Items, labels: list[str], l2: float, **emissions: Any
 ) -> Judged:
     nlp = spacy.blank("en")
-    layer = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS, **emissions}
+    layer = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS, "min_count": 2}
+    layer |= {"possible_states": True, **emissions}
     model = {"@architectures": "spacy_crf.LabelGraph.v1", "emissions": layer, "cliques": cliques}
     optimizer = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": l2, "max_iterations": 60}
     pipe: Any = nlp.add_pipe("crf_textcat", config={"multilabel": True, "model": model, "optimizer": optimizer})
@@ -172,7 +177,7 @@ def main(
         "spacy": lambda: spacys(train, dev, test, labels, epochs),
     }
     rows = [(name, *makers[name]()) for name in rivals.split(",")]
-    columns = ("", "micro-F1 at 0.5", "micro-F1 at dev's threshold", "exact match, %", "CPU seconds of training")
+    columns = ("", "micro-F1 at 0.5", "at dev's threshold", "best set", "exact match, %", "CPU seconds of training")
     show(f"stackoverflow_tags: {len(train):,} titles", columns, rows)
 
 
