@@ -26,7 +26,7 @@ from spacy_crf.lab.label_cliques import (
     nodewise,
     partial_correlations,
 )
-from spacy_crf.lab.label_graph import LabelGraphs, LabelScores
+from spacy_crf.lab.label_sums import LabelGraphs, LabelScores
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.junction_tree import JunctionTree
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
@@ -286,9 +286,14 @@ WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.02}
 
 
-def blank(cliques="learned", inference=None, **config):
+def blank(cliques="learned", inference=None, strength=0.3, **config):
     layer = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS, "possible_states": True}
-    model = {"@architectures": "spacy_crf.LabelGraph.v1", "emissions": layer, "inference": inference}
+    model = {
+        "@architectures": "spacy_crf.LabelGraph.v1",
+        "emissions": layer,
+        "inference": inference,
+        "strength": strength,
+    }
     model["cliques"] = CLIQUES[cliques] if isinstance(cliques, str) else cliques
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_textcat", config={"multilabel": True, "model": model, "optimizer": LBFGS, **config})
@@ -400,6 +405,19 @@ def test_evidence_and_explanations():
         with pytest.raises(ValueError, match=message):
             pipe.explain(doc, "WAR", **options)
     assert any(row.template == "pairs" for row in pipe.weights("WAR"))
+
+
+def test_pairs_of_little_strength_are_as_good_as_none():
+    """The objective penalizes their weights, so that labels come close to independent ones."""
+    weak, strong = (trained("tree", steps=20, strength=strength).get_pipe("crf_textcat") for strength in (0.001, 1.0))
+    independent = trained("independent", steps=20).get_pipe("crf_textcat")
+    for text in ("love and war", "a funny film"):
+        docs = [pipe.probabilities(spacy.blank("en")(text)) for pipe in (weak, independent, strong)]
+        assert docs[0] == pytest.approx(docs[1], abs=1e-3) and docs[2] != pytest.approx(docs[1], abs=1e-2)
+    largest = {
+        pipe: max(abs(row.weight) for row in pipe.weights() if row.template == "pairs") for pipe in (weak, strong)
+    }
+    assert largest[weak] < 1e-3 < 0.5 < largest[strong]
 
 
 def test_a_new_label_has_no_pairs_and_is_learned():

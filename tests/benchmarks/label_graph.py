@@ -1,9 +1,9 @@
 """Several labels of a text, on the tags of Stack Overflow: ``python -m tests.benchmarks.label_graph``.
 
 Independent labels, graphs of labels and trees of this package against scikit-learn's ClassifierChain of logistic regressions on
-1-2-grams and spaCy's textcat_multilabel. All see the words of spaCy's tokenizer. Micro-F1 of the labels whose probability reaches
-0.5, or the threshold that is best on dev, and of the most probable set of labels (of scikit-learn its predictions); exact matches of
-that set. ``--graph`` times the graph alone.
+1-2-grams and spaCy's textcat_multilabel. All see the words of spaCy's tokenizer. Micro-F1 of the labels whose probability
+reaches 0.5, or the threshold that is best on dev, and of the most probable set of labels (of scikit-learn its predictions);
+exact matches of that set. ``--graph`` times the graph alone.
 """
 
 import os
