@@ -122,17 +122,14 @@ def partial_correlations(precision: Floats) -> Floats:
 def mutual_information(known: Annotated) -> Floats:
     """Mutual information of pairs of labels, in nats: float64[L, L]."""
     both = known.together / known.counts.sum()
-    share = np.diag(both)
-    found = np.zeros(both.shape)
-    for j_present in (True, False):
-        for k_present in (True, False):
-            joint = both if j_present and k_present else share[:, np.newaxis] - both if j_present else share - both
-            if not (j_present or k_present):
-                joint = 1.0 - share[:, np.newaxis] - share + both
-            expected = np.outer(share if j_present else 1.0 - share, share if k_present else 1.0 - share)
-            some = (joint > 1e-15) & (expected > 1e-15)
-            found[some] += joint[some] * np.log(joint[some] / expected[some])
-    return np.maximum(found, 0.0)
+    of_one, of_other = np.diag(both)[:, np.newaxis], np.diag(both)
+    joint = _entropy(both, of_one - both, of_other - both, 1.0 - of_one - of_other + both)
+    found = _entropy(of_one, 1.0 - of_one) + _entropy(of_other, 1.0 - of_other) - joint
+    return np.where(found > 1e-12, found, 0.0)
+
+
+def _entropy(*shares: Floats) -> Floats:
+    return -sum(share * np.log(np.maximum(share, 1e-300)) for share in shares)
 
 
 def tree(strengths: Floats) -> list[tuple[int, int]]:
