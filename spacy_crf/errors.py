@@ -468,7 +468,7 @@ class Errors:
 class Warnings:
     CRFW040 = """{owner}: '{word}' occurs so often in '{text}...' that it would have more than max_edges = {most} ties,
         so it is not tied. Raise max_edges, or exclude the word with `only`."""
-    CRFW041 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of tied sentences so far;
+    CRFW041 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of tied sentences (or labels) so far;
         its answers are those of the last iteration. {remedy}"""
     CRFW042 = """{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate
         there (shown once). Tie fewer tokens of a sentence, or set chain = false where ties form a tree."""
@@ -492,8 +492,6 @@ class Warnings:
         Set 1.0 for the labels of a text and 0.0 for those that it does not have; values that are left out are not known."""
     CRFW481 = """Component '{name}': {method} did not converge: the last step changed a weight by {gap:.2g}. A larger l1
         converges sooner."""
-    CRFW482 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of labels so far; probabilities are
-        those of the last iteration (shown once). {remedy}"""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
     CRFW345 = """Component '{name}': the labellings of {n} sequences may not be the best, since too many come close

@@ -123,7 +123,13 @@ def draw_texts(seed):
     if several:
         pairs = {"labels": {"@misc": "spacy_crf.Hierarchy.v1", "parents": {"TRAVEL": "WORK"}}}
         model = {"@architectures": "spacy_crf.LabelGraph.v1", "emissions": model["emissions"], "cliques": pairs}
-    config = {"model": model, "loss": loss, "multilabel": several, "explain": rng.random() < 0.5, "max_words": [1, 5, 500_000][seed // 3 % 3]}
+    config = {
+        "model": model,
+        "loss": loss,
+        "multilabel": several,
+        "explain": rng.random() < 0.5,
+        "max_words": [1, 5, 500_000][seed // 3 % 3],
+    }
     lists = {"vector[0]": {"vectors": {"dims": 2}}, "in:places[0]": {"gazetteers": {"places": "places.txt"}}}
     return "crf_textcat", config, {name: given for each in extra for name, given in lists.get(each, {}).items()}
 

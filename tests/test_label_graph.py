@@ -433,6 +433,16 @@ def test_a_new_label_has_no_pairs_and_is_learned():
     assert pipe.labels_of(nlp("sing")) == ["SONG"] and "SONG" not in pipe.labels_of(nlp("a war film"))
 
 
+def test_belief_propagation_that_does_not_converge_says_so_once(caplog):
+    """The flag was hidden by a method of the same name, so that no belief propagation ever said it."""
+    learned = {"labels": {**LEARNED["labels"], "rule": "or"}}
+    once = {"@misc": "spacy_crf.BeliefPropagation.v1", "iterations": 1}
+    nlp = trained(learned, [*coupled_texts(60, 0)], steps=2, inference=once)
+    for _ in range(2):
+        nlp("w1_2 w2_3")
+    assert caplog.text.count("CRFW041") == 1 and "BeliefPropagation" in caplog.text
+
+
 @pytest.mark.parametrize("inference", ["BeliefPropagation", "JunctionTree"])
 def test_inference_of_graphs(inference):
     nlp = trained("learned", inference={"@misc": f"spacy_crf.{inference}.v1"})

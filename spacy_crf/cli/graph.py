@@ -47,28 +47,28 @@ def graph_cli(
     weight, the correlation, and that given all other labels."""
     from ..lab.label_cliques import LearnedGraph
     from ..report import charts
+    from ..report.page import table_page
 
-    check_writable(svg)
-    check_writable(output)
+    files = [path for path in (svg, output) if path is not None]
+    for path in files:
+        check_writable(path)
     found: Any = (getattr(each, "value", each) for each in (method, rule))
     settings = dict(zip(("method", "rule"), found))
     edges, known = label_graph(data, lang, LearnedGraph(**settings, l1=l1, max_degree=max_degree))
+    columns = ("label", "label", "texts", "weight", "correlation", "partial")
+    rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]
+    title = f"{len(known.labels)} labels, {round(known.counts.sum()):,} texts, {len(edges)} pairs"
+    chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
+    if svg is not None:
+        write_whole(svg, charts.alone(chart))
+    if output is not None:
+        write_whole(output, table_page(f"Labels of {data.name}", title, chart, columns, rows).encode("utf8"))
     if as_json:
         print(json.dumps([edge._asdict() for edge in edges], ensure_ascii=False, indent=2))
-    else:
-        columns = ("label", "label", "texts", "weight", "correlation", "partial")
-        rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]
-        title = f"{len(known.labels)} labels, {round(known.counts.sum()):,} texts, {len(edges)} pairs"
-        print_table(title, columns, rows, n_texts=2)
-        chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
-        if svg is not None:
-            write_whole(svg, charts.alone(chart))
-            msg.good(f"Graph in {svg}")
-        if output is not None:
-            from ..report.page import table_page
-
-            write_whole(output, table_page(f"Labels of {data.name}", title, chart, columns, rows).encode("utf8"))
-            msg.good(f"Graph and table in {output}")
+        return
+    print_table(title, columns, rows, n_texts=2)
+    for path in files:
+        msg.good(f"Graph in {path}")
 
 
 def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[Edge], Annotated]":

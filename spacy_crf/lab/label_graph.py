@@ -15,7 +15,7 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from .. import checks
-from ..errors import Errors, Warnings, announcements
+from ..errors import Errors
 from ..explain.weights import Block, Feature
 from ..features.doc_batch import TEXT, DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LogLikelihood, SoftmaxMargin
@@ -58,12 +58,9 @@ class LabelDecoding(TextDecoding):
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
 
     def probabilities(self, scores: Any) -> Floats:
-        found, inference = super().probabilities(scores), self.structure.inference
-        if inference is not None and inference.n_unsettled and not inference.warned:
-            inference.warned = True
-            values = {"n": inference.n_unsettled, "asked": inference.n_asked, "inference": inference.name}
-            message = Warnings.CRFW482.format(name=self.annotation.name, remedy=inference.remedy, **values)
-            announcements.warning(message)
+        found = super().probabilities(scores)
+        if self.structure.inference is not None:
+            self.structure.inference.warn_unsettled(self.annotation.name)
         return found
 
 
