@@ -36,7 +36,7 @@ def graph_cli(
     data: DataArgument,
     method: Method = Opt("nodewise", help="How pairs are found, as in spacy_crf.LearnedGraph.v1."),
     l1: float = Opt(0.05, help="Pairs whose correlation is not above it, or is explained by others, are left out."),
-    max_degree: int = Opt(5, help="Most pairs of a label."),
+    max_degree: int = Opt(10, help="Most pairs of a label."),
     rule: Rule = Opt("and", help="For nodewise: pairs that both regressions find, or one of them."),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Write an HTML page with the graph and the table."),
     svg: SvgOption = None,

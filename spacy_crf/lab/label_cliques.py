@@ -188,7 +188,7 @@ class LearnedGraph(LabelClique):
 
     method: str = setting("nodewise", checks.one_of, allowed=METHODS)
     l1: float = setting(0.05, checks.number, least=checks.LEAST, most=1.0)
-    max_degree: int = setting(5, checks.count)
+    max_degree: int = setting(10, checks.count)
     rule: str = setting("and", checks.one_of, allowed=RULES)
 
     def strengths(self, known: Annotated) -> Floats:
