@@ -129,7 +129,8 @@ def mutual_information(known: Annotated) -> Floats:
 
 
 def _entropy(*shares: Floats) -> Floats:
-    return -sum(share * np.log(np.maximum(share, 1e-300)) for share in shares)
+    terms: Any = sum(share * np.log(np.maximum(share, 1e-300)) for share in shares)
+    return -terms
 
 
 def tree(strengths: Floats) -> list[tuple[int, int]]:

@@ -174,7 +174,7 @@ class LabelGraphs(Structure[LabelScores]):
             total.labels[~known] = np.concatenate([states[:, :, 1], states[:, :, 0]], axis=1)
             total.pairs[:] += d_tied.tables[:, 1, 1]
             return log_z, total
-        places = places_of(*work.scores[2:4], n_labels)
+        places = places_of(work.scores.edges, work.scores.implies, n_labels)
         tables, rest, d_labels = places.tables(work.scores.pairs), np.empty(len(own)), np.empty(own.shape)
         d_tables = np.zeros(len(tables))
         kernels.expectations(own, tables, places.plan, of_rest, rest, d_labels, d_tables)
@@ -191,7 +191,7 @@ class LabelGraphs(Structure[LabelScores]):
             total = found.scores.reshape(shape).sum(axis=1)
             return Path(np.where(total[:, np.newaxis] > -np.inf, found.states.reshape(shape), -1), total)
         states, best = np.empty(shape, dtype=np.int32), np.empty(len(own))
-        places = places_of(*work.scores[2:4], n_labels)
+        places = places_of(work.scores.edges, work.scores.implies, n_labels)
         kernels.best(own, places.tables(work.scores.pairs), places.plan, states, best)
         return Path(states, best)
 
