@@ -278,6 +278,10 @@ class Errors:
     CRF614 = """Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the
         automaton. Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (states times
         tags are at most 4,096)."""
+    CRF620 = """{owner}: the matrix of the kernel '{kernel}' is not positive: its eigenvalues are between {least} and {most}. Set
+        an offset of at least 0, and features with finite values."""
+    CRF621 = """{owner}: a basis of all {n} different tokens needs {gigabytes} GB of memory. Set select = "random", and basis to
+        at most {most}."""
     CRF623 = "Rule '{name}' can't search for its pattern in '{doc}...': {reason}"
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
         but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give

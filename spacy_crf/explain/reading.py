@@ -195,7 +195,7 @@ def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
     """Read the output of an encoder, with one term for each number: explanations stop at the output of an encoder."""
     output = layer.predict(docs)
     if isinstance(output, Emissions):
-        return LayerTerms(output, [_whole("scores", output.scores, None)], None)
+        return LayerTerms(output, [_whole("scores", output.scores, None, layer.attrs["role"].source)], None)
     assert isinstance(output, EncodedSegments)
     spans = output.spans
     of_spans = [_whole(name, getattr(spans, name), None) for name in ("begins", "ends")]
@@ -203,10 +203,10 @@ def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
     return LayerTerms(output, terms, None)
 
 
-def _whole(of: str, scores: Floats, spans: Any) -> Terms:
+def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
     place, column = (index.ravel() for index in np.indices(scores.shape))
     tokens = _tokens_of(None if spans is None else spans.listed, len(scores) if spans is None else len(spans.begins))
-    ones, feature = np.ones(scores.size), Feature(ENCODER, ENCODER, None)
+    ones, feature = np.ones(scores.size), Feature(source, source, None)
     nothing = np.zeros(scores.size, dtype=np.int64)
     return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
 
@@ -264,10 +264,15 @@ class Reading:
         found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
         return found[0] if len(found) == 1 else self._architecture.weighted_sum(found, np.array(self._shares))
 
+    @property
+    def reads_docs(self) -> bool:
+        """Whether `erased` needs a Doc: some scores are no sums of weights of features."""
+        return any(layer.summed is None for layers in self._layers for layer in layers)
+
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
         """Compute the scores without a word: without the features that read it.
 
-        docs (DocBatch): For an encoder, the Doc with an unknown word in place of the word.
+        docs (DocBatch): For an encoder or a kernel, the Doc with an unknown word in place of the word.
         """
         outputs = []
         for model, layers in zip(self._models, self._layers):

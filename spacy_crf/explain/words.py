@@ -45,7 +45,7 @@ def words(comparison: Comparison, candidates: int = 5) -> Explanation:
 def _odds_without(comparison: Comparison, token: int) -> float:
     """Compute the log-odds without a word."""
     docs = None
-    if comparison.pipe.has_encoder:
+    if comparison.reading.reads_docs:
         docs = DocBatch([changed(comparison.doc, {token: UNKNOWN})])
         comparison.pipe.require_ready(docs)
     return comparison.measure(comparison.cut(comparison.reading.erased(token, docs))).odds

@@ -292,10 +292,13 @@ class DenseCorpus:
 
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch."""
-        ops = self.layer.ops
-        vectors = ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs)))
-        self._file.write(np.ascontiguousarray(vectors).data)
+        self._file.write(np.ascontiguousarray(self.vectors_of(docs)).data)
         self.starts.append(docs.sequence_starts())
+
+    def vectors_of(self, docs: DocBatch) -> NDArray[np.float32]:
+        """The vectors of all tokens: float32[T, width]."""
+        ops = self.layer.ops
+        return ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs)))
 
     def finish(self) -> None:
         """Complete the corpus after the last batch."""

@@ -32,6 +32,7 @@ class EncoderNode(Node):
 
     gives: type = Emissions
     kinds = 1  # number of scores of each state at each token
+    source = "tok2vec"  # name of the scores in explanations
 
     def __init__(self, learns: bool = True):
         self.learns = learns
@@ -187,10 +188,12 @@ def scored_tokens(
     layers = {}
     if emissions is not None or tok2vec is None:
         must = "sparse emissions, such as spacy_crf.SparseEmissions.v1; or nothing, with an encoder as tok2vec"
-        sparse: Any = emissions
-        is_sparse = gives(sparse) is Emissions and isinstance(sparse.attrs["role"], SparseNode)
-        checks.expect(is_sparse, owner, "emissions", emissions, must)
-        layers["emissions"] = sparse
+        given: Any = emissions
+        is_sparse = gives(given) is Emissions and isinstance(given.attrs["role"], SparseNode)
+        # Others, such as those of kernels, stand alone in a chain
+        is_fixed = gives(given) is Emissions and given.attrs["role"].is_linear and tok2vec is None and of is EncoderNode
+        checks.expect(is_sparse or is_fixed, owner, "emissions", emissions, must)
+        layers["emissions"] = given
     if tok2vec is not None:
         layers["encoder"] = encoder_emissions(owner, tok2vec, hidden_width, of(joint.learns))
     both = len(layers) == 2

@@ -144,8 +144,11 @@ class Training(TrainingData):
         if walks and self._pipe.has_encoder and self._pipe.is_linear:
             what = f"the layer on the encoder of '{self._pipe.name}'"
             raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
-        if walks and not self._pipe.model.attrs["role"].walks:
-            own, given = self._pipe.model.name, type(optimizer).__name__
+        stands = [
+            node.name for node in self._pipe.model.walk() if "role" in node.attrs and not node.attrs["role"].walks
+        ]
+        if walks and stands:
+            own, given = stands[0], type(optimizer).__name__
             raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
         if role.has_bounds(self._pipe.model) and not getattr(optimizer, "keeps_bounds", False):
             reason = "their weights must not be negative"
