@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from spacy_crf.lab.ties import dual_decomposition
+from spacy_crf.lab.ties import prices
 from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
 from spacy_crf.lab.ties.junction_tree import JunctionTree
 from spacy_crf.lab.ties.structure import TiedChains
@@ -141,7 +141,7 @@ def test_sparse_steps_say_the_same(monkeypatch):
     for scores, clamp, _ in _strong(20, 43):
         found = []
         for dense in (10**6, 0):
-            monkeypatch.setattr(dual_decomposition, "_DENSE", dense)
+            monkeypatch.setattr(prices, "_DENSE", dense)
             found.append(TiedChains(DualDecomposition()).viterbi(scores, clamp=clamp).states)
         np.testing.assert_array_equal(*found)
 
