@@ -282,6 +282,8 @@ class Errors:
         an offset of at least 0, and features with finite values."""
     CRF621 = """{owner}: a basis of all {n} different tokens needs {gigabytes} GB of memory. Set select = "random", and basis to
         at most {most}."""
+    CRF622 = """{owner}: DualPerceptron has changed the basis of the kernel, so the texts have to be read again. Give the other
+        optimizer a new list of examples, or initialize the component for it."""
     CRF623 = "Rule '{name}' can't search for its pattern in '{doc}...': {reason}"
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
         but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give
@@ -546,6 +548,8 @@ class Warnings:
     CRFW607 = """{name}: '{doc}...' has ties, and a junction tree can't keep all of its rules: tables would have more
         than max_table = {most} numbers, or no automaton holds a rule. The answers come from chains whose scores include
         messages of the ties."""
+    CRFW620 = """Component '{name}': DualPerceptron begins anew with other texts, and forgets what it counted. Give all texts in
+        each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find

@@ -88,11 +88,11 @@ def test_values_are_those_of_the_definitions(name, gamma):
 @each_kernel
 def test_whitened_features_have_the_kernel_as_products(name):
     tokens, _ = random_tokens(40)
-    basis = Basis(Kernel(name, 2, 1.0, None), tokens)
+    basis = Basis(Kernel(name, 2, 1.0, None), tokens).whiten()
     matrix = basis.matrix()
     np.testing.assert_array_equal(matrix, matrix.T)
     assert np.linalg.eigvalsh(matrix)[0] > -1e-9 * np.abs(matrix).max()  # positive
-    features = basis.times(tokens, basis.whitener)
+    features = basis.features(tokens)
     np.testing.assert_allclose(features @ features.T, matrix, atol=1e-4 * matrix.max())
     if name == "linear":  # nine features span all of them
         assert features.shape[1] == 9
@@ -101,8 +101,7 @@ def test_whitened_features_have_the_kernel_as_products(name):
 def test_tokens_outside_of_the_basis_are_projected_on_its_span():
     """Nyström: with a basis that spans all features, the kernel of any two tokens is exact."""
     (some, _), (others, dense) = random_tokens(30), random_tokens(20, seed=5)
-    basis = Basis(Kernel("linear", 2, 1.0, None), some)
-    features = basis.times(others, basis.whitener)
+    features = Basis(Kernel("linear", 2, 1.0, None), some).whiten().features(others)
     np.testing.assert_allclose(features @ features.T, dense @ dense.T, atol=1e-4)
 
 

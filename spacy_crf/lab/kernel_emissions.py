@@ -11,7 +11,7 @@ Training sees whitened features, the Nyström method (Williams & Seeger 2001): f
 knows nothing of kernels, is the squared norm of the function.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Optional
 
 import numpy as np
@@ -26,7 +26,7 @@ from ..features.doc_batch import DocBatch
 from ..features.extractor import CompiledTemplates, FeatureSet
 from ..features.feature_index import HashTable, by_token
 from ..kernels.hashing import NO_FEATURE
-from ..models.corpus import DenseCorpus
+from ..models.corpus import DenseCorpus, DensePass
 from ..models.emissions import CompiledFeatures, Emissions
 from ..models.neural import EncoderNode
 from ..models.node import Batches, Sizes, check_equal, no_backprop, unset
@@ -113,8 +113,7 @@ class Basis:
 
     kernel (Kernel): Compares two tokens.
     tokens (HashedTokens): The features of the basis.
-    whitener (float32[M, D]): From values of the kernel to features; None to compute it.
-    RAISES (ValueError): CRF620 if the matrix of the kernel is not positive.
+    whitener (float32[M, D]): From values of the kernel to features; None where these values are the features.
     """
 
     def __init__(self, kernel: Kernel, tokens: HashedTokens, whitener: Optional[NDArray[np.float32]] = None):
@@ -127,11 +126,25 @@ class Basis:
         self._postings = posting_starts, of_values[order], tokens.values[order]
         mean = float(self._squares.mean()) if len(self) else 0.0
         gamma = kernel.gamma if kernel.gamma is not None else 1.0 / mean if mean else 1.0
-        self._kernel = kernel._replace(gamma=gamma)
-        self.whitener = self._whiten() if whitener is None else whitener
+        self.kernel = kernel._replace(gamma=gamma)
+        self.whitener = whitener
 
     def __len__(self) -> int:
         return len(self.tokens.starts) - 1
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return len(self) if self.whitener is None else self.whitener.shape[1]
+
+    def features(self, tokens: HashedTokens) -> NDArray[np.float32]:
+        """The features of tokens: float32[T, D]."""
+        if self.whitener is not None:
+            return self.times(tokens, self.whitener).astype(np.float32)
+        found = np.empty((len(tokens.starts) - 1, len(self)), dtype=np.float32)
+        for block, values in self.blocks(tokens):
+            found[block] = values
+        return found
 
     def blocks(self, tokens: HashedTokens) -> Iterator[tuple[slice, Floats]]:
         """The kernel of tokens and basis, block by block: the tokens of a block, and float64[N, M]."""
@@ -140,7 +153,7 @@ class Basis:
             block = slice(begin, min(begin + _BLOCK, len(squares)))
             products = np.zeros((block.stop - begin, len(self)))
             add_products(rows, tokens.values, tokens.starts, begin, *self._postings, products)
-            yield block, self._kernel.of(products, squares[block], self._squares)
+            yield block, self.kernel.of(products, squares[block], self._squares)
 
     def times(self, tokens: HashedTokens, matrix: NDArray) -> Floats:
         """The kernel of tokens and basis times a matrix (float[M, D]): float64[T, D]."""
@@ -156,17 +169,22 @@ class Basis:
             matrix[block] = values
         return matrix
 
-    def _whiten(self) -> NDArray[np.float32]:
-        """V / √L without eigenvalues that are zero but for rounding."""
+    def whiten(self) -> "Basis":
+        """Set the whitener to V / √L, without eigenvalues that are zero but for rounding.
+
+        RAISES (ValueError): CRF620 if the matrix of the kernel is not positive.
+        """
         if not len(self):
-            return np.zeros((0, 0), dtype=np.float32)
+            self.whitener = np.zeros((0, 0), dtype=np.float32)
+            return self
         eigenvalues, vectors = np.linalg.eigh(self.matrix())
         least = _EPS * max(eigenvalues[-1], 0.0)
         if eigenvalues[0] < -least or not np.isfinite(eigenvalues).all():
             found = {"least": f"{eigenvalues[0]:.3g}", "most": f"{eigenvalues[-1]:.3g}"}
-            raise ValueError(Errors.CRF620.format(owner=_OWNER, kernel=self._kernel.name, **found))
+            raise ValueError(Errors.CRF620.format(owner=_OWNER, kernel=self.kernel.name, **found))
         kept = eigenvalues > least
-        return (vectors[:, kept] / np.sqrt(eigenvalues[kept])).astype(np.float32)
+        self.whitener = (vectors[:, kept] / np.sqrt(eigenvalues[kept])).astype(np.float32)
+        return self
 
 
 class KernelFeatures(SparseFeatures):
@@ -212,32 +230,29 @@ class KernelFeatures(SparseFeatures):
         basis: Any = self.basis
         return basis
 
-    def features_of(self, docs: list[Doc]) -> NDArray[np.float32]:
-        """Whitened features of all tokens: float32[T, D]."""
-        return self.known.times(self.read(docs), self.known.whitener).astype(np.float32)
-
     def scores(self, docs: list[Doc], weights: NDArray[np.float32]) -> Floats:
-        """Scores of all tokens (float64[T, S]) by the weights of whitened features (float32[S, D])."""
+        """Scores of all tokens (float64[T, S]) by the weights of the features of the basis (float32[S, D])."""
         kept: Any = self._scorer
         if kept is None or kept[0] is not weights or kept[1] is not self.basis:
-            kept = weights, self.basis, self.known.whitener.astype(np.float64) @ weights.T
-            self._scorer = kept
+            whitener, own = self.known.whitener, weights.T.astype(np.float64)
+            kept = self._scorer = weights, self.basis, own if whitener is None else whitener @ own
         return kept[1].times(self.read(docs), kept[2])
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
         basis = self.basis
-        return {"basis": None if basis is None else [*basis.tokens, basis.whitener]}
+        return {"basis": None if basis is None else [*basis.tokens, basis.kernel.gamma, basis.whitener]}
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         self._forget()
         self.basis = None
         if data["basis"] is not None:
-            *tokens, whitener = data["basis"]
+            *tokens, gamma, whitener = data["basis"]
             starts = tokens[2]
             fits = len(starts) and starts[0] == 0 and starts[-1] == len(tokens[0]) == len(tokens[1])
             check_equal("the basis", bool(fits and (np.diff(starts) >= 0).all()), True)
-            check_equal("rows of the whitening", len(whitener), len(starts) - 1)
-            self.basis = Basis(self.kernel, HashedTokens(*tokens), whitener)
+            n_rows = len(starts) - 1 if whitener is None else len(whitener)
+            check_equal("rows of the whitening", n_rows, len(starts) - 1)
+            self.basis = Basis(self.kernel._replace(gamma=gamma), HashedTokens(*tokens), whitener)
         return {}
 
 
@@ -269,15 +284,48 @@ class KernelNode(EncoderNode):
     def check(self, model: Model, n_states: int) -> None:
         kernel: KernelFeatures = model.attrs["kernel"]
         kernel.check_lists()
-        check_equal("the width of the basis", model.get_ref("output").get_dim("nI"), kernel.known.whitener.shape[1])
+        check_equal("the width of the basis", model.get_ref("output").get_dim("nI"), kernel.known.width)
         super().check(model, n_states)
 
 
 class KernelCorpus(DenseCorpus):
-    """Whitened features of the tokens of a corpus."""
+    """The features of the tokens of a corpus. Those of the kernel are computed when an optimizer asks for scores."""
 
-    def vectors_of(self, docs: DocBatch) -> NDArray[np.float32]:
-        return self.layer.attrs["kernel"].features_of(docs)
+    def __init__(self, layer: Model):
+        super().__init__(layer)
+        self.kernel: KernelFeatures = layer.attrs["kernel"]
+        self.tokens: list[HashedTokens] = []  # of each batch
+        self._basis = self.kernel.known
+
+    def add(self, docs: DocBatch) -> None:
+        self.tokens.append(self.kernel.read(docs))
+        self.starts.append(docs.sequence_starts())
+
+    def finish(self) -> None:
+        """There is nothing to do."""
+
+    def fingerprint(self) -> Iterable[NDArray]:
+        for tokens in (*self.tokens, self._basis.tokens):
+            yield from tokens
+        yield from self.starts
+
+    @property
+    def least_value(self) -> float:
+        self._compute()
+        return super().least_value
+
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> DensePass:
+        """One pass over the corpus. RAISES (ValueError): CRF622 if the basis has changed since the corpus was read."""
+        self._compute()
+        return super().at(weights, threads=threads)
+
+    def _compute(self) -> None:
+        if self.kernel.basis is not self._basis:
+            raise ValueError(Errors.CRF622.format(owner=_OWNER))
+        if not hasattr(self, "vectors"):
+            for tokens in self.tokens:
+                self.write(self._basis.features(tokens))
+            self.vectors = self.written()
 
 
 def KernelEmissions(
@@ -342,7 +390,7 @@ def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, 
         scores: Any = kernel.scores(batch, weights) + bias
         return Emissions(scores, None, batch.sequence_starts()), no_backprop
     kernel.forget_scores()
-    flat: Any = kernel.features_of(batch)
+    flat: Any = kernel.known.features(kernel.read(batch))
     found, backprop_output = output(flat, True)
 
     def backprop(d_emissions: Emissions) -> list[Doc]:
@@ -376,7 +424,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     elif n_all > model.attrs["basis"]:
         chosen = np.random.default_rng(model.attrs["seed"]).choice(n_all, model.attrs["basis"], replace=False)
         some = some.some(np.sort(chosen))
-    basis = Basis(kernel.kernel, some)
+    basis = Basis(kernel.kernel, some).whiten()
     clustered = ClusteredWords(*kernel.reader.table.clustered)
     model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)
     announcements.info(
@@ -384,8 +432,8 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         _OWNER,
         len(basis),
         n_all,
-        basis.whitener.shape[1],
+        basis.width,
     )
     unset(output)
-    output.set_dim("nI", basis.whitener.shape[1], force=True)
+    output.set_dim("nI", basis.width, force=True)
     output.initialize()

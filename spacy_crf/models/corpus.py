@@ -288,26 +288,33 @@ class DenseCorpus:
     def __init__(self, layer: Model):
         self.layer = layer
         self.starts: list[Ints] = []
-        self._file = TemporaryFile()  # noqa: SIM115
+        self._file: Any = None  # opened by the first vectors
 
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch."""
-        self._file.write(np.ascontiguousarray(self.vectors_of(docs)).data)
+        ops = self.layer.ops
+        self.write(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))))
         self.starts.append(docs.sequence_starts())
 
-    def vectors_of(self, docs: DocBatch) -> NDArray[np.float32]:
-        """The vectors of all tokens: float32[T, width]."""
-        ops = self.layer.ops
-        return ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs)))
+    def write(self, vectors: NDArray[np.float32]) -> None:
+        """Append the vectors of a batch (float32[T, width]) to the file."""
+        if self._file is None:
+            self._file = TemporaryFile()  # noqa: SIM115
+        self._file.write(np.ascontiguousarray(vectors).data)
 
     def finish(self) -> None:
         """Complete the corpus after the last batch."""
+        self.vectors = self.written()
+
+    def written(self) -> list[NDArray[np.float32]]:
+        """The vectors in the file: [T, width] of each batch."""
         ends = np.cumsum([starts[-1] for starts in self.starts])
         shape = int(ends[-1]), self.layer.get_ref("output").get_dim("nI")
         every = np.memmap(self._file, np.float32, "r", shape=shape) if ends[-1] else np.zeros(shape, np.float32)
-        self.vectors = np.split(every, ends[:-1])  # [T, width] of each batch
-        self._file.close()  # the file is gone with the last use of the vectors
-        del self._file
+        if self._file is not None:
+            self._file.close()  # the file is gone with the last use of the vectors
+            self._file = None
+        return np.split(every, ends[:-1])
 
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)

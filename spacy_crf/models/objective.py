@@ -73,6 +73,16 @@ class CorpusObjective(Weights):
     def n_batches(self) -> int:
         return len(self._annotation)
 
+    @property
+    def parts(self) -> tuple[Model, LabelledLoss, list[Any]]:
+        """The model, its loss, and what each layer of the model read of the corpus."""
+        return self._model, self._loss, self._layers
+
+    def annotation(self, number: int) -> tuple[Any, Any, Any]:
+        """The clamp of a batch, the factors of its sequences (float64[B], or None for 1), and rules or soft labels, if any."""
+        clamp, weights, structure, soft = self._annotation[number]
+        return clamp.unpacked(), weights, structure or soft
+
     def stored(self) -> Optional[list[Any]]:
         """The objective as a file can hold it: lists, texts, numbers and arrays. None with rules that hold in training, soft
         labels, vectors of encoders, ties across documents or merged states.
