@@ -7,7 +7,6 @@ from spacy.tokens import Doc
 
 from spacy_crf.lab import dual_perceptron
 from spacy_crf.lab.dual_perceptron import DualPerceptron
-from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 
 from .test_kernel_emissions import ATOMS, XOR, layer_of, made
@@ -95,9 +94,10 @@ def test_kernels_solve_exclusive_or(name):
 
 
 def test_a_budget_bounds_the_basis():
-    nlp, pipe, optimizer = trained(budget=15)
+    _, pipe, optimizer = trained(budget=15)
     counters = optimizer._runs["crf_ner"].values["counters"]
-    assert 0 < np.count_nonzero(counters.any(axis=1)) <= 15 >= len(layer_of(pipe)[1].basis) - 15
+    assert 0 < np.count_nonzero(counters.any(axis=1)) <= 15
+    assert len(layer_of(pipe)[1].basis) <= 15
     with pytest.raises(ValueError, match=r"CRF020: DualPerceptron: budget = 2 .*number of tags of 'crf_ner', 13"):
         trained(budget=2)
 
@@ -117,7 +117,7 @@ def test_training_resumes():
 
 
 def test_other_texts_begin_anew(caplog):
-    nlp, pipe, optimizer = trained(steps=1)
+    nlp, _, optimizer = trained(steps=1)
     nlp.update(ner_examples(nlp)[:3], sgd=optimizer)
     assert "CRFW620" in caplog.text
 
@@ -142,4 +142,3 @@ def test_models_without_a_kernel_are_refused():
     with pytest.raises(ValueError, match="CRF210"):
         nlp.initialize(lambda: examples, sgd=DualPerceptron())
         nlp.update(ner_examples(nlp), sgd=DualPerceptron())
-    assert LBFGS.fits is not DualPerceptron.fits

@@ -12,7 +12,7 @@ from spacy.tokens import Doc
 from thinc.api import Adam
 
 from spacy_crf.lab import kernel_emissions
-from spacy_crf.lab.kernel_emissions import KERNELS, Basis, HashedTokens, Kernel
+from spacy_crf.lab.kernel_basis import KERNELS, Basis, HashedTokens, Kernel
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 

@@ -2,9 +2,9 @@
 
     scores[t, y] = sum_j A[j, y] K(x_t, x_j)
 
-After a wrong labelling, A[j, gold] rises by 1 and A[j, predicted] falls by 1 at each token j where both differ, and the transitions
-change likewise. With a linear kernel this is the perceptron of Collins (2002), labelling for labelling: the weights of the features
-are A times the features of the tokens. (Collins & Duffy 2002; Altun, Hofmann & Johnson 2003.)
+After a wrong labelling, A[j, gold] rises by 1 and A[j, predicted] falls by 1 at each token j where both differ, and the
+transitions change likewise. With a linear kernel this is the perceptron of Collins (2002), labelling for labelling: the weights
+of a feature are A times its values at the tokens. (Collins & Duffy 2002; Altun, Hofmann & Johnson 2003.)
 """
 
 import copy
@@ -25,7 +25,8 @@ from ..models.node import unset
 from ..models.weights import checksum
 from ..optimizers.objective import CRFOptimizer, setting
 from ..types import Clamp, Floats, Ints
-from .kernel_emissions import Basis, HashedTokens, KernelCorpus
+from .kernel_basis import Basis, HashedTokens
+from .kernel_emissions import KernelCorpus
 from .maxent import MaxEntNode
 
 logger = logging.getLogger("spacy.spacy_crf")
@@ -67,8 +68,8 @@ class DualRun:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DualPerceptron(CRFOptimizer):
-    """The perceptron for `spacy_crf.KernelEmissions.v1`, in a linear chain or `MaxEnt`, with the losses Perceptron and MaxMargin. The
-    tokens of wrong labellings become the basis of the kernel, which is exact: nothing is projected.
+    """The perceptron for `spacy_crf.KernelEmissions.v1`, in a linear chain or `MaxEnt`, with the losses Perceptron and MaxMargin.
+    The tokens of wrong labellings become the basis of the kernel, which is exact: nothing is projected.
 
     use_averages (bool): Whether `optimizer.averages` holds the averages of the counters after each sequence, which `spacy train`
         evaluates and saves.
@@ -115,7 +116,8 @@ class DualPerceptron(CRFOptimizer):
 
     def _sequences(self, objective: Any, key: str) -> Sequences:
         fitting = "LBFGS or Adam.v1"
-        model, loss, layers = getattr(objective, "parts", (None, None, []))
+        parts: Any = getattr(objective, "parts", (None, None, []))
+        model, loss, layers = parts
         if len(layers) != 1 or not isinstance(layers[0], KernelCorpus) or type(model.attrs["role"]) not in _CHAINS:
             reason = "it learns chains of KernelEmissions, and begins anew where training goes on"
             raise cant_train(self, f"the model of '{key}'", reason, fitting)
@@ -143,9 +145,7 @@ class DualPerceptron(CRFOptimizer):
             run = self._runs[key] = DualRun(signature, values, drifts)
         return run
 
-    def _learn(
-        self, run: DualRun, sequences: Sequences, basis: Basis, matrix: Optional[Floats], place: int
-    ) -> float:
+    def _learn(self, run: DualRun, sequences: Sequences, basis: Basis, matrix: Optional[Floats], place: int) -> float:
         """Learn from one sequence. RETURNS (float): Its loss."""
         tokens = slice(sequences.starts[place], sequences.starts[place + 1])
         number, counters, node = sequences.number[tokens], run.values["counters"], sequences.node
@@ -172,13 +172,14 @@ class DualPerceptron(CRFOptimizer):
             excess = np.count_nonzero(sizes) - self.budget
             if excess > 0:
                 dropped = np.argsort(np.where(sizes > 0.0, sizes, np.inf), kind="stable")[:excess]
-                counters[dropped] = run.drifts["counters"][dropped] = 0.0
+                for values in (counters, run.drifts["counters"]):
+                    values[dropped] = 0.0
         return float(losses.sum())
 
     def _write(self, run: DualRun, sequences: Sequences) -> None:
         """Make the counted tokens the basis, and write the counters or their averages to the model."""
         model, layer = sequences.model, sequences.layer
-        used = run.values["counters"].any(axis=1) | run.drifts["counters"].any(axis=1)
+        used: Any = run.values["counters"].any(axis=1) | run.drifts["counters"].any(axis=1)
         used[:1] |= not used.any()
         layer.kernel.basis = Basis(layer.kernel.known.kernel, sequences.tokens.some(np.flatnonzero(used)))
         averages = {name: value - run.drifts[name] / (run.count + 1) for name, value in run.values.items()}
@@ -188,14 +189,13 @@ class DualPerceptron(CRFOptimizer):
         output.set_dim("nI", int(used.sum()), force=True)
         output.set_param("b", np.zeros(len(averages["counters"][0]), dtype=np.float32))
         for name, (node, param) in places.items():
-            now, average = (
+            arrays: list[Any] = [
                 np.ascontiguousarray(values[name][used].T if name == "counters" else values[name], dtype=np.float32)
                 for values in (run.values, averages)
-            )
+            ]
             if self.averages is not None:
-                self.averages[node.id, param] = average
-            arrays: Any = average if self.averages is not None and self.assigns_averages else now
-            node.set_param(param, arrays)
+                self.averages[node.id, param] = arrays[1]
+            node.set_param(param, arrays[self.averages is not None and self.assigns_averages])
 
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
         self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
@@ -206,6 +206,6 @@ class DualPerceptron(CRFOptimizer):
         return [run.signature, run.values, run.drifts, run.count, run.iteration]
 
     def run_from_msg(self, msg: Any) -> DualRun:
-        signature, values, drifts, *rest = msg
-        copies = ({name: array.copy() for name, array in each.items()} for each in (values, drifts))
-        return DualRun(signature, *copies, *rest)
+        signature, values, drifts, count, iteration = msg
+        values, drifts = ({name: array.copy() for name, array in each.items()} for each in (values, drifts))
+        return DualRun(signature, values, drifts, count, iteration)

@@ -11,8 +11,8 @@ Training sees whitened features, the Nyström method (Williams & Seeger 2001): f
 knows nothing of kernels, is the squared norm of the function.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple, Optional
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,173 +24,24 @@ from ..arrays import states_of
 from ..errors import Errors, announcements
 from ..features.doc_batch import DocBatch
 from ..features.extractor import CompiledTemplates, FeatureSet
-from ..features.feature_index import HashTable, by_token
+from ..features.feature_index import by_token
 from ..kernels.hashing import NO_FEATURE
 from ..models.corpus import DenseCorpus, DensePass
 from ..models.emissions import CompiledFeatures, Emissions
 from ..models.neural import EncoderNode
 from ..models.node import Batches, Sizes, check_equal, no_backprop, unset
 from ..models.sparse import ClusteredWords, SparseFeatures
-from ..types import Floats, Ints
-from .kernels.products import add_products
+from ..types import Floats
+from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel
 
-KERNELS = ("linear", "poly", "rbf", "cosine")
-_OWNER = "KernelEmissions"
 _MOST = 12_000  # tokens of a basis: its matrix, its eigenvectors and room for them take 3.5 GB
-_BLOCK = 1024  # tokens whose products are in memory together
-_EPS = 1e-6  # smaller eigenvalues, relative to the largest one, are noise of single precision
-
-
-class HashedTokens(NamedTuple):
-    """Features of T tokens as compressed sparse rows, with hashes in place of rows of an index."""
-
-    hashes: NDArray[np.uint64]  # [N]
-    values: NDArray[np.float32]  # [N]
-    starts: Ints  # [T + 1]
-
-    @property
-    def squares(self) -> Floats:
-        """Squared length of each token's features: float64[T]."""
-        sums = np.append(0.0, np.cumsum(self.values.astype(np.float64) ** 2))
-        return sums[self.starts[1:]] - sums[self.starts[:-1]]
-
-    @property
-    def fingerprints(self) -> NDArray[np.uint64]:
-        """Equal for tokens with the same features: uint64[T]."""
-        each = self.hashes * (2 * self.values.view(np.uint32).astype(np.uint64) + 1)
-        sums = np.append(np.zeros(1, dtype=np.uint64), np.cumsum(each))
-        return sums[self.starts[1:]] - sums[self.starts[:-1]]
-
-    def some(self, tokens: Ints) -> "HashedTokens":
-        """Some of the tokens, by number."""
-        counts = np.diff(self.starts)[tokens]
-        starts = np.append(0, np.cumsum(counts))
-        places = np.arange(starts[-1]) + np.repeat(self.starts[tokens] - starts[:-1], counts)
-        return HashedTokens(self.hashes[places], self.values[places], starts)
-
-    @classmethod
-    def joined(cls, parts: list["HashedTokens"]) -> "HashedTokens":
-        """The tokens of several batches."""
-        none = cls(np.zeros(0, np.uint64), np.zeros(0, np.float32), np.zeros(1, np.int64))
-        hashes, values, starts = zip(none, *parts)
-        lengths = np.concatenate([np.diff(of_part) for of_part in starts])
-        return cls(np.concatenate(hashes), np.concatenate(values), np.append(0, np.cumsum(lengths)))
-
-
-class Kernel(NamedTuple):
-    """A function of the features of two tokens, which depends on their product and on their squared lengths."""
-
-    name: str
-    degree: int
-    offset: float
-    gamma: Optional[float]  # None for the inverse of the mean squared length in the basis
-
-    def of(self, products: Floats, squares: Floats, basis: Floats) -> Floats:
-        """The values of the kernel, written over the products.
-
-        products (float64[N, M]): Of N tokens with M. squares (float64[N]), basis (float64[M]): Their squared lengths.
-        """
-        if self.name == "poly":
-            products += self.offset
-            first = products.copy() if self.degree > 2 else products
-            for _ in range(self.degree - 1):
-                products *= first
-        elif self.name == "rbf":
-            scale: Any = self.gamma
-            products *= -2.0
-            products += squares[:, np.newaxis]
-            products += basis
-            np.maximum(products, 0.0, out=products)  # rounding
-            np.exp(np.multiply(products, -scale, out=products), out=products)
-        elif self.name == "cosine":
-            lengths = np.sqrt(squares)[:, np.newaxis] * np.sqrt(basis)
-            np.divide(products, lengths, out=products, where=lengths > 0.0)
-        return products
-
-
-class Basis:
-    """M tokens that others are compared with.
-
-    kernel (Kernel): Compares two tokens.
-    tokens (HashedTokens): The features of the basis.
-    whitener (float32[M, D]): From values of the kernel to features; None where these values are the features.
-    """
-
-    def __init__(self, kernel: Kernel, tokens: HashedTokens, whitener: Optional[NDArray[np.float32]] = None):
-        self.tokens, self._squares = tokens, tokens.squares
-        keys, row = np.unique(tokens.hashes, return_inverse=True)
-        self._table = HashTable(keys)
-        order = np.argsort(row, kind="stable")
-        of_values = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(tokens.starts))
-        posting_starts = np.append(0, np.cumsum(np.bincount(row, minlength=len(keys)))).astype(np.int64)
-        self._postings = posting_starts, of_values[order], tokens.values[order]
-        mean = float(self._squares.mean()) if len(self) else 0.0
-        gamma = kernel.gamma if kernel.gamma is not None else 1.0 / mean if mean else 1.0
-        self.kernel = kernel._replace(gamma=gamma)
-        self.whitener = whitener
-
-    def __len__(self) -> int:
-        return len(self.tokens.starts) - 1
-
-    @property
-    def width(self) -> int:
-        """Number of features."""
-        return len(self) if self.whitener is None else self.whitener.shape[1]
-
-    def features(self, tokens: HashedTokens) -> NDArray[np.float32]:
-        """The features of tokens: float32[T, D]."""
-        if self.whitener is not None:
-            return self.times(tokens, self.whitener).astype(np.float32)
-        found = np.empty((len(tokens.starts) - 1, len(self)), dtype=np.float32)
-        for block, values in self.blocks(tokens):
-            found[block] = values
-        return found
-
-    def blocks(self, tokens: HashedTokens) -> Iterator[tuple[slice, Floats]]:
-        """The kernel of tokens and basis, block by block: the tokens of a block, and float64[N, M]."""
-        rows, squares = self._table.rows(tokens.hashes), tokens.squares
-        for begin in range(0, len(squares), _BLOCK):
-            block = slice(begin, min(begin + _BLOCK, len(squares)))
-            products = np.zeros((block.stop - begin, len(self)))
-            add_products(rows, tokens.values, tokens.starts, begin, *self._postings, products)
-            yield block, self.kernel.of(products, squares[block], self._squares)
-
-    def times(self, tokens: HashedTokens, matrix: NDArray) -> Floats:
-        """The kernel of tokens and basis times a matrix (float[M, D]): float64[T, D]."""
-        found = np.empty((len(tokens.starts) - 1, matrix.shape[1]))
-        for block, values in self.blocks(tokens):
-            np.matmul(values, matrix, out=found[block])
-        return found
-
-    def matrix(self) -> Floats:
-        """The kernel of the basis with itself: float64[M, M]."""
-        matrix = np.empty((len(self), len(self)))
-        for block, values in self.blocks(self.tokens):
-            matrix[block] = values
-        return matrix
-
-    def whiten(self) -> "Basis":
-        """Set the whitener to V / √L, without eigenvalues that are zero but for rounding.
-
-        RAISES (ValueError): CRF620 if the matrix of the kernel is not positive.
-        """
-        if not len(self):
-            self.whitener = np.zeros((0, 0), dtype=np.float32)
-            return self
-        eigenvalues, vectors = np.linalg.eigh(self.matrix())
-        least = _EPS * max(eigenvalues[-1], 0.0)
-        if eigenvalues[0] < -least or not np.isfinite(eigenvalues).all():
-            found = {"least": f"{eigenvalues[0]:.3g}", "most": f"{eigenvalues[-1]:.3g}"}
-            raise ValueError(Errors.CRF620.format(owner=_OWNER, kernel=self.kernel.name, **found))
-        kept = eigenvalues > least
-        self.whitener = (vectors[:, kept] / np.sqrt(eigenvalues[kept])).astype(np.float32)
-        return self
 
 
 class KernelFeatures(SparseFeatures):
     """Templates, the lists that they read, and the basis. No single feature has a weight."""
 
     kinds: ClassVar = {}
+    _folded: Any = None  # the weights of latest prediction, its basis, and the weights of the values of the kernel
 
     def __init__(self, feature_set: Any, kernel: Kernel, **lists: Any):
         super().__init__(feature_set, **lists)
@@ -203,6 +54,16 @@ class KernelFeatures(SparseFeatures):
     def _compile(self) -> CompiledFeatures:
         reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
         return CompiledFeatures(reader, {"states": CompiledTemplates(self.feature_set.counted, reader)})
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._folded = None
+
+    def forget_scores(self) -> None:
+        self._folded = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_folded": None}
 
     def widths(self, n_states: int) -> dict[str, int]:
         return {}
@@ -232,10 +93,10 @@ class KernelFeatures(SparseFeatures):
 
     def scores(self, docs: list[Doc], weights: NDArray[np.float32]) -> Floats:
         """Scores of all tokens (float64[T, S]) by the weights of the features of the basis (float32[S, D])."""
-        kept: Any = self._scorer
+        kept: Any = self._folded
         if kept is None or kept[0] is not weights or kept[1] is not self.basis:
             whitener, own = self.known.whitener, weights.T.astype(np.float64)
-            kept = self._scorer = weights, self.basis, own if whitener is None else whitener @ own
+            self._folded = kept = weights, self.basis, own if whitener is None else whitener @ own
         return kept[1].times(self.read(docs), kept[2])
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
@@ -321,7 +182,7 @@ class KernelCorpus(DenseCorpus):
 
     def _compute(self) -> None:
         if self.kernel.basis is not self._basis:
-            raise ValueError(Errors.CRF622.format(owner=_OWNER))
+            raise ValueError(Errors.CRF622.format(owner=OWNER))
         if not hasattr(self, "vectors"):
             for tokens in self.tokens:
                 self.write(self._basis.features(tokens))
@@ -353,14 +214,14 @@ def KernelEmissions(
         basis.
     """
     must = "a feature set of tokens, such as spacy_crf.ner_features.v3"
-    checks.expect(isinstance(features, FeatureSet), _OWNER, "features", features, must)
+    checks.expect(isinstance(features, FeatureSet), OWNER, "features", features, must)
     others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
-    checks.expect(not others, _OWNER, "features", others, "without templates of transitions, vectors and outer")
+    checks.expect(not others, OWNER, "features", others, "without templates of transitions, vectors and outer")
     compares = Kernel(
-        checks.one_of(_OWNER, "kernel", kernel, KERNELS),
-        checks.count(_OWNER, "degree", degree, most=9),
-        checks.number(_OWNER, "offset", offset, least=-checks.MOST),
-        None if gamma is None else checks.positive(_OWNER, "gamma", gamma),
+        checks.one_of(OWNER, "kernel", kernel, KERNELS),
+        checks.count(OWNER, "degree", degree, most=9),
+        checks.number(OWNER, "offset", offset, least=-checks.MOST),
+        None if gamma is None else checks.positive(OWNER, "gamma", gamma),
     )
     output = Linear(init_W=zero_init)
     return Model(
@@ -373,9 +234,9 @@ def KernelEmissions(
             "role": KernelNode(),
             "kernel": KernelFeatures(features, compares),
             "compares": [*compares],
-            "basis": checks.count(_OWNER, "basis", basis, most=_MOST),
-            "select": checks.one_of(_OWNER, "select", select, ("random", "all")),
-            "seed": checks.count(_OWNER, "seed", seed, least=0, most=checks.ANY),
+            "basis": checks.count(OWNER, "basis", basis, most=_MOST),
+            "select": checks.one_of(OWNER, "select", select, ("random", "all")),
+            "seed": checks.count(OWNER, "seed", seed, least=0, most=checks.ANY),
         },
         ops=NumpyOps(),
     )
@@ -420,7 +281,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     if model.attrs["select"] == "all":
         if n_all > _MOST:
             gigabytes = f"{3 * 8 * n_all**2 / 1e9:,.1f}"
-            raise ValueError(Errors.CRF621.format(owner=_OWNER, n=f"{n_all:,}", gigabytes=gigabytes, most=f"{_MOST:,}"))
+            raise ValueError(Errors.CRF621.format(owner=OWNER, n=f"{n_all:,}", gigabytes=gigabytes, most=f"{_MOST:,}"))
     elif n_all > model.attrs["basis"]:
         chosen = np.random.default_rng(model.attrs["seed"]).choice(n_all, model.attrs["basis"], replace=False)
         some = some.some(np.sort(chosen))
@@ -429,7 +290,7 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)
     announcements.info(
         "%s: %d of %d different tokens are the basis, with %d whitened features",
-        _OWNER,
+        OWNER,
         len(basis),
         n_all,
         basis.width,
