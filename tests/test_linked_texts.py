@@ -140,6 +140,15 @@ def test_predict_together_needs_no_group(nlp):
     assert np.array([[*doc.cats.values()] for doc in one]) == pytest.approx(expected, abs=1e-12)
 
 
+def test_pipes_keep_large_groups_in_one_batch(nlp):
+    """A batch has at most 256 Docs otherwise."""
+    cat, docs = nlp.get_pipe("crf_textcat"), citations(nlp, 600, 6)
+    expected = cat.predict_together(unlabelled(nlp, docs)).probabilities
+    stream = [*unlabelled(nlp, docs[:9], None), *unlabelled(nlp, docs, 1), *unlabelled(nlp, docs, 2)]
+    found = [doc.cats["FRUIT"] for doc in nlp.pipe(stream, batch_size=20)]
+    assert found[9:609] == found[609:] == expected[:, 0].tolist()
+
+
 @pytest.mark.parametrize("limit", [1, 40])
 def test_training_does_not_depend_on_blocks(monkeypatch, limit):
     nlp = blank(training_inference=EXACT)

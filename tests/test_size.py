@@ -13,8 +13,8 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_LINES, MOST_FILES, MOST_CLASSES = 65_825, 316, 656
-MOST_LINES_OF_CORE = 31_556
+MOST_LINES, MOST_FILES, MOST_CLASSES = 65_845, 316, 657
+MOST_LINES_OF_CORE = 31_590
 BESIDE_CORE = (
     "cli",
     "explain",

@@ -289,7 +289,8 @@ class LabelPipe(TrainablePipe):
         batch_size (int): Most Docs in a batch; more than 256 are no faster, or fewer if they are long.
         """
         handle_error = self.get_error_handler()
-        for docs in batches(self.name, stream, batch_size):
+        by_group = self.model.attrs["role"].group_of is not None
+        for docs in batches(self.name, stream, batch_size, by_group=by_group):
             try:
                 self.set_annotations(docs, self.predict(DocBatch(docs)))
                 yield from docs
@@ -298,17 +299,32 @@ class LabelPipe(TrainablePipe):
             del docs  # before the next Docs are made
 
 
-def batches(name: str, docs: Iterable[Doc], batch_size: int) -> Iterator[list[Doc]]:
-    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough. RAISES: see `only_docs`."""
-    batch, size, most = [], 0, min(batch_size, _MOST_DOCS)
-    for doc in only_docs(name, docs):
-        batch.append(doc)
-        size += len(doc)
-        if len(batch) == most or size >= _MOST_TOKENS:
+def batches(name: str, docs: Iterable[Doc], batch_size: int, *, by_group: bool = False) -> Iterator[list[Doc]]:
+    """Batches of at most `batch_size` Docs; a batch ends with the Doc that makes it large enough. RAISES: see `only_docs`.
+
+    by_group (bool): Whether Docs of one ``doc._.crf_group`` that follow one another stay in one batch, however many they are.
+    """
+    batch, size, most, checked = [], 0, min(batch_size, _MOST_DOCS), only_docs(name, docs)
+    for group in _groups(checked) if by_group else ([doc] for doc in checked):
+        batch += group
+        size += sum(map(len, group))
+        if len(batch) >= most or size >= _MOST_TOKENS:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _groups(docs: Iterable[Doc]) -> Iterator[list[Doc]]:
+    """Runs of Docs of one group; a Doc without a group is a run of its own."""
+    run: list[Doc] = []
+    for doc in docs:
+        if run and (doc._.crf_group is None or doc._.crf_group != run[-1]._.crf_group):
+            yield run
+            run = []
+        run.append(doc)
+    if run:
+        yield run
 
 
 def only_docs(name: str, docs: Iterable[Doc]) -> Iterator[Doc]:
