@@ -15,21 +15,21 @@ So without ties the component's labels are the best ones.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.language import Language
-from spacy.pipeline import EntityRecognizer, Pipe
+from spacy.pipeline import EntityRecognizer
 from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..errors import no_component
 from ..features.doc_batch import DocBatch
 from ..optimizers.objective import check_settings, setting
-from ..pipeline.labels import batches
+from ..pipeline.candidates import LaterPipe
 from ..pipeline.prediction import OTHERS, CRFPipe
 from .ties.dual_decomposition import DualDecomposition
 from .ties.layer import check_templates
@@ -151,7 +151,7 @@ class Smoothing:
         return np.array(sorted(found), dtype=np.int32).reshape(-1, 2).T.copy()
 
 
-class CRFSmooth(Pipe):
+class CRFSmooth(LaterPipe):
     """Gives equal texts of a Doc labels that fit together (factory ``crf_smooth``). A Doc without ties stays as it is; so do
     entities whose label stays.
 
@@ -160,23 +160,8 @@ class CRFSmooth(Pipe):
     """
 
     def __init__(self, nlp: Language, name: str, *, component: str, smoothing: Smoothing):
-        owner = f"Component '{name}'"
-        self.name, self._nlp = name, nlp
-        self.component = checks.text(owner, "component", component)
+        super().__init__(nlp, name, component)
         self.smoothing = smoothing
-
-    def __call__(self, doc: Doc) -> Doc:
-        self._write([doc])
-        return doc
-
-    def pipe(self, stream: Iterable[Doc], *, batch_size: int = 128) -> Iterator[Doc]:
-        handle_error = self.get_error_handler()
-        for docs in batches(self.name, stream, batch_size):
-            try:
-                self._write(docs)
-                yield from docs
-            except Exception as error:
-                handle_error(self.name, self, docs, error)
 
     def _write(self, docs: list[Doc]) -> None:
         smoothing, tied = self.smoothing, []

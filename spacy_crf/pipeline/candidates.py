@@ -18,21 +18,15 @@ from .supervision import Keys
 Likely = list[tuple[Span, float]]
 
 
-class CRFCandidates(Pipe):
-    """Writes every span whose probability is at least `min_prob` to ``doc.spans`` (factory ``crf_candidates``). The spans may
-    overlap. The model is that of another component.
+class LaterPipe(Pipe):
+    """Base of components without a model of their own, which read another component of the pipeline.
 
-    nlp (Language): The pipeline with the other component. For the settings see `make_crf_candidates`.
-    RAISES (ValueError): CRF020 for settings that are not possible.
+    nlp (Language): The pipeline with the other component. component (str): Its name.
     """
 
-    def __init__(self, nlp: Language, name: str, *, component: str, spans_key: str, min_prob: MinProb):
-        owner = f"Component '{name}'"
-        self.name = name
-        self.component = checks.text(owner, "component", component)
-        self.spans_key = checks.text(owner, "spans_key", spans_key)
-        self.min_prob = check_min_prob(owner, min_prob)
-        self._nlp = nlp
+    def __init__(self, nlp: Language, name: str, component: str):
+        self.name, self._nlp = name, nlp
+        self.component = checks.text(f"Component '{name}'", "component", component)
 
     def __call__(self, doc: Doc) -> Doc:
         self._write([doc])
@@ -46,6 +40,25 @@ class CRFCandidates(Pipe):
                 yield from docs
             except Exception as error:
                 handle_error(self.name, self, docs, error)
+
+    def _write(self, docs: list[Doc]) -> None:
+        """Annotate Docs."""
+        raise NotImplementedError
+
+
+class CRFCandidates(LaterPipe):
+    """Writes every span whose probability is at least `min_prob` to ``doc.spans`` (factory ``crf_candidates``). The spans may
+    overlap. The model is that of another component.
+
+    nlp (Language): The pipeline with the other component. For the settings see `make_crf_candidates`.
+    RAISES (ValueError): CRF020 for settings that are not possible.
+    """
+
+    def __init__(self, nlp: Language, name: str, *, component: str, spans_key: str, min_prob: MinProb):
+        super().__init__(nlp, name, component)
+        owner = f"Component '{name}'"
+        self.spans_key = checks.text(owner, "spans_key", spans_key)
+        self.min_prob = check_min_prob(owner, min_prob)
 
     def _write(self, docs: list[Doc]) -> None:
         pipe = self.source()
