@@ -352,7 +352,7 @@ def test_a_child_implies_its_parent():
 
 
 def test_labels_that_are_not_annotated_are_free():
-    """What a text is not known to have neither counts as present nor as absent."""
+    """Labels whose value is missing in a text count neither as present nor as absent."""
     more = [("sing a song", {"WAR": 0.0}), ("hum", {})]
     nlp = trained("learned", [*TEXTS, *more])
     pipe = nlp.get_pipe("crf_textcat")
@@ -547,7 +547,7 @@ def test_docs_in_a_bin_and_two_threads(tmp_path):
 
 
 def test_thresholds_are_fitted(tmp_path):
-    """Those of `crf threshold`: of all labels, of each label, and one that promises recall."""
+    """`crf threshold` finds one threshold for all labels, one for each label, and one that promises recall."""
     texts = [*coupled_texts(200, 0)]
     nlp = trained("tree", texts, steps=3)
     nlp.to_disk(tmp_path / "model")

@@ -9,6 +9,7 @@ improbable under it. This file has the scores, the structure that sums over them
 """
 
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -45,14 +46,16 @@ class HiddenScores(NamedTuple):
     last: Floats  # [Y, H]
     starts: NDArray[np.int64]  # [B + 1] units of the texts
 
-    AXES = {  # noqa: RUF012  nobody writes to it
-        "labels": ("text", "label"),
-        "units": ("token", "column"),
-        "states": ("label", "state"),
-        "transitions": ("label", "state", "next state"),
-        "first": ("label", "state"),
-        "last": ("label", "state"),
-    }
+    AXES = MappingProxyType(
+        {
+            "labels": ("text", "label"),
+            "units": ("token", "column"),
+            "states": ("label", "state"),
+            "transitions": ("label", "state", "next state"),
+            "first": ("label", "state"),
+            "last": ("label", "state"),
+        }
+    )
 
 
 class _OfLabel(NamedTuple):

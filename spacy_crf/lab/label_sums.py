@@ -7,6 +7,7 @@ enough. For wider graphs texts become sequences with ties, for the inference met
 """
 
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -34,7 +35,7 @@ class LabelScores(NamedTuple):
     implies: Bools  # [E] pairs whose first label is never present without the second
     starts: NDArray[np.int64]  # [B + 1]
 
-    AXES = {"labels": ("text", "state"), "pairs": ("pair",)}  # noqa: RUF012  nobody writes to it
+    AXES = MappingProxyType({"labels": ("text", "state"), "pairs": ("pair",)})
 
     @property
     def n_labels(self) -> int:

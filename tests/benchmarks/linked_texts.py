@@ -1,4 +1,4 @@
-"""What links between texts are worth: ``python -m tests.benchmarks.linked_texts``.
+"""Accuracy of labels of texts with and without their links: ``python -m tests.benchmarks.linked_texts``.
 
 Texts are titles of stackoverflow_tags with exactly one of ten tags. Each links to two others of its part of the data, of which
 four in five have its tag (homophily 0.8). All models read the same features of words; accuracy on titles that training has not

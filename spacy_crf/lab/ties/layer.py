@@ -164,7 +164,7 @@ class _Groups(NamedTuple):
 def _look_up(
     model: Model, values: TieValues, docs: DocBatch
 ) -> Iterator[tuple[str, _Groups, TokenPairs, NDArray[np.uint64]]]:
-    """What each template finds: groups, the first and last token of each group, and the values of their features."""
+    """For each template that ties any tokens: its name, the groups, their first and last tokens, and the features' values."""
     for name, template in model.attrs["templates"].items():
         pairs = template.find(docs)
         if len(pairs.source):

@@ -20,7 +20,7 @@ _UNEVEN, _TURN = 10.0, 2.0  # the penalty changes by a factor if one residual is
 
 
 class Found(NamedTuple):
-    """What is known of the components of a problem after some iterations."""
+    """The best labellings of the components of a problem after some iterations, and upper bounds of all scores."""
 
     states: States  # [T] the best labelling found
     scores: Floats  # [C] its scores, -inf where there is no labelling
