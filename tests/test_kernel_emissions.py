@@ -7,12 +7,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 import spacy
+from scipy.optimize import minimize
+from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 from spacy.tokens import Doc
 from thinc.api import Adam
 
-from spacy_crf.lab import kernel_emissions
+from spacy_crf.lab import kernel_choice, kernel_emissions
 from spacy_crf.lab.kernel_basis import KERNELS, Basis, HashedTokens, Kernel
+from spacy_crf.lab.kernel_choice import AnnotatedTokens, import_vectors
+from spacy_crf.models.node import AnnotatedDocs
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 
@@ -21,8 +25,7 @@ from .util import entities, ner_examples, plain, signatures, tag_examples
 pytestmark = pytest.mark.issue(41)
 
 ATOMS = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]}
-ARCHITECTURES = ["LinearChain.v2", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
-STRUCTURES = {name: {"@architectures": f"spacy_crf.{name}"} for name in ARCHITECTURES}
+STRUCTURES = ["LinearChain.v2", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
 each_kernel = pytest.mark.parametrize("name", KERNELS)
 
 
@@ -32,7 +35,7 @@ def emissions_of(features=ATOMS, **settings):
 
 def made(architecture="LinearChain.v2", factory="crf_ner", of_pipe=None, **settings):
     nlp = spacy.blank("en")
-    model = {**STRUCTURES[architecture], "emissions": emissions_of(**settings)}
+    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
     return nlp, nlp.add_pipe(factory, config={"model": model, **(of_pipe or {})})
 
 
@@ -227,6 +230,96 @@ def test_a_smaller_basis_is_drawn_by_its_seed():
     assert len(set(first)) == 10  # tokens with different features
 
 
+def annotated_tokens(n=14, seed=0):
+    """Tokens of which some are equal, two of them with two possible states."""
+    tokens, dense = random_tokens(n, seed=seed, values=False)
+    allowed = np.random.default_rng(3).integers(3, size=n)[:, np.newaxis] == np.arange(3)
+    allowed[:2, :2] = True
+    factors = np.linspace(0.5, 2.0, n)
+    batch = AnnotatedDocs([], allowed, np.arange(n + 1), np.zeros(n, dtype=bool), factors)
+    annotated = AnnotatedTokens.read(lambda docs: tokens, [batch], 3)
+    first = [int(np.flatnonzero(annotated.number == token)[0]) for token in range(annotated.tokens.n)]
+    return annotated, dense[first]
+
+
+def test_import_vectors_are_those_of_brute_force(monkeypatch):
+    """Two batches of two tokens each. Between them the model learns what logistic regression on the kernel learns."""
+    monkeypatch.setattr(kernel_choice, "_BATCH", 2)
+    monkeypatch.setattr(kernel_choice, "_ITERATIONS", 200)
+    annotated, dense = annotated_tokens()
+    kernel = Kernel("poly", 2, 1.0, None)
+    matrix = ((dense @ dense.T) + 1.0) ** 2
+    chosen, functions = [], np.ones((len(dense), 1))  # the bias
+    for _ in range(2):
+
+        def loss(weights, functions=functions):
+            weights = weights.reshape(-1, 3)
+            scores = (functions @ weights)[annotated.number]
+            gold = logsumexp(np.where(annotated.allowed, scores, -np.inf), axis=1)
+            l2 = 0.02 * matrix.diagonal().mean()
+            return annotated.factors @ (logsumexp(scores, axis=1) - gold) + l2 * (weights**2).sum()
+
+        weights = minimize(loss, np.zeros(functions.shape[1] * 3), tol=1e-10).x.reshape(-1, 3)
+        scores = functions @ weights
+        slopes = np.zeros((len(dense), 3))
+        for token, allowed, factor in zip(annotated.number, annotated.allowed, annotated.factors):
+            residual = factor * (softmax(np.where(allowed, scores[token], -np.inf)) - softmax(scores[token]))
+            slopes += np.outer(matrix[token], residual)
+        for _ in range(2):
+            gains = (slopes**2).sum(axis=1) / matrix.diagonal()
+            best = max(set(range(len(dense))) - {*chosen}, key=gains.__getitem__)
+            slopes -= np.outer(matrix[best] / matrix[best, best], slopes[best])
+            chosen.append(best)
+        root = np.linalg.cholesky(np.linalg.inv(matrix[np.ix_(chosen, chosen)]))
+        functions = np.column_stack([np.ones(len(dense)), matrix[:, chosen] @ root])
+    found = import_vectors(kernel, annotated, 4, np.random.default_rng(0))
+    assert [*map(set, (found[:2].tolist(), found[2:].tolist()))] == [set(chosen[:2]), set(chosen[2:])]
+
+
+def test_import_vectors_from_random_pools_and_all_tokens(monkeypatch):
+    annotated, _ = annotated_tokens(60)
+    n = annotated.tokens.n
+    monkeypatch.setattr(kernel_choice, "_BATCH", 3)
+    monkeypatch.setattr(kernel_choice, "_POOL", 5)
+    for count in (7, n):
+        for name in KERNELS:
+            found = import_vectors(Kernel(name, 2, 1.0, None), annotated, count, np.random.default_rng(0))
+            assert len(set(found.tolist())) == count
+    monkeypatch.setattr(kernel_choice, "_MOST", 10)
+    drawn = annotated.drawn(np.random.default_rng(0))
+    assert drawn.tokens.n == 10
+    kept = np.isin(annotated.tokens.fingerprints[annotated.number], drawn.tokens.fingerprints)
+    np.testing.assert_array_equal(drawn.allowed, annotated.allowed[kept])
+    expected = annotated.tokens.fingerprints[annotated.number[kept]]
+    np.testing.assert_array_equal(drawn.tokens.fingerprints[drawn.number], expected)
+
+
+@pytest.mark.parametrize("architecture", [*STRUCTURES, "LatentChain.v1"])
+def test_a_greedy_basis(architecture):
+    """Few import vectors do what many random tokens do, and tokens without annotation are none."""
+    settings = {"basis": 12, "steps": 6} if architecture in STRUCTURES else {"basis": 12, "steps": 30}
+    nlp, pipe = trained(architecture, "crf_tagger", examples=tag_examples, select="greedy", **settings)
+    examples = tag_examples(nlp)
+    assert nlp.evaluate(examples)["crf_tag_acc"] == 1.0
+    basis = layer_of(pipe)[1].basis
+    assert len(basis) == 12
+    again = trained(architecture, "crf_tagger", examples=tag_examples, select="greedy", basis=12, steps=1)[1]
+    np.testing.assert_array_equal(layer_of(again)[1].basis.tokens.hashes, basis.tokens.hashes)
+
+
+def test_tokens_without_annotation_are_not_in_the_basis():
+    nlp, pipe = made("MaxEnt.v1", "crf_tagger", select="greedy", basis=8)
+    examples = tag_examples(nlp)
+    for example in examples[1:]:
+        for token in example.reference:
+            token.tag_ = ""
+    nlp.initialize(lambda: examples)
+    kernel = layer_of(pipe)[1]
+    [annotated] = {len(examples[0].reference)}
+    assert len(kernel.basis) == min(8, annotated)
+    assert {*kernel.basis.tokens.fingerprints} <= {*kernel.read([examples[0].predicted]).fingerprints}
+
+
 def test_features_that_a_token_has_twice_count_twice():
     def twice(doc):
         return [["x", "x"] for _ in doc]
@@ -269,11 +362,12 @@ def test_settings_that_are_not_possible(settings, message):
         made(**settings)
 
 
-def test_a_kernel_whose_matrix_is_not_positive_is_refused():
-    with pytest.raises(
-        ValueError, match=r"CRF620: KernelEmissions: the matrix of the kernel 'poly' is not positive.*-253"
-    ):
-        trained(offset=-3.0, degree=3)
+@pytest.mark.parametrize("settings", [{}, {"select": "greedy", "basis": 30}])
+def test_a_kernel_whose_matrix_is_not_positive_is_refused(settings):
+    least = "" if settings else ".*-253"
+    message = f"CRF620: KernelEmissions: the matrix of the kernel 'poly' is not positive{least}"
+    with pytest.raises(ValueError, match=message):
+        trained(offset=-3.0, degree=3, **settings)
 
 
 def test_a_basis_larger_than_memory_is_refused(monkeypatch):

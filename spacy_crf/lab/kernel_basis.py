@@ -25,6 +25,11 @@ class HashedTokens(NamedTuple):
     starts: Ints  # [T + 1]
 
     @property
+    def n(self) -> int:
+        """Number of tokens."""
+        return len(self.starts) - 1
+
+    @property
     def squares(self) -> Floats:
         """Squared length of each token's features: float64[T]."""
         sums = np.append(0.0, np.cumsum(self.values.astype(np.float64) ** 2))
@@ -64,7 +69,7 @@ class Kernel(NamedTuple):
     def of(self, products: Floats, squares: Floats, basis: Floats) -> Floats:
         """The values of the kernel, written over the products.
 
-        products (float64[N, M]): Of N tokens with M. squares (float64[N]), basis (float64[M]): Their squared lengths.
+        products (float64[N, M]): Of N tokens with M. squares (float64[N, 1]), basis (float64[M]): Their squared lengths.
         """
         if self.name == "poly":
             products += self.offset
@@ -74,12 +79,12 @@ class Kernel(NamedTuple):
         elif self.name == "rbf":
             scale: Any = self.gamma
             products *= -2.0
-            products += squares[:, np.newaxis]
+            products += squares
             products += basis
             np.maximum(products, 0.0, out=products)  # rounding
             np.exp(np.multiply(products, -scale, out=products), out=products)
         elif self.name == "cosine":
-            lengths = np.sqrt(squares)[:, np.newaxis] * np.sqrt(basis)
+            lengths = np.sqrt(squares) * np.sqrt(basis)
             np.divide(products, lengths, out=products, where=lengths > 0.0)
         return products
 
@@ -106,7 +111,7 @@ class Basis:
         self.whitener = whitener
 
     def __len__(self) -> int:
-        return len(self.tokens.starts) - 1
+        return self.tokens.n
 
     @property
     def width(self) -> int:
@@ -117,7 +122,7 @@ class Basis:
         """The features of tokens: float32[T, D]."""
         if self.whitener is not None:
             return self.times(tokens, self.whitener).astype(np.float32)
-        found = np.empty((len(tokens.starts) - 1, len(self)), dtype=np.float32)
+        found = np.empty((tokens.n, len(self)), dtype=np.float32)
         for block, values in self.blocks(tokens):
             found[block] = values
         return found
@@ -129,14 +134,18 @@ class Basis:
             block = slice(begin, min(begin + _BLOCK, len(squares)))
             products = np.zeros((block.stop - begin, len(self)))
             add_products(rows, tokens.values, tokens.starts, begin, *self._postings, products)
-            yield block, self.kernel.of(products, squares[block], self._squares)
+            yield block, self.kernel.of(products, squares[block, np.newaxis], self._squares)
 
     def times(self, tokens: HashedTokens, matrix: NDArray) -> Floats:
         """The kernel of tokens and basis times a matrix (float[M, D]): float64[T, D]."""
-        found = np.empty((len(tokens.starts) - 1, matrix.shape[1]))
+        found = np.empty((tokens.n, matrix.shape[1]))
         for block, values in self.blocks(tokens):
             np.matmul(values, matrix, out=found[block])
         return found
+
+    def diagonal(self) -> Floats:
+        """The kernel of each token of the basis with itself: float64[M]."""
+        return self.kernel.of(self._squares.copy(), self._squares, self._squares)
 
     def matrix(self) -> Floats:
         """The kernel of the basis with itself: float64[M, M]."""

@@ -20,7 +20,6 @@ from spacy.tokens import Doc
 from thinc.api import Linear, Model, NumpyOps, zero_init
 
 from .. import checks
-from ..arrays import states_of
 from ..errors import Errors, announcements
 from ..features.doc_batch import DocBatch
 from ..features.extractor import CompiledTemplates, FeatureSet
@@ -33,6 +32,7 @@ from ..models.node import Batches, Sizes, check_equal, no_backprop, unset
 from ..models.sparse import ClusteredWords, SparseFeatures
 from ..types import Floats
 from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel
+from .kernel_choice import AnnotatedTokens, import_vectors
 
 _MOST = 12_000  # tokens of a basis: its matrix, its eigenvectors and room for them take 3.5 GB
 
@@ -208,7 +208,8 @@ def KernelEmissions(
     offset (float): Of "poly": the larger, the more single features count beside their combinations.
     gamma (float): Of "rbf"; by default the inverse of the mean squared length of the basis.
     basis (int): Number of tokens in the basis, at most 12,000. Memory and time grow with it, training with its square.
-    select (str): "random" for some tokens with different features, or "all" for all of these, however many `basis` says.
+    select (str): "random" for some tokens with different features; "greedy" for those that lower the loss most, "import vectors";
+        or "all" for all of these, however many `basis` says.
     seed (int): Seed of the random choice.
     RAISES (ValueError): CRF020; when training begins CRF620 for a kernel whose matrix is not positive, CRF621 for too large a
         basis.
@@ -235,7 +236,7 @@ def KernelEmissions(
             "kernel": KernelFeatures(features, compares),
             "compares": [*compares],
             "basis": checks.count(OWNER, "basis", basis, most=_MOST),
-            "select": checks.one_of(OWNER, "select", select, ("random", "all")),
+            "select": checks.one_of(OWNER, "select", select, ("random", "greedy", "all")),
             "seed": checks.count(OWNER, "seed", seed, least=0, most=checks.ANY),
         },
         ops=NumpyOps(),
@@ -268,23 +269,21 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     role, sizes, output = model.attrs["role"], Sizes(*Y), model.get_ref("output")
     role.resize(model, sizes.n_states)
     kernel: KernelFeatures = model.attrs["kernel"]
-    parts = []
-    for batch in X():
-        silent = batch.unset & (states_of(batch.allowed).sum(axis=1) > 1)  # tokens without annotation
-        parts.append(kernel.read(batch.docs).some(np.flatnonzero(~silent)))
-    tokens = HashedTokens.joined(parts)
+    annotated = AnnotatedTokens.read(kernel.read, X(), sizes.n_states)
     if kernel.basis is not None and len(kernel.basis):
         return
-    _, first = np.unique(tokens.fingerprints, return_index=True)
-    some = tokens.some(np.sort(first))
-    n_all = len(first)
+    some, n_all, n = annotated.tokens, annotated.tokens.n, model.attrs["basis"]
     if model.attrs["select"] == "all":
         if n_all > _MOST:
             gigabytes = f"{3 * 8 * n_all**2 / 1e9:,.1f}"
             raise ValueError(Errors.CRF621.format(owner=OWNER, n=f"{n_all:,}", gigabytes=gigabytes, most=f"{_MOST:,}"))
-    elif n_all > model.attrs["basis"]:
-        chosen = np.random.default_rng(model.attrs["seed"]).choice(n_all, model.attrs["basis"], replace=False)
-        some = some.some(np.sort(chosen))
+    elif n_all > n:
+        generator = np.random.default_rng(model.attrs["seed"])
+        if model.attrs["select"] == "greedy":
+            annotated = annotated.drawn(generator)
+            some = annotated.tokens.some(np.sort(import_vectors(kernel.kernel, annotated, n, generator)))
+        else:
+            some = some.some(np.sort(generator.choice(n_all, n, replace=False)))
     basis = Basis(kernel.kernel, some).whiten()
     clustered = ClusteredWords(*kernel.reader.table.clustered)
     model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)

@@ -5,7 +5,7 @@ them, and kernels on the atoms. The sentences behind those of the training choos
 """
 
 import time
-from itertools import combinations
+from itertools import combinations, product
 from typing import Annotated, Any
 
 import spacy
@@ -45,27 +45,30 @@ def main(
     sets: Annotated[str, typer.Option(help="Between commas.")] = "mit_restaurant,wnut17,conll2000",
     models: Annotated[str, typer.Option(help="Between semicolons.")] = ";".join(MODELS),
     sentences: Annotated[int, typer.Option(help="Of the training data.")] = 300,
-    basis: Annotated[int, typer.Option(help="Tokens of the basis.")] = 2000,
-    select: Annotated[str, typer.Option(help="How the basis is chosen.")] = "all",
+    basis: Annotated[str, typer.Option(help="Tokens of the basis, between commas.")] = "2000",
+    select: Annotated[str, typer.Option(help="How the basis is chosen, between commas.")] = "all",
     factors: Annotated[str, typer.Option(help="Of l2, between commas.")] = "0.1,0.3,1,3",
+    seed: Annotated[int, typer.Option(help="Of the random choice.")] = 0,
 ) -> None:
     """F1 of entities, and the words that prediction labels in a second."""
     for name in sets.split(","):
         rows = []
         for model in models.split(";"):
             tried = [STRENGTHS[model] * float(factor) for factor in factors.split(",")]
-            rows.append([model, *in_own_process(_best, name, model, sentences, basis, select, tried).result])
-            print(name, *rows[-1], sep="\t", flush=True)
-        header = ["emissions", "l2", "F1, held out", "F1, test", "training (s)", "words/s"]
-        show(name, header, rows, note=f"{sentences} sentences, basis {basis}, {select}.")
+            is_kernel = "Kernel" in MODELS[model]["@architectures"]
+            for n, how in product(basis.split(","), select.split(",")) if is_kernel else [("", "")]:
+                own = {"basis": int(n), "select": how, "seed": seed} if is_kernel else {}
+                rows.append([model, n, how, *in_own_process(_best, name, model, sentences, own, tried).result])
+                print(name, *rows[-1], sep="\t", flush=True)
+        header = ["emissions", "basis", "select", "l2", "F1, held out", "F1, test", "training (s)", "words/s"]
+        show(name, header, rows, note=f"{sentences} sentences.")
 
 
-def _best(name: str, model: str, sentences: int, basis: int, select: str, tried: list[float]) -> list[Any]:
+def _best(name: str, model: str, sentences: int, own: dict[str, Any], tried: list[float]) -> list[Any]:
     """Train with each l2, and test the one that is best on held-out sentences."""
     atoms = ATOMS + TAGS if name in WITH_TAGS else ATOMS
     pairs = [f"{one}|{other}" for one, other in combinations(atoms[1:], 2)] if model == "all pairs" else []
     features = {"@misc": "spacy_crf.features.v1", "templates": atoms + pairs}
-    own = {} if "kernel" not in MODELS[model]["@architectures"].lower() else {"basis": basis, "select": select}
     emissions = {**MODELS[model], **own, "features": features}
     config = {"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}, "scheme": "BIO"}
     nlp, best = spacy.blank("en"), []

@@ -1,0 +1,142 @@
+"""Import vectors: the tokens that a kernel compares others with, chosen before training (Zhu & Hastie 2005; Lafferty, Zhu & Liu
+2004).
+
+The model that chooses them has tokens that do not depend on each other (multinomial kernel logistic regression), unlike the chain
+that is trained later. So the choice needs no optimizer of its own: all train with what is chosen.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from spacy.tokens import Doc
+
+from ..arrays import states_of
+from ..models.node import AnnotatedDocs
+from ..optimizers.lbfgs import LBFGS
+from ..types import Bools, Floats, Ints
+from .kernel_basis import Basis, HashedTokens, Kernel
+
+_MOST = 20_000  # different tokens that are learned from
+_POOL = 2000  # random candidates of each batch of import vectors
+# Batches of 10 were as good as batches of 50 and took three times as long. Without the projection within a batch its tokens are
+# alike: 200 tokens of mit_restaurant had an F1 of 45.3 in place of 49.1.
+_BATCH = 50
+_L2 = 0.02  # relative to the mean of K(x, x)
+_ITERATIONS = 10  # of L-BFGS, before each batch
+_EPS = 1e-5  # eigenvalues that are rounding, relative to the largest K(x, x)
+
+
+class AnnotatedTokens(NamedTuple):
+    """The annotated tokens of a corpus."""
+
+    tokens: HashedTokens  # D tokens with different features, in the order of the corpus
+    number: Ints  # [T] of each token among these
+    allowed: Bools  # [T, S] states that the annotation allows
+    factors: Floats  # [T] weights of the sequences
+
+    @classmethod
+    def read(
+        cls, read: Callable[[list[Doc]], HashedTokens], batches: Iterable[AnnotatedDocs], n_states: int
+    ) -> "AnnotatedTokens":
+        """Read the tokens with annotation."""
+        parts, allowed, factors = [], [np.zeros((0, n_states), dtype=np.bool_)], [np.zeros(0)]
+        for batch in batches:
+            states, lengths = states_of(batch.allowed), np.diff(batch.starts)
+            told = ~batch.unset | (states.sum(axis=1) == 1)
+            parts.append(read(batch.docs).some(np.flatnonzero(told)))
+            allowed.append(states[told])
+            factors.append(np.repeat(np.ones(len(lengths)) if batch.weights is None else batch.weights, lengths)[told])
+        tokens = HashedTokens.joined(parts)
+        _, first, number = np.unique(tokens.fingerprints, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        return cls(
+            tokens.some(first[order]), np.argsort(order)[number], np.concatenate(allowed), np.concatenate(factors)
+        )
+
+    def drawn(self, generator: np.random.Generator) -> "AnnotatedTokens":
+        """At most 20,000 different tokens, wherever they occur."""
+        if self.tokens.n <= _MOST:
+            return self
+        chosen = np.sort(generator.choice(self.tokens.n, _MOST, replace=False))
+        kept = np.isin(self.number, chosen)
+        number = np.searchsorted(chosen, self.number[kept])
+        return AnnotatedTokens(self.tokens.some(chosen), number, self.allowed[kept], self.factors[kept])
+
+
+class LocalModel:
+    """Objective of multinomial logistic regression on the features of tokens, for optimizers. Features may be added."""
+
+    def __init__(self, annotated: AnnotatedTokens):
+        self._annotated = annotated
+        self.features = np.ones((annotated.tokens.n, 1), dtype=np.float32)  # [D, F] of which the first is the bias
+        self.values = np.zeros((1, annotated.allowed.shape[1]))  # [F, S] the weights
+
+    @property
+    def signature(self) -> int:
+        return len(self.values)
+
+    def weights(self) -> Floats:
+        return self.values.flatten()
+
+    def assign(self, weights: Floats) -> None:
+        self.values = weights.reshape(self.values.shape).copy()
+
+    def evaluate(self, weights: Floats) -> tuple[float, Floats]:
+        loss, residuals = self._compare(weights.reshape(self.values.shape))
+        return loss, -(self.features.T @ residuals).ravel()
+
+    @property
+    def residuals(self) -> Floats:
+        """Gold minus marginal, the negative derivative of the loss by the scores, summed over equal tokens: float64[D, S]."""
+        return self._compare(self.values)[1]
+
+    def _compare(self, values: Floats) -> tuple[float, Floats]:
+        _, number, allowed, factors = self._annotated
+        scores = (self.features @ values)[number]
+        scores -= scores.max(axis=1, keepdims=True)
+        every = np.exp(scores)
+        gold = np.where(allowed, every, 0.0)
+        sums = every.sum(axis=1, keepdims=True), np.maximum(gold.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        residuals = np.zeros((len(self.features), values.shape[1]))
+        np.add.at(residuals, number, (gold / sums[1] - every / sums[0]) * factors[:, np.newaxis])
+        return float(factors @ np.log(sums[0] / sums[1])[:, 0]), residuals
+
+    def grow(self, kernel: Kernel, chosen: Ints) -> None:
+        """Add the features that the kernel with some tokens (int64[N]) has beyond those that are there. The scores stay."""
+        tokens = self._annotated.tokens
+        basis, there = Basis(kernel, tokens.some(chosen)), self.features[:, 1:]
+        rest = basis.features(tokens) - there @ there[chosen].T
+        eigenvalues, vectors = np.linalg.eigh(rest[chosen].astype(np.float64))
+        kept = eigenvalues > _EPS * basis.diagonal().max()
+        added = rest @ (vectors[:, kept] / np.sqrt(eigenvalues[kept]))
+        self.features = np.hstack([self.features, added.astype(np.float32)])
+        self.values = np.vstack([self.values, np.zeros((added.shape[1], self.values.shape[1]))])
+
+
+def import_vectors(kernel: Kernel, annotated: AnnotatedTokens, n: int, generator: np.random.Generator) -> Ints:
+    """The numbers of n tokens (int64[n]), by what they do for the model that has learned with those chosen before.
+
+    With the residuals r of the model, the loss falls fastest along the function G = Σ_t r_t K(x_t, .). The token x of the largest
+    |G(x)|² / K(x, x) joins, whose function K(., x) has the largest share of G; then G loses this share, for the next token. The
+    model learns before each batch, beginning with its weights of before.
+    """
+    tokens, model = annotated.tokens, LocalModel(annotated)
+    every = Basis(kernel, tokens)
+    kernel, l2 = every.kernel, _L2 * float(np.abs(every.diagonal()).mean())  # the kernel with the gamma of all tokens
+    left, chosen = np.arange(tokens.n), np.zeros(0, dtype=np.int64)
+    while len(chosen) < n:
+        LBFGS(l2=l2, iterations_per_step=_ITERATIONS, tolerance=0.0, delta=0.0).step(model, key="import vectors")
+        pool = np.sort(generator.choice(left, min(_POOL, len(left)), replace=False))
+        basis, residuals = Basis(kernel, tokens.some(pool)), model.residuals
+        slopes: Any = sum(values.T @ residuals[block] for block, values in basis.blocks(tokens))  # [N, S]
+        gram, is_left = basis.matrix(), np.ones(len(pool), dtype=np.bool_)
+        lengths = np.where(gram.diagonal() > 0.0, gram.diagonal(), np.inf)
+        for _ in range(min(_BATCH, n - len(chosen), len(pool))):
+            best = int(np.argmax(np.where(is_left, (slopes**2).sum(axis=1) / lengths, -1.0)))
+            is_left[best] = False
+            slopes -= np.outer(gram[:, best] / lengths[best], slopes[best])
+        added = pool[~is_left]
+        left, chosen = np.setdiff1d(left, added), np.append(chosen, added)
+        model.grow(kernel, added)
+    return chosen
