@@ -550,6 +550,8 @@ class Warnings:
         messages of the ties."""
     CRFW620 = """Component '{name}': DualPerceptron begins anew with other texts, and forgets what it counted. Give all texts in
         each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
+    CRFW621 = """{owner}: the weights of the kernels still change by {change} after {n} rounds. The last ones are used. A larger
+        norm converges faster; or leave out a kernel that is much like another."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find

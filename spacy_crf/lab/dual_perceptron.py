@@ -52,7 +52,7 @@ class Sequences(NamedTuple):
 
     @property
     def signature(self) -> int:
-        return checksum([*self.tokens, self.number, self.starts, self.clamp, self.weights])
+        return checksum([*self.tokens[:3], self.number, self.starts, self.clamp, self.weights])
 
 
 @dataclass
@@ -104,7 +104,7 @@ class DualPerceptron(CRFOptimizer):
         """RAISES (ValueError): CRF347 for models without a kernel, or with rules in training; CRF020 for too small a budget."""
         sequences = self._sequences(objective, key)
         run, losses = self._run_of(sequences, key), 0.0
-        basis = Basis(sequences.layer.kernel.known.kernel, sequences.tokens)
+        basis = Basis(sequences.layer.kernel.known.kernels, sequences.tokens)
         matrix = basis.matrix() if len(basis) <= _MATRIX else None
         for _ in range(self.epochs_per_step):
             losses, n_sequences = 0.0, len(sequences.starts) - 1
@@ -181,7 +181,7 @@ class DualPerceptron(CRFOptimizer):
         model, layer = sequences.model, sequences.layer
         used: Any = run.values["counters"].any(axis=1) | run.drifts["counters"].any(axis=1)
         used[:1] |= not used.any()
-        layer.kernel.basis = Basis(layer.kernel.known.kernel, sequences.tokens.some(np.flatnonzero(used)))
+        layer.kernel.basis = Basis(layer.kernel.known.kernels, sequences.tokens.some(np.flatnonzero(used)))
         averages = {name: value - run.drifts[name] / (run.count + 1) for name, value in run.values.items()}
         output: Any = layer.layer.get_ref("output")
         places = {name: (model, name) for name in run.values} | {"counters": (output, "W")}

@@ -24,6 +24,8 @@ from ..errors import Errors, announcements
 from ..features.doc_batch import DocBatch
 from ..features.extractor import CompiledTemplates, FeatureSet
 from ..features.feature_index import by_token
+from ..features.templates import Template, parse_templates
+from ..features.token_columns import TokenColumns
 from ..kernels.hashing import NO_FEATURE
 from ..models.corpus import DenseCorpus, DensePass
 from ..models.emissions import CompiledFeatures, Emissions
@@ -31,9 +33,10 @@ from ..models.neural import EncoderNode
 from ..models.node import Batches, Sizes, check_equal, no_backprop, unset
 from ..models.sparse import ClusteredWords, SparseFeatures
 from ..types import Floats
-from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel
-from .kernel_choice import AnnotatedTokens, import_vectors
+from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel, read_trees
+from .kernel_choice import AnnotatedTokens, import_vectors, weighted
 
+_DECAY = 0.4  # of subtrees (Collins & Duffy 2001)
 _MOST = 12_000  # tokens of a basis: its matrix, its eigenvectors and room for them take 3.5 GB
 
 
@@ -43,17 +46,22 @@ class KernelFeatures(SparseFeatures):
     kinds: ClassVar = {}
     _folded: Any = None  # the weights of latest prediction, its basis, and the weights of the values of the kernel
 
-    def __init__(self, feature_set: Any, kernel: Kernel, **lists: Any):
+    def __init__(
+        self, feature_set: Any, kernels: tuple[Kernel, ...], templates: tuple[list[Template], ...], **lists: Any
+    ):
         super().__init__(feature_set, **lists)
-        self.kernel = kernel
+        self.kernels, self._templates = kernels, templates
         self.basis: Optional[Basis] = None
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.kernel.name}, {0 if self.basis is None else len(self.basis):,} tokens)"
+        names = " + ".join(kernel.name for kernel in self.kernels)
+        return f"{type(self).__name__}({names}, {0 if self.basis is None else len(self.basis):,} tokens)"
 
     def _compile(self) -> CompiledFeatures:
         reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
-        return CompiledFeatures(reader, {"states": CompiledTemplates(self.feature_set.counted, reader)})
+        return CompiledFeatures(
+            reader, {str(n): CompiledTemplates(some, reader) for n, some in enumerate(self._templates)}
+        )
 
     def _forget(self) -> None:
         super()._forget()
@@ -69,9 +77,17 @@ class KernelFeatures(SparseFeatures):
         return {}
 
     def read(self, docs: list[Doc]) -> HashedTokens:
-        """The features of all tokens."""
-        templates = self.compiled.templates["states"]
-        found = templates.hash(self.reader.read(docs))
+        """What all tokens show to each kernel."""
+        columns = self.reader.read(docs)
+        return HashedTokens.abreast(
+            [
+                read_trees(docs, kernel.degree) if kernel.name == "subtree" else self._features(templates, columns)
+                for kernel, templates in zip(self.kernels, self.compiled.templates.values())
+            ]
+        )
+
+    def _features(self, templates: CompiledTemplates, columns: TokenColumns) -> HashedTokens:
+        found = templates.hash(columns)
         tokens, template = np.nonzero(found.hashes != NO_FEATURE)
         hashes, values, n_tokens = found.hashes[tokens, template], np.ones(len(tokens), np.float32), len(found.hashes)
         if templates.item_templates or len(np.unique(templates.seeds)) < len(templates.seeds):
@@ -101,19 +117,29 @@ class KernelFeatures(SparseFeatures):
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
         basis = self.basis
-        return {"basis": None if basis is None else [*basis.tokens, basis.kernel.gamma, basis.whitener]}
+        if basis is None:
+            return {"basis": None}
+        of_kernels = [[kernel.gamma, kernel.weight] for kernel in basis.kernels]
+        return {
+            "basis": [*basis.tokens[:3], of_kernels if len(of_kernels) > 1 else basis.kernels[0].gamma, basis.whitener]
+        }
 
     def load(self, data: dict[str, Any]) -> dict[str, Any]:
         self._forget()
         self.basis = None
         if data["basis"] is not None:
-            *tokens, gamma, whitener = data["basis"]
-            starts = tokens[2]
-            fits = len(starts) and starts[0] == 0 and starts[-1] == len(tokens[0]) == len(tokens[1])
+            *tokens, of_kernels, whitener = data["basis"]
+            of_kernels = of_kernels if isinstance(of_kernels, list) else [[of_kernels, 1.0]]
+            check_equal("the number of kernels", len(of_kernels), len(self.kernels))
+            hashes, values, starts = tokens
+            fits = len(starts) and (len(starts) - 1) % len(self.kernels) == 0
+            fits = fits and starts[0] == 0 and starts[-1] == len(hashes) == len(values)
             check_equal("the basis", bool(fits and (np.diff(starts) >= 0).all()), True)
-            n_rows = len(starts) - 1 if whitener is None else len(whitener)
-            check_equal("rows of the whitening", n_rows, len(starts) - 1)
-            self.basis = Basis(self.kernel._replace(gamma=gamma), HashedTokens(*tokens), whitener)
+            known = HashedTokens(hashes, values, starts, len(self.kernels))
+            check_equal("rows of the whitening", known.n if whitener is None else len(whitener), known.n)
+            numbers = zip(self.kernels, of_kernels)
+            kernels = tuple(kernel._replace(gamma=gamma, weight=weight) for kernel, (gamma, weight) in numbers)
+            self.basis = Basis(kernels, known, whitener)
         return {}
 
 
@@ -167,7 +193,7 @@ class KernelCorpus(DenseCorpus):
 
     def fingerprint(self) -> Iterable[NDArray]:
         for tokens in (*self.tokens, self._basis.tokens):
-            yield from tokens
+            yield from tokens[:3]
         yield from self.starts
 
     @property
@@ -198,32 +224,38 @@ def KernelEmissions(
     basis: int = 2000,
     select: str = "random",
     seed: int = 0,
+    kernels: Optional[dict[str, dict[str, Any]]] = None,
+    norm: float = 2.0,
 ) -> Model[list[Doc], Emissions]:
     """Scores by a kernel that compares tokens with those of a basis, which is a part of the training data.
 
     features (FeatureSet): The templates of the features that are compared, none of transitions, vectors or outer.
     kernel (str): "linear", the product of the features; "poly", (product + offset)^degree; "rbf",
-        exp(-gamma · squared distance); or "cosine", the product of features of length 1.
-    degree (int): Of "poly", at most 9: how many features are combined.
+        exp(-gamma · squared distance); "cosine", the product of features of length 1; or "subtree", which compares the
+        dependency trees below the tokens, and no features.
+    degree (int): At most 9: for "poly", how many features are combined; for "subtree", how many levels the trees have.
     offset (float): Of "poly": the larger, the more single features count beside their combinations.
-    gamma (float): Of "rbf"; by default the inverse of the mean squared length of the basis.
+    gamma (float): Of "rbf", by default the inverse of the mean squared length of the basis; of "subtree", the factor of each
+        node that two trees share, by default 0.4.
     basis (int): Number of tokens in the basis, at most 12,000. Memory and time grow with it, training with its square.
     select (str): "random" for some tokens with different features; "greedy" for those that lower the loss most, "import vectors";
         or "all" for all of these, however many `basis` says.
     seed (int): Seed of the random choice.
-    RAISES (ValueError): CRF020; when training begins CRF620 for a kernel whose matrix is not positive, CRF621 for too large a
-        basis.
+    kernels (Dict[str, Dict]): Several kernels in place of one, whose sum has learned weights. Each may have `kernel`, `degree`,
+        `offset` and `gamma`, by default those above, and `templates`, those of `features` that it reads, by default all.
+    norm (float): Of the weights of the kernels, at least 1: the smaller, the more they differ.
+    RAISES (ValueError): CRF020; CRF367 for Docs without the parse that "subtree" compares; when training begins CRF620 for a
+        kernel whose matrix is not positive, CRF621 for too large a basis.
     """
     must = "a feature set of tokens, such as spacy_crf.ner_features.v3"
     checks.expect(isinstance(features, FeatureSet), OWNER, "features", features, must)
     others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
     checks.expect(not others, OWNER, "features", others, "without templates of transitions, vectors and outer")
-    compares = Kernel(
-        checks.one_of(OWNER, "kernel", kernel, KERNELS),
-        checks.count(OWNER, "degree", degree, most=9),
-        checks.number(OWNER, "offset", offset, least=-checks.MOST),
-        None if gamma is None else checks.positive(OWNER, "gamma", gamma),
-    )
+    alone = {"kernel": kernel, "degree": degree, "offset": offset, "gamma": gamma}
+    named = checks.table(OWNER, "kernels", kernels, "settings of a kernel", lambda given: isinstance(given, dict))
+    read = [_compared(f"kernels.{name}.", {**alone, **given}, features) for name, given in named.items()]
+    compared, templates = zip(*(read or [_compared("", alone, features)]))
+    meaning = [[name, *one[:4], *map(str, some)] for name, (one, some) in zip(named, read)] or [*compared[0][:4]]
     output = Linear(init_W=zero_init)
     return Model(
         "kernel_emissions",
@@ -233,14 +265,36 @@ def KernelEmissions(
         refs={"output": output},
         attrs={
             "role": KernelNode(),
-            "kernel": KernelFeatures(features, compares),
-            "compares": [*compares],
+            "kernel": KernelFeatures(features, compared, templates),
+            "compares": meaning,
             "basis": checks.count(OWNER, "basis", basis, most=_MOST),
             "select": checks.one_of(OWNER, "select", select, ("random", "greedy", "all")),
             "seed": checks.count(OWNER, "seed", seed, least=0, most=checks.ANY),
+            "norm": checks.number(OWNER, "norm", norm, least=1.0),
         },
         ops=NumpyOps(),
     )
+
+
+def _compared(place: str, given: dict[str, Any], features: FeatureSet) -> tuple[Kernel, list[Template]]:
+    """A kernel from its settings, and the templates that it reads. RAISES (ValueError): CRF020."""
+    for key in given:
+        checks.one_of(OWNER, f"{place}setting", key, ("kernel", "degree", "offset", "gamma", "templates"))
+    name, gamma = checks.one_of(OWNER, f"{place}kernel", given["kernel"], KERNELS), given["gamma"]
+    kernel = Kernel(
+        name,
+        checks.count(OWNER, f"{place}degree", given["degree"], most=9),
+        checks.number(OWNER, f"{place}offset", given["offset"], least=-checks.MOST),
+        None if gamma is None else checks.positive(OWNER, f"{place}gamma", gamma),
+    )
+    templates = parse_templates(checks.listed(OWNER, f"{place}templates", given.get("templates"), "templates"))
+    if name == "subtree":
+        checks.expect(not templates, OWNER, f"{place}templates", given.get("templates"), "empty: it compares trees")
+        return kernel._replace(gamma=_DECAY if gamma is None else kernel.gamma), []
+    for template in templates:
+        known = template in features.counted
+        checks.expect(known, OWNER, f"{place}templates", str(template), "one of the templates of `features`")
+    return kernel, templates or features.counted
 
 
 def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
@@ -272,28 +326,25 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
     annotated = AnnotatedTokens.read(kernel.read, X(), sizes.n_states)
     if kernel.basis is not None and len(kernel.basis):
         return
-    some, n_all, n = annotated.tokens, annotated.tokens.n, model.attrs["basis"]
+    some, n_all, n, kernels = annotated.tokens, annotated.tokens.n, model.attrs["basis"], kernel.kernels
+    generator = np.random.default_rng(model.attrs["seed"])
+    if len(kernels) > 1 and n_all:
+        kernels = weighted(kernels, annotated.drawn(generator), model.attrs["norm"], generator)
     if model.attrs["select"] == "all":
         if n_all > _MOST:
             gigabytes = f"{3 * 8 * n_all**2 / 1e9:,.1f}"
             raise ValueError(Errors.CRF621.format(owner=OWNER, n=f"{n_all:,}", gigabytes=gigabytes, most=f"{_MOST:,}"))
     elif n_all > n:
-        generator = np.random.default_rng(model.attrs["seed"])
         if model.attrs["select"] == "greedy":
             annotated = annotated.drawn(generator)
-            some = annotated.tokens.some(np.sort(import_vectors(kernel.kernel, annotated, n, generator)))
+            some = annotated.tokens.some(np.sort(import_vectors(kernels, annotated, n, generator)))
         else:
             some = some.some(np.sort(generator.choice(n_all, n, replace=False)))
-    basis = Basis(kernel.kernel, some).whiten()
+    basis = Basis(kernels, some).whiten()
     clustered = ClusteredWords(*kernel.reader.table.clustered)
     model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)
-    announcements.info(
-        "%s: %d of %d different tokens are the basis, with %d whitened features",
-        OWNER,
-        len(basis),
-        n_all,
-        basis.width,
-    )
+    said = "%s: %d of %d different tokens are the basis, with %d whitened features"
+    announcements.info(said, OWNER, len(basis), n_all, basis.width)
     unset(output)
     output.set_dim("nI", basis.width, force=True)
     output.initialize()
