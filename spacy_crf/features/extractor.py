@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import product
 from typing import Any, NamedTuple, Optional, Union
 
@@ -93,10 +93,10 @@ class FeatureSet(AttributesRead):
         before, behind = math.inf, math.inf
         if isinstance(self.padding, dict):
             before, behind = len(self.padding["before"]), len(self.padding["behind"])
-        for template in filter(_reads_outer, self.transitions):
+        for template in filter(reads_outer, self.transitions):
             raise ValueError(Errors.CRF121.format(template=template, reason=OF_TOKENS))
         for template in self.templates + self.transitions:
-            if not _is_vector(template) or template in self.transitions:
+            if not is_vector(template) or template in self.transitions:
                 for attribute, _ in template.parts:
                     check_attribute(attribute, template, self.functions)
             items = [attribute for attribute, _ in template.parts if is_item(attribute) or attribute in NGRAMS]
@@ -121,17 +121,17 @@ class FeatureSet(AttributesRead):
     @property
     def vector_offsets(self) -> list[int]:
         """Offsets of the templates that read vectors of words."""
-        return [template.parts[0].offset for template in self.templates if _is_vector(template)]
+        return [template.parts[0].offset for template in self.templates if is_vector(template)]
 
     @property
     def counted(self) -> list[Template]:
         """The templates of states whose features are counted: all but those that read vectors or the outermost spans."""
-        return [template for template in self.templates if not (_is_vector(template) or _reads_outer(template))]
+        return [template for template in self.templates if not (is_vector(template) or reads_outer(template))]
 
     @property
     def inner(self) -> list[Template]:
         """The templates that read the outermost spans, for the states of inner ones."""
-        return [*filter(_reads_outer, self.templates)]
+        return [*filter(reads_outer, self.templates)]
 
     def with_stage(self, templates: list[str]) -> "FeatureSet":
         """A copy with further templates, without duplicates. RAISES (ValueError): CRF101 or CRF102."""
@@ -237,11 +237,11 @@ def _checked_padding(given: Any) -> Padding:
     return given if isinstance(given, bool) else {side: list(texts) for side, texts in given.items()}
 
 
-def _is_vector(template: Template) -> bool:
+def is_vector(template: Template) -> bool:
     return [part.attribute for part in template.parts] == [VECTOR]
 
 
-def _reads_outer(template: Template) -> bool:
+def reads_outer(template: Template) -> bool:
     return any(part.attribute == OUTER for part in template.parts)
 
 
@@ -306,6 +306,12 @@ class CompiledTemplates:
         """A copy with some of the plain templates (bool[M]), and with or without the item templates."""
         templates = [template for template, is_chosen in zip(self.templates, chosen) if is_chosen]
         return CompiledTemplates(templates + (self.item_templates if items else []), self.reader)
+
+    def among(self, names: Container[str]) -> "CompiledTemplates":
+        """The templates that have one of these names."""
+        every = [*self.templates, *self.item_templates]
+        some = [template for template in every if str(template) in names]
+        return self if len(some) == len(every) else CompiledTemplates(some, self.reader)
 
     def hash_positions(self, columns: TokenColumns) -> NDArray[np.uint64]:
         """Hashes of the plain templates at all positions: uint64[M, P]."""

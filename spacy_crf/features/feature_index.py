@@ -143,8 +143,10 @@ class FeatureNames(NamedTuple):
         widths = np.diff(self.part_starts)
         used, parts = np.unique(self.parts[np.repeat(rows, widths)], return_inverse=True)
         strings = [self.strings[part] for part in used]
+        found, template_of = np.unique(self.template_of[rows], return_inverse=True)
+        templates = [self.templates[template] for template in found]
         starts = np.append(0, np.cumsum(widths[rows]))
-        return FeatureNames(self.templates, self.template_of[rows], starts, parts.astype(np.int32), strings)
+        return FeatureNames(templates, template_of.astype(np.int32), starts, parts.astype(np.int32), strings)
 
     def extend(self, other: "FeatureNames") -> "FeatureNames":
         """These names, followed by the names of other features."""
@@ -265,6 +267,11 @@ class FeatureIndex:
     def extend(self, other: "FeatureIndex") -> "FeatureIndex":
         """This index, followed by the features of another index, which must be disjoint."""
         return FeatureIndex(np.concatenate([self.keys, other.keys]), self.spelled.extend(other.spelled))
+
+    @property
+    def templates(self) -> list[str]:
+        """The templates of the features, and possibly others."""
+        return self._packed["templates"] if "_packed" in self.__dict__ else self.spelled.templates
 
     @cached_property
     def spelled(self) -> FeatureNames:

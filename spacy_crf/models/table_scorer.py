@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..arrays import grown
 from ..features.extractor import CompiledTemplates, template_seed
+from ..features.feature_index import FeatureIndex
 from ..features.items import Items
 from ..features.lexemes import LexemeTable
 from ..features.templates import Template
@@ -47,6 +48,8 @@ class TableScorer:
     ):
         self.slots: Any = table.slots(weights).astype(np.float32)  # just as exact, in half of the memory
         self._table = table
+        if isinstance(table.index, FeatureIndex):  # of a saved model, some templates may have no features
+            compiled = compiled.among({*table.index.templates})
         single = compiled.reads_one_lexeme & by_lexeme
         # Templates of a function of words alone: the offset, the source and the template's own hash of each
         of_items = [template for template in compiled.item_templates if by_lexeme and _is_of_word(template)]
