@@ -552,6 +552,8 @@ class Warnings:
         each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
     CRFW621 = """{owner}: the weights of the kernels still change by {change} after {n} rounds. The last ones are used. A larger
         norm converges faster; or leave out a kernel that is much like another."""
+    CRFW630 = """Component '{name}': FeatureInduction has no conjunctions to choose from: no template joins others. Take
+        the features spacy_crf.feature_pairs.v1, or set conjunctions = false."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find

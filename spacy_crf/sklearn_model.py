@@ -58,7 +58,7 @@ def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
     with nullcontext() if crf.verbose else quietly():
         while optimizer.stop_reason(key) is None:
             crf.objective_ = optimizer.step(objective, key=key)
-    crf.classes_, crf.n_iter_ = classes, optimizer.iterations(key)
+    crf.classes_, crf.n_iter_ = classes, optimizer.iterations_made(key)
     crf._model = prune(model)[0]
 
 

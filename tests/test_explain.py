@@ -434,6 +434,7 @@ def test_commands(model):
         "against ORG",
         "transitions",
         "rule once (rule: at_most",
+        "for a config: templates = [",
     ):
         assert expected in result.output
     result = run("inspect", pipeline, *code, "--label", "PER", "--json")

@@ -466,7 +466,7 @@ def test_mixing_goes_on_where_it_was_stopped(rule, tmp_path, monkeypatch):
     _, weights, averages, _ = walked(tmp_path / "whole", rule, 4)
     walked(tmp_path / "parts", rule, 2)
     _, others, same, sgd = walked(tmp_path / "parts", rule, 2)
-    assert sgd.iterations("crf_ner") == 8
+    assert sgd.iterations_made("crf_ner") == 8
     assert others.tobytes() == weights.tobytes()
     assert [array.tobytes() for array in same] == [array.tobytes() for array in averages]
 

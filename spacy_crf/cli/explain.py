@@ -180,6 +180,9 @@ def _show_overview(found: dict[str, Any], label: Optional[str]) -> None:
         for r in found["templates"]
     ]
     print_table("templates", ("template", "weighs", "features", "weights", "sum of |weights|"), rows, n_texts=2)
+    of_tokens = [r["template"] for r in found["templates"] if r["of"] == "states"]
+    if of_tokens:
+        print(f"for a config: templates = {json.dumps(of_tokens, ensure_ascii=False)}")
     for name, sides in found["top"].items():
         for side, rows in sides.items():
             cells = [(row["feature"], row["tags"][0], f"{row['weight']:+.4f}", str(row["count"] or "")) for row in rows]

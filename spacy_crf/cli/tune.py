@@ -315,7 +315,7 @@ class _Fold:
             if objective is None or not goes_on:
                 objective = self._objective(optimizer)
             best, n_weights, waited = -np.inf, 0, 0
-            while waited < PATIENCE and optimizer.iterations(pipe.name) < iterations:
+            while waited < PATIENCE and optimizer.iterations_made(pipe.name) < iterations:
                 optimizer.step(objective, key=pipe.name)
                 score = self._score()
                 waited = 0 if score > best else waited + 1

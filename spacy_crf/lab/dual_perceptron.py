@@ -200,7 +200,7 @@ class DualPerceptron(CRFOptimizer):
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
         self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
         self._write(self._runs[key], self._sequences(objective, key))
-        return self.iterations(key)
+        return self.iterations_made(key)
 
     def run_to_msg(self, run: DualRun, key: str) -> list[Any]:
         return [run.signature, run.values, run.drifts, run.count, run.iteration]

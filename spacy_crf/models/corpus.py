@@ -154,6 +154,12 @@ class SparseCorpus:
             corpus.vectors = own
         return corpus
 
+    def copied(self) -> "SparseCorpus":
+        """The same corpus, whose weights can be thinned and moved alone."""
+        corpus = copy.copy(self)
+        corpus.found, corpus.tokens = [*self.found], {kind: copy.copy(tokens) for kind, tokens in self.tokens.items()}
+        return corpus
+
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "SparsePass":
         """One pass over the corpus, with weights by table."""
         return SparsePass(self, weights, threads)

@@ -5,16 +5,17 @@ one pass over it.
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import ranges
 from ..features.extractor import CompiledTemplates
 from ..features.shared_windows import CorpusTokens, KindBuilder, with_features
 from ..features.token_columns import TokenColumns
 from ..kernels.sparse_rows import add_kind_rows, scatter_kind_rows
-from ..types import Floats, TokenFeatures
+from ..types import Floats, Ints, TokenFeatures
 from .table import GradientPart, Sight, Table
 
 # Windows that occur fewer times than this times the number of tags have no table of their scores, since a row of the table is as
@@ -33,6 +34,14 @@ class WindowTable(NamedTuple):
     first_slots: dict[int, NDArray[np.integer]]  # by place in the sight: [M, U] first slot of each feature, -1 for none
     reach: int  # of the reader of the corpus
     n_windows: int  # U
+
+
+class ListedFeatures(NamedTuple):
+    """Features of N tokens, one by one."""
+
+    tokens: Ints  # [K] from 0 to N - 1
+    first_slots: NDArray[np.integer]  # [K] -1 for features without weights
+    values: Optional[NDArray[np.float32]]  # [K] None if all are 1
 
 
 class FixedTokens:
@@ -79,6 +88,26 @@ class FixedTokens:
             windows._replace(first_slots={place: places[slots] for place, slots in windows.first_slots.items()})
             for windows in self.windows
         ]
+
+    def listed(self, number: int, tokens: Ints) -> "ListedFeatures":
+        """The features of some tokens (int64[N]) of a batch, one by one."""
+        starts, kinds, rest, items = self.blocks[number]
+        behind = 2 * np.searchsorted(starts, tokens, side="right") - 1  # positions around sequences, in units of reach
+        of_templates = [rest[:, tokens]]
+        for windows, of_positions in zip(self.windows, kinds):
+            for place, first_slots in windows.first_slots.items():
+                kind = of_positions[tokens - windows.sight.first - place + behind * windows.reach]
+                of_templates.append(np.where(kind >= 0, first_slots[:, kind], -1))
+        slots = np.vstack(of_templates)
+        template, at = np.nonzero(slots >= 0)
+        begin, end = items.starts[tokens], items.starts[tokens + 1]
+        chosen, values = ranges(begin, end), None
+        rows = items.rows[chosen]
+        if items.values is not None:
+            rows = self.table.first_slots(rows)
+            values = np.append(np.ones(len(at), dtype=np.float32), items.values[chosen])
+        at_items = np.repeat(np.arange(len(tokens)), end - begin)
+        return ListedFeatures(np.append(at, at_items), np.append(slots[template, at], rows), values)
 
     def fingerprint(self) -> Iterable[NDArray]:
         """The arrays that distinguish these features from others."""

@@ -119,6 +119,20 @@ class CorpusObjective(Weights):
                 owners.update(dict.fromkeys(layer.names, layer.features))
         self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
 
+    def restricted(self, stands: Bools) -> "CorpusObjective":
+        """The objective as a function of some of its weights (bool[n]), without variables and merged states; the others count as
+        0. It evaluates, and cannot assign.
+        """
+        objective = CorpusObjective.__new__(CorpusObjective)
+        layers = [layer.copied() if isinstance(layer, SparseCorpus) else layer for layer in self._layers]
+        vars(objective).update(vars(self), _layers=layers)
+        if objective._merged is not None:
+            (merged, features), objective._merged = objective._merged, None
+            objective._move_states(features, merged.of)
+        if not stands.all():
+            objective.keep(stands)
+        return objective
+
     def merge_states(self) -> None:
         """Shorten passes: states that training cannot distinguish are merged as long as their weights are equal. Values and
         gradients do not change.

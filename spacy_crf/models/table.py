@@ -130,6 +130,11 @@ class Table:
         columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
         return self._slots._replace(columns=columns % np.int32(self.n_columns))
 
+    @property
+    def encoded_columns(self) -> NDArray[np.int32]:
+        """The column of each slot, encoded for the kernels: int32[N]."""
+        return self._slots.columns
+
     @classmethod
     def empty(cls, n_columns: int = 1) -> "Table":
         """A table without features."""

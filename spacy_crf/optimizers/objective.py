@@ -158,6 +158,11 @@ class CRFOptimizer(Optimizer):
         """Why training has ended for this component; None while it has not."""
         return None
 
+    @property
+    def leaves_zeros(self) -> bool:
+        """Whether many weights are 0, so that saving the model drops them."""
+        return getattr(self, "l1", 0.0) > 0.0
+
     def is_worth_evaluating(self, key: str) -> bool:
         """Whether the model should be evaluated after the latest step; False if more steps should come first."""
         return True
@@ -183,7 +188,7 @@ class CRFOptimizer(Optimizer):
         other = copy.copy(self).from_bytes(data)
         self._runs[key] = other._runs[key]
         objective.assign(self._runs[key].weights)
-        return self.iterations(key)
+        return self.iterations_made(key)
 
     def without_runs(self: OfOptimizer) -> OfOptimizer:
         """A copy of the optimizer without any state."""
@@ -191,7 +196,7 @@ class CRFOptimizer(Optimizer):
         other._runs, other.averages = {}, None if self.averages is None else {}
         return other
 
-    def iterations(self, key: str) -> int:
+    def iterations_made(self, key: str) -> int:
         """Number of iterations made for one component."""
         return self._runs[key].iteration if key in self._runs else 0
 

@@ -326,7 +326,7 @@ class Training(TrainingData):
         tick, self._tick = self._tick, None
         if tick is not None:
             tick.goes_on[pipe.name] = optimizer.stop_reason(pipe.name) is None
-        self.prunes = getattr(optimizer, "l1", 0.0) > 0.0
+        self.prunes = optimizer.leaves_zeros
         return value
 
     # ------------------------------------------------------------------------------------------------------- continuing

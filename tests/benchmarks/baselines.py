@@ -97,7 +97,7 @@ def _trained(name: str, model: str, scheme: str, limit: Any, iterations: int, l2
     else:
         gold, found = ([[token.tag_ for token in doc] for doc in side] for side in ([e.reference for e in test], docs))
         score = token_accuracy(gold, found)
-    return [f"{score:.2f}", optimizer.iterations(key), f"{seconds:.0f}", f"{most:.0f}", f"{speed:,.0f}"]
+    return [f"{score:.2f}", optimizer.iterations_made(key), f"{seconds:.0f}", f"{most:.0f}", f"{speed:,.0f}"]
 
 
 if __name__ == "__main__":

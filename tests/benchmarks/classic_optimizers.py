@@ -76,7 +76,7 @@ def to_the_minimum(*, limit: int = 2000, l2: float = 0.1, most: int = 300) -> li
             least = value
         else:
             seconds = time.process_time() - start
-            rows.append([name, evaluations[0], made.iterations("x"), seconds, value / least - 1.0])
+            rows.append([name, evaluations[0], made.iterations_made("x"), seconds, value / least - 1.0])
     return rows
 
 

@@ -343,7 +343,7 @@ class ShardedCorpus(PreparedCorpus):
     def after_step(self, optimizer: Any) -> None:
         """Write a checkpoint if one is due. RAISES (ValueError): CRF475 if the disk is full; the previous checkpoint stays."""
         name = self._pipe.name
-        at, is_over = optimizer.iterations(name), optimizer.stop_reason(name) is not None
+        at, is_over = optimizer.iterations_made(name), optimizer.stop_reason(name) is not None
         if at > self._saved_at and (is_over or at >= self._saved_at + self._training.shards.checkpoint_every):
             with mapped.whole(self._training.shards.path / _CHECKPOINT) as file:
                 seal_into(file, _SAVED, optimizer.checkpoint(name))

@@ -1,0 +1,112 @@
+"""What a model would gain from weights that it does not have yet, estimated from the tokens that it gets wrong or is not sure of
+(Della Pietra, Della Pietra & Lafferty 1997; for chains McCallum 2003, "Efficiently Inducing Features of Conditional Random
+Fields", section 4.1).
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..models.corpus import SparseCorpus
+from ..models.fixed_tokens import FixedTokens
+from ..models.objective import CorpusObjective
+from ..types import Bools, Floats, Ints
+from .kernels.gains import add_gains
+from .uses import Observed
+
+STATES = "states"  # the table with the weights of features of tokens
+_STEPS = 3  # of Newton's method
+_LONGEST = 2.0  # step: where expectations are tiny, so is the second derivative at 0
+_CERTAIN = 0.1  # tokens are left out whose expectations differ less from the annotation
+_NONE = np.zeros(0)
+_ALL_ONE = np.zeros(0, dtype=np.float32)
+
+
+class UncertainTokens(NamedTuple):
+    """N tokens of one batch whose annotation the model does not expect."""
+
+    tokens: Ints  # [N]
+    expected: Floats  # [N, C] marginals of the model
+    observed: Floats  # [N, C] marginals among the labellings that the annotation allows
+    factors: Floats  # [N] weights of their sequences
+
+
+class _Derivatives:
+    """Stands in for a layer of an objective, and keeps the derivatives by its scores, which the layer would sum up."""
+
+    def __init__(self, layer: SparseCorpus):
+        self._layer, self.names = layer, layer.names
+        self._scores = layer.features.kinds[STATES].scores
+        self.of_batches: dict[int, Floats] = {}
+
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "_Derivatives":
+        of_pass = self._layer.at(weights, threads=threads)
+        self.score, self.gradient = of_pass.score, of_pass.gradient
+        return self
+
+    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
+        self.of_batches.update((number, getattr(found, self._scores)) for number, found in zip(numbers, derivatives))
+
+
+def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) -> list[UncertainTokens]:
+    """The tokens of each batch that there is something to learn from.
+
+    objective (CorpusObjective): Its loss is a log-likelihood. place (int): Number of the layer whose features may grow.
+    weights (float64[n]): Of the objective.
+    """
+    _, _, layers = objective.parts
+    layer, found = layers[place], []
+    kept = layers[place] = _Derivatives(layer)
+    try:
+        objective.ask(weights)
+        errors, kept.of_batches = kept.of_batches, {}
+        objective.ask(weights, loss=Observed([]))
+    finally:
+        layers[place] = layer
+    for number in range(objective.n_batches):
+        starts, (_, of_sequences, _) = layer.found[number].starts, objective.annotation(number)
+        factors = np.ones(starts[-1]) if of_sequences is None else np.repeat(of_sequences, np.diff(starts))
+        tokens = np.flatnonzero(np.abs(errors[number]).max(axis=1, initial=0.0) > _CERTAIN * factors)
+        by = factors[tokens, np.newaxis]
+        observed = kept.of_batches[number][tokens] / by
+        expected = np.clip(observed + errors[number][tokens] / by, 0.0, 1.0)  # but for rounding
+        found.append(UncertainTokens(tokens, expected, observed, factors[tokens]))
+    return found
+
+
+def gains(
+    tokens: FixedTokens, uncertain: list[UncertainTokens], wanted: Bools, *, l1: float = 0.0, l2: float = 0.0
+) -> tuple[Floats, Floats]:
+    """What each weight gains, and the value at which it does, by some steps of Newton's method from 0.
+
+    wanted (bool[W]): Weights of `tokens.table` to look at; those of the others are 0.
+    l1 (float), l2 (float): Costs of |w| and of w², which gains are less by.
+    RETURNS (float64[W], float64[W])
+    """
+    values, side = np.zeros(len(wanted)), np.zeros(len(wanted))
+    for step in range(_STEPS):
+        slopes, curves = _sums(tokens, uncertain, wanted, values, derivatives=True)
+        side = np.where(np.abs(slopes) > l1, np.sign(slopes), 0.0) if step == 0 else side
+        slopes -= 2.0 * l2 * values + l1 * side
+        moves = np.divide(slopes, curves + 2.0 * l2, out=np.zeros(len(wanted)), where=curves + 2.0 * l2 > 0.0)
+        after = values + np.clip(moves, -_LONGEST, _LONGEST)
+        values = np.where(after * side > 0.0, after, 0.5 * values)
+        wanted = wanted & (values != 0.0)
+    [found] = _sums(tokens, uncertain, wanted, values)
+    return np.where(wanted, found - l1 * np.abs(values) - l2 * values**2, 0.0), np.where(wanted, values, 0.0)
+
+
+def _sums(
+    tokens: FixedTokens, uncertain: list[UncertainTokens], wanted: Bools, values: Floats, *, derivatives: bool = False
+) -> list[Floats]:
+    """Gains of weights at values (float64[W]), or the first derivatives and less the second ones."""
+    table = tokens.table
+    sums = [table.zero_slots() for _ in range(2 if derivatives else 1)]
+    told = table.slots(wanted) > 0.0, table.slots(values)
+    into = [_NONE, *sums] if derivatives else [*sums, _NONE, _NONE]
+    for number, some in enumerate(uncertain):
+        at, slots, of_features = tokens.listed(number, some.tokens)
+        listed = at, slots, _ALL_ONE if of_features is None else of_features
+        add_gains(*listed, table.encoded_columns, some.expected, some.observed, some.factors, *told, *into)
+    return [*map(table.weights_of, sums)]
