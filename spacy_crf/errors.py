@@ -285,6 +285,12 @@ class Errors:
     CRF622 = """{owner}: DualPerceptron has changed the basis of the kernel, so the texts have to be read again. Give the other
         optimizer a new list of examples, or initialize the component for it."""
     CRF623 = "Rule '{name}' can't search for its pattern in '{doc}...': {reason}"
+    CRF636 = "OutputCodes: {reason}. {do}."
+    CRF637 = """OutputCodes: codes = {codes} changes the bits of {known} tags that have been learned, for {tags} tags. Initialize
+        the component with all labels, or set codes to "random", "one_vs_rest" or "parts"."""
+    CRF638 = """OutputCodes learns the bits of tags one by one, so rules, spans that are known to be wrong, and partial annotation
+        in the scheme IOB1 can't take effect in training. Leave in_training of rules at false, set incorrect_spans_key to null,
+        or choose the scheme BIO."""
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
         but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give
         the component an encoder of its own."""

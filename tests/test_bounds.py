@@ -24,7 +24,7 @@ def _given(name):
     """What else an entry needs."""
     if name.endswith("Emissions.v1"):
         return {"features": spacy.registry.get("misc", "spacy_crf.ner_features.v3")()}
-    if name.partition(".")[2] in ("HiddenChain.v1", "HigherOrder.v1", "LatentChain.v1", "MEMM.v1"):
+    if name.partition(".")[2] in ("HiddenChain.v1", "HigherOrder.v1", "LatentChain.v1", "MEMM.v1", "OutputCodes.v1"):
         return {
             "emissions": spacy.registry.get("architectures", "spacy_crf.SparseEmissions.v1")(**_given("Emissions.v1"))
         }

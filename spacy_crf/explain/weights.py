@@ -176,7 +176,7 @@ def largest(
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
-    parts = [f"part {name}" for name in getattr(pipe.model.attrs["role"], "part_names", ())]
+    parts = getattr(pipe.model.attrs["role"], "part_names", [])
     wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT, *parts]
     wanted = np.append(wanted, np.full(1 + len(parts), label is None))
     found = []

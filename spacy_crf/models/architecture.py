@@ -35,7 +35,7 @@ class TokenTerms(NamedTuple):
 
 
 class StructureModel(Model):
-    """A model from Docs to scores. Its dimension ``nO``, the number of states, is that of its parameter "first", or of its
+    """A model from Docs to scores. Its dimension ``nO``, the number of states, is the one that its node knows, or that of its
     members in a pool, and may grow; thinc's own dimensions cannot change once there are parameters.
     """
 
@@ -48,12 +48,12 @@ class StructureModel(Model):
             return super().has_dim(name)
         if "first" not in self.param_names:
             return self.layers[0].has_dim(name)
-        return True if self.has_param("first") else None
+        return True if self.attrs["role"].n_states(self) is not None else None
 
     def get_dim(self, name: str) -> int:
         if name != "nO" or not self.has_dim("nO"):
             return super().get_dim(name)
-        return len(self.get_param("first")) if "first" in self.param_names else self.layers[0].get_dim(name)
+        return self.attrs["role"].n_states(self) if "first" in self.param_names else self.layers[0].get_dim(name)
 
 
 class Architecture(Node):
@@ -88,6 +88,10 @@ class Architecture(Node):
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters."""
         return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
+
+    def n_states(self, model: Model) -> Optional[int]:
+        """Number of states; None before the model has parameters."""
+        return len(model.get_param("first")) if model.has_param("first") else None
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
         """The batch as the layers need it, by their columns (see `columns`)."""

@@ -139,6 +139,9 @@ class Node:
         """The layer's own storage for a fixed corpus, see `corpus.SparseCorpus`; None for the usual ones."""
         return None
 
+    def meet_saved(self, attrs: dict[str, bytes]) -> None:
+        """Learn the number of `columns` from the attributes of a model that will be loaded, if it depends on them."""
+
     def expect(self, model: Model, n_states: int) -> None:
         """Prepare for loading a saved model with this number of states."""
 

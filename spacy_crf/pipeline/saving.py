@@ -54,6 +54,8 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
     """
     nodes, n_parts = list(model.walk()), 1 + len(model.layers)
+    if "role" in model.attrs:
+        model.attrs["role"].meet_saved(saved["attrs"][0])
     n_states_of = {node.id: n for node, n in _with_states(model, n_states)}
     names, ours = [info["name"] for info in saved["nodes"][:n_parts]], [node.name for node in nodes[:n_parts]]
     if names != ours:

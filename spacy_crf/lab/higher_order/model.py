@@ -151,7 +151,7 @@ class HigherOrderNode(Architecture):
     def part_names(self) -> list[str]:
         """Names of the shared parts, in the order of their columns."""
         names = [] if self._parts is None else self._parts.names
-        return list(dict.fromkeys(name for of_tag in names for name in of_tag))
+        return [f"part {name}" for name in dict.fromkeys(name for of_tag in names for name in of_tag)]
 
     def weight_blocks(self, model: Model, name: str) -> Optional[list[Any]]:
         if name != "grams":
