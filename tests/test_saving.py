@@ -208,6 +208,25 @@ def test_counts_that_became_others_are_saved():
     assert type(table).from_dict(table.to_dict()).counts.tolist() == table.counts.tolist()
 
 
+@pytest.mark.issue(41)
+def test_saved_models_do_not_read_templates_without_features(tmp_path):
+    templates = ["lower[0]", "shape[0]", "lower[5]|lower[0]", "suffix9[0]"]
+    emissions = {"@architectures": "spacy_crf.SparseEmissions.v1"}
+    emissions["features"] = {"@misc": "spacy_crf.features.v1", "templates": templates, "padding": False}
+    nlp = blank({"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}})
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l1=0.5, iterations_per_step=50))
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    found = predictions(loaded, examples)
+    assert found == predictions(nlp, examples) and any(found)
+    layer = loaded.get_pipe("crf_ner").model.layers[0].attrs["features"]
+    used = {name.partition("=")[0] for name in layer.states.index.names()}
+    scorer = layer._scorer._of_tokens["states"]
+    assert {*map(str, [*scorer._rest.templates, *scorer._of_lexemes.templates])} == used < {*templates}
+
+
 def test_damaged_files(trained, tmp_path):
     nlp, _ = trained
     nlp.to_disk(tmp_path)
