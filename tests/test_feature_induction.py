@@ -30,10 +30,12 @@ def make_numbers():
     return lambda doc: [[0.5 * len(token.text), -1.0] for token in doc]
 
 
-def made(features=PAIRS, factory="crf_ner", *, architecture="LinearChain.v2", examples=ner_examples, **of_pipe):
+def made(
+    features=PAIRS, factory="crf_ner", *, architecture="LinearChain.v2", examples=ner_examples, of_model=(), **of_pipe
+):
     nlp = spacy.blank("en")
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
-    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions}
+    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions, **dict(of_model)}
     pipe = nlp.add_pipe(factory, config={"model": model, **of_pipe})
     found = examples(nlp)
     nlp.initialize(lambda: found)
@@ -237,6 +239,13 @@ def test_models_of_segments_grow_too():
     assert nlp.evaluate(examples)["ents_f"] > 0.5
 
 
+@pytest.mark.parametrize("architecture, of_model", [("MEMM", {}), ("FactorGraph", {}), ("HigherOrder", {"keep": None})])
+def test_other_structures_grow_too(architecture, of_model):
+    optimizer = FeatureInduction(per_round=10, inner=LBFGS(l2=0.1))
+    losses = trained(optimizer, steps=3, architecture=f"{architecture}.v1", of_model=of_model)[3]
+    assert (np.diff(losses) < 0.0).all()
+
+
 def test_conjunctions_are_built_of_the_pool():
     optimizer = FeatureInduction(per_round=3, pool=2, inner=LBFGS(l2=0.1))
     _, pipe, _, _ = trained(optimizer, steps=1)
@@ -268,9 +277,11 @@ def test_there_may_be_a_largest_number_of_weights():
     assert optimizer.stop_reason("crf_ner") is not None
 
 
-def test_little_gains_end_growth():
+def test_little_gains_end_growth(tmp_path):
     optimizer = FeatureInduction(min_gain=1e6)
-    _, pipe, _, _ = trained(optimizer, steps=30)
+    nlp, pipe, examples, _ = trained(optimizer, steps=30)
+    nlp.to_disk(tmp_path)
+    assert spacy.load(tmp_path)(plain(examples[0].reference)).has_annotation("ENT_IOB")
     assert not weights_of(pipe).any() and optimizer.stop_reason("crf_ner") is not None
     assert optimizer.iterations_made("crf_ner") < 30
 
@@ -371,6 +382,10 @@ def test_models_that_do_not_fit_are_refused(tmp_path):
     nlp.initialize(lambda: examples)
     with pytest.raises(ValueError, match=r"CRF347: FeatureInduction can't train the model of 'crf_ner'"):
         nlp.update(examples, sgd=FeatureInduction())
+    with pytest.raises(ValueError, match=r"CRF347.*the pruned labellings of 'crf_ner'.*keep = null"):
+        trained(FeatureInduction(), architecture="HigherOrder.v1")
+    with pytest.raises(ValueError, match=r"CRF347.*the hidden states of 'crf_ner'"):
+        trained(FeatureInduction(), architecture="LatentChain.v1")
     with pytest.raises(ValueError, match=r"CRF210.*FeatureInduction.*MaxMargin"):
         trained(FeatureInduction(), loss={"@losses": "spacy_crf.MaxMargin.v1"})
 

@@ -154,6 +154,7 @@ class FeatureInduction(CRFOptimizer):
     inner (Optimizer): LBFGS or ConjugateGradient, with its l1, l2 and stop rules. LBFGS by default.
     """
 
+    names_states: ClassVar = True  # hidden states begin with random weights
     identity: ClassVar = ("per_round", "pool", "conjunctions", "min_gain", "max_weights")
 
     per_round: int = setting(500, checks.count, most=checks.ANY)
@@ -201,6 +202,11 @@ class FeatureInduction(CRFOptimizer):
         if place_of_states(objective) is None:
             reason = "it chooses among the features of a layer of SparseEmissions"
             raise cant_train(self, f"the model of '{key}'", reason, "spacy_crf.LBFGS.v1")
+        if objective.architecture.leaves_out(objective.parts[0]):
+            reason = "the labellings that count change with the weights, and gains are compared from round to round"
+            raise cant_train(
+                self, f"the pruned labellings of '{key}'", reason, "spacy_crf.LBFGS.v1, or set keep = null"
+            )
         run = self._runs.get(key)
         if run is None or not run.continues(objective):
             known, weights = Candidates(objective), single_weights(objective)
