@@ -291,6 +291,9 @@ class Errors:
     CRF638 = """OutputCodes learns the bits of tags one by one, so rules, spans that are known to be wrong, and partial annotation
         in the scheme IOB1 can't take effect in training. Leave in_training of rules at false, set incorrect_spans_key to null,
         or choose the scheme BIO."""
+    CRF644 = """Component '{name}' needs variances of its weights, but {problem}. Train it with the optimizer
+        spacy_crf.LaplacePropagation.v1; to predict without variances, set average = 0."""
+    CRF645 = "Component '{name}': average = {average} is not possible for its model: {problem}. Set average = 0."
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
         but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give
         the component an encoder of its own."""
@@ -560,6 +563,8 @@ class Warnings:
         norm converges faster; or leave out a kernel that is much like another."""
     CRFW630 = """Component '{name}': FeatureInduction has no conjunctions to choose from: no template joins others. Take
         the features spacy_crf.feature_pairs.v1, or set conjunctions = false."""
+    CRFW644 = """Component '{name}': LaplacePropagation has not converged after {n} sweeps: the last one moved the weights by
+        {gap:.2g} of their length, more than delta = {delta}. Raise max_iterations, or damping if this does not help."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find

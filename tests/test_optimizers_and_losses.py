@@ -21,6 +21,8 @@ VARIATIONS = [
     ("ConjugateGradient", {}, "Piecewise"),
     ("ConjugateGradient", {"preconditioner": "diagonal", "mixed": True}, "LogLikelihood"),
     ("Newton", {}, "PseudoLikelihood"),
+    ("LaplacePropagation", {}, "LogLikelihood"),
+    ("LaplacePropagation", {"method": "diagonal_laplace"}, "LogLikelihood"),
     ("GIS", {}, "LogLikelihood"),
     ("IIS", {"masses": 3}, "SoftmaxMargin"),
     ("SGD", {"l1": 0.01}, "SoftmaxMargin"),

@@ -513,7 +513,14 @@ def test_how_to_predict_and_to_train_comes_from_the_config(trained):
     config = {"confidence": True, "decode": "posterior", "min_prob": 0.01, "max_words": 99, "model": model, **spans}
     ner = blank(config).from_bytes(nlp.to_bytes()).get_pipe("crf_ner")
     del config["model"]
-    known = {"scheme": "BILUO", "labels": ["GPE", "ORG", "PER"], "left_out": [], "beam": 8, "beam_margin": None}
+    known = {
+        "scheme": "BILUO",
+        "labels": ["GPE", "ORG", "PER"],
+        "left_out": [],
+        "beam": 8,
+        "beam_margin": None,
+        "average": 0,
+    }
     assert ner.cfg == {**config, **known} and {features.max_words for features in ner.feature_stores} == {99}
     emissions = ner.model.get_ref("emissions").attrs
     assert (emissions["min_count"], emissions["possible_states"]) == (2, True)

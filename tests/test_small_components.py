@@ -56,7 +56,7 @@ def test_the_spans_that_are_chosen_are_worth_most(kind):
             for span in spans:
                 chances[span] = chances.get(span, 0.0) + math.exp(score - log_z)
         for price in (0.05, 0.2):
-            tags, probabilities = predict(pipe.parts(), docs, scores, None, np.full(2, price))
+            tags, probabilities, _ = predict(pipe.parts(), docs, scores, None, np.full(2, price))
             chosen = pipe.decoding.segments(tags, scores.starts)
             found = [(b, e, pipe.labels[label]) for b, e, label in zip(*(column.tolist() for column in chosen))]
             assert probabilities == pytest.approx([chances[span] for span in found], abs=1e-9)

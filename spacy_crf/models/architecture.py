@@ -1,8 +1,8 @@
 """Base of the models of a structure, which join the outputs of their layers with the scores that all tokens share.
 
 These shared scores are the parameters of such a model. Its attributes are "allowed", the transitions, firsts and lasts that the
-tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a weight (uint8[S + 2, S]), and "met",
-how many tokens and sequences training met.
+tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a weight (uint8[S + 2, S]), "met", how
+many tokens and sequences training met, and "posterior", variances of the weights (`lab.posterior`), or None.
 """
 
 import copy
@@ -62,7 +62,7 @@ class Architecture(Node):
     labelled = "tokens"
     params: tuple[str, ...] = ("transitions", "first", "last")
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
-    learned = ("observed", "met")
+    learned = ("observed", "met", "posterior")
     structure: Structure  # structure for the scores
     # Makes the potentials that prediction reads from those of `join`, which training reads; None where they are the same
     in_prediction: Any = None
@@ -233,6 +233,9 @@ class Architecture(Node):
         steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
         return np.vstack(steps)
 
+    def expect(self, model: Model, n_states: int) -> None:
+        model.attrs["posterior"] = None  # earlier versions saved none
+
     def forget(self, model: Model) -> None:
         super().forget(model)
         model.attrs["met"] = [0, 0]
@@ -244,13 +247,16 @@ class Architecture(Node):
         met = model.attrs["met"]
         is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
         check_equal("what training met", is_count, True)
+        posterior = model.attrs["posterior"]
+        is_table = isinstance(posterior, dict) and [*posterior] == ["of", "precision"]
+        check_equal("variances of weights", posterior is None or is_table, True)
 
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
     params, parts = dict.fromkeys(node.params), list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
-    attrs = {"role": node, "met": [0, 0], "observed": None, "allowed": None, **attrs}
+    attrs = {"role": node, "met": [0, 0], "observed": None, "posterior": None, "allowed": None, **attrs}
     model = StructureModel(
         name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
     )

@@ -130,6 +130,10 @@ class Weights:
         self._starts = np.append(0, np.cumsum([block.size for block in self._blocks]))
 
     @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
     def n_states(self) -> int:
         return self._model.get_dim("nO")
 

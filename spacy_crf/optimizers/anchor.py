@@ -123,6 +123,11 @@ class Anchored:
         return objective.ask(self.origin + weights, **asked)
 
     @property
+    def model(self) -> Any:
+        objective: Any = self._objective
+        return objective.model
+
+    @property
     def losses(self) -> list[Floats]:
         objective: Any = self._objective
         return objective.losses

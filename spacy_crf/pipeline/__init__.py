@@ -38,6 +38,9 @@ for owner, name, default in (
     (Span, "crf_prob", None),
     (Token, "crf_prob", None),
     (Doc, "crf_prob", None),
+    # Standard deviation of that probability between weights drawn from their posterior, with average > 0
+    (Span, "crf_prob_sd", None),
+    (Token, "crf_prob_sd", None),
 ):
     if not owner.has_extension(name):
         owner.set_extension(name, default=default)

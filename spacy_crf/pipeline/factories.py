@@ -65,6 +65,9 @@ _PARAMETERS = """
     beam_margin (Optional[float]): Largest distance of these states from the best one, in log-odds. None for any distance.
     min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}. 0 keeps all. Or a table by label, with "*" for other
         labels.
+    average (int): Over how many weight vectors probabilities are averaged, which are drawn around the weights that
+        `spacy_crf.LaplacePropagation.v1` trained, by their variances. `{given}._.crf_prob_sd` is the standard deviation. 0 for
+        the trained weights alone.
     constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
@@ -119,6 +122,7 @@ _SETTINGS: dict[str, tuple[Any, Any]] = {
     "beam": (int, 8),
     "beam_margin": (Optional[float], None),
     "min_prob": (Union[float, dict[str, float]], 0.0),
+    "average": (int, 0),
     "constraints": (Optional[Any], None),
     "alternatives_spans_key": (Optional[str], None),
     "incorrect_spans_key": (Optional[str], None),

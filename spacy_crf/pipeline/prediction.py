@@ -45,6 +45,7 @@ class Prediction(NamedTuple):
     doc_starts: NDArray[np.int64]  # [D + 1]
     preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
     probabilities: Optional[Floats] = None  # [N] of the spans, if they are computed
+    deviations: Optional[Floats] = None  # [N] of these probabilities between drawn weights, if weights are drawn
 
     def of_docs(self) -> list[bytes]:
         """A value for each Doc, equal in two predictions that find the same."""
@@ -60,6 +61,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     decoding, settings, rules = parts.decoding, parts.settings, parts.rules
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
     preset = parts.annotation.preset(docs)
+    draws = draws_for(parts, docs, preset)
     if preset is not None:
         parts.annotation.look_for_lost(parts, docs, scores, preset)
     if preset is not None or any(doc.spans for doc in docs):
@@ -69,32 +71,45 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
         if question is not None:
             docs, scores, clamp = question[:3]
     probabilities: Any = None  # float64[N] of the spans, if they are needed
+    deviations: Any = None
     least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
-    if rules is not None or settings["decode"] in decoding.searches:
+    if rules is not None or draws is not None or settings["decode"] in decoding.searches:
         from .probabilities import predict as predict_ruled
 
-        tags, probabilities = predict_ruled(parts, docs, scores, clamp, least)
+        tags, probabilities, deviations = predict_ruled(parts, docs, scores, clamp, least, draws)
     elif settings["confidence"] or least is not None:
         tags, probabilities = decoding.best_with_probabilities(scores, clamp)
     else:
         tags = decoding.best_tags(scores, clamp)
     if least is not None:
         known = None if question is None else question.settled
-        tags, probabilities = _likely(tags, probabilities, least, scores.starts, decoding, known)
+        tags, likely = _likely(tags, probabilities, least, scores.starts, decoding, known)
+        probabilities, deviations = probabilities[likely], None if deviations is None else deviations[likely]
     if question is not None:
         tags = question.tags(tags)
-    return Prediction(tags, starts, bounds, preset, probabilities if settings["confidence"] else None)
+    found = (probabilities, deviations) if settings["confidence"] else (None, None)
+    return Prediction(tags, starts, bounds, preset, *found)
+
+
+def draws_for(parts: Parts, docs: DocBatch, preset: Any) -> Any:
+    """Scores of a batch of Docs by weights that are drawn (`lab.posterior.Draws`); None for components that draw none.
+
+    preset: Result of `Annotation.preset`, None to ignore present annotation.
+    """
+    if not parts.settings.get("average"):
+        return None
+    return registry.get("misc", "spacy_crf.draws.v1")(parts, docs, preset)
 
 
 def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
-    """Tags and probabilities of the spans that are at least as probable as their label requires. Tokens of other spans get the
-    tag outside, or no tag. Spans of known tokens (bool[T], None for none) stay."""
+    """Tags of the spans that are at least as probable as their label requires, and which of the spans these are (bool[N]). Tokens
+    of other spans get the tag outside, or no tag. Spans of known tokens (bool[T], None for none) stay."""
     begin, end, label = decoding.segments(tags, starts)
     unlikely = probabilities < least[label]
     if known is not None:
         unlikely = unlikely & ~known[begin]
     covered = _covered(begin[unlikely], end[unlikely], len(tags))
-    return np.where(covered, decoding.outside, tags).astype(np.int32), probabilities[~unlikely]
+    return np.where(covered, decoding.outside, tags).astype(np.int32), ~unlikely
 
 
 def _covered(begin: NDArray[np.int64], end: NDArray[np.int64], n_tokens: int) -> NDArray[np.bool_]:
@@ -140,28 +155,32 @@ def tell_probabilities(pipes: Iterable[Any]) -> None:
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens. Present spans keep
-    their value; without one they are certain."""
-    bounds = prediction.doc_starts
+    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens; and ``crf_prob_sd``
+    if weights are drawn. Present spans keep their value; without one they are certain."""
+    docs, bounds = list(docs), prediction.doc_starts
     begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
-    probabilities: Any = prediction.probabilities
-    of_tokens = decoding.annotation.spans_are_tokens
+    of_tokens, found = decoding.annotation.spans_are_tokens, slice(None)
     if len(present.start):
         found = ~_covered(present.start, present.end, len(prediction.tags))[begin]
-        begin, end, probabilities = begin[found], end[found], probabilities[found]
-        _write(docs, bounds, present.start, present.end, np.ones(len(present.start)), dict.setdefault, of_tokens)
-    _write(docs, bounds, begin, end, probabilities, dict.__setitem__, of_tokens)
+    for name, values, known in (
+        ("crf_prob", prediction.probabilities, 1.0),
+        ("crf_prob_sd", prediction.deviations, 0.0),
+    ):
+        if values is not None:
+            certain = np.full(len(present.start), known)
+            _write(docs, name, bounds, present.start, present.end, certain, dict.setdefault, of_tokens)
+            _write(docs, name, bounds, begin[found], end[found], values[found], dict.__setitem__, of_tokens)
 
 
-def _write(docs: Iterable[Doc], bounds, begin, end, probabilities: Floats, put: Callable, of_tokens: bool) -> None:
+def _write(docs: list[Doc], name: str, bounds, begin, end, values: Floats, put: Callable, of_tokens: bool) -> None:
     """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. put (Callable): Sets a
     dict's item."""
-    docs, number = list(docs), np.searchsorted(bounds, begin, side="right") - 1
+    number = np.searchsorted(bounds, begin, side="right") - 1
     first, last = begin - bounds[number], end - bounds[number] - 1
-    for n, i, j, probability in zip(number.tolist(), first.tolist(), last.tolist(), probabilities.tolist()):
+    for n, i, j, value in zip(number.tolist(), first.tolist(), last.tolist(), values.tolist()):
         opening, closing = docs[n][i], docs[n][j]
         end_char = None if of_tokens else closing.idx + len(closing)
-        put(docs[n].user_data, ("._.", "crf_prob", opening.idx, end_char), probability)
+        put(docs[n].user_data, ("._.", name, opening.idx, end_char), value)
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -211,6 +230,7 @@ class CRFPipe(LearningPipe):
         beam: int = 8,
         beam_margin: Optional[float] = None,
         min_prob: MinProb = 0.0,
+        average: int = 0,
         constraints: "Optional[Constraints]" = None,
         second_stage: "Optional[FirstStage]" = None,
         **settings: Any,
@@ -232,7 +252,10 @@ class CRFPipe(LearningPipe):
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # rules of the config
         how = {"decode": decode, "beam": beam, "beam_margin": beam_margin, "min_prob": min_prob}
+        how["average"] = checks.count(self.owner, "average", average, least=0)
         super().__init__(vocab, model, name, confidence=confidence, **how, **settings)
+        if average:
+            registry.get("misc", "spacy_crf.draws.v1").check(self, average)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
             raise cant_train(self.loss, what, reason, CLAMPED_LOSSES)
@@ -262,7 +285,8 @@ class CRFPipe(LearningPipe):
 
     def assigns(self) -> list[str]:
         unit = "token" if self.annotation.spans_are_tokens else "span"
-        return [*super().assigns(), *([f"{unit}._.crf_prob"] if self.cfg["confidence"] else [])]
+        names = ["crf_prob", *(["crf_prob_sd"] if self.cfg["average"] else [])] if self.cfg["confidence"] else []
+        return [*super().assigns(), *(f"{unit}._.{name}" for name in names)]
 
     # ------------------------------------------------------------------------------------------------ prediction
 
@@ -444,7 +468,9 @@ class CRFPipe(LearningPipe):
         from .probabilities import distribution
 
         parts, docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
-        found = distribution(parts, docs, scores, clamp)
+        whole = DocBatch([doc])
+        draws = draws_for(parts, whole, parts.annotation.preset(whole) if keep_annotation else None)
+        found = distribution(parts, docs, scores, clamp, draws)
         if question is None or question.kept is None:
             return found
         return found._replace(kept=question.kept, starts=question.starts)

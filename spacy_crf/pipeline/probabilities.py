@@ -25,31 +25,39 @@ if TYPE_CHECKING:
 
 
 def predict(
-    parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats]
-) -> tuple[NDArray[np.int32], Optional[Floats]]:
-    """Tags of a batch of Docs under rules, or by another decoding than `viterbi`, and the probabilities of the spans if the
-    component's settings require them; least (float64[L]): the least probability of each label. RETURNS (int32[T], float64[N])
+    parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats], draws: Any = None
+) -> tuple[NDArray[np.int32], Optional[Floats], Optional[Floats]]:
+    """Tags of a batch of Docs under rules, by another decoding than `viterbi` or with drawn weights, and the probabilities of the
+    spans if the component's settings require them, with their standard deviations if weights are drawn.
+
+    least (float64[L]): The least probability of each label. draws: See `prediction.draws_for`.
+    RETURNS (int32[T], float64[N], float64[N])
     """
-    batch = _Batch(parts, docs, scores, clamp)
-    tags = batch.most_probable()
-    if parts.settings["decode"] == "spans":
-        return batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
-    if parts.settings["decode"] == "posterior":
+    batch = (Batch if draws is None else draws.batch)(parts, docs, scores, clamp)
+    tags, settings = batch.most_probable(), parts.settings
+    if settings["decode"] == "spans":
+        tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
+        return tags, probabilities, batch.deviations(parts.decoding.segments(tags, scores.starts))
+    if settings["decode"] == "posterior":
         tags = batch.most_right(tags)
-    elif parts.settings["decode"] in parts.decoding.searches:
+    elif settings["decode"] in parts.decoding.searches:
         tags = batch.best_labelling(tags)
-    weigh = parts.settings["confidence"] or least is not None
-    return tags, batch.span_probabilities(parts.decoding.segments(tags, scores.starts)) if weigh else None
+    elif tags is None:
+        tags = parts.decoding.best_tags(scores, clamp)
+    if not settings["confidence"] and least is None:
+        return tags, None, None
+    segments = parts.decoding.segments(tags, scores.starts)
+    return tags, batch.span_probabilities(segments), batch.deviations(segments)
 
 
-def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> Distribution:
+def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any, draws: Any = None) -> Distribution:
     """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
-    Doc keeps and an automaton can represent."""
+    Doc keeps and an automaton can represent. draws: See `prediction.draws_for`."""
     if parts.rules is None and parts.decoding.ties is not None:
         found = parts.decoding.ties.of_doc(scores, clamp)
         if found is not None:
             return found
-    batch = _Batch(parts, docs, scores, clamp)
+    batch = (Batch if draws is None else draws.batch)(parts, docs, scores, clamp)
     batch.most_probable()
     return batch.distribution(0)
 
@@ -59,17 +67,17 @@ def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
     searched = parts.decoding.searched
     if parts.rules is None:
         return bool(searched.proven(scores, clamp=clamp).all())
-    return _Batch(parts, docs, scores, clamp).proven()
+    return Batch(parts, docs, scores, clamp).proven()
 
 
-class _Batch:
+class Batch:
     """Labellings of several Docs. The most probable labelling of a Doc determines which rules the Doc keeps; all other results
     use these rules."""
 
     def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any):
-        self._parts, self._docs, self._clamp = parts, docs, clamp
+        self.parts, self._docs, self._clamp = parts, docs, clamp
         rules = parts.rules
-        self._given = scores
+        self.given = scores
         self._bounds = docs.bounds
         self._decoding: Decoding = parts.decoding
         # A `RuleSet` and `PatternMatches`, None without rules
@@ -82,13 +90,13 @@ class _Batch:
     def _scores(self) -> Any:
         """Scores of chains: the given ones, or for ties, scores of chains that approximate them."""
         ties = self._decoding.ties
-        return self._given if ties is None else ties.as_chains(self._given, self._clamp)
+        return self.given if ties is None else ties.as_chains(self.given, self._clamp)
 
     def most_probable(self) -> Any:
         """Tags (int32[T]) of the most probable labelling that keeps the rules; None without rules, when nobody asks for them."""
         if self._rules is None:
             return None
-        found = self._decode(self._given, None)
+        found = self._decode(self.given, None)
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
             message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
@@ -104,7 +112,7 @@ class _Batch:
         """The valid labelling with the most right tags in expectation; the most probable one if the time limit is reached."""
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
         if not self._is_tied or not filled:
-            worth = self._untied().worth()
+            worth = self.untied().worth()
         else:
             parts = [self.distribution(d).worth() for d in filled]
             worth = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -157,10 +165,10 @@ class _Batch:
         probable path."""
         if self._rules is not None and (self._rules.left_out or self._rules.global_):
             names = [rule.name for rule in [*self._rules.left_out, *self._rules.global_]]
-            self._parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
+            self.parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
-            (scores, clamp, _), none = self._untied().joined, np.zeros(0, dtype=np.int32)
+            (scores, clamp, _), none = self.untied().joined, np.zeros(0, dtype=np.int32)
             found = self._decoding.n_best(self._decoding.structure, scores, 1, clamp)
             return self._decoding.tags(np.concatenate([none, *(of_sequence[0][1] for of_sequence in found)]))
         tags = most_probable.copy()
@@ -171,7 +179,7 @@ class _Batch:
     def proven(self) -> bool:
         """For a single Doc: the most probable labelling under the masks is the most probable under all rules if it keeps them;
         otherwise the search continues from there."""
-        found = self._decode(self._given, None)
+        found = self._decode(self.given, None)
         scores = self._rules.decodable(self._scores, self._facts)
         is_proven = self._rules.structure.proven(scores, clamp=self._clamp).all() and self._decoding.structure.exact
         return bool(is_proven and not found.unfinished and not found.approximate)
@@ -179,7 +187,7 @@ class _Batch:
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are sorted by first token: float64[N]."""
         if not self._is_tied:
-            return self._untied().span_probabilities(segments)
+            return self.untied().span_probabilities(segments)
         probabilities = np.zeros(len(segments.start))
         of_doc = np.searchsorted(segments.start, self._bounds)
         for d in range(len(self._docs)):
@@ -190,10 +198,14 @@ class _Batch:
                 probabilities[n] = self.distribution(d).span_probabilities(of_segments)
         return probabilities
 
+    def deviations(self, segments: Segments) -> Optional[Floats]:
+        """Standard deviation of the probability of each span between drawn weights: float64[N]; None if no weights are drawn."""
+        return None
+
     def _likely_spans(self, min_prob: float) -> LikelySpans:
         """All spans with at least a certain probability, sorted by first token."""
         if not self._is_tied:
-            return LikelySpans(*self._untied().likely_spans(min_prob))
+            return LikelySpans(*self.untied().likely_spans(min_prob))
         parts = [LikelySpans(NO_SEGMENTS, np.zeros(0))]
         for d in np.flatnonzero(np.diff(self._bounds)).tolist():
             found = LikelySpans(*self.distribution(d).likely_spans(min_prob))
@@ -222,9 +234,9 @@ class _Batch:
         from ..constraints.decoding import Documents
 
         ties = self._decoding.ties
-        if ties is None or not ties.are_exact_in(self._given):
+        if ties is None or not ties.are_exact_in(self.given):
             return None
-        scores, clamp = cut_document(self._given, self._clamp, tokens)
+        scores, clamp = cut_document(self.given, self._clamp, tokens)
         if not ties.are_exact_in(scores):
             return None
         rules = self._rules.upto(tokens.stop - tokens.start)
@@ -248,9 +260,9 @@ class _Batch:
         if self._rules is None:
             return False
         ties = self._decoding.ties
-        return bool(self._rules.fitting or self._relaxed) or (ties is not None and ties.are_exact_in(self._given))
+        return bool(self._rules.fitting or self._relaxed) or (ties is not None and ties.are_exact_in(self.given))
 
-    def _untied(self) -> Distribution:
+    def untied(self) -> Distribution:
         scores = self._scores
         if self._rules is not None:
             self._warn_of_ignored(self._rules)
@@ -272,7 +284,7 @@ class _Batch:
 
     def _warn(self, message: str, d: int, **values: Any) -> None:
         seconds = self._rules.constraints.time_limit
-        self._parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
+        self.parts.warn(message, doc=self._docs[d][:40].text[:40], seconds=seconds, **values)
 
     def _warn_of_ignored(self, asked: "RuleSet") -> None:
         """Warn once about rules that probabilities ignore although they may matter to the Docs."""
@@ -289,4 +301,4 @@ class _Batch:
             rules = ", ".join(ignored)
             if rules and rules not in asked.told:
                 asked.told.add(rules)
-                self._parts.warn(Warnings.CRFW603, rules=rules, reason=reason)
+                self.parts.warn(Warnings.CRFW603, rules=rules, reason=reason)
