@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .annotator import Progress
 
 FormatName = choice("FormatName", WRITERS)
-Order = choice("Order", ("uncertainty",))
+Order = choice("Order", ("uncertainty", "variance"))
 ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
 _SECONDS = 60.0  # between two lines of progress, where there is no terminal
@@ -35,7 +35,9 @@ def annotate_cli(
     ),
     output_path: str = Arg(..., help="File to write, - for the standard output. With --workers a folder."),
     format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default prodigy; spans with --workers."),
-    sort: Optional[Order] = Opt(None, help="Write the least certain texts first."),
+    sort: Optional[Order] = Opt(
+        None, help="Write the texts first whose tags are least certain, or whose probabilities are."
+    ),
     min_prob: float = Opt(0.0, min=0.0, max=1.0, help="Leave out less probable spans."),
     component: Optional[str] = Opt(
         None, "--component", "-c", help="Component whose certainty counts; by default all of spacy_crf."
@@ -53,7 +55,7 @@ def annotate_cli(
     from .annotator import AnnotateOptions, annotate_archive, annotate_file, annotate_stream
 
     default = "prodigy" if workers is None else "spans"
-    wanted = format_.value if format_ else default, sort is not None, min_prob, component, strict
+    wanted = format_.value if format_ else default, sort and sort.value, min_prob, component, strict
     options = AnnotateOptions(model, code, output_path, *wanted)
     given = {"--executor": executor, "--address": address, "--strict": strict, "--part-size": part_size}
     with _progress_bar() as progress:

@@ -24,6 +24,7 @@ from spacy.util import get_package_path
 
 from .. import __version__
 from ..errors import Errors, shown
+from ..lab.posterior import draw_weights, variance
 from ..lab.workers.executors import Executor
 from ..lab.workers.work_folder import Manifest, WorkFolder
 from ..whole_files import whole
@@ -52,7 +53,8 @@ class AnnotateOptions(NamedTuple):
     """The options of the command `annotate`, for all of its workers.
 
     model (str), code (Path): As in every command. target (str): The folder of the parts, or the file to write.
-    format (str): Name of the output format in ``WRITERS``. sort (bool): Whether the least certain texts come first.
+    format (str): Name of the output format in ``WRITERS``. sort (str): "uncertainty" if texts with the least certain tags come
+    first, "variance" for those whose probabilities differ most between drawn weights.
     min_prob (float): Less probable spans are left out. component (str): The component whose certainty counts; by default all of
     ours. strict (bool): Whether the work stops at the first text that can't be annotated.
     """
@@ -61,7 +63,7 @@ class AnnotateOptions(NamedTuple):
     code: Optional[Path]
     target: str
     format: str
-    sort: bool = False
+    sort: Optional[str] = None
     min_prob: float = 0.0
     component: Optional[str] = None
     strict: bool = False
@@ -134,7 +136,7 @@ def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) ->
             total = _annotate(annotator.run, batches, manifest, str(source), size, progress)
             files = [path / manifest.done[number]["file"] for number in sorted(manifest.done)]
             with whole(output) as file:
-                WRITERS[options.format].join(_joined(files, options.sort), file, annotator.nlp.vocab)
+                WRITERS[options.format].join(_joined(files, bool(options.sort)), file, annotator.nlp.vocab)
             for part in files:
                 part.unlink()
     finally:
@@ -256,6 +258,8 @@ class Annotator:
         is_asked = options.sort or options.min_prob > 0.0 or options.component is not None
         self._pipes = our_pipes(self.nlp, options.component, PROBABILITIES if is_asked else None)
         tell_probabilities(self._pipes)
+        if options.sort == "variance":
+            draw_weights(self._pipes)
         self._folder = WorkFolder(options.target)
         self._written = 0  # bytes
         self._errors: list[tuple[str, str]] = []  # place and reason of each text of the part that can't be annotated
@@ -353,7 +357,10 @@ class Annotator:
             text = WRITERS[format_].render(Annotated(doc, fields, likely, doubtful))
             # The expected share of tokens whose most probable tag is wrong: long texts do not come first for being long
             asked = self._pipes if options.sort and len(doc) else ()
-            uncertainty = sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in asked)
+            if options.sort == "variance":
+                uncertainty = sum(variance(pipe, doc) for pipe in asked)
+            else:
+                uncertainty = sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in asked)
             yield Record(uncertainty, len(likely), len(doubtful), text)
 
     def _items_of_lines(self, part: Part) -> Iterator[Item]:

@@ -35,6 +35,11 @@ def show_cli(
         None, help='Texts; by default the lines of the standard input, which may be JSONL with "text".'
     ),
     html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
+    uncertainty: bool = Opt(
+        False,
+        "--uncertainty",
+        help="Also print probabilities averaged over drawn weights, and their standard deviations.",
+    ),
 ) -> None:
     """Print the entities, tags or labels of texts."""
     from ..explain.displacy_marks import render
@@ -44,6 +49,10 @@ def show_cli(
     nlp, docs = load_pipeline(model), []
     if html is not None:
         tell_probabilities(our_pipes(nlp, None, None))
+    if uncertainty:
+        from ..lab.posterior import draw_weights
+
+        draw_weights(our_pipes(nlp, None, "of spacy_crf whose weights have variances"))
     for doc in nlp.pipe(texts or _standard_texts(nlp)):
         docs.append(doc)
         print(f"\n{doc.text}")
@@ -65,11 +74,17 @@ def _standard_texts(nlp: Language) -> Iterator[str]:
 def _found_in(doc: Doc) -> list[tuple[str, ...]]:
     """Rows of the predictions: words, label, and the probability if the pipeline sets it."""
     if doc.has_annotation("ENT_IOB"):
-        found = [(ent, ent._.crf_prob) for ent in doc.ents]
-        return [(" ".join(ent.text.split()), ent.label_, *([] if p is None else [f"{p:.0%}"])) for ent, p in found]
-    rows = [(token.text, token.tag_, token.pos_, str(token.morph)) for token in doc if not token.is_space]
+        return [(" ".join(ent.text.split()), ent.label_, *_certainty(ent)) for ent in doc.ents]
+    tokens = [token for token in doc if not token.is_space]
+    rows = [(token.text, token.tag_, token.pos_, str(token.morph), *_certainty(token)) for token in tokens]
     found = [row for row in rows if any(row[1:])]
     return found or [(label, f"{share:.0%}") for label, share in sorted(doc.cats.items(), key=lambda item: -item[1])]
+
+
+def _certainty(found: Any) -> list[str]:
+    """The probability of a span or token, and its standard deviation if weights were drawn."""
+    shown = [("{:.0%}", found._.crf_prob), ("± {:.1%}", found._.crf_prob_sd)]
+    return [form.format(value) for form, value in shown if value is not None]
 
 
 _EXPLAINED = "of spacy_crf to explain (--span asks about spans and tokens, --label about a text)"
