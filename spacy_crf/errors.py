@@ -284,6 +284,11 @@ class Errors:
         at most {most}."""
     CRF622 = """{owner}: DualPerceptron has changed the basis of the kernel, so the texts have to be read again. Give the other
         optimizer a new list of examples, or initialize the component for it."""
+    CRF633 = (
+        """Component '{name}': experts = "labels" {problem}. Set experts to "positions" or "random", or name models."""
+    )
+    CRF634 = """{owner}: experts = "{experts}" leaves the expert '{expert}' without templates: {reason}. Add some, or choose
+        other experts."""
     CRF623 = "Rule '{name}' can't search for its pattern in '{doc}...': {reason}"
     CRF636 = "OutputCodes: {reason}. {do}."
     CRF637 = """OutputCodes: codes = {codes} changes the bits of {known} tags that have been learned, for {tags} tags. Initialize
@@ -565,6 +570,8 @@ class Warnings:
         the features spacy_crf.feature_pairs.v1, or set conjunctions = false."""
     CRFW644 = """Component '{name}': LaplacePropagation has not converged after {n} sweeps: the last one moved the weights by
         {gap:.2g} of their length, more than delta = {delta}. Raise max_iterations, or damping if this does not help."""
+    CRFW633 = """Component '{name}': holdout = {holdout} held out none of the {n} annotated texts, so the weights of the experts
+        stay equal. Give more texts, a larger holdout, or set weights to "equal"."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find

@@ -87,6 +87,7 @@ def draw(seed):
         config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": in_training}
     _draw_more(config, rng)
     _draw_hidden(factory, config, random.Random(f"hidden {seed}"))
+    _draw_experts(factory, config, random.Random(f"experts {seed}"))
     read = str(config["model"])
     initialize = {}
     if "vector[" in read and kind != "encoder":
@@ -177,6 +178,20 @@ def _draw_hidden(factory, config, rng):
         model.update({"@architectures": "spacy_crf.LatentChain.v1", "hidden": hidden, "spread": 0.2, "seed": 1})
         model["restarts"] = rng.choice([1, 1, 2])
         config["decode"] = rng.choice([config["decode"], "labelling"])
+
+
+def _draw_experts(factory, config, rng):
+    """A pool of chains in place of one, where the features are those that experts can share out."""
+    model = config["model"]
+    emissions = str(model.get("emissions"))
+    is_chain = model["@architectures"] == "spacy_crf.LinearChain.v2" and "tok2vec" not in model
+    if not is_chain or "Hashed" in emissions or "vector[" in emissions or "SoftLabels" in str(config.get("loss")):
+        return
+    if rng.random() < 0.5:
+        in_training = config.get("constraints", {}).get("in_training")
+        kinds = ["random", "positions"] if factory == "crf_tagger" or in_training else ["random", "positions", "labels"]
+        model.update({"@architectures": "spacy_crf.OpinionPool.v1", "experts": rng.choice(kinds), "holdout": 0.4})
+        model["weights"] = rng.choice(["likelihood", "likelihood", "equal"])
 
 
 def _model(factory, kind, features, rng):

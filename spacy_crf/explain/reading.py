@@ -247,10 +247,10 @@ class Reading:
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
         self.docs, self._tags, self._model = docs, pipe.decoding.state_names(), pipe.model
         models, shares = zip(*members_of(pipe.model))
-        self._models, self._shares, self._architecture = models, shares, models[0].attrs["role"].explained
+        self._models, self._shares, self._architecture = models, shares, models[0].attrs["role"].explained(models[0])
         self._layers = [_read_layers(model, docs) for model in models]
         params = self._architecture.params
-        self._weights = [{name: model.get_param(name).astype(np.float64) for name in params} for model in models]
+        self._weights = [self._architecture.shared_weights(model) for model in models]
         # Weights that all tokens share, summed over the members of a pool
         self.shared: dict[str, Any] = {
             name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params

@@ -150,9 +150,10 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
             for name, table in features.tables.items():
                 rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
                 states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
+                factor = share * architecture.factor(model, layer, states[-1])
                 states = architecture.named_states(model, None, tuple(states))
                 own = table.counts, templates_of(table.index, rows)
-                yield Block(name, share * layer.get_param(name), states, rows, partial(Feature.of, table.index), *own)
+                yield Block(name, factor * layer.get_param(name), states, rows, partial(Feature.of, table.index), *own)
         for name, mask in architecture.weighed(model).items():
             own = architecture.weight_blocks(model, name)
             if own is not None:
@@ -160,8 +161,9 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
                 continue
             places = np.nonzero(mask)
             rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
+            factor = share * architecture.factor(model, None, states[-1])
             states = architecture.named_states(model, name, states)
-            yield Block(name, share * model.get_param(name)[mask], states, rows, partial(Feature.shared, name))
+            yield Block(name, factor * model.get_param(name)[mask], states, rows, partial(Feature.shared, name))
 
 
 def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
@@ -283,9 +285,10 @@ def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     members: list[Any] = members_of(pipe.model)
     if isinstance(members[0][0].attrs["role"], OfTexts):
         return {}  # hidden states belong to labels: their weights are among the others
-    possible, found = members[0][0].attrs["role"].possible(members[0][0]), {}
+    role = members[0][0].attrs["role"].explained(members[0][0])
+    possible, found = role.possible(members[0][0]), {}
     for name in ("transitions", "first", "last"):
-        weights: Any = sum(share * model.get_param(name).astype(np.float64) for model, share in members)
+        weights: Any = sum(share * role.shared_weights(model)[name] for model, share in members)
         listed: Any = np.where(possible[name], weights.astype(object), None)
         found[name] = listed.tolist()
     return found

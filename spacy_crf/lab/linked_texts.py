@@ -46,8 +46,7 @@ class LinkedTextsRole(TextNode, FactorGraphRole):
     def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
         return FactorGraphRole.join(self, outputs, shared)
 
-    @property
-    def explained(self) -> Architecture:
+    def explained(self, model: Model) -> Architecture:
         return TextNode()
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:

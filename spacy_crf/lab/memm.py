@@ -156,20 +156,22 @@ class MEMMNode(ChainNode):
     in_training: Any = LocalChain()
     decoding = MEMMDecoding
     walks = False
-    explained: ChainNode = Normalising()
     no_shares_of_texts = (
         "the normalizers of its choices are no sums over texts. The other kinds of explanations know them"
     )
 
-    def in_prediction(self, scores: Any) -> Any:
+    def in_prediction(self, model: Model, scores: Any) -> Any:
         return self.in_training.normalised(scores)
+
+    def explained(self, model: Model) -> ChainNode:
+        return Normalising()
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:
         """The normalizer of the next choice, which is subtracted from the score of each tag. It grows with the number of tags
         that may follow."""
         weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
         raw = self.join(outputs, self.potentials(model, weights))
-        paid = self.in_prediction(raw).emissions - raw.emissions
+        paid = self.in_prediction(model, raw).emissions - raw.emissions
         return TokenTerms(["normalizer"] * len(paid), np.arange(len(paid)), paid, "normalizer")
 
 

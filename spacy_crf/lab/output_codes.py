@@ -187,7 +187,7 @@ class CodesNode(ChainNode):
         given = {"cascade": np.zeros((0, 0, 0)), "product": None, **shared}
         return BitScores(units=units, starts=starts, **given)
 
-    def in_prediction(self, scores: Any) -> ChainScores:
+    def in_prediction(self, model: Model, scores: Any) -> ChainScores:
         """The chain of tags."""
         units, signs = np.array(scores.units, dtype=np.float64), 2.0 * scores.codes - 1.0
         if len(scores.cascade):

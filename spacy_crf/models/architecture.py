@@ -64,7 +64,9 @@ class Architecture(Node):
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
     learned = ("observed", "met", "posterior")
     structure: Structure  # structure for the scores
-    # Makes the potentials that prediction reads from those of `join`, which training reads; None where they are the same
+    further: tuple[str, ...] = ()  # parameters that are no scores
+    # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
+    # the same
     in_prediction: Any = None
 
     def __init__(self) -> None:
@@ -130,10 +132,21 @@ class Architecture(Node):
 
     # ----------------------------------------------------------------------------------------------- explanations
 
-    @property
-    def explained(self) -> "Architecture":
+    def explained(self, model: Model) -> "Architecture":
         """The node that joins the scores whose terms an explanation shows."""
         return self
+
+    def shared_weights(self, model: Model) -> SharedScores:
+        """The weights of the parameters, in double precision."""
+        weights: dict[str, Any] = {name: model.get_param(name) for name in self.params}
+        return {name: array.astype(np.float64) for name, array in weights.items()}
+
+    def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
+        """Factors of weights in the scores, 1 for all.
+
+        layer (Model), states (int64[N]): Layer that has the weights (None for parameters), and their states in it.
+        """
+        return 1.0
 
     def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
         """Terms of token scores other than those of layers with weights; None without any.
@@ -254,7 +267,7 @@ class Architecture(Node):
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
-    params, parts = dict.fromkeys(node.params), list(layers.values())
+    params, parts = dict.fromkeys((*node.params, *node.further)), list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"role": node, "met": [0, 0], "observed": None, "posterior": None, "allowed": None, **attrs}
     model = StructureModel(
@@ -294,7 +307,7 @@ def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callabl
         return d_docs[0]
 
     scores = node.join(outputs, shared)
-    return scores if is_train or node.in_prediction is None else node.in_prediction(scores), backprop
+    return scores if is_train or node.in_prediction is None else node.in_prediction(model, scores), backprop
 
 
 def init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:

@@ -74,6 +74,7 @@ class Node:
     has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
+    after_passes = False  # whether `after_step` learns something
     only_counts = False  # whether the only optimizer that fits is one that says that it counts
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
@@ -126,6 +127,18 @@ class Node:
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """Check the model's settings against the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
+
+    def taught(self, model: Model, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """The batch as the model learns from it."""
+        return batch
+
+    def after_step(self, model: Model, objective: Any, optimizer: Any, name: str) -> bool:
+        """Learn what follows from the weights, after a step of an optimizer that uses the objective and before an evaluation.
+
+        name (str): The component, to the optimizer.
+        RETURNS (bool): Whether the objective has changed, so that another step comes first.
+        """
+        return False
 
     def columns(self, n_states: int) -> int:
         """Number of states for which the layers have scores."""

@@ -1,7 +1,7 @@
 """The training objective of a model over a fixed corpus, for optimizers that evaluate it many times."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -52,7 +52,12 @@ class CorpusObjective(Weights):
                 layer.add(docs)
         for layer in self._layers:
             layer.finish()
-        self.signature = self._sign()
+        owners = [layer.get_ref("output") if layer.has_ref("output") else layer for layer in model.layers]
+        # For each layer, the keys of its weights by their names
+        self._names = [
+            {name: self._key(owner, name) for name in layer.names} for owner, layer in zip(owners, self._layers)
+        ]
+        self.signature: tuple[Any, ...] = self._sign()
         self.n_impossible = 0
         self._merged: Optional[tuple[MergedStates, EmissionFeatures]] = None  # with the features of all states
         self._remembering: list[Structure] = []  # for each batch, the structure with its pruned labellings
@@ -103,21 +108,22 @@ class CorpusObjective(Weights):
 
     def marks(self, seed: Seed) -> Floats:
         """Gradient for random numbers as derivatives of scores (float64[n]); 0 for weights that never equal others."""
-        marks = {block.name: np.zeros(block.size) for block in self._of_layers}
-        for layer in self._layers:
+        marks = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}
+        for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
-                marks.update(layer.marks(seed, threads=self._structure.threads))
+                found = layer.marks(seed, threads=self._structure.threads)
+                marks.update({names[name]: of_table for name, of_table in found.items()})
         return self.join(marks, {block.name: np.zeros(block.mask.shape) for block in self._shared})
 
     def keep(self, stands: Bools) -> None:
         """Restrict the objective to some of the weights (bool[n])."""
-        kept = {block.name: of_block for block, of_block in zip(self._tables, np.split(stands, self._starts[1:-1]))}
-        owners = {}
-        for layer in self._layers:
+        keys = [self._key(block.model, block.name) for block in self._tables]
+        kept, owners = dict(zip(keys, np.split(stands, self._starts[1:-1]))), {}
+        for layer, names in zip(self._layers, self._names):
             if isinstance(layer, SparseCorpus):
-                layer.thin({name: kept[name] for name in layer.names})
-                owners.update(dict.fromkeys(layer.names, layer.features))
-        self._line_up([block._replace(features=owners[block.name]) for block in self._tables])
+                layer.thin({name: kept[key] for name, key in names.items()})
+                owners.update(dict.fromkeys(names.values(), layer.features))
+        self._line_up([block._replace(features=owners[key]) for key, block in zip(keys, self._tables)])
 
     def restricted(self, stands: Bools) -> "CorpusObjective":
         """The objective as a function of some of its weights (bool[n]), without variables and merged states; the others count as
@@ -203,7 +209,7 @@ class CorpusObjective(Weights):
         if merged is not None:
             shared = merged.potentials(shared)
         structures = self._remembering or [self._structure] * self.n_batches
-        passes = [layer.at({name: of_layers[name] for name in layer.names}, threads=threads) for layer in self._layers]
+        passes = self._passes(of_layers)
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(shared[name].shape) for name in own}
 
         def differentiate(number: int):
@@ -235,8 +241,27 @@ class CorpusObjective(Weights):
         self.n_impossible = n_impossible
         if merged is not None:
             d_shared = merged.spread(d_shared)
-        gradients = {name: gradient for of_layer in passes for name, gradient in of_layer.gradient().items()}
+        both = zip(self._names, passes)
+        gradients = {names[name]: d for names, of_layer in both for name, d in of_layer.gradient().items()}
         return value, self.join(gradients, d_shared)
+
+    def _passes(self, of_layers: dict[str, Floats]) -> list[Any]:
+        """A pass of each layer over the corpus, with weights by key."""
+        return [
+            layer.at({name: of_layers[key] for name, key in names.items()}, threads=self._structure.threads)
+            for layer, names in zip(self._layers, self._names)
+        ]
+
+    def weigh(self, weights: list[Floats], told: str) -> None:
+        """Change the factors of the sequences (float64[B] of each batch), and the signature by a text."""
+        self._annotation = [block._replace(weights=some) for block, some in zip(self._annotation, weights)]
+        self.signature = (*self.signature, told)
+
+    def scores(self, weights: Floats) -> Callable[[int], Any]:
+        """A function that gives the scores of a batch at weights (float64[n]), for models whose states are not merged."""
+        of_layers, own = self.split(weights)
+        passes, shared = self._passes(of_layers), self.architecture.potentials(self._model, own)
+        return lambda number: self.architecture.join(tuple(of_layer.score(number) for of_layer in passes), shared)
 
 
 class TiedObjective(Variables, CorpusObjective):
@@ -255,3 +280,6 @@ class TiedObjective(Variables, CorpusObjective):
         """Any loss of the corpus at variables (float64[m]). RETURNS (float, float64[m]): The loss and its gradient."""
         value, gradient = super().ask(self.spread(weights), **asked)
         return value, self.gathered(gradient)
+
+    def scores(self, weights: Floats) -> Callable[[int], Any]:
+        return super().scores(self.spread(weights))

@@ -159,8 +159,10 @@ def pooled_loss(
 def wake(model: Model, *, holds_out: bool) -> None:
     """Train all members from here on, if the model is a pool, and hold out some texts or none."""
     role = model.attrs["role"]
+    if hasattr(role, "holds_out"):
+        role.holds_out = holds_out
     if isinstance(role, PoolNode):
-        role.holds_out, role.at_rest = holds_out, 0
+        role.at_rest = 0
 
 
 def held_out_sequences(docs: list[Doc], starts: Ints, share: float) -> Bools:

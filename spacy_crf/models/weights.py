@@ -2,6 +2,7 @@
 shared scores. Weights that training does not use are not part of the vector."""
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -50,9 +51,9 @@ class TableBlock(NamedTuple):
         """Places in this block of the weights of an earlier block, from before the model got more labels or features."""
         return self.table.places(before.table, before.features.columns_among(self.features.n_states)[self.name])
 
-    def met(self, evidence: Evidence) -> Floats:
+    def met(self, evidence: Evidence, key: str) -> Floats:
         """How often training met the feature, token or sequence of each weight: float64[N]. New features come last."""
-        counts, known = np.zeros(len(self.table.index)), evidence.counts[self.name]
+        counts, known = np.zeros(len(self.table.index)), evidence.counts[key]
         counts[: len(known)] = known
         return counts[self.table.rows_of_pairs()]
 
@@ -86,7 +87,7 @@ class ArrayBlock(NamedTuple):
         number = np.cumsum(self.mask).reshape(self.mask.shape) - 1
         return number[tuple(map(slice, before.mask.shape))][before.mask]
 
-    def met(self, evidence: Evidence) -> Floats:
+    def met(self, evidence: Evidence, key: str) -> Floats:
         return np.full(self.size, float(evidence.sequences if self.of_sequences else evidence.tokens))
 
 
@@ -107,7 +108,7 @@ class Weights:
     def __init__(self, model: Model):
         self._model = model
         self.architecture: Architecture = model.attrs["role"]
-        sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
+        sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
         dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
         self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
@@ -128,6 +129,17 @@ class Weights:
         self._of_layers = [*tables, *self._dense]
         self._blocks = [*self._of_layers, *self._shared]
         self._starts = np.append(0, np.cumsum([block.size for block in self._blocks]))
+        # Keys of the weights of the layers, of which several may have tables of the same name: "states", "states 2" …
+        met: Counter[str] = Counter()
+        self._keys: dict[tuple[int, str], str] = {}
+        for block in self._of_layers:
+            met[block.name] += 1
+            n = met[block.name]
+            self._keys[block.model.id, block.name] = block.name if n == 1 else f"{block.name} {n}"
+
+    def _key(self, model: Model, name: str) -> str:
+        """Key of the weights of a parameter in the two parts that `split` returns."""
+        return self._keys.get((model.id, name), name)
 
     @property
     def model(self) -> Model:
@@ -153,23 +165,23 @@ class Weights:
 
     def evidence(self) -> Evidence:
         """Evidence of the training so far."""
-        counts = {block.name: block.table.counts for block in self._tables}
+        counts = {self._key(block.model, block.name): block.table.counts for block in self._tables}
         return Evidence.known(counts, self._model.attrs["met"])
 
     def evidence_of(self, docs: list[Doc]) -> Evidence:
         """Evidence in texts."""
         counts, docs = {}, DocBatch.of(docs)
         sequences = self.architecture.starts(docs)
-        for features in self.features:
+        for layer, features in zip(self._sparse, self.features):
             found = features.look_up(docs)
             for name, table in features.tables.items():
                 rows = found.features[name].rows if name in found.features else np.zeros(0, dtype=np.int32)
-                counts[name] = np.bincount(rows, minlength=len(table.index))
+                counts[self._key(layer, name)] = np.bincount(rows, minlength=len(table.index))
         return Evidence(counts, int(sequences[-1]), len(sequences) - 1)
 
     def met(self, evidence: Evidence) -> Floats:
         """How often training met the feature, token or sequence of each weight: float64[n]."""
-        return np.concatenate([block.met(evidence) for block in self._blocks])
+        return np.concatenate([block.met(evidence, self._key(block.model, block.name)) for block in self._blocks])
 
     def weights(self) -> Floats:
         """The weights of the model: float64[n]."""
@@ -181,7 +193,7 @@ class Weights:
         masks = self.architecture.nonnegative(self._model)
         if not masks:
             return None
-        of_layers = {block.name: np.zeros(block.size) for block in self._of_layers}
+        of_layers = {self._key(block.model, block.name): np.zeros(block.size) for block in self._of_layers}
         return self.join(of_layers, {block.name: masks.get(block.name, ~block.mask) for block in self._shared}) > 0.0
 
     def parameters(self, weights: Floats) -> dict[tuple[int, str], Any]:
@@ -199,13 +211,13 @@ class Weights:
         return ((block, block.laid_out(part)) for block, part in zip(self._blocks, parts))
 
     def split(self, weights: Floats) -> tuple[dict[str, Floats], dict[str, Floats]]:
-        """Weights of the layers by name, and shared scores by parameter, 0 for scores without a weight."""
-        parts = [(block.name, array) for block, array in self._laid_out(weights)]
+        """Weights of the layers by key, and shared scores by parameter, 0 for scores without a weight."""
+        parts = [(self._key(block.model, block.name), array) for block, array in self._laid_out(weights)]
         return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
 
     def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats]) -> Floats:
         """A vector of weights (float64[n]) from the two parts that `split` returns."""
-        parts = [of_layers[block.name] for block in self._of_layers]
+        parts = [of_layers[self._key(block.model, block.name)] for block in self._of_layers]
         return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)])
 
 

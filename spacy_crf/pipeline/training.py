@@ -230,6 +230,9 @@ class Training(TrainingData):
         self.check_fit(optimizer)
         batch, self._batch = self._batch, []
         if not self._wants_objective:
+            if pipe.model.attrs["role"].after_passes:
+                what, reason = f"the weights of the experts of '{pipe.name}'", "it never sees all texts at once"
+                raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
             for part in batch:
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
@@ -306,13 +309,15 @@ class Training(TrainingData):
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
         self.corpus.objective.passes_per_evaluation = self.evaluation / (per_token * max(1, self.corpus.n_tokens))
+        is_worth_evaluating, role = False, pipe.model.attrs["role"]
         try:
-            is_worth_evaluating = False
             while not is_worth_evaluating:
                 self.corpus.before_step(optimizer)
                 value = optimizer.step(self.corpus.objective, key=pipe.name)
                 self.corpus.after_step(optimizer)
-                is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name)
+                is_worth_evaluating = optimizer.is_worth_evaluating(pipe.name) and not role.after_step(
+                    pipe.model, self.corpus.objective, optimizer, pipe.name
+                )
         except KeyboardInterrupt:
             text = (
                 "%s: interrupted. In memory is the model of the last complete step (of L-BFGS: iteration); `spacy train` "

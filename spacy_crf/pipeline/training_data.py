@@ -126,10 +126,11 @@ class TrainingData:
         starts = self._pipe.decoding.starts(docs)
         known = self._usable(self.supervise(examples, starts, GoldReport()), starts, kind)
         weights = supervision.sequence_weights(examples, starts, self._pipe.decoding.bounds(docs))
-        structure = self._structure(docs, known, starts) if kind == "objective" else None
-        return AnnotatedDocs(
+        structure, model = self._structure(docs, known, starts) if kind == "objective" else None, self._pipe.model
+        batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
+        return model.attrs["role"].taught(model, batch)
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""

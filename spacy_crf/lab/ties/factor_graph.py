@@ -75,8 +75,7 @@ class FactorGraphRole(ChainNode):
         found = super().derivatives(d_scores)
         return {**found, "tables": self.strength * found["tables"]}
 
-    @property
-    def explained(self) -> ChainNode:
+    def explained(self, model: Model) -> ChainNode:
         return ChainNode()
 
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
