@@ -299,6 +299,8 @@ class Errors:
     CRF644 = """Component '{name}' needs variances of its weights, but {problem}. Train it with the optimizer
         spacy_crf.LaplacePropagation.v1; to predict without variances, set average = 0."""
     CRF645 = "Component '{name}': average = {average} is not possible for its model: {problem}. Set average = 0."
+    CRF625 = """{owner} has no weights, and hidden states begin with random ones: all of them would stay alike.
+        Take spacy_crf.SparseEmissions.v1."""
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
         but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give
         the component an encoder of its own."""

@@ -192,8 +192,11 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
 
 
 def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
-    """Read the output of an encoder, with one term for each number: explanations stop at the output of an encoder."""
-    output = layer.predict(docs)
+    """Read the output of an encoder, with one term for each number: explanations stop at the output of an encoder. Layers whose
+    scores have parts name these."""
+    output, own = layer.predict(docs), layer.attrs["role"].layer_terms(layer, docs)
+    if own is not None:
+        return _read_terms(own, output)._replace(summed=None)
     if isinstance(output, Emissions):
         return LayerTerms(output, [_whole("scores", output.scores, None, layer.attrs["role"].source)], None)
     assert isinstance(output, EncodedSegments)

@@ -73,7 +73,7 @@ def texts(
     if comparison.is_of_texts and pipe.decoding.structure.ambiguous:
         raise refuse("its hidden states are not known, so that scores are not sums of weights")
     if not pipe.is_linear or not all(isinstance(layer.attrs["role"], SparseNode) for layer in pipe.model.layers):
-        raise refuse("it has an encoder, whose weights are not sums over texts")
+        raise refuse("it has scores other than those of sparse features, whose weights are sums over texts")
     if corpus is None:
         raise refuse("give the texts of the training: corpus=examples")
     examples = list(corpus)

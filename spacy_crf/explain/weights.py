@@ -145,6 +145,9 @@ def blocks(pipe: "CRFPipe") -> Iterator[Block]:
         architecture = model.attrs["role"]
         for layer in model.layers:
             if not isinstance(layer.attrs["role"], SparseNode):
+                for block in layer.attrs["role"].layer_blocks(layer):
+                    states = architecture.named_states(model, None, block.states)
+                    yield block._replace(weights=share * block.weights, states=states)
                 continue
             features = layer.attrs["role"].features(layer)
             for name, table in features.tables.items():

@@ -72,6 +72,7 @@ class Node:
     learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     has_weights = True
+    grows = False  # whether it has trees, which `spacy_crf.TreeBoost.v1` adds, in place of weights
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
     after_passes = False  # whether `after_step` learns something
@@ -154,6 +155,18 @@ class Node:
 
     def meet_saved(self, attrs: dict[str, bytes]) -> None:
         """Learn the number of `columns` from the attributes of a model that will be loaded, if it depends on them."""
+
+    def layer_terms(self, layer: Model, docs: DocBatch) -> Any:
+        """The scores of a layer without sparse features as named terms (`architecture.TokenTerms`) for explanations; None if
+        its scores have no parts.
+
+        docs (DocBatch): A single Doc.
+        """
+        return None
+
+    def layer_blocks(self, layer: Model) -> Iterable[Any]:
+        """Named numbers that the scores of a layer without sparse features are sums of (`explain.weights.Block`)."""
+        return ()
 
     def expect(self, model: Model, n_states: int) -> None:
         """Prepare for loading a saved model with this number of states."""

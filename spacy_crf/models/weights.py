@@ -110,7 +110,8 @@ class Weights:
         self.architecture: Architecture = model.attrs["role"]
         sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
-        dense = [layer for layer in model.layers if layer not in sparse and layer.attrs["role"].has_weights]
+        others = [layer for layer in model.layers if layer not in sparse]
+        dense = [layer for layer in others if layer.attrs["role"].has_weights and not layer.attrs["role"].grows]
         self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
         self._shared = [
             ArrayBlock(model, name, mask, mask.shape, name in self.architecture.of_sequences)

@@ -125,6 +125,7 @@ class Training(TrainingData):
         """RAISES (ValueError): CRF210 if the optimizer cannot train this loss, CRF347 if it cannot handle the settings."""
         if not takes_objective(optimizer):
             return  # thinc's optimizers take any gradient
+        self._check_growth(optimizer)
         counts, role = getattr(optimizer, "counts_alone", False), self._pipe.model.attrs["role"]
         if counts and not role.counts_alone:
             reason = "its weights do not follow from counts"
@@ -156,6 +157,15 @@ class Training(TrainingData):
         if self._pipe.rules_train and walks:
             reason = "it ignores rules, which in_training = true puts into training"
             raise cant_train(optimizer, f"the rules of '{self._pipe.name}'", reason, fitting)
+
+    def _check_growth(self, optimizer: Optional[Optimizer]) -> None:
+        """RAISES (ValueError): CRF347 if the model has trees but the optimizer grows none, or the other way round."""
+        nodes = [node.attrs["role"] for node in self._pipe.model.walk() if "role" in node.attrs]
+        has_trees, grows = any(node.grows for node in nodes), getattr(optimizer, "grows", False)
+        if has_trees != grows:
+            reason = "its trees have to grow" if has_trees else "it has no trees that could grow"
+            fitting = "spacy_crf.TreeBoost.v1" if has_trees else "spacy_crf.LBFGS.v1"
+            raise cant_train(optimizer, f"the model of '{self._pipe.name}'", reason, fitting)
 
     def meet(self, examples: list[Example]) -> None:
         """Add the new labels of a batch, and new features unless `initialize` counted all features."""
@@ -226,6 +236,7 @@ class Training(TrainingData):
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
             self._announce_once(text, type(optimizer).__name__)
+        self._check_growth(optimizer)
         self._wants_objective = takes_objective(optimizer)
         self.check_fit(optimizer)
         batch, self._batch = self._batch, []
