@@ -193,7 +193,7 @@ def test_propagation_says_once_that_it_has_not_converged(caplog):
     trained(optimizer=optimizer, steps=3)
     [message] = [record.getMessage() for record in caplog.records if "CRFW644" in record.getMessage()]
     assert "crf_ner" in message and "3 sweeps" in message and "delta = 1e-05" in message
-    assert optimizer.iterations("crf_ner") == 3
+    assert optimizer.iterations_made("crf_ner") == 3
 
 
 def test_propagation_continues_from_a_checkpoint():
@@ -219,7 +219,7 @@ def test_propagation_begins_anew_with_other_weights(caplog):
     weights = Weights(pipe.model)
     weights.assign(weights.weights() + 1.0)
     nlp.update(examples, sgd=optimizer)
-    assert optimizer.iterations("crf_ner") == 5 and "CRFW201" in caplog.text
+    assert optimizer.iterations_made("crf_ner") == 5 and "CRFW201" in caplog.text
 
 
 @pytest.mark.parametrize(
