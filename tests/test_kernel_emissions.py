@@ -286,13 +286,30 @@ def test_import_vectors_from_random_pools_and_all_tokens(monkeypatch):
         for name in OF_FEATURES:
             found = import_vectors((Kernel(name, 2, 1.0, None),), annotated, count, np.random.default_rng(0))
             assert len(set(found.tolist())) == count
-    monkeypatch.setattr(kernel_choice, "_MOST", 10)
-    drawn = annotated.drawn(np.random.default_rng(0))
-    assert drawn.tokens.n == 10
-    kept = np.isin(annotated.tokens.fingerprints[annotated.number], drawn.tokens.fingerprints)
-    np.testing.assert_array_equal(drawn.allowed, annotated.allowed[kept])
-    expected = annotated.tokens.fingerprints[annotated.number[kept]]
-    np.testing.assert_array_equal(drawn.tokens.fingerprints[drawn.number], expected)
+
+
+@pytest.mark.parametrize("most", [5, 1000])
+def test_a_model_of_drawn_tokens_sums_up_equal_ones(most, monkeypatch):
+    """Residuals of different tokens are those of all their occurrences."""
+    monkeypatch.setattr(kernel_choice, "_MOST", most)
+    (tokens, _), rng = random_tokens(12, values=False), np.random.default_rng(0)
+    number, allowed = rng.integers(12, size=80), np.eye(3, dtype=bool)[rng.integers(3, size=80)]
+    allowed[::7, 0] = True
+    every = AnnotatedTokens(tokens, number, allowed, rng.random(80))
+    drawn = every.drawn(rng)
+    assert drawn.tokens.n == min(most, 12)
+    of_pairs = {(n, *row) for n, row in zip(drawn.number.tolist(), drawn.allowed.tolist())}
+    assert len(drawn.number) == len(of_pairs) < 80
+    models = [kernel_choice.LocalModel(annotated) for annotated in (every, drawn)]
+    weights = rng.normal(size=3)
+    for model in models:
+        model.assign(weights)
+    chosen = [tokens.fingerprints.tolist().index(token) for token in drawn.tokens.fingerprints.tolist()]
+    np.testing.assert_allclose(models[1].residuals, models[0].residuals[chosen], atol=1e-12)
+    if most == 1000:
+        found, expected = (model.evaluate(weights) for model in models)
+        assert found[0] == pytest.approx(expected[0])
+        np.testing.assert_allclose(found[1], expected[1])
 
 
 @pytest.mark.parametrize("architecture", [*STRUCTURES, "LatentChain.v1"])

@@ -58,18 +58,18 @@ class AnnotatedTokens(NamedTuple):
         tokens = HashedTokens.joined(parts)
         _, first, number = np.unique(tokens.fingerprints, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        return cls(
-            tokens.some(first[order]), np.argsort(order)[number], np.concatenate(allowed), np.concatenate(factors)
-        )
+        told, weights = np.concatenate(allowed), np.concatenate(factors)
+        return cls(tokens.some(first[order]), np.argsort(order)[number], told, weights)
 
     def drawn(self, generator: np.random.Generator) -> "AnnotatedTokens":
-        """At most 20,000 different tokens, wherever they occur."""
-        if self.tokens.n <= _MOST:
-            return self
-        chosen = np.sort(generator.choice(self.tokens.n, _MOST, replace=False))
-        kept = np.isin(self.number, chosen)
-        number = np.searchsorted(chosen, self.number[kept])
-        return AnnotatedTokens(self.tokens.some(chosen), number, self.allowed[kept], self.factors[kept])
+        """At most 20,000 different tokens, each of them once for each annotation that it has."""
+        n = self.tokens.n
+        chosen = np.arange(n) if n <= _MOST else np.sort(generator.choice(n, _MOST, replace=False))
+        rows = np.column_stack([self.number, np.packbits(self.allowed, axis=1)])[np.isin(self.number, chosen)]
+        rows, same = np.unique(rows, axis=0, return_inverse=True)
+        allowed = np.unpackbits(rows[:, 1:].astype(np.uint8), axis=1, count=self.allowed.shape[1]).astype(np.bool_)
+        factors: Any = np.bincount(same.ravel(), self.factors[np.isin(self.number, chosen)], len(rows))
+        return AnnotatedTokens(self.tokens.some(chosen), np.searchsorted(chosen, rows[:, 0]), allowed, factors)
 
 
 class LocalModel:
