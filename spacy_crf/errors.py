@@ -236,6 +236,16 @@ class Errors:
     CRF478 = """Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus],
         the reader of the texts to cut into shards: spaCy passes only the beginning of a streamed corpus (max_epochs =
         -1)."""
+    CRF640 = (
+        """{unit}._.{name} of '{text}...' is {value}. Set a finite number, or None for a number that is not known."""
+    )
+    CRF641 = """No graph of {names} can be learned: {n} tokens have all of these numbers, and each of them has to differ from
+        token to token. Leave a constant number out, or give texts whose tokens have them (token._.NAME)."""
+    CRF642 = """{owner}: the covariance is not positive: its least eigenvalue is {least:.2g}. Leave out variables that follow
+        from others, or add a small number to its diagonal."""
+    CRF643 = (
+        "--numbers {value} is not possible. Name at least two extensions of tokens, such as ext:length,ext:frequency."
+    )
     CRF670 = """Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component,
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
@@ -512,7 +522,7 @@ class Warnings:
         from other texts, initialize it with all texts. The optimizer spacy_crf.Counting.v1 says that this is meant."""
     CRFW480 = """Component '{name}': no text of the training data {which} {labels}, so training can't tell when a text does.
         Set 1.0 for the labels of a text and 0.0 for those that it does not have; values that are left out are not known."""
-    CRFW481 = """Component '{name}': {method} did not converge: the last step changed a weight by {gap:.2g}. A larger l1
+    CRFW481 = """{owner}: {method} did not converge: the last step changed a weight by {gap:.2g}. A larger l1
         converges sooner."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""

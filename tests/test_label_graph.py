@@ -16,16 +16,8 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.lab.label_cliques import (
-    Annotated,
-    Hierarchy,
-    LabelTree,
-    LearnedGraph,
-    graphical_lasso,
-    mutual_information,
-    nodewise,
-    partial_correlations,
-)
+from spacy_crf.lab.gaussian_graph import graphical_lasso, partial_correlations
+from spacy_crf.lab.label_cliques import Annotated, Hierarchy, LabelTree, LearnedGraph
 from spacy_crf.lab.label_sums import LabelGraphs, LabelScores
 from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf.lab.ties.junction_tree import JunctionTree
@@ -195,7 +187,7 @@ def test_nodewise_regressions_are_those_of_scikit_learn():
         [base, (base[:, :1] & (random.random((600, 2)) < 0.7)) | (random.random((600, 2)) < 0.1)], 1
     )
     known, l1 = annotated(present), 0.03
-    found, deviations = nodewise(known, l1), present.std(axis=0)
+    found, deviations = known.nodewise(l1), present.std(axis=0)
     for j in range(5):
         others = np.delete(np.arange(5), j)
         model = LogisticRegression(
@@ -210,7 +202,7 @@ def test_nodewise_regressions_are_those_of_scikit_learn():
 def test_the_graphical_lasso_is_that_of_scikit_learn():
     known = annotated(drawn(500)[0])
     for l1 in (0.02, 0.1, 0.3):
-        found = graphical_lasso(known, l1)
+        found = graphical_lasso(known.correlation, l1)
         theirs = sklearn_lasso(known.correlation, alpha=l1, tol=1e-8, enet_tol=1e-8, max_iter=1000)[1]
         np.testing.assert_allclose(found, theirs, atol=1e-4)
         expected = -theirs[0, 1] / math.sqrt(theirs[0, 0] * theirs[1, 1])
@@ -220,7 +212,7 @@ def test_the_graphical_lasso_is_that_of_scikit_learn():
 def test_the_tree_of_labels_has_most_mutual_information():
     """By trying all trees of five labels (Prüfer codes)."""
     present = drawn(300)[0][:, :5]
-    information = mutual_information(annotated(present))
+    information = annotated(present).mutual_information()
     for j, k in itertools.combinations(range(5), 2):
         counts = np.array([[(present[:, j] == a) & (present[:, k] == b) for b in (0, 1)] for a in (0, 1)]).mean(axis=2)
         expected = (counts * np.log(counts / np.outer(counts.sum(axis=1), counts.sum(axis=0)))).sum()

@@ -1,19 +1,21 @@
-"""`crf graph`: which labels of texts depend on each other."""
+"""`crf graph`: which labels of texts, or which numbers of tokens, depend on each other."""
 # pyright: reportInvalidTypeForm=false
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
 from spacy.cli._util import Opt
 from wasabi import msg
 
 from ..errors import Errors
 from ..whole_files import write_whole
 from .shared import DataArgument, JsonOption, LangOption, SvgOption, blank, check_writable, choice, command, print_table
-from .texts import read_examples
+from .texts import read_examples, read_raw
 
 if TYPE_CHECKING:
+    from ..lab.gaussian_graph import Numbers
     from ..lab.label_cliques import Annotated, LearnedGraph
 
 Method = choice("Method", ("nodewise", "graphical_lasso", "chow_liu"))
@@ -21,14 +23,14 @@ Rule = choice("Rule", ("and", "or"))
 
 
 class Edge(NamedTuple):
-    """Two labels that depend on each other."""
+    """Two labels or numbers that depend on each other."""
 
     first: str
     second: str
-    texts: int  # that have both
-    weight: float  # log-odds of one label by the other; for other methods the partial correlation, or mutual information in nats
+    texts: int  # that have both labels; for numbers, tokens that have all numbers
+    weight: float  # log-odds, or a coefficient of numbers; else the partial correlation, or mutual information in nats
     correlation: float
-    partial: float  # correlation given all other labels, by the graphical lasso
+    partial: float  # correlation given all others, by the graphical lasso
 
 
 @command("graph")
@@ -38,13 +40,16 @@ def graph_cli(
     l1: float = Opt(0.05, help="Pairs whose correlation is not above it, or is explained by others, are left out."),
     max_degree: int = Opt(10, help="Most pairs of a label."),
     rule: Rule = Opt("and", help="For nodewise: pairs that both regressions find, or one of them."),
+    numbers: Optional[str] = Opt(
+        None, help="Numbers of tokens in place of labels: their extensions, as in ext:a,ext:b."
+    ),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Write an HTML page with the graph and the table."),
     svg: SvgOption = None,
     lang: LangOption = "en",
     as_json: JsonOption = False,
 ) -> None:
-    """Print which labels of texts depend on each other. Of each pair, the strongest first: the number of texts with both, its
-    weight, the correlation, and that given all other labels."""
+    """Print which labels of texts, or numbers of tokens, depend on each other. Of each pair, the strongest first: the number of
+    texts with both, its weight, the correlation, and that given all others."""
     from ..lab.label_cliques import LearnedGraph
     from ..report import charts
     from ..report.page import table_page
@@ -54,17 +59,26 @@ def graph_cli(
         check_writable(path)
     found: Any = (getattr(each, "value", each) for each in (method, rule))
     settings = dict(zip(("method", "rule"), found))
-    edges, known = label_graph(data, lang, LearnedGraph(**settings, l1=l1, max_degree=max_degree))
-    columns = ("label", "label", "texts", "weight", "correlation", "partial")
+    template = LearnedGraph(**settings, l1=l1, max_degree=max_degree)
+    if numbers is None:
+        (edges, known), kind, unit = label_graph(data, lang, template), "label", "texts"
+        n = round(known.counts.sum())
+    else:
+        (edges, known), kind, unit = number_graph(data, lang, template, numbers), "number", "tokens"
+        n = len(known.values)
+    columns = (kind, kind, unit, "weight", "correlation", "partial")
     rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]
-    title = f"{len(known.labels)} labels, {round(known.counts.sum()):,} texts, {len(edges)} pairs"
+    title = f"{len(known.labels)} {kind}s, {n:,} {unit}, {len(edges)} pairs"
     chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
     if svg is not None:
         write_whole(svg, charts.alone(chart))
     if output is not None:
-        write_whole(output, table_page(f"Labels of {data.name}", title, chart, columns, rows).encode("utf8"))
+        write_whole(
+            output, table_page(f"{kind.capitalize()}s of {data.name}", title, chart, columns, rows).encode("utf8")
+        )
     if as_json:
-        print(json.dumps([edge._asdict() for edge in edges], ensure_ascii=False, indent=2))
+        found = [{unit if key == "texts" else key: value for key, value in edge._asdict().items()} for edge in edges]
+        print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     print_table(title, columns, rows, n_texts=2)
     for path in files:
@@ -77,7 +91,7 @@ def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[
     RETURNS (Tuple[List[Edge], Annotated]): The pairs, the strongest first; and the sets of labels of the texts.
     RAISES (ValueError): CRF485 for texts without labels, CRF483 if no text has a value for all of them.
     """
-    from ..lab.label_cliques import Annotated, graphical_lasso, partial_correlations
+    from ..lab.label_cliques import Annotated
     from ..pipeline.annotation.annotation import GoldReport
     from ..pipeline.annotation.cats import SeveralCats
 
@@ -89,12 +103,37 @@ def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[
     annotation: Any = SeveralCats().bind("graph", nlp.vocab, labels)
     clamp = annotation.gold(examples, None, GoldReport()).clamp
     known = Annotated.of([(clamp, None)], labels, "graph").require()
-    strengths, together, correlation = template.strengths(known), known.together, known.correlation
-    partial = partial_correlations(graphical_lasso(known, template.l1))
-    edges = [
-        Edge(
-            labels[j], labels[k], round(together[j, k]), *(float(of[j, k]) for of in (strengths, correlation, partial))
-        )
+    return _edges(known, template, known.together), known
+
+
+def number_graph(data: Path, lang: str, template: "LearnedGraph", names: str) -> "tuple[list[Edge], Numbers]":
+    """Find the graph of numbers of tokens, each held by an extension: as getter or value of a .spacy file.
+
+    names (str): "ext:a,ext:b".
+    RAISES (ValueError): CRF643 for names of fewer than two extensions, CRF640 for values that are no numbers, CRF641 if too few
+        tokens have all numbers.
+    """
+    from ..lab.gaussian_graph import Numbers
+    from ..lab.numbers import numbers_of, register
+
+    labels = [name.strip() for name in names.split(",")]
+    if len(set(labels)) < 2 or not all(label.startswith("ext:") and label[4:] for label in labels):
+        raise ValueError(Errors.CRF643.format(value=names))
+    for label in labels:
+        register("token", label[4:])
+    docs = [item.value for item in read_raw([data], blank(lang))]
+    known = Numbers.of([numbers_of(docs, "token", label[4:]) for label in labels], labels)
+    together = np.full((len(labels), len(labels)), float(len(known.values)))
+    return _edges(known, template, together), known
+
+
+def _edges(known: Any, template: "LearnedGraph", together: Any) -> list[Edge]:
+    """The pairs that a template finds, the strongest first."""
+    from ..lab.gaussian_graph import graphical_lasso, partial_correlations
+
+    strengths, correlation = template.strengths(known), known.correlation
+    partial, names = partial_correlations(graphical_lasso(correlation, template.l1, known.owner)), known.labels
+    return [
+        Edge(names[j], names[k], round(together[j, k]), *(float(of[j, k]) for of in (strengths, correlation, partial)))
         for (j, k), _ in template.pairs(known)
     ]
-    return edges, known

@@ -13,11 +13,11 @@ from .. import checks
 from ..errors import Errors, Warnings, announcements
 from ..optimizers.objective import check_settings, setting
 from ..types import Bools, Floats
+from .gaussian_graph import MOST, TOLERANCE, graphical_lasso, partial_correlations, warn_unsettled
 from .kernels import label_graph as kernels
 
 METHODS = ("nodewise", "graphical_lasso", "chow_liu")
 RULES = ("and", "or")
-_TOLERANCE, _MOST = 1e-6, 200
 
 Pairs = Iterable[tuple[tuple[int, int], bool]]  # two labels, and whether the first implies the second
 
@@ -57,6 +57,10 @@ class Annotated(NamedTuple):
         return self
 
     @property
+    def owner(self) -> str:
+        return f"Component '{self.name}'"
+
+    @property
     def together(self) -> Floats:
         """Number of texts with two labels; on the diagonal, with one: float64[L, L]."""
         return self.present.T @ (self.present * self.counts[:, np.newaxis])
@@ -75,57 +79,35 @@ class Annotated(NamedTuple):
         np.fill_diagonal(found, 1.0)
         return found
 
+    def nodewise(self, l1: float) -> Floats:
+        """Logistic regressions of each label on all others (Ravikumar, Wainwright & Lafferty 2010): float64[L, L], the weights
+        for a label in its row. The penalty of a weight is `l1` times the standard deviations of both labels, so that labels that
+        correlate by less than about `l1` get none, however rare they are.
 
-# ---------------------------------------------------------------------------------------------------- estimators
+        Warns if a regression does not converge (CRFW481).
+        """
+        n, deviations = len(self.labels), np.sqrt(np.diag(self.covariance))
+        label_of, rows = np.nonzero(self.present.T)
+        starts = np.searchsorted(label_of, np.arange(n + 1)).astype(np.int64)
+        weights, left = np.zeros((n, n + 1)), 0.0
+        for j in np.flatnonzero(deviations > 1e-12):
+            penalties = np.where(deviations > 1e-12, l1 * deviations[j] * deviations, np.inf)
+            penalties[j] = np.inf
+            share = self.together[j, j] / self.counts.sum()
+            weights[j, n] = np.log(share / (1.0 - share))
+            target = self.present[:, j].astype(np.float64)
+            given = (starts, rows.astype(np.int64), self.counts, target, penalties)
+            left = max(left, kernels.nodewise(*given, TOLERANCE, MOST, weights[j]))
+        warn_unsettled(self.owner, "nodewise", left, TOLERANCE)
+        return weights[:, :n]
 
-
-def nodewise(known: Annotated, l1: float) -> Floats:
-    """Logistic regressions of each label on all others (Ravikumar, Wainwright & Lafferty 2010): float64[L, L], the weights for a
-    label in its row. The penalty of a weight is `l1` times the standard deviations of both labels, so that labels that correlate
-    by less than about `l1` get none, however rare they are.
-
-    Warns if a regression does not converge (CRFW481).
-    """
-    n, deviations = len(known.labels), np.sqrt(np.diag(known.covariance))
-    label_of, rows = np.nonzero(known.present.T)
-    starts = np.searchsorted(label_of, np.arange(n + 1)).astype(np.int64)
-    weights, left = np.zeros((n, n + 1)), 0.0
-    for j in np.flatnonzero(deviations > 1e-12):
-        penalties = np.where(deviations > 1e-12, l1 * deviations[j] * deviations, np.inf)
-        penalties[j] = np.inf
-        share = known.together[j, j] / known.counts.sum()
-        weights[j, n] = np.log(share / (1.0 - share))
-        target = known.present[:, j].astype(np.float64)
-        given = (starts, rows.astype(np.int64), known.counts, target, penalties)
-        left = max(left, kernels.nodewise(*given, _TOLERANCE, _MOST, weights[j]))
-    _warn_unsettled(known, "nodewise", left)
-    return weights[:, :n]
-
-
-def graphical_lasso(known: Annotated, l1: float) -> Floats:
-    """The precision matrix (float64[L, L]) of the labels' correlations, with l1 penalties (Banerjee, El Ghaoui & d'Aspremont
-    2008, who take it for a screening of binary variables). Warns if it does not converge (CRFW481)."""
-    precision, estimate = np.zeros((2, len(known.labels), len(known.labels)))
-    left = kernels.graphical_lasso(known.correlation, l1, _TOLERANCE, _MOST, estimate, precision)
-    _warn_unsettled(known, "graphical_lasso", left)
-    return precision
-
-
-def partial_correlations(precision: Floats) -> Floats:
-    """Correlations of two labels given the others, -precision[i, j] / sqrt(precision[i, i] · precision[j, j]): float64[L, L]."""
-    scale = 1.0 / np.sqrt(np.diag(precision))
-    found = -precision * np.outer(scale, scale)
-    np.fill_diagonal(found, 1.0)
-    return found
-
-
-def mutual_information(known: Annotated) -> Floats:
-    """Mutual information of pairs of labels, in nats: float64[L, L]."""
-    both = known.together / known.counts.sum()
-    of_one, of_other = np.diag(both)[:, np.newaxis], np.diag(both)
-    joint = _entropy(both, of_one - both, of_other - both, 1.0 - of_one - of_other + both)
-    found = _entropy(of_one, 1.0 - of_one) + _entropy(of_other, 1.0 - of_other) - joint
-    return np.where(found > 1e-12, found, 0.0)
+    def mutual_information(self) -> Floats:
+        """Mutual information of pairs of labels, in nats: float64[L, L]."""
+        both = self.together / self.counts.sum()
+        of_one, of_other = np.diag(both)[:, np.newaxis], np.diag(both)
+        joint = _entropy(both, of_one - both, of_other - both, 1.0 - of_one - of_other + both)
+        found = _entropy(of_one, 1.0 - of_one) + _entropy(of_other, 1.0 - of_other) - joint
+        return np.where(found > 1e-12, found, 0.0)
 
 
 def _entropy(*shares: Floats) -> Floats:
@@ -148,11 +130,6 @@ def ranked(strengths: Floats) -> Iterator[tuple[int, int]]:
     first, second = np.nonzero(np.triu(strengths, 1))
     order = np.argsort(-np.abs(strengths[first, second]), kind="stable")
     return zip(first[order].tolist(), second[order].tolist())
-
-
-def _warn_unsettled(known: Annotated, method: str, left: float) -> None:
-    if not left < _TOLERANCE:
-        announcements.warning(Warnings.CRFW481.format(name=known.name, method=method, gap=left))
 
 
 # ------------------------------------------------------------------------------------------------------ templates
@@ -196,15 +173,15 @@ class LearnedGraph(LabelClique):
         """The strength of each pair, 0 for those without a weight: float64[L, L], symmetric."""
         known.require()
         if self.method == "graphical_lasso":
-            found = partial_correlations(graphical_lasso(known, self.l1))
+            found = partial_correlations(graphical_lasso(known.correlation, self.l1, known.owner))
             return found - np.diag(np.diag(found))
         if self.method == "chow_liu":
-            found = mutual_information(known)
+            found = known.mutual_information()
             chosen = np.zeros(found.shape, dtype=bool)
             for j, k in tree(found):
                 chosen[j, k] = chosen[k, j] = True
             return np.where(chosen, found, 0.0)
-        weights = nodewise(known, self.l1)
+        weights = known.nodewise(self.l1)
         some = (weights != 0.0) & (weights.T != 0.0) if self.rule == "and" else (weights + weights.T) != 0.0
         return np.where(some, 0.5 * (weights + weights.T), 0.0)
 
@@ -222,7 +199,7 @@ class LabelTree(LabelClique):
     their mutual information (``spacy_crf.LabelTree.v1``). Sums over a tree take little time."""
 
     def pairs(self, known: Annotated) -> Pairs:
-        return ((pair, False) for pair in tree(mutual_information(known.require())))
+        return ((pair, False) for pair in tree(known.require().mutual_information()))
 
 
 @dataclass(kw_only=True)
