@@ -246,6 +246,14 @@ class Errors:
     CRF643 = (
         "--numbers {value} is not possible. Name at least two extensions of tokens, such as ext:length,ext:frequency."
     )
+    CRF650 = """GaussianChain: the function '{name}' has to give the places of two different numbers of '{text}...', from 0 to
+        {n} - 1, and a similarity of at least 0: {reason}."""
+    CRF651 = """GaussianChain: similar numbers that are far apart make a matrix with {entries} entries for {n} numbers, and {most}
+        are possible. Make fewer numbers similar, or give smaller groups of texts."""
+    CRF652 = "All {n} numbers of the training data are {value}, so there is nothing to learn. Give numbers that differ."
+    CRF653 = (
+        "Component '{name}': no text of the training data has a number in {what}. Set it, and keep it in .spacy files."
+    )
     CRF670 = """Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component,
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if

@@ -16,7 +16,7 @@ from spacy import registry
 from spacy.cli import app
 from spacy.cli.init_config import fill_config
 from spacy.language import Language
-from spacy.tokens import DocBin
+from spacy.tokens import DocBin, Token
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model_from_config
@@ -53,15 +53,19 @@ def corpus(tmp_path_factory):
 
 def _write_corpus(path, copies=1):
     nlp = spacy.blank("en")
+    if not Token.has_extension("crf_number"):
+        Token.set_extension("crf_number", default=None)
     docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
     for doc in docs:
         doc.spans["sc"] = list(doc.ents)
+        for token in doc:
+            token._.crf_number = float(len(token))
         doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
         for token in doc:
             token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
             token.pos_ = "PROPN" if token.ent_type else "PUNCT" if token.is_punct else "X"
             token.set_morph("Number=Sing" if token.ent_type else None)
-    DocBin(docs=docs).to_disk(path)
+    DocBin(docs=docs, store_user_data=True).to_disk(path)
     return path
 
 
@@ -120,7 +124,8 @@ def _annotation(nlp, docs):
     """What a pipeline says of Docs: their entities, and what else it writes."""
     docs = list(nlp.pipe(plain(doc) for doc in docs))
     spans = [[(span.start, span.end, span.label_) for span in doc.spans.get("sc", ())] for doc in docs]
-    return [(entities(doc), ([t.tag_ for t in doc], doc.cats, of_doc)) for doc, of_doc in zip(docs, spans)]
+    tags = [[(token.tag_, token._.crf_number) for token in doc] for doc in docs]
+    return [(entities(doc), (of_tokens, doc.cats, of_doc)) for doc, of_tokens, of_doc in zip(docs, tags, spans)]
 
 
 def _run(*args):

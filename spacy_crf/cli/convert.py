@@ -92,8 +92,9 @@ def convert_cli(
         counts += [f"{report.incorrect:,} spans that are none"] if report.incorrect else []
         counts += [f"{report.tagged:,} documents with tags"] if report.tagged else []
         counts += [f"{report.labelled:,} documents with labels {labels}"] if report.labelled else []
+        counts += [f"{report.numbered:,} documents with numbers"] if report.numbered else []
         msg.good(f"{target}: {', '.join(counts)}")
-        if not report.has_spans and not report.tagged and not report.labelled:
+        if not (report.has_spans or report.tagged or report.labelled or report.numbered):
             msg.warn(
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
                 "another key, name it with --label-column"

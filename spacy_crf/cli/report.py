@@ -19,6 +19,7 @@ from .. import checks
 from ..errors import Errors
 from ..whole_files import write_whole
 from .shared import (
+    PROBABILITIES,
     ComponentOption,
     DataArgument,
     JsonOption,
@@ -155,7 +156,12 @@ def report_cli(
                 if len(points) < 2:
                     raise ValueError("a learning curve has at least two rows")
         nlp = load_pipeline(model)
-        pipes = our_pipes(nlp, component)
+        scorers = our_pipes(nlp, component, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
+        pipes = our_pipes(nlp, component, None if scorers else PROBABILITIES)
+        if not pipes:
+            write_whole(output, _number_page(nlp, scorers, data).encode("utf8"))
+            msg.good(f"Report in {output}")
+            return
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
         examples, held_out = read_judged(data, nlp)
@@ -173,6 +179,27 @@ def report_cli(
         page = render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=points)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
+
+
+def _number_page(nlp: Language, scorers: list[Any], data: Path) -> str:
+    """A page on the components that give numbers: predicted and annotated numbers, and their scores."""
+    from ..report import charts
+    from ..report.page import table_page
+
+    examples = read_examples(data, nlp)
+    for example, doc in zip(examples, nlp.pipe(example.predicted for example in examples)):
+        example.predicted = doc
+    drawn, rows = [], []
+    for pipe in scorers:
+        scores = pipe.score(examples)
+        points = pipe.annotated_and_found(examples)
+        drawn += [charts.scatter(pipe.name, points)] if points else []
+        names = ("number_r2", "number_correlation", "number_rmse", "number_mae", "number_coverage")
+        numbers = ("" if scores[name] is None else f"{scores[name]:.4g}" for name in names)
+        rows.append((pipe.name, f"{len(points):,}", *numbers))
+    columns = ("component", "numbers", "R²", "correlation", "RMSE", "mean absolute error", "in their 90 % intervals")
+    title = f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}"
+    return table_page(title, f"{len(examples):,} texts", charts.Chart("".join(drawn)), columns, rows)
 
 
 @contextmanager

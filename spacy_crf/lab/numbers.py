@@ -19,9 +19,9 @@ def register(unit: str, name: str) -> None:
 
 
 def parts_of(doc: Doc, unit: str) -> Sequence[Any]:
-    """The tokens or sentences of a Doc, or the Doc itself unless it is empty: what has a number each."""
+    """The tokens or sentences of a Doc, or the Doc itself: what has a number each."""
     if unit == "doc":
-        return [doc] if len(doc) else []
+        return [doc]
     return list(doc.sents) if unit == "sent" else list(doc)
 
 

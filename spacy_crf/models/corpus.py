@@ -37,9 +37,9 @@ def block_tokens(features: SparseFeatures) -> int:
 
 
 class PackedClamp(NamedTuple):
-    """A clamp in an eighth of its memory."""
+    """A clamp in an eighth of its memory. Clamps of numbers stay as they are."""
 
-    octets: list[NDArray[np.uint8]]
+    octets: list[NDArray]  # uint8[N / 8], or the numbers
     shapes: list[list[int]]
     states_of: Sequence[Ints] = ()  # the states of each chain of a set; empty for a single chain
 
@@ -48,12 +48,15 @@ class PackedClamp(NamedTuple):
         """Pack a clamp (bool[T, S], SegmentClamp, or SetClamp of these)."""
         clamps, states = clamp if isinstance(clamp, SetClamp) else ([clamp], ())
         arrays = [array for each in clamps for array in (each if isinstance(each, SegmentClamp) else (each,))]
-        return cls([*map(np.packbits, arrays)], [list(array.shape) for array in arrays], states)
+        packed = [np.packbits(array) if array.dtype == np.bool_ else array for array in arrays]
+        return cls(packed, [list(array.shape) for array in arrays], states)
 
     def unpacked(self) -> Any:
         """The clamp."""
         arrays = [
-            np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
+            octets
+            if octets.dtype == np.float64
+            else np.unpackbits(octets, count=math.prod(shape)).view(np.bool_).reshape(shape)
             for octets, shape in zip(self.octets, self.shapes)
         ]
         each = len(arrays) // max(1, len(self.states_of))  # arrays of a single chain

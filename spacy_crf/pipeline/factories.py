@@ -9,7 +9,7 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from spacy.language import Language
-from spacy.util import Config
+from spacy.util import Config, registry
 from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
@@ -112,6 +112,13 @@ def _text_defaults() -> Config:
     defaults = _defaults("HiddenChain.v1", "text_features.v1", "spacy.textcat_scorer")
     defaults["scorer"] = {"@scorers": "spacy.textcat_scorer.v2"}
     del defaults["model"]["possible_transitions"]
+    return defaults
+
+
+def _number_defaults() -> Config:
+    defaults = _defaults("GaussianChain.v1", "text_features.v1", "spacy_crf.number_scorer")
+    del defaults["model"]["possible_transitions"]
+    defaults["model"].update(similar=None, functions=None)
     return defaults
 
 
@@ -365,6 +372,38 @@ def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     from .crf_textcat import CRFTextClassifier
 
     return _made(CRFTextClassifier, "crf_textcat", nlp, name=name, **settings)
+
+
+@Language.factory(
+    "crf_scorer",
+    default_config={
+        "attribute": "crf_number",
+        "unit": "doc",
+        "max_words": _OF_TOKENS["max_words"],
+        **_number_defaults(),
+    },
+    default_score_weights={
+        "number_r2": 1.0,
+        "number_rmse": None,
+        "number_mae": None,
+        "number_correlation": None,
+        "number_coverage": None,
+    },
+)
+@_with_signature({"attribute": str, "unit": str, **_OF_TEXTS})
+def make_crf_scorer(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
+    """Construct a CRFScorer: each token, sentence or text gets a number, such as a price, a duration or the intensity of a
+    sentiment. Numbers that a Doc has already are kept, and the others are those that fit to them.
+
+    model (Model[List[Doc], Any]): The distribution of the numbers of Docs: `spacy_crf.GaussianChain.v1`.
+    loss (Loss): `spacy_crf.LogLikelihood.v1`.
+    attribute (str): Name of the extension that holds the number, which is registered with None by default if it is not there.
+    unit (str): What has a number: "token" (`token._.NAME`), "sent" (`sent._.NAME`) or "doc" (`doc._.NAME`).
+    max_words (int): Different words whose features the component caches, as in `crf_tagger`.
+    optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
+    scorer (Optional[Callable]): The scoring method. Defaults to `spacy_crf.number_scorer.v1`.
+    """
+    return _made(registry.get("misc", "spacy_crf.CRFScorer.v1")(), "crf_scorer", nlp, name=name, **settings)
 
 
 @Language.factory(

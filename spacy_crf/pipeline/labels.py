@@ -42,6 +42,7 @@ _MOST_DOCS = 256
 _DECODINGS = {
     "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
     "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
+    "numbers": ("decoding", "Decoding", "spacy_crf.GaussianChain.v1"),
     "texts": ("crf_textcat", "TextDecoding", "spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
 }
 

@@ -74,6 +74,17 @@ def learning_curve(points: Sequence[tuple[float, float]]) -> Chart:
     return _lined("Score by training texts", "texts", "score", parts, places)
 
 
+def scatter(title: str, points: Sequence[tuple[float, float]]) -> Chart:
+    """Draw predicted numbers by annotated ones, both on the same scale. points (Sequence): Annotated and predicted numbers."""
+    numbers = [number for pair in points for number in pair]
+    least, most = min(numbers), max(numbers)
+    span = most - least or 1.0
+    marks = [f"{least + span * n / 4:.3g}" for n in range(5)]
+    diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
+    places = [(MARGIN + SIZE * (x - least) / span, SIZE - SIZE * (y - least) / span, 2.0) for x, y in points]
+    return _lined(title, "annotated", "predicted", [*_square(marks, marks), diagonal], places, joined=False)
+
+
 def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
     """Draw what each label was taken for. A cell is darker the larger its share of the row.
 
@@ -155,9 +166,16 @@ def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = Non
     return parts
 
 
-def _lined(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Chart:
-    """Draw a chart with a line through points. places (list): Coordinates and radius of each point."""
-    if places:
+def _lined(
+    title: str,
+    x_name: str,
+    y_name: str,
+    parts: list[str],
+    places: list[tuple[float, float, float]],
+    joined: bool = True,
+) -> Chart:
+    """Draw a chart with points. places (list): Coordinates and radius of each. joined (bool): Whether a line joins them."""
+    if places and joined:
         line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
         parts.append(f'<path class="line" d="M{line}"/>')
     parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>' for x, y, radius in places]

@@ -67,6 +67,7 @@ class Report:
     spans: int = 0
     tagged: int = 0  # documents with tags
     labelled: int = 0  # documents with labels of the whole text
+    numbered: int = 0  # documents with numbers
     labels: dict[str, None] = field(default_factory=dict)  # labels of documents, in order of occurrence
     exclusive: bool = True  # whether no document has several labels
     incorrect: int = 0  # spans that are annotated as wrong

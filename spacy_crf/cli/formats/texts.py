@@ -1,7 +1,8 @@
 """Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano and spaCy."""
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -14,6 +15,7 @@ INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' inc
 SPAN_KEYS = ("spans", "entities", "label", "labels")
 LABEL_KEYS = ("cats", "accept", "label", "labels")  # of whole texts
 LINK_KEYS = ("id", "links", "group")  # read where any text has "links"
+NUMBERS = "numbers"  # of a text, by the name of their extension
 _EMPTY = (None, "", [], {})
 _PRODIGY = {"answer", "_input_hash", "_view_id"}
 # Annotation that tools write beside spans, which a Doc would lose
@@ -38,8 +40,9 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read objects with a "text", spans under any of ``SPAN_KEYS``, and labels under one of ``LABEL_KEYS``; or pairs of spaCy 2,
-    of a text and ``{"entities": …, "cats": …}``. Texts with "links" to the "id" of others may have a "group". The file is read
-    twice, since any item may add a label, or show whether a key contains labels or spans."""
+    of a text and ``{"entities": …, "cats": …}``. Texts with "links" to the "id" of others may have a "group", and "numbers" are
+    those of extensions of the Doc. The file is read twice, since any item may add a label, or show whether a key contains labels
+    or spans."""
     label_keys, all_labels, some_has_spans, are_linked = _look_through(source, settings)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
@@ -64,6 +67,12 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         for key in LINK_KEYS if are_linked else ():
             if item.get(key) is not None:
                 doc._.set(f"crf_{key}", item[key])
+        numbers = _numbers_of(item, place)
+        report.numbered += bool(numbers)
+        for name, value in numbers.items():
+            if not Doc.has_extension(name):
+                Doc.set_extension(name, default=None)
+            doc._.set(name, value)
         if is_binary and settings.spans_key:
             reason = "an answer about single spans leaves the rest of the text open, which groups of spans can't: convert it to"
             raise unreadable(place, f"{reason} doc.ents, without --spans-key")
@@ -74,6 +83,20 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
                 doc.spans[INCORRECT] = judged
             report.binary.append(place)
         yield doc
+
+
+def _numbers_of(item: dict[str, Any], place: str) -> dict[str, Optional[float]]:
+    """The numbers of a text. RAISES (ValueError): CRF701 for anything but finite numbers by the name of an extension."""
+    found = item.get(NUMBERS) or {}
+    are_numbers = isinstance(found, dict) and all(
+        name.isidentifier() and (value is None or (type(value) in (int, float) and math.isfinite(value)))
+        for name, value in found.items()
+    )
+    if not are_numbers:
+        raise unreadable(
+            place, f'"{NUMBERS}" is {shown(found)}, not an object with numbers by the name of an extension'
+        )
+    return found
 
 
 def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], TextLabels, bool, bool]:
