@@ -157,12 +157,12 @@ class FeatureInduction(CRFOptimizer):
     names_states: ClassVar = True  # hidden states begin with random weights
     identity: ClassVar = ("per_round", "pool", "conjunctions", "min_gain", "max_weights")
 
-    per_round: int = setting(500, checks.count, most=checks.ANY)
-    pool: int = setting(1000, checks.count, most=checks.ANY)
+    per_round: int = setting(500, checks.count, most=10_000_000)
+    pool: int = setting(1000, checks.count, most=10_000_000)
     conjunctions: bool = setting(True, checks.flag)
     iterations: int = setting(10, checks.count)
     min_gain: float = setting(0.01, checks.number)
-    max_weights: Optional[int] = setting(None, checks.count, most=checks.ANY)
+    max_weights: Optional[int] = setting(None, checks.count, most=10_000_000)
     inner: Any = setting(None, _inner)
 
     def __post_init__(self) -> None:
