@@ -396,6 +396,14 @@ def test_training_that_continues_has_variances():
 
 def test_what_has_no_average():
     nlp = spacy.blank("en")
+    for architecture in ("MEMM", "OutputCodes"):
+        model = {
+            "@architectures": f"spacy_crf.{architecture}.v1",
+            "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1"},
+        }
+        model["emissions"]["features"] = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
+        with pytest.raises(ValueError, match=r"CRF645.*average = 3.*other scores than training"):
+            spacy.blank("en").add_pipe("crf_ner", config={"average": 3, "model": model})
     with pytest.raises(ValueError, match=r"CRF645.*average = 3.*several chains"):
         nlp.add_pipe("crf_tagger", name="several", config={"attribute": ["tag", "pos"], "average": 3})
     encoder = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 50}

@@ -48,8 +48,8 @@ def graph_cli(
     lang: LangOption = "en",
     as_json: JsonOption = False,
 ) -> None:
-    """Print which labels of texts, or numbers of tokens, depend on each other. Of each pair, the strongest first: the number of
-    texts with both, its weight, the correlation, and that given all others."""
+    """Print which labels or numbers depend on each other. Of each pair, the strongest first: the number of texts with both, its
+    weight, the correlation, and that given all others."""
     from ..lab.label_cliques import LearnedGraph
     from ..report import charts
     from ..report.page import table_page

@@ -26,7 +26,7 @@ from ..losses.uses import TINY
 from ..models.weights import Weights
 from ..optimizers.batch import dot, norm
 from ..optimizers.lbfgs import LBFGS
-from ..optimizers.objective import CRFOptimizer, no_l1, setting
+from ..optimizers.objective import L2_TRIED, CRFOptimizer, no_l1, setting
 from ..types import Bools, ChainCorpus, Floats
 from .kernels import laplace_propagation as kernels
 from .kernels.laplace_propagation import Sites, Sweep
@@ -106,6 +106,7 @@ class LaplacePropagation(LBFGS):
     searches, `memory` and `tolerance` have no effect.
     """
 
+    tried: ClassVar = L2_TRIED
     identity: ClassVar = ("method", "l2", "temperature", "damping", "seed", "memory")
 
     l1: float = setting(0.0, no_l1)

@@ -63,6 +63,8 @@ def check_layers(model: Model) -> Optional[str]:
     nodes: list[Any] = [layer.attrs.get("role") for layer in model.layers]
     if not all(isinstance(node, SparseNode) for node in nodes):
         return "it has weights that belong to no sparse features, as those of an encoder, a kernel, ties or a pool"
+    if model.attrs["role"].in_prediction is not None:
+        return "prediction reads other scores than training, as in MEMMs and output codes"
     if any(node.features(layer).unit is not None for node, layer in zip(nodes, model.layers)):
         return "it labels texts"
     return None
@@ -188,8 +190,6 @@ class Draws:
         is_free = self._preset is None and not any(doc.spans for doc in self._docs)
         for shared, *of_draw in zip(drawn.shared, *outputs):
             scores = architecture.join(tuple(of_draw), shared)
-            if architecture.in_prediction is not None:
-                scores = architecture.in_prediction(scores)
             part = None if is_free else restrict(parts, self._docs, scores, self._preset)
             every.append(scores if part is None else part.scores)
         return every

@@ -61,7 +61,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     decoding, settings, rules = parts.decoding, parts.settings, parts.rules
     starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
     preset = parts.annotation.preset(docs)
-    draws = draws_for(parts, docs, preset)
+    draws = draws_for(parts, docs, preset) if settings.get("average") else None
     if preset is not None:
         parts.annotation.look_for_lost(parts, docs, scores, preset)
     if preset is not None or any(doc.spans for doc in docs):
