@@ -340,7 +340,9 @@ def test_tokens_with_one_lemma_and_pairs_of_functions_are_similar():
 # ---------------------------------------------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize("pairs", [[(0, 1, -0.5)], [(0, 1, math.nan)], [(0, 0, 1.0)], [(0, 9, 1.0)], [(0, 1)], None])
+@pytest.mark.parametrize(
+    "pairs", [[(0, 1, -0.5)], [(0, 1, math.nan)], [(0, 0, 1.0)], [(0, 9, 1.0)], [(0, 0.5, 1.0)], 3 * [(0, 1)], None]
+)
 def test_similarities_that_are_none_are_refused(pairs):
     nlp = spacy.blank("en")
 

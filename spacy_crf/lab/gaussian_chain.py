@@ -182,11 +182,12 @@ class SimilarNode(Node):
     def _told(self, doc: Doc, name: str, n: int) -> tuple[Ints, Ints, Floats]:
         """The pairs that a function finds in a Doc with n numbers, and their similarities."""
         try:
-            rows = np.array([*self.functions[name](doc)], dtype=np.float64).reshape(-1, 3)
+            rows = np.array([(i, j, similarity) for i, j, similarity in self.functions[name](doc)], dtype=np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(Errors.CRF650.format(name=name, text=doc.text[:40], reason=error, n=n)) from error
+        rows = rows.reshape(-1, 3)  # without any pair it has one axis
         ends, similarity = np.sort(rows[:, :2], axis=1), rows[:, 2]
-        are_places = (ends == ends.astype(np.int64)) & (ends >= 0) & (ends < n)
+        are_places = (ends % 1.0 == 0.0) & (ends >= 0.0) & (ends < n)
         wrong = ~are_places.all(axis=1) | (ends[:, 0] == ends[:, 1]) | ~((similarity >= 0.0) & (similarity < np.inf))
         if wrong.any():
             reason = f"it gave {shown(rows[wrong][0].tolist())}"
