@@ -252,7 +252,7 @@ def test_what_it_cannot_train():
 
 
 def by_each_draw(nlp, pipe, ask):
-    """What a component says by each of the drawn weight vectors, when it has no others."""
+    """The answers of a component that has one drawn weight vector after the other as its weights."""
     weights, n = Weights(pipe.model), pipe.cfg["average"]
     mean, random = weights.weights(), np.random.default_rng(0)
     deviations = 1.0 / np.sqrt(precision(pipe).astype(np.float64))

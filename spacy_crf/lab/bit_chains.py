@@ -55,9 +55,8 @@ class BitWork(NamedTuple):
     units: Floats  # [T, C] with what the bits of earlier chains add
     bits: Optional[Bits]  # [T, C] of the clamp, -1 where they are not known; None without a clamp
     possible: Optional[Bools]  # [B] whether the clamp allows a tag for each token; None without a clamp
-    neighbours: Optional[
-        Floats
-    ]  # [T, 2 * C] signs of the bits of the tokens before and behind, for a cascade; None without one
+    # [T, 2 * C] signs of the bits of the tokens before and behind, for a cascade; None without one
+    neighbours: Optional[Floats]
 
     @property
     def n_sequences(self) -> int:

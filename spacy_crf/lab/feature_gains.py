@@ -1,4 +1,4 @@
-"""What a model would gain from weights that it does not have yet, estimated from the tokens that it gets wrong or is not sure of
+"""Gains of weights that a model does not have yet, estimated from the tokens whose tags are wrong or uncertain
 (Della Pietra, Della Pietra & Lafferty 1997; for chains McCallum 2003, "Efficiently Inducing Features of Conditional Random
 Fields", section 4.1).
 """
@@ -78,7 +78,7 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
 def gains(
     tokens: FixedTokens, uncertain: list[UncertainTokens], wanted: Bools, *, l1: float = 0.0, l2: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """What each weight gains, and the value at which it does, by some steps of Newton's method from 0.
+    """The largest gain of each weight, and the value of the weight there, by some steps of Newton's method from 0.
 
     wanted (bool[W]): Weights of `tokens.table` to look at; those of the others are 0.
     l1 (float), l2 (float): Costs of |w| and of w², which gains are less by.

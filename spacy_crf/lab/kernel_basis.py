@@ -24,8 +24,8 @@ _EPS = 1e-6  # smaller eigenvalues, relative to the largest one, are noise of si
 
 
 class HashedTokens(NamedTuple):
-    """What T tokens show to each of J kernels, as compressed sparse rows: features, with hashes in place of rows of an index; or
-    the tree below the token, see `kernels.subtrees`.
+    """Features of T tokens for each of J kernels, as compressed sparse rows, with hashes in place of rows of an index. For the
+    kernel of subtrees they are the tree below the token, see `kernels.subtrees`.
     """
 
     hashes: NDArray[np.uint64]  # [N]
@@ -39,7 +39,7 @@ class HashedTokens(NamedTuple):
         return (len(self.starts) - 1) // self.n_kernels
 
     def of(self, number: int) -> "HashedTokens":
-        """What the tokens show to one kernel."""
+        """The features of the tokens for one kernel."""
         return self if self.n_kernels == 1 else self._rows(np.arange(number, len(self.starts) - 1, self.n_kernels))
 
     @property
@@ -79,7 +79,7 @@ class HashedTokens(NamedTuple):
 
     @classmethod
     def abreast(cls, of_kernels: list["HashedTokens"]) -> "HashedTokens":
-        """What the same tokens show to each of several kernels."""
+        """Features of the same tokens for each of several kernels, in one."""
         if len(of_kernels) == 1:
             return of_kernels[0]
         rows = np.arange(len(of_kernels) * of_kernels[0].n).reshape(len(of_kernels), -1).T.ravel()

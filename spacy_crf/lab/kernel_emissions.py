@@ -77,7 +77,7 @@ class KernelFeatures(SparseFeatures):
         return {}
 
     def read(self, docs: list[Doc]) -> HashedTokens:
-        """What all tokens show to each kernel."""
+        """The features of all tokens for each kernel."""
         columns = self.reader.read(docs)
         return HashedTokens.abreast(
             [

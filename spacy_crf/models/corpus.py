@@ -158,7 +158,7 @@ class SparseCorpus:
         return corpus
 
     def copied(self) -> "SparseCorpus":
-        """The same corpus, whose weights can be thinned and moved alone."""
+        """A copy whose weights can be thinned and moved without changing this corpus."""
         corpus = copy.copy(self)
         corpus.found, corpus.tokens = [*self.found], {kind: copy.copy(tokens) for kind, tokens in self.tokens.items()}
         return corpus

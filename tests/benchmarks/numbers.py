@@ -95,7 +95,7 @@ def judged(unit: str, train: list[Doc], test: list[Doc], similar: list[str], l2:
 
 
 def ridge(unit: str, train: list[Doc], test: list[Doc]) -> list[str]:
-    """The same of scikit-learn's ridge regression of single numbers on counts of words."""
+    """RMSE and CPU seconds of scikit-learn's ridge regression of single numbers on counts of words."""
 
     def parts(docs):
         found = [part for doc in docs for part in (doc if unit == "token" else doc.sents)]

@@ -1,4 +1,4 @@
-"""What averages over drawn weights bring, and cost: ``python -m tests.benchmarks.uncertainty``
+"""Benefit and cost of averages over drawn weights: ``python -m tests.benchmarks.uncertainty``
 
 Models of few sentences, drawn at random: how far the probabilities of the entities that they find are from the truth, by trained
 weights and averaged; active learning by the variance of probabilities and by their entropy; and times.

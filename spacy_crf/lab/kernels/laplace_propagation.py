@@ -16,7 +16,7 @@ LONGEST = 4.0  # no score of a token moves farther in one visit: the second deri
 
 
 class Sites(NamedTuple):
-    """What each sequence says about the weights that it uses: a Gaussian factor exp(shift · w - precision · w² / 2) for each."""
+    """For each sequence, a Gaussian factor exp(shift · w - precision · w² / 2) of each weight that it uses."""
 
     starts: Ints  # [B + 1] of the factors of each sequence
     slots: NDArray[np.int32]  # [N] of the weights
