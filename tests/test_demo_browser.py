@@ -48,7 +48,8 @@ def marks(page):
 
 
 def saved(page, file):
-    page.get_by_role("button", name="save").click()
+    with page.expect_response("**/save"):  # the words "Saved to" may be those of an earlier one
+        page.get_by_role("button", name="save").click()
     page.get_by_text("Saved to").wait_for()
     line = json.loads(file.read_text(encoding="utf8").splitlines()[-1])
     return [(line["text"][span["start"] : span["end"]], span["label"]) for span in line["spans"]]
@@ -70,6 +71,7 @@ def test_a_text_is_marked_explained_corrected_and_saved(page, demo):
     assert marks(page) == ["Ann Lee, NICK"]
     assert saved(page, demo[1]) == [("Ann Lee", "NICK")]
     page.get_by_role("button", name="take").first.click()
+    assert page.get_by_role("status").inner_text() == ""  # no longer "Saved to"
     assert saved(page, demo[1]) == [("Ann Lee", "PER"), ("New York", "GPE")]
 
 

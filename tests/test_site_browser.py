@@ -42,7 +42,7 @@ def test_the_first_page_shows_what_there_is(page):
 def test_the_first_page_leads_to_the_first_steps(page):
     page.goto((SITE / "index.html").as_uri())
     page.get_by_role("main").get_by_role("link", name="start in five minutes").first.click()
-    assert page.url.endswith("start.html")
+    page.wait_for_url("**/start.html")
     assert page.get_by_role("heading", level=1).inner_text().startswith("Start in five minutes")
     assert any("spacy train" in text for text in page.locator("pre").all_inner_texts())
     assert is_as_wide_as_the_screen(page)

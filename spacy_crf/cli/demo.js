@@ -67,6 +67,7 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     const cut = (span) => removed.includes(span) || (kind !== "spans" && added.some((a) => span[0] < a[1] && a[0] < span[1]));
     spans = [...spans.filter((span) => !cut(span)), ...added];
     chosen = null;
+    status.textContent = ""; // what it says was saved is no longer what is shown
     panel.replaceChildren();
     draw();
     context.focus();
