@@ -23,7 +23,7 @@ from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.schemes import TransitionMask
 from spacy_crf.types import ChainScores
 
-from .util import entities, ner_examples, tag_examples
+from .util import check_leave_out, entities, ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
@@ -285,6 +285,7 @@ def test_the_parts_of_an_explanation_add_up(kind):
     for how in ("contrast", "log_odds"):
         why = pipe.explain(doc, doc.ents[0], kind=how)
         assert why.rows and why.check == pytest.approx(0.0, abs=1e-3)
+    check_leave_out(pipe, doc, doc.ents[0])
     names = {row.feature for row in pipe.weights("PER")}
     assert any(name.startswith("lower[0]=") for name in names) and "transition" in names
     overview = overview_of(pipe)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 
 from spacy_crf.lab.code_matrix import Code, Coder, distances, wrong_tags
 from spacy_crf.lab.output_codes import BitChains, BitScores
@@ -15,7 +15,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 
 from . import reference
 from .test_baselines import EMISSIONS, trained
-from .util import plain, tag_examples
+from .util import check_leave_out, plain, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
@@ -328,6 +328,67 @@ def test_what_bits_cannot_learn_is_refused():
     pairs = {"@misc": "spacy_crf.features.v1", "templates": ["orth[0]"], "transitions": ["orth[0]"]}
     with pytest.raises(ValueError, match=r"CRF020.*single tags"):
         tagger(["a/A"], emissions={**EMISSIONS, "features": pairs})
+
+
+# -------------------------------------------------------------------------------------------------------- explanations
+
+RULES = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "PER", "n": 1, "weight": 0.5}]}
+
+
+@pytest.mark.parametrize("constraints", [None, RULES])
+@pytest.mark.parametrize("scheme", ["IO", "BIO", "BILUO"])
+@pytest.mark.parametrize("name", ["codes", "codes in a cascade"])
+def test_scores_split_up_into_bits(name, scheme, constraints):
+    nlp = trained(name, steps=1, scheme=scheme, constraints=constraints)
+    ner, doc = nlp.get_pipe("crf_ner"), nlp("Ann Lee met Bob in New York")
+    span, bits = doc[5:7], {f"bit {n}" for n in ner.model.attrs["bit_names"]}
+    ways = [{"span": span}, {"span": Span(doc, 5, 7, label="ORG"), "against": Span(doc, 5, 7, label="GPE")}, {}]
+    for asked in ways:
+        why = ner.explain(doc, **asked)
+        assert why.check == pytest.approx(0.0, abs=1e-9)
+        of_features = [row for row in why.rows if row.template not in ("transitions", "first", "last", "at_most")]
+        assert of_features and {row.tags[0] for row in of_features} <= bits
+        assert np.allclose([abs(row.use) for row in of_features], math.sqrt(2.0))  # the bits that differ
+        beside = {row.feature for row in why.rows if row.template == "cascade"}
+        assert beside <= {f"{bit} {side}" for bit in bits for side in ("before", "behind")}
+        assert bool(beside) == ("cascade" in name)
+    log_odds = ner.explain(doc, Span(doc, 5, 7, label="GPE"), kind="log_odds")
+    assert log_odds.check == pytest.approx(0.0, abs=2e-7 * abs(log_odds.target))
+    if constraints is None:
+        found = np.log(log_odds.totals["probability"]) - np.log(log_odds.totals["1 - probability"])
+        assert found == pytest.approx(log_odds.target, abs=1e-6)
+        if "cascade" not in name:  # there what neighbours read is a row of its own, which stays
+            check_leave_out(ner, doc, Span(doc, 5, 7, label="GPE"))
+
+
+@pytest.mark.parametrize("cascade", [False, True])
+def test_a_word_is_left_out_with_what_its_neighbours_read(cascade):
+    emissions = {**EMISSIONS, "features": {**EMISSIONS["features"], "templates": ["lower[-1..1]"]}}
+    _, pipe, examples = tagger(
+        ["the/A dog/B runs/C home/D", "a/A dog/B"], steps=3, cascade=cascade, emissions=emissions
+    )
+    doc = examples[0].reference
+    span = Span(doc, 2, 3, label="C")
+    why = pipe.explain(doc, span, kind="words", candidates=0)
+    layer = pipe.model.layers[0]
+    table, weights = layer.attrs["features"].states, layer.get_param("states")
+    reads = np.array([table.index.name(n).endswith("=dog") for n in range(len(table.index))])
+    layer.set_param("states", np.where(reads[table.rows_of_pairs()], np.float32(0.0), weights))
+    pipe.forget_scores()
+    without = pipe.explain(doc, span, kind="log_odds").target
+    [of_word] = [row.contribution for row in why.rows if row.token == 1]
+    assert of_word == pytest.approx(why.target - without, abs=1e-9) and abs(of_word) > 0.1
+
+
+@pytest.mark.parametrize("decode", ["marginals", "hamming"])
+def test_distances_of_bits_are_not_explained(decode):
+    _, pipe, examples = tagger(["the/A dog/B runs/C"], steps=5, decode=decode)
+    doc = examples[0].reference
+    with pytest.raises(ValueError, match=rf"CRF838.*decode = '{decode}'.*'product'"):
+        pipe.explain(doc, doc[0:1])
+    _, pipe, examples = tagger(["the/A dog/B runs/C"], steps=5)
+    with pytest.raises(ValueError, match=r"CRF840.*bits of tags"):
+        pipe.explain(doc, Span(doc, 0, 1, label="A"), kind="texts", corpus=examples, l2=0.1)
 
 
 @pytest.mark.parametrize("codes", ["random", "one_vs_rest"])

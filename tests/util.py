@@ -2,6 +2,8 @@
 
 import re
 
+import numpy as np
+import pytest
 from hypothesis import settings
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -90,3 +92,29 @@ def signatures(kernels) -> dict[str, int]:
         for name, kernel in declared.items()
         if not kernel.targetoptions.get("no_cpython_wrapper")
     }
+
+
+def check_leave_out(pipe, doc, span):
+    """What a feature of one token contributes is what its weights, set to 0, take from the log-odds."""
+    whole = pipe.explain(doc, span, kind="leave_out")
+    rows = [row for row in whole.rows if "=" in row.feature]
+    assert {*pipe.tags()} >= {tag for row in rows for tag in row.tags}
+    checked = 0
+    for row in rows:
+        if [other.feature for other in rows].count(row.feature) > 1:
+            continue
+        changed = []
+        for layer in pipe.model.layers:
+            if "features" in layer.attrs:
+                table, weights = layer.attrs["features"].states, layer.get_param("states")
+                names = np.array([table.index.name(n) for n in range(len(table.index))])[table.rows_of_pairs()]
+                layer.set_param("states", np.where(names == row.feature, np.float32(0.0), weights))
+                changed.append((layer, weights))
+        pipe.forget_scores()
+        without = pipe.explain(doc, span, kind="leave_out").target
+        assert row.contribution == pytest.approx(whole.target - without, abs=1e-6), row
+        for layer, weights in changed:
+            layer.set_param("states", weights)
+        pipe.forget_scores()
+        checked += 1
+    assert checked > 2

@@ -19,7 +19,7 @@ losses do not add up.
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,16 +151,12 @@ def leave_out(comparison: Comparison) -> Explanation:
     return comparison.explanation("leave_out", measured.odds, 0.0, rows, totals, additive=False)
 
 
-def _losses(
-    group: NDArray[np.int64], cell: NDArray[np.int64], weight: Floats, probabilities: tuple[Floats, Floats]
-) -> Floats:
-    """Compute the decrease of the log-odds without each group of weights: float64[G].
+def _losses(weights: Floats, probabilities: tuple[Floats, Floats]) -> Floats:
+    """Compute the decrease of the log-odds without each of G groups of weights: float64[G].
 
-    group (int64[N]), cell (int64[N]), weight (float64[N]): Group, state (or pair of states) and weight times value.
+    weights (float64[G, cells]): Weight times value of each state, or of each pair of states.
     probabilities (Tuple[float64[G, cells], float64[G, cells]]): Probabilities of the cells with the span, and without it.
     """
-    size = probabilities[0].shape
-    weights: Any = np.bincount(group * size[1] + cell, weight, minlength=size[0] * size[1]).reshape(size)
     having, lacking = (_log_ratio(of_side, weights) for of_side in probabilities)
     return lacking - having
 
@@ -178,21 +174,34 @@ def _log_ratio(probabilities: Floats, weights: Floats) -> Floats:
 
 def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
     """Make a row for each feature at each place."""
-    for (terms, having), (_, lacking) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
+    for (terms, having, mix), (_, lacking, _) in zip(reading.parts(uses[0]), reading.parts(uses[1])):
         if not len(terms.place):
             continue
         numbers = terms.place * (terms.feature.max() + 1) + terms.feature
         _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
         having, lacking = (array.reshape(len(array), -1)[terms.row[first]] for array in (having, lacking))
-        losses, more = _losses(group, terms.column, terms.value * terms.weight, (having, lacking)), having - lacking
+        cells, shape = group * having.shape[1] + terms.column, having.shape
+        if mix is not None:  # columns do not exclude each other, but states do
+            having, lacking = (side.emissions[terms.row[first]] for side in uses)
+        losses, more = (
+            _losses(_sums(cells, terms.value * terms.weight, shape, mix), (having, lacking)),
+            having - lacking,
+        )
         [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
-        average = np.bincount(group, terms.weight * more[group, terms.column], minlength=len(losses))
+        average = (_sums(cells, terms.weight, shape, mix) * more).sum(axis=1)
         begin, end = (ends[terms.place[first]] for ends in terms.tokens)
         for n in some.tolist():
             feature = terms.name(int(terms.feature[first[n]]))
-            tags = reading.tags_of(int(more[n].argmax()), terms.shape)
+            best = int(more[n].argmax())
+            tags = reading.tags_of(best, terms.shape) if mix is None else reading.names_of("first", (best,))
             numbers = float(terms.value[first[n]]), float(average[n]), 1.0, float(losses[n])
             yield Row(*feature, int(begin[n]), int(end[n]), tags, *numbers)
+
+
+def _sums(cells: NDArray[np.int64], numbers: Floats, shape: tuple[int, ...], mix: Optional[Floats]) -> Floats:
+    """Sums of numbers (float64[N]) in cells (int64[N]) of an array, for states if there is a mix."""
+    found: Any = np.bincount(cells, numbers, minlength=shape[0] * shape[1]).reshape(shape)
+    return found if mix is None else found @ mix
 
 
 def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
@@ -208,8 +217,7 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
         by_token = (getattr(side, {"first": "begins", "last": "ends"}.get(name, name), side[0]) for side in uses)
         probabilities = tuple(of_side[at].reshape(len(at), -1) for of_side in by_token)
         flat = comparison.reading.shared[name].ravel()
-        group, cell = np.repeat(np.arange(len(at)), len(flat)), np.tile(np.arange(len(flat)), len(at))
-        losses = _losses(group, cell, np.tile(flat, len(at)), probabilities)
+        losses = _losses(np.tile(flat, (len(at), 1)), probabilities)
         average = (probabilities[0] - probabilities[1]) @ flat
         for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):
             if abs(loss) > NOTHING * np.abs(losses).max():
@@ -241,6 +249,6 @@ def _label_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:
     name = "labels" if "labels" in comparison.reading.shared else "first"
     weights = comparison.reading.shared[name]
     probabilities = uses[0][0], uses[1][0]  # probabilities of the labels of the text: float64[1, Y]
-    loss = float(_losses(np.zeros(len(weights), dtype=np.int64), np.arange(len(weights)), weights, probabilities)[0])
+    loss = float(_losses(weights[np.newaxis], probabilities)[0])
     weight = float(((probabilities[0] - probabilities[1]) @ weights)[0])
     yield Row(name.removesuffix("s"), name, None, None, None, (), 1.0, weight, 1.0, loss)

@@ -19,7 +19,7 @@ from ..models.segments import EncodedSegments
 from ..models.sparse import SparseFeatures, SparseNode
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
-from .weights import Feature, members_of, offset_of
+from .weights import Feature, members_of, names_of, offset_of
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
@@ -248,7 +248,7 @@ class Reading:
     """
 
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
-        self.docs, self._tags, self._model = docs, pipe.decoding.state_names(), pipe.model
+        self.docs, self._tags, self._model = docs, names_of(pipe), pipe.model
         models, shares = zip(*members_of(pipe.model))
         self._models, self._shares, self._architecture = models, shares, models[0].attrs["role"].explained(models[0])
         self._layers = [_read_layers(model, docs) for model in models]
@@ -286,15 +286,17 @@ class Reading:
             outputs.append(tuple(of_layers))
         return self._join(outputs)
 
-    def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats]]:
-        """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores."""
+    def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
+        """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores, and with
+        the mix of its columns, see `Architecture.mix`."""
         for share, layers, outputs in zip(self._shares, self._layers, self._outputs):
-            for layer, part in zip(layers, self._architecture.part(derivative, outputs)):
+            for number, (layer, part) in enumerate(zip(layers, self._architecture.part(derivative, outputs))):
                 for terms in layer.terms:
                     own = part
                     if isinstance(part, EncodedSegments):
                         own = part.emissions if terms.of == "scores" else part.spans
-                    yield terms._replace(weight=share * terms.weight), getattr(own, terms.of)
+                    mix = self._architecture.mix(number)
+                    yield terms._replace(weight=share * terms.weight), getattr(own, terms.of), mix
 
     def rows(self, derivative: Any, steps: Optional[list[Step]] = None) -> list[Row]:
         """Compute the contribution of each weight to a sum of scores.
@@ -303,7 +305,7 @@ class Reading:
         steps (List[Step]): Transitions that get a row each.
         """
         rows: list[Row] = []
-        for terms, of_array in self.parts(derivative):
+        for terms, of_array, _ in self.parts(derivative):
             uses = terms.uses(of_array)
             sizes = np.abs(uses * terms.value * terms.weight)
             [some] = np.nonzero(sizes > NOTHING * sizes.max(initial=0.0))  # far from a span there are many tiny ones
@@ -320,9 +322,9 @@ class Reading:
 
     def tags_of(self, column: int, shape: tuple[int, ...]) -> tuple[str, ...]:
         """The tags of a column of an array of this shape."""
-        return self._names_of(None, (column,) if len(shape) == 2 else divmod(column, shape[2]))
+        return self.names_of(None, (column,) if len(shape) == 2 else divmod(column, shape[2]))
 
-    def _names_of(self, parameter: Optional[str], states: tuple) -> tuple[str, ...]:
+    def names_of(self, parameter: Optional[str], states: tuple) -> tuple[str, ...]:
         """The names of states of features (None), or of a parameter."""
         return tuple(self._tags[n] for n in self._architecture.named_states(self._model, parameter, states))
 
@@ -339,7 +341,7 @@ class Reading:
             weights = self.shared[name]
             for index in np.argwhere((of_name != 0.0) & (weights != 0.0)).tolist():
                 weight, use = float(weights[tuple(index)]), float(of_name[tuple(index)])
-                tags = self._names_of(name, tuple(index[1:] if name == "lengths" else index))
+                tags = self.names_of(name, tuple(index[1:] if name == "lengths" else index))
                 feature = Feature.shared(name, index[0])
                 rows.append(Row(*feature, None, None, tags, 1.0, weight, use, weight * use))
         return [row for row in rows if row.contribution]

@@ -181,9 +181,8 @@ def largest(
     if top is not None:
         top = checks.count(pipe.owner, "top", top, least=0, most=checks.ANY)
     pipe.require_ready([])
-    parts = getattr(pipe.model.attrs["role"], "part_names", [])
-    wanted, names = _states_of(pipe, label), [*pipe.decoding.state_names(), FRONT, *parts]
-    wanted = np.append(wanted, np.full(1 + len(parts), label is None))
+    wanted, names = _states_of(pipe, label), names_of(pipe)
+    wanted = np.append(wanted, np.full(len(names) - len(wanted), label is None))
     found = []
     for block in blocks(pipe):
         [some] = np.nonzero(block.about(wanted) & chosen(block))
@@ -193,6 +192,11 @@ def largest(
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
     labels = pipe.decoding.state_labels
     return [block.row(n, names if block.label_of is None else labels) for block, n in found[:top]]
+
+
+def names_of(pipe: "CRFPipe") -> list[str]:
+    """Names of the states, of the start of a sequence, and of the parts of states that have weights of their own."""
+    return [*pipe.decoding.state_names(), FRONT, *getattr(pipe.model.attrs["role"], "part_names", [])]
 
 
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:

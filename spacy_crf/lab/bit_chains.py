@@ -90,14 +90,9 @@ class BitChains(Structure[BitScores]):
         scores = work.scores
         if not len(scores.cascade):
             return work
-        bits, (opens, closes) = _agreed(scores, clamp), arrays.ends(scores.starts, len(work.units))
-        signs = np.where(bits < 0, 0.0, 2.0 * bits - 1.0)
-        neighbours = np.zeros((len(bits), 2, bits.shape[1]))
-        neighbours[1:, 0] = np.where(opens[1:, np.newaxis], 0.0, signs[:-1])
-        neighbours[:-1, 1] = np.where(closes[:-1, np.newaxis], 0.0, signs[1:])
-        flat = neighbours.reshape(len(bits), -1)
-        added = flat @ scores.cascade.transpose(0, 2, 1).reshape(flat.shape[1], -1)
-        return work._replace(units=work.units + added, neighbours=flat)
+        bits = _agreed(scores, clamp)
+        neighbours = beside(scores, np.where(bits < 0, 0.0, 2.0 * bits - 1.0))
+        return work._replace(units=work.units + neighbours @ by_neighbour(scores.cascade), neighbours=neighbours)
 
     def expectations(
         self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None
@@ -127,6 +122,20 @@ def _agreed(scores: BitScores, clamp: Any) -> Bits:
     bits = np.full(scores.units.shape, -1, dtype=np.int8)
     kernels.agreed(arrays.contiguous(clamp, np.bool_), arrays.contiguous(scores.codes, np.uint8), bits)
     return bits
+
+
+def beside(scores: BitScores, signs: Floats) -> Floats:
+    """The signs of the bits (float64[T, C]) of the tokens before and behind: float64[T, 2 * C], 0 beyond the sequence."""
+    opens, closes = arrays.ends(scores.starts, len(signs))
+    found = np.zeros((len(signs), 2, signs.shape[1]))
+    found[1:, 0] = np.where(opens[1:, np.newaxis], 0.0, signs[:-1])
+    found[:-1, 1] = np.where(closes[:-1, np.newaxis], 0.0, signs[1:])
+    return found.reshape(len(signs), -1)
+
+
+def by_neighbour(cascade: Floats) -> Floats:
+    """The weights of a cascade for the signs that `beside` gives: float64[2 * C, C]."""
+    return cascade.transpose(0, 2, 1).reshape(-1, cascade.shape[1])
 
 
 def relative(scores: BitScores) -> tuple[Floats, Floats]:

@@ -90,6 +90,13 @@ class Experts(NamedTuple):
         kernels.pool(rows, self.columns, shares, out)
         return out[0] if array.ndim == 1 else out
 
+    def mix(self, shares: Floats) -> Floats:
+        """The factor of each column in the scores of each state: float64[C, S]."""
+        mix = np.zeros((self.size, self.columns.shape[1]))
+        for own, share in zip(self.columns, shares):
+            mix[own, np.arange(len(own))] = share
+        return mix
+
     def spread(self, d_pooled: Floats, shares: Floats) -> Floats:
         """Derivatives by the scores of the experts, from those by the scores of tokens of the pool: float64[T, C]."""
         out = np.zeros((len(d_pooled), self.size))

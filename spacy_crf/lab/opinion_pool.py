@@ -47,6 +47,7 @@ from .experts import (
     known,
     shares_of,
 )
+from .mixed_chain import MixedChain
 
 _OWNER = "OpinionPool"
 
@@ -243,8 +244,16 @@ class OpinionPoolNode(ChainNode):
         }
         return scores._replace(emissions=experts.pooled(scores.emissions, shares), **ends)
 
-    def explained(self, model: Model) -> "PooledChain":
-        return PooledChain(self, shares_of(model))
+    def explained(self, model: Model) -> MixedChain:
+        shares = shares_of(model)
+
+        def pooled(weights: SharedScores) -> SharedScores:
+            return {name: self.experts.pooled(array, shares) for name, array in weights.items()}
+
+        if self.kind == "named":
+            mixes = [shares[expert] * np.eye(self.columns(self.experts.columns.shape[1])) for expert in self._expert_of]
+            return MixedChain(mixes, pooled, lambda columns: columns)
+        return MixedChain([self.experts.mix(shares)], pooled, lambda columns: self.experts.state_of[columns])
 
     def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
         if layer is None or self.kind != "named":
@@ -255,31 +264,6 @@ class OpinionPoolNode(ChainNode):
         if parameter is None and self.kind == "named":
             return places
         return tuple(self.experts.state_of[place] for place in places)
-
-
-class PooledChain(ChainNode):
-    """The pool as one chain, whose weights are sums of those of the experts, for explanations."""
-
-    def __init__(self, of: OpinionPoolNode, shares: Floats):
-        super().__init__()
-        self._of, self._shares = of, shares
-
-    def shared_weights(self, model: Model) -> SharedScores:
-        return {
-            name: self._of.experts.pooled(weights, self._shares)
-            for name, weights in super().shared_weights(model).items()
-        }
-
-    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
-        of_experts = self._of.join(outputs, shared)
-        return of_experts._replace(emissions=self._of.experts.pooled(of_experts.emissions, self._shares))
-
-    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
-        spread = self._of.experts.spread(d_scores.emissions, self._shares)
-        return self._of.part(d_scores._replace(emissions=spread), outputs)
-
-    def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
-        return places if parameter else self._of.named_states(model, None, places)
 
 
 def OpinionPool(

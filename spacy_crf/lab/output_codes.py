@@ -13,6 +13,7 @@ the chains behind. From the bits at the token itself, a chain would learn in tra
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Optional
 
 import numpy as np
@@ -21,28 +22,34 @@ from thinc.api import Model
 
 from .. import checks
 from ..errors import announcements, cant_train
+from ..features.doc_batch import DocBatch
 from ..losses.clamped import LogLikelihood
-from ..models.architecture import Architecture, SharedScores, build
+from ..models.architecture import Architecture, SharedScores, TokenTerms, build
 from ..models.emissions import Emissions, check_emissions
 from ..models.linear_chain import ChainNode
 from ..models.node import AnnotatedDocs, Batches, check_array, check_equal
 from ..pipeline.annotation.annotation import Annotation
 from ..pipeline.decoding import Decoding
-from ..types import ChainScores, Ints
+from ..types import ChainScores, Floats, Ints
 from ..whole_files import unpacked
-from .bit_chains import BitChains, BitScores, relative
+from .bit_chains import BitChains, BitScores, beside, by_neighbour, relative
 from .code_matrix import KINDS, Code, Coder, Codes, distances
 from .kernels import output_codes as kernels
+from .mixed_chain import MixedChain
 
 
 class CodesDecoding(Decoding):
     """Decodes as a chain."""
 
-    unexplained = "their scores are sums over the bits of tags"
-
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
-        model.attrs["role"].name_tags(model, annotation.tags(), annotation.tag_labels())
+        role = model.attrs["role"]
+        role.name_tags(model, annotation.tags(), annotation.tag_labels())
+        if role.decode != "product":
+            self.unexplained = (
+                f"with decode = '{role.decode}' the scores of tags are distances of bits, and no sums of weights. Set "
+                "decode = 'product' in the block of the model, which reads the same weights"
+            )
 
     def check_fit(self, pipe: Any) -> None:
         """Check the loss of a component. RAISES (ValueError): CRF347 if it is no sum over bits."""
@@ -60,6 +67,7 @@ class CodesNode(ChainNode):
     learned = ("met", "matrix", "bit_names")
     meaning = ("codes", "bits", "seed", "cascade")
     walks = False
+    no_shares_of_texts = "texts teach it the bits of tags one by one. The other kinds of explanations know them"
 
     def __init__(self, coder: Coder, decode: str, cascade: bool):
         super().__init__()
@@ -167,11 +175,14 @@ class CodesNode(ChainNode):
         """With the transitions, firsts and lasts of the tags."""
         shared = super().latest_potentials(model, weights)
         if "product" not in shared:
-            shared["product"] = self._product(shared, model.attrs["allowed"])
+            codes, allowed = shared["codes"], model.attrs["allowed"]._asdict()
+            of_tags = self._of_tags(codes, shared).items()
+            limited = {name: np.where(allowed[name], scores, -np.inf) for name, scores in of_tags}
+            shared["product"] = ChainScores(np.zeros((0, len(codes))), **limited)
         return shared
 
-    def _product(self, shared: SharedScores, allowed: Any) -> ChainScores:
-        codes = shared["codes"]
+    def _of_tags(self, codes: Any, shared: SharedScores) -> SharedScores:
+        """The transitions, firsts and lasts of tags in the product of the chains."""
         has = [(codes == value).astype(np.float64) for value in (0, 1)]
         steps, first, last = np.zeros((len(codes), len(codes))), np.zeros(len(codes)), np.zeros(len(codes))
         for value in (0, 1) if self.decode == "product" else ():
@@ -179,8 +190,7 @@ class CodesNode(ChainNode):
             last += has[value] @ shared["last"][:, value]
             for behind in (0, 1):
                 steps += has[value] * shared["transitions"][:, value, behind] @ has[behind].T
-        limited = [np.where(mask, scores, -np.inf) for mask, scores in zip(allowed, (steps, first, last))]
-        return ChainScores(np.zeros((0, len(codes))), *limited)
+        return {"transitions": steps, "first": first, "last": last}
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
         [(units, _, starts)] = outputs
@@ -189,9 +199,7 @@ class CodesNode(ChainNode):
 
     def in_prediction(self, model: Model, scores: Any) -> ChainScores:
         """The chain of tags."""
-        units, signs = np.array(scores.units, dtype=np.float64), 2.0 * scores.codes - 1.0
-        if len(scores.cascade):
-            kernels.cascade(units, *relative(scores), scores.cascade, scores.starts)
+        units, signs = self._read_neighbours(scores)[0], 2.0 * scores.codes - 1.0
         if self.decode == "product":
             emissions = kernels.SCALE * units @ signs.T
         elif self.decode == "hamming":  # minus the number of wrong bits: a pair of signs agrees or does not
@@ -203,11 +211,50 @@ class CodesNode(ChainNode):
             emissions = (found.units / kernels.SCALE @ signs.T - signs.shape[1]) / 2.0
         return scores.product._replace(emissions=emissions, starts=scores.starts)
 
+    def _read_neighbours(self, scores: Any) -> tuple[Floats, Floats]:
+        """The units with what a cascade adds, and the expected signs of its bits: float64[T, C] each."""
+        units = np.array(scores.units, dtype=np.float64)
+        signs = np.zeros(units.shape)
+        if len(scores.cascade):
+            kernels.cascade(units, *relative(scores), scores.cascade, scores.starts, signs)
+        return units, signs
+
     def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
         return (Emissions(d_scores.units, None, d_scores.starts),)
 
     def derivatives(self, d_scores: Any) -> SharedScores:
         return {name: getattr(d_scores, name) for name in self.params}
+
+    # ---------------------------------------------------------------------------------------------------- explanations
+
+    def explained(self, model: Model) -> MixedChain:
+        """The chain of tags, whose transitions are sums over the bits. A cascade adds a layer of what bits read beside them."""
+        codes: Any = model.attrs["matrix"]
+        mix = kernels.SCALE * (2.0 * codes.T - 1.0)
+
+        def names(columns: Ints) -> Ints:
+            return self.named_states(model, None, (columns,))[0]
+
+        def neighbours(output: Emissions) -> Emissions:
+            units = self._read_neighbours(self._in_double(model, output))[0]
+            return output._replace(scores=units - output.scores)
+
+        has_cascade = "cascade" in self.params
+        of_tags = partial(self._of_tags, codes)
+        return MixedChain([mix, mix] if has_cascade else [mix], of_tags, names, neighbours if has_cascade else None)
+
+    def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> Optional[TokenTerms]:
+        """The bits beside each token that a cascade reads: each has a term for each bit."""
+        if "cascade" not in self.params:
+            return None
+        scores = self._in_double(model, outputs[0])
+        read = beside(scores, self._read_neighbours(scores)[1])
+        names = [f"bit {name} {side}" for side in ("before", "behind") for name in self.code.names]
+        terms = (read[:, :, np.newaxis] * by_neighbour(scores.cascade)).reshape(-1, read.shape[1] // 2)
+        return TokenTerms(names * len(read), np.repeat(np.arange(len(read)), len(names)), terms, "cascade")
+
+    def _in_double(self, model: Model, output: Emissions) -> BitScores:
+        return self.join((output,), self.potentials(model, self.shared_weights(model)))
 
 
 def OutputCodes(

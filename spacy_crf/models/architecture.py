@@ -136,6 +136,11 @@ class Architecture(Node):
         """The node that joins the scores whose terms an explanation shows."""
         return self
 
+    def mix(self, layer: int) -> Optional[Floats]:
+        """The factors of the columns of a layer, by its number, in the scores of states: float64[C, S]. None where columns are
+        states."""
+        return None
+
     def shared_weights(self, model: Model) -> SharedScores:
         """The weights of the parameters, in double precision."""
         weights: dict[str, Any] = {name: model.get_param(name) for name in self.params}

@@ -144,7 +144,7 @@ def expect(units, ends, coupling, starts, rows, path, weights, every, totals, d_
 
 
 @kernel(error_model="numpy")
-def cascade(units, ends, coupling, weights, starts):
+def cascade(units, ends, coupling, weights, starts, signs):
     """Add to the units of each chain what the bits of the chains before it add at the tokens beside: the sum of these chains'
     weights, each times the probability that its bit is 1, less that of 0.
 
@@ -152,9 +152,10 @@ def cascade(units, ends, coupling, weights, starts):
     ends (float64[3, C]), coupling (float64[C]), starts (int64[B + 1]): See `expect`. Beyond 150, where probabilities are 0 and 1,
         odds and couplings are cut off.
     weights (float64[2, C, C]): Of chain c for the bit of chain e of the token before, [0, c, e], and behind, [1, c, e].
+    signs (float64[T, C]): Receives the probability that a bit is 1, less that of 0.
     """
     n_tokens, n_bits = units.shape
-    signs, one, before = np.zeros((n_tokens, n_bits)), np.empty(n_tokens), np.empty(n_tokens)
+    one, before = np.empty(n_tokens), np.empty(n_tokens)
     for c in range(n_bits):
         factor = math.exp(min(coupling[c], _MOST))
         for b in range(len(starts) - 1):
