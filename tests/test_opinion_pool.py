@@ -118,6 +118,15 @@ def test_probabilities_are_products_of_those_of_the_experts(kind):
     assert_allclose(_totals(found, labellings) - chain_of.log_partition(found)[0], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_with_as_many_tokens_as_experts_have_columns(kind):
+    """The emissions of such a text have the shape of the transitions."""
+    nlp, pipe, _ = trained(kind, steps=1)
+    n = pipe.model.attrs["role"].experts.size
+    long, short = (Doc(nlp.vocab, words=["Ann", *(size - 1) * ["sings"]]) for size in (n, n - 1))
+    assert_allclose(pipe.model.predict([long]).emissions[: n - 2], pipe.model.predict([short]).emissions[: n - 2])
+
+
 def _totals(scores, labellings):
     emissions, transitions, first, last, _ = scores
     total = emissions[np.arange(len(emissions)), labellings].sum(axis=1) + first[labellings[:, 0]]

@@ -24,19 +24,21 @@ class ChainSet:
 
     structures (Sequence): The structure of each chain.
     states_of (Sequence[int64[S_c]]): The states of each chain, among the S states of the model.
+    of_loss (Sequence[int64[S_c]]): The same states among those that the loss knows by their labels, where these are others.
     """
 
     exact = True
 
-    def __init__(self, structures: Sequence[Any], states_of: Sequence[Ints]):
+    def __init__(self, structures: Sequence[Any], states_of: Sequence[Ints], of_loss: Optional[Sequence[Ints]] = None):
         self.structures, self.states_of = tuple(structures), tuple(states_of)
+        self._of_loss = self.states_of if of_loss is None else of_loss
         self._losses: tuple[Any, list[Any]] = None, []  # the latest loss, and that of each chain
 
     def losses(self, loss: Any) -> list[Any]:
         """The loss of each chain."""
         known, of_chains = self._losses
         if known is not loss:
-            of_chains = [loss.among(states) for states in self.states_of]
+            of_chains = [loss.among(states) for states in self._of_loss]
             self._losses = loss, of_chains
         return of_chains
 

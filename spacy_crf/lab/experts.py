@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
 
-from ..arrays import Tokens, contiguous
+from ..arrays import Tokens
 from ..features.templates import Template
-from ..inference.chain_set import ChainSet
+from ..inference.chain_set import ChainSet, split
 from ..inference.structure import Structure
 from ..losses.clamped import LogLikelihood
 from ..models.architecture import SharedScores
@@ -17,7 +17,6 @@ from ..optimizers.batch import BatchRun
 from ..optimizers.lbfgs import LBFGS
 from ..schemes import TransitionMask
 from ..types import Bools, ChainScores, Floats, Ints, SetClamp
-from .kernels import opinion_pool as kernels
 
 POSITIONS = ("past", "present", "future", "whole")
 OUTSIDE = "O"
@@ -80,44 +79,20 @@ class Experts(NamedTuple):
             last[own[allowed.last]] = True
         return {"transitions": transitions, "first": first, "last": last}
 
-    def pooled(self, array: Floats, shares: Floats) -> Floats:
-        """Weighted sum of the scores of the experts: float64[..., S] of float64[..., C], or float64[S, S] of float64[C, C]."""
-        if array.shape == (self.size, self.size):
-            parts = [share * array[np.ix_(own, own)] for share, own in zip(shares, self.columns)]
-            return np.sum(parts, axis=0)
-        rows = contiguous(np.atleast_2d(array), np.float64)
-        out = np.empty((len(rows), self.columns.shape[1]))
-        kernels.pool(rows, self.columns, shares, out)
-        return out[0] if array.ndim == 1 else out
+    def apart(self, scores: ChainScores) -> list[ChainScores]:
+        """The scores that each expert gives to all S states."""
+        return split(scores, [*self.columns])
 
-    def mix(self, shares: Floats) -> Floats:
-        """The factor of each column in the scores of each state: float64[C, S]."""
-        mix = np.zeros((self.size, self.columns.shape[1]))
-        for own, share in zip(self.columns, shares):
-            mix[own, np.arange(len(own))] = share
-        return mix
+    def weighed(self, shares: Floats) -> Floats:
+        """The matrix that sums up the scores of states by the weights of the experts: float64[C, S]."""
+        matrix = np.zeros((self.size, self.columns.shape[1]))
+        for share, own in zip(shares, self.columns):
+            matrix[own, np.arange(len(own))] = share
+        return matrix
 
-    def spread(self, d_pooled: Floats, shares: Floats) -> Floats:
-        """Derivatives by the scores of the experts, from those by the scores of tokens of the pool: float64[T, C]."""
-        out = np.zeros((len(d_pooled), self.size))
-        kernels.spread(contiguous(d_pooled, np.float64), self.columns, shares, out)
-        return out
-
-    def uses(self, d_pooled: ChainScores, scores: ChainScores) -> Floats:
-        """Derivatives by the weights of the experts, from those by the scores of the pool: float64[k]."""
-        found = []
-        for own in self.columns:
-            steps = known(scores.transitions)[np.ix_(own, own)]
-            ends = d_pooled.first @ known(scores.first)[own] + d_pooled.last @ known(scores.last)[own]
-            found.append((d_pooled.transitions * steps).sum() + ends)
-        of_columns = self.spread(d_pooled.emissions, np.ones(len(found))) * scores.emissions
-        of_emissions: Any = np.bincount(self.expert_of, of_columns.sum(axis=0), minlength=len(found))
-        return np.array(found) + of_emissions
-
-
-def known(array: Floats) -> Floats:
-    """Scores with 0 for those that are impossible."""
-    return np.where(array > -np.inf, array, 0.0)
+    def weighed_steps(self, transitions: Floats, shares: Floats) -> Floats:
+        """Weighted sum of the transitions of the experts: float64[S, S] of float64[C, C]."""
+        return np.sum([share * transitions[np.ix_(own, own)] for share, own in zip(shares, self.columns)], axis=0)
 
 
 class HeldOut(NamedTuple):
@@ -131,25 +106,16 @@ class HeldOut(NamedTuple):
 
 
 class SetOfExperts(ChainSet):
-    """The structure of a batch in training, where each expert is a chain of its own."""
+    """The structure of a batch in training, where each expert is a chain of its own.
+
+    held_out (HeldOut): The sequences that tell the weights of the experts.
+    weights (float64[B]): Of all sequences, with those that are held out.
+    """
 
     def __init__(self, structure: Structure, experts: Experts, held_out: HeldOut, weights: Floats):
-        super().__init__([structure] * len(experts.columns), experts.states_of)
-        self._experts, self.held_out = experts, held_out
-        self.weights = weights  # [B] of all sequences, with those that are held out
-
-    def losses(self, loss: Any) -> list[Any]:
-        if not loss.states:
-            return super().losses(loss)
-        if self._losses[0] is not loss:
-            labels, found = np.array([*loss.states, OUTSIDE], dtype=object), []
-            for columns in self.states_of:
-                states = self._experts.state_of[columns]
-                if len(states) < len(loss.states):  # the first one stands for those of all other labels
-                    states = np.append(-1, states[1:])
-                found.append(loss.bind(labels[states]).among(np.arange(len(states))))
-            self._losses = loss, found
-        return self._losses[1]
+        columns = experts.states_of
+        super().__init__([structure] * len(columns), columns, [experts.state_of[own] for own in columns])
+        self.held_out, self.weights = held_out, weights
 
 
 def shares_of(model: Model) -> Floats:
@@ -161,13 +127,13 @@ def shares_of(model: Model) -> Floats:
 class SharesObjective:
     """Negative log probability of texts, by the weights of the experts: convex, and smooth.
 
-    parts (Iterable[tuple[ChainScores, HeldOut]]): The scores of the experts for these texts.
+    texts (Iterable[tuple[ChainScores, HeldOut]]): The scores of the experts for these texts.
     """
 
     signature = b"shares"
 
-    def __init__(self, model: Model, parts: Iterable[tuple[ChainScores, HeldOut]]):
-        self._model, self._parts = model, list(parts)
+    def __init__(self, model: Model, texts: Iterable[tuple[ChainScores, HeldOut]]):
+        self._model, self._texts = model, list(texts)
 
     def weights(self) -> Floats:
         return shares_of(self._model)
@@ -179,11 +145,11 @@ class SharesObjective:
     def evaluate(self, weights: Floats) -> tuple[float, Floats]:
         role, loss = self._model.attrs["role"], LogLikelihood()
         value, gradient = 0.0, np.zeros(len(weights))
-        for scores, held_out in self._parts:
+        for scores, held_out in self._texts:
             pooled = role.pooled(self._model, scores, weights)
             losses, d_pooled, _ = loss(held_out.structure, pooled, held_out.clamp, weights=held_out.weights)
             value += float(losses.sum())
-            gradient += role.experts.uses(d_pooled, scores)
+            gradient += [role.dot(d_pooled, own) for own in role.experts.apart(scores)]
         return value, gradient
 
 

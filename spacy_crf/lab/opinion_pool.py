@@ -44,7 +44,6 @@ from .experts import (
     SharesObjective,
     at_random,
     by_position,
-    known,
     shares_of,
 )
 from .mixed_chain import MixedChain
@@ -105,15 +104,14 @@ class OpinionPoolNode(ChainNode):
     def columns(self, n_states: int) -> int:
         return n_states if self.kind == "named" else self.experts.size
 
-    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
-        return super().shapes(model, self.experts.size)
+    def size(self, n_states: int) -> int:
+        return self.experts.size
 
     def possible(self, model: Model) -> SharedScores:
         return self.experts.mask(model.attrs["allowed"])
 
     def resize(self, model: Model, n_states: int) -> None:
         super().resize(model, n_states)
-        self.enlarge(model, 0, n_states)
         before: Any = model.get_param("shares") if model.has_param("shares") else np.zeros(0, dtype=np.float32)
         n = len(self.experts.columns)
         if len(before) != n:
@@ -122,13 +120,8 @@ class OpinionPoolNode(ChainNode):
             shares: Any = np.append(before, equal)
             model.set_param("shares", shares)
 
-    def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        before = 0 if model.attrs["observed"] is None else model.attrs["observed"].shape[1]
-        if before != self.experts.size:
-            super().enlarge(model, before, self.experts.size)
-
     def check(self, model: Model, n_states: int) -> None:
-        super().check(model, self.experts.size)
+        super().check(model, n_states)
         check_weights(model, {"shares": (len(self.experts.columns),)})
 
     # ----------------------------------------------------------------------------------------------- features
@@ -237,23 +230,24 @@ class OpinionPoolNode(ChainNode):
 
     def pooled(self, model: Model, scores: ChainScores, shares: Floats) -> ChainScores:
         """The scores of the pool, with weights of the experts (float64[k])."""
-        allowed, experts = model.attrs["allowed"], self.experts
-        ends = {
-            name: np.where(getattr(allowed, name), experts.pooled(known(getattr(scores, name)), shares), -np.inf)
-            for name in ("transitions", "first", "last")
-        }
-        return scores._replace(emissions=experts.pooled(scores.emissions, shares), **ends)
+        matrix, (emissions, *shared) = self.experts.weighed(shares), scores[:4]
+        steps, first, last = (np.where(array > -np.inf, array, 0.0) for array in shared)
+        summed = self.experts.weighed_steps(steps, shares), first @ matrix, last @ matrix
+        limited = [np.where(mask, array, -np.inf) for mask, array in zip(model.attrs["allowed"], summed)]
+        return ChainScores(emissions @ matrix, *limited, scores.starts)
 
     def explained(self, model: Model) -> MixedChain:
-        shares = shares_of(model)
+        shares, experts = shares_of(model), self.experts
+        mix = experts.weighed(shares)
 
         def pooled(weights: SharedScores) -> SharedScores:
-            return {name: self.experts.pooled(array, shares) for name, array in weights.items()}
+            steps = experts.weighed_steps(weights["transitions"], shares)
+            return {"transitions": steps, "first": weights["first"] @ mix, "last": weights["last"] @ mix}
 
         if self.kind == "named":
-            mixes = [shares[expert] * np.eye(self.columns(self.experts.columns.shape[1])) for expert in self._expert_of]
+            mixes = [shares[expert] * np.eye(experts.columns.shape[1]) for expert in self._expert_of]
             return MixedChain(mixes, pooled, lambda columns: columns)
-        return MixedChain([self.experts.mix(shares)], pooled, lambda columns: self.experts.state_of[columns])
+        return MixedChain([mix], pooled, lambda columns: experts.state_of[columns])
 
     def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
         if layer is None or self.kind != "named":

@@ -87,9 +87,14 @@ class Architecture(Node):
         """Derivatives by the outputs of the layers, from derivatives by the potentials."""
         raise NotImplementedError
 
+    def size(self, n_states: int) -> int:
+        """Number of states of the parameters."""
+        return n_states
+
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters."""
-        return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
+        size = self.size(n_states)
+        return {"transitions": (size, size), "first": (size,), "last": (size,)}
 
     def n_states(self, model: Model) -> Optional[int]:
         """Number of states; None before the model has parameters."""
@@ -224,8 +229,8 @@ class Architecture(Node):
                 model.set_param(name, new)
             elif model.get_param(name).shape != shape:
                 set_moved(model, name, partial(enlarged, shape=shape))
-        if before != n_states:
-            self.enlarge(model, before, n_states)
+        if before != self.size(n_states):
+            self.enlarge(model, before, self.size(n_states))
 
     def enlarge(self, model: Model, before: int, n_states: int) -> None:
         """Set the attributes of the states behind the first `before` ones."""
@@ -261,7 +266,8 @@ class Architecture(Node):
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, self.shapes(model, n_states))
         if "observed" in self.learned:
-            check_array("observed", model.attrs["observed"], (n_states + 2, n_states), np.uint8)
+            size = self.size(n_states)
+            check_array("observed", model.attrs["observed"], (size + 2, size), np.uint8)
         met = model.attrs["met"]
         is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
         check_equal("what training met", is_count, True)
