@@ -152,7 +152,7 @@ class OpinionPoolNode(ChainNode):
 
     # ----------------------------------------------------------------------------------------------- training
 
-    def taught(self, model: Model, batch: AnnotatedDocs) -> AnnotatedDocs:
+    def taught(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
         """The batch as a set of chains, without the texts that are held out.
 
         RAISES (ValueError): CRF633 for experts of labels, with rules in training or spans that are known to be wrong.
@@ -160,7 +160,7 @@ class OpinionPoolNode(ChainNode):
         ruled = batch.structure is not None
         if ruled and self.kind == "labels":
             problem = "can't learn from rules (in_training = true), nor from spans that are known to be wrong"
-            raise ValueError(Errors.CRF633.format(name=_OWNER, problem=problem))
+            raise ValueError(Errors.CRF633.format(name=name, problem=problem))
         structure = batch.structure or self.in_training.with_threads(default_threads())
         share = model.attrs["holdout"] if self.after_passes else 0.0
         held_out = held_out_sequences(batch.docs, batch.starts, share)

@@ -129,8 +129,8 @@ class Node:
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """Check the model's settings against the labels (see `tag_of`) of the component of this name. RAISES (ValueError)."""
 
-    def taught(self, model: Model, batch: AnnotatedDocs) -> AnnotatedDocs:
-        """The batch as the model learns from it."""
+    def taught(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+        """The batch as the model of the component of this name learns from it."""
         return batch
 
     def after_step(self, model: Model, objective: Any, optimizer: Any, name: str) -> bool:

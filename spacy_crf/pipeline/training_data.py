@@ -130,7 +130,7 @@ class TrainingData:
         batch = AnnotatedDocs(
             docs, known.clamp, starts, known.unset, weights, structure, known.alternatives, known.wrong, known.soft
         )
-        return model.attrs["role"].taught(model, batch)
+        return model.attrs["role"].taught(model, batch, self._pipe.name)
 
     def supervise(self, examples: list[Example], starts: NDArray[np.int64], report: GoldReport) -> Supervision:
         """Supervision by the gold annotation, the alternatives, the incorrect spans and the soft labels."""
