@@ -60,24 +60,21 @@ class Experts(NamedTuple):
         """The columns of each expert, in rising order."""
         return tuple(np.flatnonzero(self.expert_of == expert) for expert in range(len(self.columns)))
 
+    @property
+    def stands_for(self) -> Floats:
+        """Which columns stand for which states, 1 or 0: float64[C, S]."""
+        return self.weighed(np.ones(len(self.columns)))
+
     def clamp(self, allowed: Bools) -> SetClamp:
         """The columns of each expert that annotation allows (bool[T, S])."""
-        of_columns = np.zeros((len(allowed), self.size), dtype=bool)
-        for own in self.columns:
-            for state, column in enumerate(own.tolist()):
-                of_columns[:, column] |= allowed[:, state]
+        of_columns = allowed @ self.stands_for.T > 0.0
         return SetClamp(tuple(of_columns[:, own] for own in self.states_of), self.states_of)
 
     def mask(self, allowed: TransitionMask) -> SharedScores:
         """Masks of the parameters: the steps of each expert that stand for possible steps of states."""
-        transitions = np.zeros((self.size, self.size), dtype=bool)
-        first, last = np.zeros((2, self.size), dtype=bool)
-        before, after = np.nonzero(allowed.transitions)
-        for own in self.columns:
-            transitions[own[before], own[after]] = True
-            first[own[allowed.first]] = True
-            last[own[allowed.last]] = True
-        return {"transitions": transitions, "first": first, "last": last}
+        stands_for, of_one = self.stands_for, self.expert_of[:, np.newaxis] == self.expert_of
+        steps = of_one & (stands_for @ allowed.transitions @ stands_for.T > 0.0)
+        return {"transitions": steps, "first": stands_for @ allowed.first > 0.0, "last": stands_for @ allowed.last > 0.0}
 
     def apart(self, scores: ChainScores) -> list[ChainScores]:
         """The scores that each expert gives to all S states."""
