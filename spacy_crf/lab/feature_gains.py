@@ -3,12 +3,10 @@
 Fields", section 4.1).
 """
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..models.corpus import SparseCorpus
 from ..models.fixed_tokens import FixedTokens
 from ..models.objective import CorpusObjective
 from ..types import Bools, Floats, Ints
@@ -32,45 +30,26 @@ class UncertainTokens(NamedTuple):
     factors: Floats  # [N] weights of their sequences
 
 
-class _Derivatives:
-    """Stands in for a layer of an objective, and keeps the derivatives by its scores, which the layer would sum up."""
-
-    def __init__(self, layer: SparseCorpus):
-        self._layer, self.names = layer, layer.names
-        self._scores = layer.features.kinds[STATES].scores
-        self.of_batches: dict[int, Floats] = {}
-
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "_Derivatives":
-        of_pass = self._layer.at(weights, threads=threads)
-        self.score, self.gradient = of_pass.score, of_pass.gradient
-        return self
-
-    def collect(self, numbers: Iterable[int], derivatives: Iterable[Any]) -> None:
-        self.of_batches.update((number, getattr(found, self._scores)) for number, found in zip(numbers, derivatives))
-
-
 def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) -> list[UncertainTokens]:
     """The tokens of each batch that there is something to learn from.
 
     objective (CorpusObjective): Its loss is a log-likelihood. place (int): Number of the layer whose features may grow.
     weights (float64[n]): Of the objective.
     """
-    _, _, layers = objective.parts
-    layer, found = layers[place], []
-    kept = layers[place] = _Derivatives(layer)
-    try:
-        objective.ask(weights)
-        errors, kept.of_batches = kept.of_batches, {}
-        objective.ask(weights, loss=Observed([]))
-    finally:
-        layers[place] = layer
-    for number in range(objective.n_batches):
+    layer, found = objective.parts[2][place], []
+    name = layer.features.kinds[STATES].scores
+    errors: list[Any] = []
+    uses: list[Any] = []
+    objective.ask(weights, derivatives=errors)
+    objective.ask(weights, loss=Observed([]), derivatives=uses)
+    for number, (error, use) in enumerate(zip(errors, uses)):
+        error, use = getattr(error[place], name), getattr(use[place], name)
         starts, (_, of_sequences, _) = layer.found[number].starts, objective.annotation(number)
         factors = np.ones(starts[-1]) if of_sequences is None else np.repeat(of_sequences, np.diff(starts))
-        tokens = np.flatnonzero(np.abs(errors[number]).max(axis=1, initial=0.0) > _CERTAIN * factors)
+        tokens = np.flatnonzero(np.abs(error).max(axis=1, initial=0.0) > _CERTAIN * factors)
         by = factors[tokens, np.newaxis]
-        observed = kept.of_batches[number][tokens] / by
-        expected = np.clip(observed + errors[number][tokens] / by, 0.0, 1.0)  # but for rounding
+        observed = use[tokens] / by
+        expected = np.clip(observed + error[tokens] / by, 0.0, 1.0)  # but for rounding
         found.append(UncertainTokens(tokens, expected, observed, factors[tokens]))
     return found
 
