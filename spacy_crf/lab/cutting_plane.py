@@ -12,7 +12,7 @@ import logging
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,9 +65,6 @@ class CuttingPlane(CRFOptimizer):
         """Return an upper bound for the distance of a component's objective from its minimum after the last step."""
         run = self._runs[key]
         return run.position.value - run.memory.bound
-
-    def stop_reason(self, key: str) -> Optional[str]:
-        return self._runs[key].stop_reason if key in self._runs else None
 
     def step(self, objective: Objective, *, key: str) -> float:
         run = self._runs.get(key)

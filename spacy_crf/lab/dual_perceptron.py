@@ -7,7 +7,6 @@ transitions change likewise. With a linear kernel this is the perceptron of Coll
 of a feature are A times its values at the tokens. (Collins & Duffy 2002; Altun, Hofmann & Johnson 2003.)
 """
 
-import copy
 import logging
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Optional
@@ -197,10 +196,8 @@ class DualPerceptron(CRFOptimizer):
                 self.averages[node.id, param] = arrays[1]
             node.set_param(param, arrays[self.averages is not None and self.assigns_averages])
 
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
-        self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
-        self._write(self._runs[key], self._sequences(objective, key))
-        return self.iterations_made(key)
+    def write(self, objective: Any, run: DualRun, key: str) -> None:
+        self._write(run, self._sequences(objective, key))
 
     def run_to_msg(self, run: DualRun, key: str) -> list[Any]:
         return [run.signature, run.values, run.drifts, run.count, run.iteration]

@@ -2,7 +2,6 @@
 features of a large pool that gain most.
 """
 
-import copy
 import json
 import logging
 from collections import Counter
@@ -269,14 +268,9 @@ class FeatureInduction(CRFOptimizer):
         run.weights = single_weights(objective)
         objective.n_impossible = of_chosen.restricted.n_impossible
 
-    def stop_reason(self, key: str) -> Optional[str]:
-        return self._runs[key].stop_reason if key in self._runs else None
-
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
-        run = self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
+    def write(self, objective: Any, run: InductionRun, key: str) -> None:
         whole = objective.restricted(np.ones(len(run.chosen), dtype=bool))
         Chosen(objective, whole, run.chosen).assign(run.weights[run.chosen])
-        return run.iteration
 
     def run_to_msg(self, run: InductionRun, key: str) -> dict[str, Any]:
         return {**vars(run), "inner": run.inner.to_bytes(), "candidates": None}

@@ -7,7 +7,6 @@ for the log-likelihood, where the second derivative is P (1 - P). A leaf has the
 transitions, all times `shrinkage`.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
@@ -119,14 +118,9 @@ class TreeBoost(CRFOptimizer):
         announcements.info("%s: %s stopped at loss %.6f: %s", key, type(self).__name__, value, run.stop_reason)
         return value, gradient
 
-    def stop_reason(self, key: str) -> Optional[str]:
-        return self._runs[key].stop_reason if key in self._runs else None
-
-    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
-        run = self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
+    def write(self, objective: Any, run: BoostRun, key: str) -> None:
         self._corpus(objective, key).features.forest = run.forest
-        objective.assign(run.weights)
-        return self.iterations_made(key)
+        super().write(objective, run, key)
 
     def run_to_msg(self, run: BoostRun, key: str) -> list[Any]:
         return [run.weights, [*run.forest], run.iteration]

@@ -171,9 +171,6 @@ class BatchOptimizer(CRFOptimizer):
             self._judge(objective, run, key)
         return at
 
-    def stop_reason(self, key: str) -> Optional[str]:
-        return self._runs[key].stop_reason if key in self._runs else None
-
     def is_worth_evaluating(self, key: str) -> bool:
         return self.iterations_per_step != "auto" or key not in self._runs or self._runs[key].is_near_minimum
 

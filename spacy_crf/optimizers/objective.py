@@ -156,7 +156,7 @@ class CRFOptimizer(Optimizer):
 
     def stop_reason(self, key: str) -> Optional[str]:
         """Why training has ended for this component; None while it has not."""
-        return None
+        return getattr(self._runs.get(key), "stop_reason", None)
 
     @property
     def leaves_zeros(self) -> bool:
@@ -185,10 +185,13 @@ class CRFOptimizer(Optimizer):
 
         RAISES (ValueError): CRF204 if the checkpoint was made with other settings.
         """
-        other = copy.copy(self).from_bytes(data)
-        self._runs[key] = other._runs[key]
-        objective.assign(self._runs[key].weights)
+        run = self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
+        self.write(objective, run, key)
         return self.iterations_made(key)
+
+    def write(self, objective: Any, run: Any, key: str) -> None:
+        """Write what a run has learned to the model."""
+        objective.assign(run.weights)
 
     def without_runs(self: OfOptimizer) -> OfOptimizer:
         """A copy of the optimizer without any state."""
