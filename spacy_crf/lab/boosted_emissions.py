@@ -24,7 +24,7 @@ from ..features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from ..features.feature_index import FeatureIndex
 from ..features.token_columns import TokenColumns
 from ..models.architecture import TokenTerms
-from ..models.emissions import CompiledFeatures, Emissions
+from ..models.emissions import CompiledFeatures, Emissions, check_counted
 from ..models.node import Batches, Node, Sizes, check_equal, no_backprop
 from ..models.sparse import SparseFeatures
 from ..types import Bools, Floats, Ints, TemplateRows, TokenFeatures
@@ -40,6 +40,7 @@ class BoostedFeatures(SparseFeatures):
     """Templates, the lists that they read, the features for which trees may ask, and the trees."""
 
     kinds: ClassVar = {}
+    caches: ClassVar = (*SparseFeatures.caches, "_latest")
     _latest: Any = None  # the trees of the latest prediction as they are looked up, and the features that they ask for
 
     def __init__(self, feature_set: Any, **lists: Any):
@@ -52,9 +53,6 @@ class BoostedFeatures(SparseFeatures):
     def _compile(self) -> CompiledFeatures:
         reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
         return CompiledFeatures(reader, {"states": CompiledTemplates(self.feature_set.counted, reader)})
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_latest": None}
 
     def forget_scores(self) -> None:
         """Do nothing: scores are those of trees, which are never changed in place."""
@@ -231,10 +229,7 @@ def BoostedEmissions(features: FeatureSet, min_count: int = 2) -> Model[list[Doc
     min_count (int): Features with fewer occurrences in training are left out.
     RAISES (ValueError): CRF020; CRF114 when training begins, if no feature occurs often enough.
     """
-    must = "a feature set of tokens, such as spacy_crf.ner_features.v3"
-    checks.expect(isinstance(features, FeatureSet), OWNER, "features", features, must)
-    others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
-    checks.expect(not others, OWNER, "features", others, "without templates of transitions, vectors and outer")
+    check_counted(OWNER, features)
     return Model(
         "boosted_emissions",
         _forward,

@@ -28,7 +28,7 @@ from ..features.templates import Template, parse_templates
 from ..features.token_columns import TokenColumns
 from ..kernels.hashing import NO_FEATURE
 from ..models.corpus import DenseCorpus, DensePass
-from ..models.emissions import CompiledFeatures, Emissions
+from ..models.emissions import CompiledFeatures, Emissions, check_counted
 from ..models.neural import EncoderNode
 from ..models.node import Batches, Sizes, check_equal, no_backprop, unset
 from ..models.sparse import ClusteredWords, SparseFeatures
@@ -44,6 +44,7 @@ class KernelFeatures(SparseFeatures):
     """Templates, the lists that they read, and the basis. No single feature has a weight."""
 
     kinds: ClassVar = {}
+    caches: ClassVar = (*SparseFeatures.caches, "_folded")
     _folded: Any = None  # the weights of latest prediction, its basis, and the weights of the values of the kernel
 
     def __init__(
@@ -69,9 +70,6 @@ class KernelFeatures(SparseFeatures):
 
     def forget_scores(self) -> None:
         self._folded = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_folded": None}
 
     def widths(self, n_states: int) -> dict[str, int]:
         return {}
@@ -247,10 +245,7 @@ def KernelEmissions(
     RAISES (ValueError): CRF020; CRF367 for Docs without the parse that "subtree" compares; when training begins CRF620 for a
         kernel whose matrix is not positive, CRF621 for too large a basis.
     """
-    must = "a feature set of tokens, such as spacy_crf.ner_features.v3"
-    checks.expect(isinstance(features, FeatureSet), OWNER, "features", features, must)
-    others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
-    checks.expect(not others, OWNER, "features", others, "without templates of transitions, vectors and outer")
+    check_counted(OWNER, features)
     alone = {"kernel": kernel, "degree": degree, "offset": offset, "gamma": gamma}
     named = checks.table(OWNER, "kernels", kernels, "settings of a kernel", lambda given: isinstance(given, dict))
     read = [_compared(f"kernels.{name}.", {**alone, **given}, features) for name, given in named.items()]

@@ -27,7 +27,7 @@ from ..errors import Errors, Warnings, announcements, cant_train
 from ..features.extractor import FeatureSet
 from ..inference.threads import default_threads, run_chunks
 from ..models.architecture import SharedScores, build
-from ..models.emissions import EmissionFeatures, Emissions, check_emissions, total
+from ..models.emissions import EmissionFeatures, Emissions, check_counted, check_emissions, total
 from ..models.linear_chain import ChainNode
 from ..models.node import AnnotatedDocs, Batches, check_weights, set_moved
 from ..models.pool import held_out_sequences
@@ -327,9 +327,7 @@ def _shared(emissions: Any) -> FeatureSet:
     must = "from SparseEmissions"
     checks.expect(emissions.name == "sparse_emissions", _OWNER, "emissions", emissions.name, must)
     features: FeatureSet = emissions.attrs["features"].feature_set
-    others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
-    must = "without templates of transitions, vectors and outer, unless the experts are named"
-    checks.expect(not others, _OWNER, "features", others, must)
+    check_counted(_OWNER, features, ", unless the experts are named")
     return features
 
 

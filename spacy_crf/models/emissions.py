@@ -173,6 +173,14 @@ def _check_features(owner: str, features: Any) -> None:
     checks.expect(isinstance(features, FeatureSet), owner, "features", features, must)
 
 
+def check_counted(owner: str, features: Any, unless: str = "") -> None:
+    """RAISES (ValueError): CRF020 for templates of other features than those of tokens that are counted."""
+    _check_features(owner, features)
+    others = [*map(str, features.transitions + features.inner), *(f"vector[{n}]" for n in features.vector_offsets)]
+    must = f"without templates of transitions, vectors and outer{unless}"
+    checks.expect(not others, owner, "features", others, must)
+
+
 def _hashed_init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
     """Add weights for all pairs, and log how many features of the corpus share their row. Present weights stay."""
     if X is None or Y is None:
