@@ -74,7 +74,11 @@ class Experts(NamedTuple):
         """Masks of the parameters: the steps of each expert that stand for possible steps of states."""
         stands_for, of_one = self.stands_for, self.expert_of[:, np.newaxis] == self.expert_of
         steps = of_one & (stands_for @ allowed.transitions @ stands_for.T > 0.0)
-        return {"transitions": steps, "first": stands_for @ allowed.first > 0.0, "last": stands_for @ allowed.last > 0.0}
+        return {
+            "transitions": steps,
+            "first": stands_for @ allowed.first > 0.0,
+            "last": stands_for @ allowed.last > 0.0,
+        }
 
     def apart(self, scores: ChainScores) -> list[ChainScores]:
         """The scores that each expert gives to all S states."""
