@@ -1,7 +1,8 @@
 """Opinion pools beside single chains: ``python -m tests.benchmarks.pools``
 
-A chain without regularizer, one with the `l2` that is best on held-out sentences, and pools of experts without regularizer: what
-they find in the test data, and what a pass over the training data takes (of the chain's; of k experts at most 0.3 + 0.7 k).
+A chain without regularizer, one with the `l2` that is best on held-out sentences, and pools of experts without regularizer, or with
+that of `--l2`: what they find in the test data, and what a pass over the training data takes (of the chain's; of k experts at most
+0.3 + 0.7 k).
 """
 
 import time
@@ -39,6 +40,7 @@ def main(
     sentences: Annotated[int, typer.Option(help="Of the training data.")] = 1000,
     iterations: Annotated[int, typer.Option(help="Of L-BFGS, at most.")] = 100,
     strengths: Annotated[str, typer.Option(help="l2 of the regularized chain, between commas.")] = "0.03,0.1,0.3",
+    l2: Annotated[float, typer.Option(help="Of the experts.")] = 0.0,
     settings: Annotated[str, typer.Option(help="Further settings of random experts, as n=4,share=0.5.")] = "",
 ) -> None:
     """F1 of entities, and times."""
@@ -47,7 +49,7 @@ def main(
         rows, names = [], models.split(";")
         passes = side_by_side(*_passes(name, names, sentences, changed), clock=time.process_time)
         for model, seconds in zip(names, passes):
-            tried = [float(l2) for l2 in strengths.split(",")] if model == "chain" else [0.0]
+            tried = {"chain": [*map(float, strengths.split(","))], "chain, l2 = 0": [0.0]}.get(model, [l2])
             rows.append([model, f"{seconds / passes[0]:.2f}"])
             rows[-1] += in_own_process(_best, name, model, sentences, iterations, tried, changed).result
             print(name, *rows[-1], sep="\t", flush=True)
