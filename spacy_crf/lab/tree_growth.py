@@ -151,22 +151,23 @@ def _in_order(
     postings: Postings, asked: dict[int, tuple[int, int, int]], node_of: list[int], values: NDArray[np.float32]
 ) -> tuple[Forest, list[int]]:
     """The tree with its nodes in order, and the numbers that its leaves had."""
-    feature, threshold, yes, leaves, leaf_of = [], [], [], [], {node: leaf for leaf, node in enumerate(node_of)}
-    waiting = [(0, -1)]  # nodes, each with the place of the node whose "yes" it is
-    while waiting:
-        node, before = waiting.pop()
-        if before >= 0:
-            yes[before] = len(yes)
+    leaf_of, leaves = {node: leaf for leaf, node in enumerate(node_of)}, []
+    feature, threshold, yes = [], [], []
+
+    def append(node: int) -> None:
+        place = len(yes)
+        cut, of_no, of_yes = asked.get(node, (-1, -1, -1))
+        feature.append(-1 if cut < 0 else postings.feature_of(cut))
+        threshold.append(-np.inf if cut < 0 else postings.thresholds[cut])
         yes.append(-1)
-        if node in leaf_of:
-            feature.append(-1)
-            threshold.append(-np.inf)
+        if cut < 0:
             leaves.append(leaf_of[node])
-            continue
-        cut, of_no, of_yes = asked[node]
-        feature.append(postings.feature_of(cut))
-        threshold.append(postings.thresholds[cut])
-        waiting += [(of_yes, len(yes) - 1), (of_no, -1)]
+            return
+        append(of_no)
+        yes[place] = len(yes)
+        append(of_yes)
+
+    append(0)
     asked_for: Any = np.array(feature, np.int32), np.array(threshold, np.float32), np.array(yes, np.int32)
     return Forest._make([np.zeros(1, np.int32), *asked_for, values[leaves]]), leaves
 
