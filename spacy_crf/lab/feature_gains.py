@@ -40,8 +40,8 @@ def uncertain_tokens(objective: CorpusObjective, place: int, weights: Floats) ->
     name = layer.features.kinds[STATES].scores
     errors: list[Any] = []
     uses: list[Any] = []
-    objective.ask(weights, derivatives=errors)
-    objective.ask(weights, loss=Observed([]), derivatives=uses)
+    objective.ask(weights, into=errors)
+    objective.ask(weights, loss=Observed([]), into=uses)
     for number, (error, use) in enumerate(zip(errors, uses)):
         error, use = getattr(error[place], name), getattr(use[place], name)
         starts, (_, of_sequences, _) = layer.found[number].starts, objective.annotation(number)

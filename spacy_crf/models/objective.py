@@ -191,18 +191,11 @@ class CorpusObjective(Weights):
         """Loss of the corpus at weights (float64[n]). RETURNS (float, float64[n]): The loss and its gradient."""
         return self.ask(weights)
 
-    def ask(
-        self,
-        weights: Floats,
-        *,
-        loss: Any = None,
-        factors: Optional[list[Floats]] = None,
-        derivatives: Optional[list[Any]] = None,
-    ) -> tuple[float, Floats]:
+    def ask(self, weights: Floats, *, loss: Any = None, factors: Any = None, into: Any = None) -> tuple[float, Floats]:
         """Any loss of the corpus, see `losses.uses`. Afterwards, `losses` has those of the sequences, batch by batch.
 
         loss (Callable): The model's own by default. factors (list[float64[B]]): Of the sequences of each batch, 1 by default.
-        derivatives (list): Gets for each batch the derivatives by the outputs of all layers, which the gradient then lacks.
+        into (list): Gets for each batch the derivatives by the outputs of all layers, which the gradient then lacks.
         RETURNS (float, float64[n]): As `evaluate`.
         """
         loss = self._loss if loss is None else loss
@@ -236,18 +229,18 @@ class CorpusObjective(Weights):
             return losses, impossible, d_own, d_outputs, d_scores
 
         for first in range(0, self.n_batches, _GROUP):
-            numbers, of_group = range(first, min(first + _GROUP, self.n_batches)), []
+            numbers, derivatives = range(first, min(first + _GROUP, self.n_batches)), []
             for losses, impossible, d_own, d_outputs, d_scores in run_chunks(differentiate, numbers, threads):
                 architecture.learn(self._model, [d_scores])
                 value += float(losses.sum())
                 n_impossible += int(impossible.sum())
                 for name, derivative in d_own.items():
                     d_shared[name] += derivative
-                of_group.append(d_outputs)
-            if derivatives is not None:
-                derivatives += of_group
+                derivatives.append(d_outputs)
+            if into is not None:
+                into += derivatives
                 continue
-            for of_layer, of_batches in zip(passes, zip(*of_group)):
+            for of_layer, of_batches in zip(passes, zip(*derivatives)):
                 of_layer.collect(numbers, of_batches)
         self.n_impossible = n_impossible
         if merged is not None:
