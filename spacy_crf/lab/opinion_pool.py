@@ -233,8 +233,8 @@ class OpinionPoolNode(ChainNode):
         matrix, (emissions, *shared) = self.experts.weighed(shares), scores[:4]
         steps, first, last = (np.where(array > -np.inf, array, 0.0) for array in shared)
         summed = self.experts.weighed_steps(steps, shares), first @ matrix, last @ matrix
-        limited = [np.where(mask, array, -np.inf) for mask, array in zip(model.attrs["allowed"], summed)]
-        return ChainScores(emissions @ matrix, *limited, scores.starts)
+        masked = [np.where(mask, array, -np.inf) for mask, array in zip(model.attrs["allowed"], summed)]
+        return scores._replace(emissions=emissions @ matrix, **dict(zip(self.params, masked)))
 
     def explained(self, model: Model) -> MixedChain:
         shares, experts = shares_of(model), self.experts

@@ -1,7 +1,7 @@
 """Opinion pools beside single chains: ``python -m tests.benchmarks.pools``
 
-A chain without regularizer, one with the `l2` that is best on held-out sentences, and pools of experts without regularizer, or with
-that of `--l2`: what they find in the test data, and what a pass over the training data takes (of the chain's; of k experts at most
+A chain without regularizer, one with the `l2` that is best on held-out sentences, and pools of experts with that of `--l2`, 0 by
+default: what they find in the test data, and what a pass over the training data takes (of the chain's; of k experts at most
 0.3 + 0.7 k).
 """
 
