@@ -63,7 +63,7 @@ class Experts(NamedTuple):
     @property
     def stands_for(self) -> Floats:
         """Which columns stand for which states, 1 or 0: float64[C, S]."""
-        return self.weighed(np.ones(len(self.columns)))
+        return self.mix(np.ones(len(self.columns)))
 
     def clamp(self, allowed: Bools) -> SetClamp:
         """The columns of each expert that annotation allows (bool[T, S])."""
@@ -84,16 +84,18 @@ class Experts(NamedTuple):
         """The scores that each expert gives to all S states."""
         return split(scores, [*self.columns])
 
-    def weighed(self, shares: Floats) -> Floats:
-        """The matrix that sums up the scores of states by the weights of the experts: float64[C, S]."""
-        matrix = np.zeros((self.size, self.columns.shape[1]))
+    def mix(self, shares: Floats) -> Floats:
+        """The factor of each column in the scores of each state: float64[C, S]."""
+        mix = np.zeros((self.size, self.columns.shape[1]))
         for share, own in zip(shares, self.columns):
-            matrix[own, np.arange(len(own))] = share
-        return matrix
+            mix[own, np.arange(len(own))] = share
+        return mix
 
-    def weighed_steps(self, transitions: Floats, shares: Floats) -> Floats:
-        """Weighted sum of the transitions of the experts: float64[S, S] of float64[C, C]."""
-        return np.sum([share * transitions[np.ix_(own, own)] for share, own in zip(shares, self.columns)], axis=0)
+    def pooled(self, shared: SharedScores, shares: Floats) -> SharedScores:
+        """Weighted sums of the shared scores of the experts, for states."""
+        mix, steps = self.mix(shares), shared["transitions"]
+        parts = [share * steps[np.ix_(own, own)] for share, own in zip(shares, self.columns)]
+        return {"transitions": np.sum(parts, axis=0), "first": shared["first"] @ mix, "last": shared["last"] @ mix}
 
 
 class HeldOut(NamedTuple):

@@ -230,24 +230,19 @@ class OpinionPoolNode(ChainNode):
 
     def pooled(self, model: Model, scores: ChainScores, shares: Floats) -> ChainScores:
         """The scores of the pool, with weights of the experts (float64[k])."""
-        matrix, (emissions, *shared) = self.experts.weighed(shares), scores[:4]
-        steps, first, last = (np.where(array > -np.inf, array, 0.0) for array in shared)
-        summed = self.experts.weighed_steps(steps, shares), first @ matrix, last @ matrix
-        masked = [np.where(mask, array, -np.inf) for mask, array in zip(model.attrs["allowed"], summed)]
-        return scores._replace(emissions=emissions @ matrix, **dict(zip(self.params, masked)))
+        of_experts = {name: getattr(scores, name) for name in self.params}
+        known = {name: np.where(array > -np.inf, array, 0.0) for name, array in of_experts.items()}
+        shared, possible = self.experts.pooled(known, shares), model.attrs["allowed"]._asdict()
+        limited = {name: np.where(possible[name], array, -np.inf) for name, array in shared.items()}
+        return scores._replace(emissions=scores.emissions @ self.experts.mix(shares), **limited)
 
     def explained(self, model: Model) -> MixedChain:
         shares, experts = shares_of(model), self.experts
-        mix = experts.weighed(shares)
-
-        def pooled(weights: SharedScores) -> SharedScores:
-            steps = experts.weighed_steps(weights["transitions"], shares)
-            return {"transitions": steps, "first": weights["first"] @ mix, "last": weights["last"] @ mix}
-
+        pooled = partial(experts.pooled, shares=shares)
         if self.kind == "named":
             mixes = [shares[expert] * np.eye(experts.columns.shape[1]) for expert in self._expert_of]
             return MixedChain(mixes, pooled, lambda columns: columns)
-        return MixedChain([mix], pooled, lambda columns: experts.state_of[columns])
+        return MixedChain([experts.mix(shares)], pooled, lambda columns: experts.state_of[columns])
 
     def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
         if layer is None or self.kind != "named":
