@@ -296,13 +296,13 @@ SEGMENTS = ["seg.lower", "seg.first:cluster4|seg.last:cluster4", "seg.contains:c
 FACTORIES = ["crf_ner", "crf_tagger", "semicrf_ner"]
 
 
-def blank(factory, templates=TEMPLATES, hashed=False, segments=SEGMENTS):
+def blank(factory, templates=TEMPLATES, layer=None, segments=SEGMENTS):
     nlp = spacy.blank("en")
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates, "lower[0]"]}
     model = {"emissions": {"features": features}}
-    if hashed:
+    if layer is not None:
         model["@architectures"] = "spacy_crf.LinearChain.v2"
-        model["emissions"] |= {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 256}
+        model["emissions"]["@architectures"] = f"spacy_crf.{layer}.v1"
     if factory == "semicrf_ner":
         model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v2", "templates": segments}}
     nlp.add_pipe(factory, config={"model": model})
@@ -422,10 +422,10 @@ def test_how_many_words_are_in_clusters_is_told(tmp_path, people, caplog):
     assert f"4 of {len(words)} words of the training data are in a cluster ({400 / len(words):.1f} %)" in caplog.text
     other = tmp_path / "other.txt"
     other.write_text("0\tnirgends\t1\n", encoding="utf8")
-    for hashed in (False, True):
+    for layer in (None, "HashedEmissions", "KernelEmissions", "BoostedEmissions"):
         said = rf"the clusters know 0 of {len(words)} words .* \(0.0%\).* \[initialize.components.crf_ner\]"
         with pytest.raises(ValueError, match=f"CRF947: Component 'crf_ner': {said}"):
-            train(blank("crf_ner", hashed=hashed), str(other))
+            train(blank("crf_ner", layer=layer), str(other))
 
 
 def test_a_table_of_few_words_or_of_another_language(tmp_path):

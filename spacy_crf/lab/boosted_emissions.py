@@ -26,7 +26,7 @@ from ..features.token_columns import TokenColumns
 from ..models.architecture import TokenTerms
 from ..models.emissions import CompiledFeatures, Emissions, check_counted
 from ..models.node import Batches, Node, Sizes, check_equal, no_backprop
-from ..models.sparse import SparseFeatures
+from ..models.sparse import ClusteredWords, SparseFeatures
 from ..types import Bools, Floats, Ints, TemplateRows, TokenFeatures
 from .kernels.boosting import add_leaves
 from .tree_growth import Postings
@@ -267,4 +267,5 @@ def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) 
         raise ValueError(Errors.CRF114.format(min_count=min_count, seen=len(builder)))
     index = builder.freeze(keep, sizes.vocab)
     announcements.info("%s: trees may ask for %d of %d features", OWNER, len(index), len(builder))
-    model.attrs["boosted"] = features.with_tables({}, index=index)
+    clustered = ClusteredWords(*features.reader.table.clustered)
+    model.attrs["boosted"] = features.with_tables({}, index=index, clustered=clustered)
