@@ -18,7 +18,6 @@ from ..features.clusters import TABLE_NAME, read_clusters
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import read_gazetteers
 from ..features.word_vectors import read_vectors
-from ..kernels import needed
 from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
 from ..models.objective import CorpusObjective, TiedObjective
@@ -120,7 +119,6 @@ class Initialization:
     def choose_corpus(self) -> None:
         """RAISES (ValueError): CRF478 for shards of a stream without its own corpus."""
         pipe = self.pipe
-        pipe.expect_kernels(needed.TRAINING if takes_objective(self.optimizer) else needed.PREDICTION)
         if self.corpus is not None:
             self.read = partial(self.corpus, self.nlp)
         elif self.is_streamed and self.shards is not None:

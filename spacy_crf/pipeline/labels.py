@@ -5,8 +5,7 @@ The code of a component is in four files: this one, ``prediction.py``, ``trainin
 """
 
 import reprlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, Optional
 
@@ -20,7 +19,6 @@ from .. import checks
 from ..errors import Errors, cant_train, shown
 from ..features.doc_batch import DocBatch
 from ..features.token_columns import MOST_WORDS
-from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.pool import PoolNode
@@ -62,7 +60,6 @@ class LabelPipe(TrainablePipe):
     # Settings that determine the meaning of weights: a saved component and the config must agree on them
     meaning: tuple[str, ...] = ()
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
-    kernels_of: str = ""  # the list in `kernels.needed`; by default that of the model's structure
     training: Any  # see `training.Training`
     rules_train = False  # whether rules apply in training
 
@@ -263,11 +260,6 @@ class LabelPipe(TrainablePipe):
         """Forget cached scores, after weights were changed in place."""
         for features in self.feature_stores:
             features.forget_scores()
-
-    def expect_kernels(self, by_structure: Mapping[str, Counter[str]]) -> None:
-        """Announce the kernels that the component will call, if its features are those of tokens."""
-        if self.sparse_features is not None and not self.has_encoder:
-            announcer.expect(by_structure.get(self.kernels_of or self.model.name, Counter()))
 
     def assigns(self) -> list[str]:
         """Attributes that the component writes, as `nlp.analyze_pipes` names them."""

@@ -55,7 +55,6 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
     attribute in front, such as "tag:NN"."""
 
     annotation: TagSet
-    kernels_of = "linear_chain"
 
     def annotation_of(self, attribute: Any, **how: Any) -> TagSet:
         is_list = isinstance(attribute, (list, tuple)) and len(attribute) > 0
