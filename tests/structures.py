@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
@@ -358,3 +359,17 @@ def assert_scores_close(actual, expected, **tolerance):
         np.testing.assert_allclose(
             getattr(actual, name), getattr(expected, name), **{"atol": 1e-9, **tolerance}, err_msg=name
         )
+
+
+def assert_derivative(value, scores, derivative, names=None, *, seed=0, directions=2, tolerance=1e-6):
+    """The derivative of ``value(scores)`` equals finite differences, in random directions of each array of the scores.
+
+    names: The arrays to check; all by default.
+    """
+    rng, step = np.random.default_rng(seed), 1e-5
+    for name, array in arrays.named(scores).items():
+        for _ in range(directions if names is None or name in names else 0):
+            direction = rng.normal(size=array.shape)
+            above, below = (value(scores._replace(**{name: array + way * direction})) for way in (step, -step))
+            along = (getattr(derivative, name) * direction).sum()
+            assert along == pytest.approx((above - below) / (2 * step), abs=tolerance), name

@@ -23,7 +23,7 @@ from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
-from .structures import assert_scores_close
+from .structures import assert_derivative, assert_scores_close
 from .util import signatures
 
 LENGTHS = ([2, 3], [1, 1, 1, 1], [3, 0, 2, 1], [4], [2, 2, 2])
@@ -379,16 +379,9 @@ def _with_gold(n, seed):
 
 def _check_derivative(loss, structure, scores, clamp, rng, weights):
     _, derivative, _ = loss(structure, scores, clamp, weights=weights)
-    for name in ("emissions", "transitions", "first", "tables"):
-        array, step = getattr(scores, name), 1e-5
-        for flat in rng.integers(0, array.size, size=4 if array.size else 0).tolist():
-            index, values = np.unravel_index(flat, array.shape), []
-            for sign in (1, -1):
-                moved = array.copy()
-                moved[index] += sign * step
-                values.append(loss(structure, scores._replace(**{name: moved}), clamp, weights=weights)[0].sum())
-            found = getattr(derivative, name)[index]
-            assert found == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6), name
+    names = ("emissions", "transitions", "first", "tables")
+    value = lambda moved: loss(structure, moved, clamp, weights=weights)[0].sum()  # noqa: E731
+    assert_derivative(value, scores, derivative, names)
 
 
 @pytest.mark.issue(17)
@@ -667,25 +660,21 @@ def test_derivatives_are_those_of_the_approximation(inference):
             continue  # which it does not do best
         weights = np.linspace(0.5, 2.0, len(scores.starts) - 1)
         _, expected = structure.expectations(scores, weights=weights)
-        rng = np.random.default_rng(number)
-        for name in ("emissions", "tables", "first"):
-            array, step = getattr(scores, name), 1e-5
-            for flat in rng.integers(0, array.size, size=3).tolist():
-                index = np.unravel_index(flat, array.shape)
-                values = []
-                for sign in (1, -1):
-                    moved = array.copy()
-                    moved[index] += sign * step
-                    values.append(float((structure.log_partition(scores._replace(**{name: moved})) * weights).sum()))
-                found = getattr(expected, name)[index]
-                assert found == pytest.approx((values[0] - values[1]) / (2 * step), abs=2e-6), name
+        assert_derivative(
+            lambda moved, weights=weights: (structure.log_partition(moved) * weights).sum(),
+            scores,
+            expected,
+            ("emissions", "tables", "first"),
+            seed=number,
+            tolerance=2e-6,
+        )
 
 
 @pytest.mark.issue(17)
 @pytest.mark.parametrize("seed", range(1))
 def test_the_likelihood_of_sentences_given_the_others(seed):
     """Against enumeration of each sentence, the labels at the other ends of its ties fixed; and its derivative by differences."""
-    structure, loss, step = TiedChains(BeliefPropagation()), SentenceLikelihood(), 1e-5
+    structure, loss = TiedChains(BeliefPropagation()), SentenceLikelihood()
     for number, (scores, _) in enumerate(problems(8, seed=(11, seed))):
         rng = np.random.default_rng(number)
         scores = scores._replace(transitions=np.where(scores.transitions > -np.inf, scores.transitions, -1.0))
@@ -698,15 +687,12 @@ def test_the_likelihood_of_sentences_given_the_others(seed):
         assert losses.sum() == pytest.approx(expected)
         clamp[rng.random(len(clamp)) < 0.2] = True
         losses, derivative, _ = loss(structure, scores, clamp)
-        for name in ("emissions", "tables"):
-            array = getattr(scores, name)
-            for flat in rng.integers(0, array.size, size=4 if array.size else 0).tolist():
-                index, values = np.unravel_index(flat, array.shape), []
-                for sign in (1, -1):
-                    moved = array.copy()
-                    moved[index] += sign * step
-                    values.append(loss(structure, scores._replace(**{name: moved}), clamp)[0].sum())
-                assert getattr(derivative, name)[index] == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6)
+        assert_derivative(
+            lambda moved, clamp=clamp: loss(structure, moved, clamp)[0].sum(),
+            scores,
+            derivative,
+            ("emissions", "tables"),
+        )
 
 
 def _given_the_others(scores, clamp, begin, end):

@@ -22,6 +22,7 @@ from spacy_crf.types import ChainScores, StateGraph
 
 from . import reference
 from .components import component
+from .structures import assert_derivative
 from .util import entities, ner_examples, plain, tag_examples
 
 EMISSIONS = {
@@ -310,15 +311,7 @@ def test_gradients_are_those_of_finite_differences(loss):
 
     _, d_scores, impossible = loss(LinearChain(), scores, clamp)
     assert not impossible.any()
-    for name in ("emissions", "transitions", "first", "last"):
-        array, derivative = getattr(scores, name), getattr(d_scores, name)
-        for index in np.argwhere(array > -np.inf)[:12]:
-            ends = []
-            for step in (1e-5, -1e-5):
-                moved = array.copy()
-                moved[tuple(index)] += step
-                ends.append(value(scores._replace(**{name: moved})))
-            assert derivative[tuple(index)] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-5)
+    assert_derivative(value, scores, d_scores, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "crf_tagger"])
