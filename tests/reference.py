@@ -93,19 +93,6 @@ def expectations(scores, clamp=None, weights=None):
     return scores._replace(**expected)
 
 
-def edge_marginals(scores, clamp=None):
-    """Probability of state i at t - 1 and state j at t: [T, S, S]."""
-    tokens, size = np.shape(scores.emissions)
-    edges = np.zeros((tokens, size, size))
-    for begin, end in sequences(scores):
-        allowed = paths(scores, begin, end, clamp)
-        log_z = log_sum([score for score, _ in allowed])
-        for score, path in allowed:
-            for t in range(begin + 1, end):
-                edges[t, path[t - begin - 1], path[t - begin]] += math.exp(score - log_z)
-    return edges
-
-
 def n_best(scores, n, clamp=None):
     return [paths(scores, begin, end, clamp)[:n] for begin, end in sequences(scores)]
 

@@ -83,11 +83,11 @@ def test_what_is_impossible_beside_what_is_large(row, rest, step):
 @quickly
 @given(data=st.data())
 def test_edges_match_enumeration(row, data):
-    """What the transition into each token is used: of shared scores too."""
+    """Uses of the transition into each token, by transitions of each token."""
     structure, scores, clamp = problem = data.draw(problems(row, kinds=["moderate", "forbidden"]))
-    edges = structure.edge_marginals(scores, clamp=clamp)
     shape = (len(scores[0]), *np.shape(scores.transitions)[-2:])
     by_token = scores._replace(transitions=np.array(np.broadcast_to(scores.transitions, shape)))
+    edges = structure.expectations(by_token, clamp=clamp)[1].transitions
     expected = Enumerated(row, problem._replace(scores=by_token)).expectations().transitions
     np.testing.assert_allclose(edges, expected, atol=1e-9)
 

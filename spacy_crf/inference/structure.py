@@ -497,14 +497,6 @@ class Structure(Generic[Scores]):
         """
         return np.clip(self.expectations(scores, clamp=clamp)[1][0], 0.0, 1.0)
 
-    def edge_marginals(self, scores: Scores, *, clamp: Any = None) -> Floats:
-        """Probability of each pair of neighbouring states.
-
-        RETURNS (float64[T, S, S]): State i before the state j that begins at t; 0 where t opens a sequence.
-        """
-        transitions = np.broadcast_to(scores.transitions, (len(scores[0]), *np.shape(scores.transitions)[-2:]))
-        return self.expectations(scores._replace(transitions=transitions), clamp=clamp)[1].transitions
-
     def viterbi(self, scores: ScoresOrWork, *, clamp: Any = None) -> Path:
         """Best labelling of each sequence, see `best`. RETURNS (Path): States int32[T] and scores float64[B]."""
         work = self.prepare(scores, clamp)
