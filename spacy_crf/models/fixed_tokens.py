@@ -36,7 +36,7 @@ class WindowTable(NamedTuple):
     n_windows: int  # U
 
 
-class ListedFeatures(NamedTuple):
+class PlacedFeatures(NamedTuple):
     """Features of N tokens, one by one."""
 
     tokens: Ints  # [K] from 0 to N - 1
@@ -89,7 +89,7 @@ class FixedTokens:
             for windows in self.windows
         ]
 
-    def listed(self, number: int, tokens: Ints) -> "ListedFeatures":
+    def listed(self, number: int, tokens: Ints) -> "PlacedFeatures":
         """The features of some tokens (int64[N]) of a batch, one by one."""
         starts, kinds, rest, items = self.blocks[number]
         behind = 2 * np.searchsorted(starts, tokens, side="right") - 1  # positions around sequences, in units of reach
@@ -107,7 +107,7 @@ class FixedTokens:
             rows = self.table.first_slots(rows)
             values = np.append(np.ones(len(at), dtype=np.float32), items.values[chosen])
         at_items = np.repeat(np.arange(len(tokens)), end - begin)
-        return ListedFeatures(np.append(at, at_items), np.append(slots[template, at], rows), values)
+        return PlacedFeatures(np.append(at, at_items), np.append(slots[template, at], rows), values)
 
     def fingerprint(self) -> Iterable[NDArray]:
         """The arrays that distinguish these features from others."""
