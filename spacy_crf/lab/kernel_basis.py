@@ -104,9 +104,7 @@ class Kernel(NamedTuple):
     name: str
     degree: int  # for subtrees, levels of the tree
     offset: float
-    gamma: Optional[
-        float
-    ]  # for subtrees, the factor of each node; None for the inverse of the mean squared length in the basis
+    gamma: Optional[float]  # of subtrees, the factor of a node; None for 1 / the mean squared length of the basis
     weight: float = 1.0  # in the sum of several kernels
 
     def squares(self, tokens: HashedTokens) -> Floats:
