@@ -7,7 +7,7 @@ import spacy
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.lab.posterior import draw_weights, variance
+from spacy_crf.lab.posterior import disagreement, draw_weights
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_laplace_propagation import trained
@@ -30,7 +30,7 @@ def test_show_prints_probabilities_and_their_deviations(component, tmp_path):
     assert "±" not in run("show", tmp_path, "Ann met Lee")[1]
 
 
-def test_annotate_sorts_by_the_variance_of_probabilities(tmp_path):
+def test_annotate_sorts_by_how_much_drawn_weights_disagree(tmp_path):
     nlp, pipe, _ = trained()
     nlp.to_disk(tmp_path / "model")
     texts = ["Ann met Lee in Rome", "in June", "Rome saw Ann Ann June", "Bob"]
@@ -41,7 +41,7 @@ def test_annotate_sorts_by_the_variance_of_probabilities(tmp_path):
     assert code == 0, output
     items = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     pipe.cfg["average"] = 20
-    by_text = {text: variance(pipe, nlp.make_doc(text)) for text in texts}
+    by_text = {text: disagreement(pipe, nlp.make_doc(text)) for text in texts}
     assert len(set(by_text.values())) == 4
     assert [item["text"] for item in items] == sorted(texts, key=lambda text: -by_text[text])
 

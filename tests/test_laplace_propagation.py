@@ -1,6 +1,7 @@
 """Weights with variances: their training, and probabilities averaged over them."""
 
 import copy
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -11,7 +12,7 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_crf.lab.laplace_propagation import Curvature, LaplacePropagation
-from spacy_crf.lab.posterior import drawn_weights
+from spacy_crf.lab.posterior import disagreement, drawn_weights
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -301,6 +302,22 @@ def test_probabilities_are_means_over_drawn_weights(component, rules):
     assert [p for p, _ in best] == sorted((p for p, _ in best), reverse=True)
     assert best[0][0] == pytest.approx(np.exp(pipe.log_probability(doc, best[0][1])), abs=1e-6)
     assert len(pipe.sample(doc, 6, 0)) == 6 and pipe.sample(doc, 6, 0) == pipe.sample(doc, 6, 0)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_disagreement_is_what_a_tag_would_tell_about_the_weights(component):
+    nlp, pipe, _ = trained(component, average=4)
+    doc = nlp.make_doc("Rome met Ann Lee")
+
+    def entropy(distribution):
+        return -sum(p * math.log(p) for p in distribution if p > 0.0)
+
+    every = by_each_draw(nlp, pipe, lambda: pipe.marginals(doc)[0].tolist())
+    expected = 0.0
+    for of_token in zip(*every):
+        mean = [sum(column) / len(of_token) for column in zip(*of_token)]
+        expected += entropy(mean) - sum(map(entropy, of_token)) / len(of_token)
+    assert disagreement(pipe, doc) == pytest.approx(expected / len(doc), abs=1e-6) and expected > 0.01
 
 
 @pytest.mark.parametrize("decode", ["posterior", "spans"])

@@ -36,7 +36,7 @@ def annotate_cli(
     output_path: str = Arg(..., help="File to write, - for the standard output. With --workers a folder."),
     format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default prodigy; spans with --workers."),
     sort: Optional[Order] = Opt(
-        None, help="Write the texts first whose tags are least certain, or whose probabilities are."
+        None, help="Write the texts first whose tags are least certain, or those on which drawn weights disagree most."
     ),
     min_prob: float = Opt(0.0, min=0.0, max=1.0, help="Leave out less probable spans."),
     component: Optional[str] = Opt(

@@ -24,7 +24,7 @@ from spacy.util import get_package_path
 
 from .. import __version__
 from ..errors import Errors, shown
-from ..lab.posterior import draw_weights, variance
+from ..lab.posterior import disagreement, draw_weights
 from ..lab.workers.executors import Executor
 from ..lab.workers.work_folder import Manifest, WorkFolder
 from ..whole_files import whole
@@ -54,7 +54,7 @@ class AnnotateOptions(NamedTuple):
 
     model (str), code (Path): As in every command. target (str): The folder of the parts, or the file to write.
     format (str): Name of the output format in ``WRITERS``. sort (str): "uncertainty" if texts with the least certain tags come
-    first, "variance" for those whose probabilities differ most between drawn weights.
+    first, "variance" for those on whose tags drawn weights disagree most.
     min_prob (float): Less probable spans are left out. component (str): The component whose certainty counts; by default all of
     ours. strict (bool): Whether the work stops at the first text that can't be annotated.
     """
@@ -358,7 +358,7 @@ class Annotator:
             # The expected share of tokens whose most probable tag is wrong: long texts do not come first for being long
             asked = self._pipes if options.sort and len(doc) else ()
             if options.sort == "variance":
-                uncertainty = sum(variance(pipe, doc) for pipe in asked)
+                uncertainty = sum(disagreement(pipe, doc) for pipe in asked)
             else:
                 uncertainty = sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in asked)
             yield Record(uncertainty, len(likely), len(doubtful), text)

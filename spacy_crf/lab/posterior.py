@@ -13,6 +13,7 @@ from thinc.api import Model
 
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
+from ..losses.uses import TINY
 from ..models.node import check_array, check_equal
 from ..models.sparse import SparseFeatures, SparseNode
 from ..models.weights import Weights, checksum
@@ -26,7 +27,7 @@ from ..types import Floats, Ints
 from .kernels.draws import add_scores_of_draws
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
-_DRAWS, _LIKELY = 20, 0.01  # weight vectors of commands, and the least probability of a span that counts for them
+_DRAWS = 20  # weight vectors of commands
 _SEED = 0  # the same texts have the same probabilities, in whatever order and process
 
 
@@ -88,10 +89,15 @@ def draw_weights(pipes: Iterable[Any]) -> None:
         pipe.cfg.update(confidence=True, average=pipe.cfg["average"] or _DRAWS)
 
 
-def variance(pipe: Any, doc: Doc) -> float:
-    """Variances of the probabilities of all spans between drawn weights, per token."""
-    distribution = pipe.distribution(doc)
-    return float((distribution.deviations(distribution.likely_spans(_LIKELY)[0]) ** 2).sum()) / len(doc)
+def disagreement(pipe: Any, doc: Doc) -> float:
+    """What a tag would tell about the weights, averaged over tokens: the entropy of the tag's mean distribution, less the mean
+    entropy of its distributions by drawn weights (Houlsby et al. 2011, eq. 2)."""
+    every = np.array([distribution.marginals() for distribution in pipe.distribution(doc).drawn])  # [D, T, S]
+    return float(_entropies(every.mean(axis=0)).mean() - _entropies(every).mean())
+
+
+def _entropies(probabilities: Floats) -> Floats:
+    return -(probabilities * np.log(np.maximum(probabilities, TINY))).sum(axis=-1)
 
 
 class Slots(NamedTuple):
@@ -265,13 +271,7 @@ class AveragedDistribution:
         return {name: np.mean([worth[name] for worth in every], axis=0) for name in every[0]}
 
     def span_probabilities(self, segments: Segments) -> Floats:
-        return self._of_draws(segments).mean(axis=0)
-
-    def deviations(self, segments: Segments) -> Floats:
-        return self._of_draws(segments).std(axis=0)
-
-    def _of_draws(self, segments: Segments) -> Floats:
-        return np.array([distribution.span_probabilities(segments) for distribution in self.drawn])
+        return np.mean([distribution.span_probabilities(segments) for distribution in self.drawn], axis=0)
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
         """All spans with at least a certain mean probability: some draw gives each of them at least that probability."""

@@ -14,7 +14,7 @@ import typer
 from spacy.training import Example
 
 from spacy_crf.lab.laplace_propagation import LaplacePropagation
-from spacy_crf.lab.posterior import variance
+from spacy_crf.lab.posterior import disagreement
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline.scorers import calibration
 
@@ -26,31 +26,36 @@ def main(
     sets: Annotated[str, typer.Option(help="Between commas.")] = "mit_restaurant,wnut17",
     sentences: Annotated[int, typer.Option(help="Of the training data.")] = 200,
     draws: Annotated[int, typer.Option(help="Of these sentences.")] = 5,
-    l2: Annotated[float, typer.Option(help="Of all weights.")] = 0.1,
+    l2: Annotated[
+        str, typer.Option(help="Of all weights, between commas; times and active learning take the first.")
+    ] = "0.1,0.01",
     average: Annotated[int, typer.Option(help="Drawn weight vectors.")] = 20,
     rounds: Annotated[int, typer.Option(help="Of active learning, 20 sentences each; 0 for none.")] = 10,
 ) -> None:
     """Calibration error and log loss of `crf_prob`, F1, active learning, and times."""
+    strengths = [float(value) for value in l2.split(",")]
     for name in sets.split(","):
-        part, test = (read_sentences(name, getattr(SETS[name], which)) for which in ("train", "test"))
-        rows = []
-        for draw in range(draws):
-            some = random.Random(draw).sample(part, sentences)
-            rows.append(_row(name, some, test[:1000], l2, average))
-        columns = [*zip(*rows)]
-        header = ["F1", "F1, posterior", "calibration error", "averaged", "ratio", "log loss", "averaged", "ratio"]
-        means = [*map(np.mean, columns)]
-        means[4], means[7] = means[3] / means[2], means[6] / means[5]
-        show(
-            name,
-            header,
-            [[f"{mean:.3f}" for mean in means]],
-            note=f"{draws} draws of {sentences} sentences, l2 = {l2}.",
-        )
-        _times(name, part[:1000], test[:1000], l2, average)
+        part, test = (_read(name, getattr(SETS[name], which)) for which in ("train", "test"))
+        samples, rows = [random.Random(draw).sample(part, sentences) for draw in range(draws)], []
+        for strength in strengths:
+            every = [_row(name, some, test[:1000], strength, average) for some in samples]
+            rows.append([strength, *(f"{mean:.3f}" for mean in np.mean(every, axis=0))])
+        header = ["l2", "F1", "F1, posterior", "averaged", "accuracy, posterior", "averaged"]
+        header += ["calibration error", "averaged", "log loss", "averaged", "log loss of tags", "averaged"]
+        show(name, header, rows, note=f"{draws} draws of {sentences} sentences.")
+        _times(name, part[:1000], test[:1000], strengths[0], average)
         for kind in ("variance", "entropy") if rounds else ():
-            found = [_active(name, part, test[:500], kind, rounds, l2, average, draw) for draw in range(min(draws, 2))]
+            found = [
+                _active(name, part, test[:500], kind, rounds, strengths[0], average, draw)
+                for draw in range(min(draws, 2))
+            ]
             print(f"F1 after {rounds} rounds by {kind}: {np.mean(found):.2f}", flush=True)
+
+
+def _read(name: str, which: str) -> Any:
+    """The sentences of a part; of wnut17 those with entities, as models of 200 others find next to nothing."""
+    sentences = read_sentences(name, which)
+    return [each for each in sentences if set(each.tags) != {"O"}] if name == "wnut17" else sentences
 
 
 def _trained(name: str, sentences: Any, optimizer: Any) -> tuple[Any, Any]:
@@ -66,19 +71,38 @@ def _laplace(l2: float) -> LaplacePropagation:
     return LaplacePropagation(method="diagonal_laplace", l2=l2, iterations_per_step=100)
 
 
-def _judged(nlp: Any, examples: list[Example]) -> tuple[float, float, float]:
-    """F1, calibration error and log loss of the entities that are found."""
-    right, probabilities, n_gold = [], [], 0
-    for example in examples:
+def _judged(nlp: Any, examples: list[Example]) -> tuple[float, float, float, float]:
+    """F1, accuracy of the tags of tokens, and calibration error and log loss of the entities that are found."""
+    right, probabilities, equal, n_gold = [], [], [], 0
+    docs = nlp.get_pipe("crf_ner").pipe(nlp.make_doc(example.reference.text) for example in examples)
+    for example, doc in zip(examples, docs):
         gold = {(ent.start, ent.end, ent.label_) for ent in example.reference.ents}
-        doc = nlp.get_pipe("crf_ner")(nlp.make_doc(example.reference.text))
         n_gold += len(gold)
+        equal += [tag == other for tag, other in zip(_tags(doc), _tags(example.reference))]
         for ent in doc.ents:
             right.append((ent.start, ent.end, ent.label_) in gold)
             probabilities.append(ent._.crf_prob)
     p, is_right = np.clip(probabilities, 1e-9, 1 - 1e-9), np.array(right, dtype=bool)
     loss = float(-np.log(np.where(is_right, p, 1 - p)).mean())
-    return 200 * sum(right) / (n_gold + len(right)), calibration(p, is_right)["calibration_error"], loss
+    f1, accuracy = 200 * sum(right) / (n_gold + len(right)), 100 * float(np.mean(equal))
+    return f1, accuracy, calibration(p, is_right)["calibration_error"], loss
+
+
+def _tags(doc: Any) -> list[str]:
+    return [f"{token.ent_iob_}-{token.ent_type_}" if token.ent_type_ else "O" for token in doc]
+
+
+def _log_loss(pipe: Any, nlp: Any, examples: list[Example]) -> float:
+    """Of the annotated tags of all tokens, of the labels that training had."""
+    losses, column = [], {tag: n for n, tag in enumerate(pipe.tags())}
+    for example in examples[:300]:
+        marginals = pipe.marginals(nlp.make_doc(example.reference.text))[0]
+        losses += [
+            -np.log(max(row[column[tag]], 1e-9))
+            for row, tag in zip(marginals, _tags(example.reference))
+            if tag in column
+        ]
+    return float(np.mean(losses))
 
 
 def _examples(nlp: Any, name: str, sentences: Any) -> list[Example]:
@@ -88,13 +112,17 @@ def _examples(nlp: Any, name: str, sentences: Any) -> list[Example]:
 
 def _row(name: str, some: Any, test: Any, l2: float, average: int) -> list[float]:
     nlp, pipe = _trained(name, some, _laplace(l2))
-    examples = _examples(nlp, name, test)
-    f1, error, loss = _judged(nlp, examples)
-    pipe.cfg["average"] = average
-    _, its_error, its_loss = _judged(nlp, examples)
-    pipe.cfg["decode"] = "posterior"
-    f1_posterior, _, _ = _judged(nlp, examples)
-    return [f1, f1_posterior, error, its_error, 0.0, loss, its_loss, 0.0]
+    examples, found = _examples(nlp, name, test), {}
+    for n in (0, average):
+        pipe.cfg["average"] = n
+        for decode in ("viterbi", "posterior"):
+            pipe.cfg["decode"] = decode
+            found[n, decode] = _judged(nlp, examples)
+        found[n, "tags"] = _log_loss(pipe, nlp, examples)
+    (f1, _, *plain), (_, _, *averaged) = found[0, "viterbi"], found[average, "viterbi"]
+    posterior = zip(found[0, "posterior"][:2], found[average, "posterior"][:2])
+    pairs = [*posterior, *zip(plain, averaged), (found[0, "tags"], found[average, "tags"])]
+    return [f1, *(value for pair in pairs for value in pair)]
 
 
 def _times(name: str, part: Any, test: Any, l2: float, average: int) -> None:
@@ -130,7 +158,7 @@ def _active(name: str, part: Any, test: Any, kind: str, rounds: int, l2: float, 
         nlp, pipe = _trained(name, known, _laplace(l2))
         docs = [example.predicted for example in make_examples(nlp.vocab, left, entities=SETS[name].entities)]
         pipe.cfg["average"] = average if kind == "variance" else 0
-        doubt = [variance(pipe, doc) if kind == "variance" else _entropy(pipe, doc) for doc in docs]
+        doubt = [disagreement(pipe, doc) if kind == "variance" else _entropy(pipe, doc) for doc in docs]
         order = np.argsort(-np.array(doubt), kind="stable").tolist()
         known, left = [*known, *(left[n] for n in order[:20])], [left[n] for n in order[20:]]
         pipe.cfg["average"] = 0
