@@ -11,7 +11,7 @@ import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.lab.laplace_propagation import Curvature, LaplacePropagation
+from spacy_crf.lab.laplace_propagation import COLD, Curvature, LaplacePropagation
 from spacy_crf.lab.posterior import disagreement, drawn_weights
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.weights import Weights
@@ -318,6 +318,13 @@ def test_disagreement_is_what_a_tag_would_tell_about_the_weights(component):
         mean = [sum(column) / len(of_token) for column in zip(*of_token)]
         expected += entropy(mean) - sum(map(entropy, of_token)) / len(of_token)
     assert disagreement(pipe, doc) == pytest.approx(expected / len(doc), abs=1e-6) and expected > 0.01
+
+
+def test_the_temperature_is_a_share_of_the_features_of_a_token():
+    _, by_formula, _ = trained(optimizer=LaplacePropagation(method="diagonal_laplace", **exact(temperature=1.0)))
+    _, pipe, _ = trained(optimizer=LaplacePropagation(method="diagonal_laplace", **exact()))
+    n_features = 5  # orth[0], suffix2[0], lower[-1..1]
+    np.testing.assert_allclose(precision(pipe) / precision(by_formula), n_features / COLD, rtol=1e-4)
 
 
 @pytest.mark.parametrize("decode", ["posterior", "spans"])

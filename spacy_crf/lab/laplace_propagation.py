@@ -34,6 +34,9 @@ from .posterior import check_layers, save_posterior
 
 logger = logging.getLogger("spacy.spacy_crf")
 
+# "auto" times the features of a token, chosen among 1, 0.35 and 0.14: docs/uncertainty.md
+COLD = 0.3
+
 
 class Curvature(LabelledLoss):
     """Zero; in place of its derivative the second derivative of the loss by each score: how much the uses of the score vary
@@ -95,8 +98,9 @@ class LaplacePropagation(LBFGS):
     The fixed point of the means is the MAP, which L-BFGS finds too. It trains linear chains with features of tokens.
 
     method (str): "propagation", or "diagonal_laplace" for L-BFGS and one more pass for the variances.
-    temperature (float or "auto"): Factor of the variances; 1 for those of the posterior. The features of a token say nearly the
-        same, but their variances add up as if they were independent: "auto" divides by the mean number of features of a token.
+    temperature (float or "auto"): Factor of the variances; 1 for those of the posterior. "auto" is 0.3 / the mean number of
+        features of a token: they say nearly the same, but their variances add up as if they were independent; and averages over
+        the whole posterior are too uncertain (a cold posterior, Wenzel et al. 2020), as docs/uncertainty.md measures.
     sweeps (int): With "propagation", passes over the corpus in one step.
     damping (float): With "propagation", the share of the old factors that a visit keeps, below 1.
     seed (int): With "propagation", seed of the order of the sequences.
@@ -155,7 +159,7 @@ class LaplacePropagation(LBFGS):
             return self.temperature
         evidence = Weights(model).evidence()
         met = sum(int(counts.sum()) for name, counts in evidence.counts.items() if name != "transitions")
-        return 1.0 / max(1.0, met / max(1, evidence.tokens))
+        return COLD / max(1.0, met / max(1, evidence.tokens))
 
     # ----------------------------------------------------------------------------------------------------- propagation
 
