@@ -99,8 +99,7 @@ class LaplacePropagation(LBFGS):
 
     method (str): "propagation", or "diagonal_laplace" for L-BFGS and one more pass for the variances.
     temperature (float or "auto"): Factor of the variances; 1 for those of the posterior. "auto" is 0.3 / the mean number of
-        features of a token: they say nearly the same, but their variances add up as if they were independent; and averages over
-        the whole posterior are too uncertain (a cold posterior, Wenzel et al. 2020), as docs/uncertainty.md measures.
+        features of a token, by which averages are calibrated better: docs/uncertainty.md says why.
     sweeps (int): With "propagation", passes over the corpus in one step.
     damping (float): With "propagation", the share of the old factors that a visit keeps, below 1.
     seed (int): With "propagation", seed of the order of the sequences.

@@ -91,13 +91,10 @@ def draw_weights(pipes: Iterable[Any]) -> None:
 
 def disagreement(pipe: Any, doc: Doc) -> float:
     """What a tag would tell about the weights, averaged over tokens: the entropy of the tag's mean distribution, less the mean
-    entropy of its distributions by drawn weights (Houlsby et al. 2011, eq. 2)."""
+    entropy of its distributions by drawn weights, which is their mean divergence from the former (Houlsby et al. 2011, eq. 2)."""
     every = np.array([distribution.marginals() for distribution in pipe.distribution(doc).drawn])  # [D, T, S]
-    return float(_entropies(every.mean(axis=0)).mean() - _entropies(every).mean())
-
-
-def _entropies(probabilities: Floats) -> Floats:
-    return -(probabilities * np.log(np.maximum(probabilities, TINY))).sum(axis=-1)
+    shares = np.maximum(every, TINY)
+    return float((every * np.log(shares / shares.mean(axis=0))).sum(axis=-1).mean())
 
 
 class Slots(NamedTuple):
