@@ -101,6 +101,17 @@ def test_scores_are_the_weighted_sum_of_those_of_the_experts(kind):
 
 
 @each_kind
+def test_texts_may_have_as_many_tokens_as_the_experts_have_columns(kind):
+    """Their scores were taken for transitions."""
+    _, pipe, examples = trained(kind)
+    doc = examples[0].reference
+    words = [doc[n % len(doc)].text for n in range(pipe.model.attrs["role"].experts.size)]
+    docs = [Doc(doc.vocab, words), Doc(doc.vocab, [*words, "."])]
+    found, longer = (pipe.model.predict([each]).emissions for each in docs)
+    assert_allclose(found[:-2], longer[:-3], atol=1e-6)
+
+
+@each_kind
 def test_probabilities_are_products_of_those_of_the_experts(kind):
     """The log probability of each labelling of a text, against the sum of the weighed log probabilities of single chains."""
     nlp, pipe, _ = trained(kind)
