@@ -13,6 +13,7 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.explain.reading import Reading
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.models.chain_set import ChainSet
 from spacy_crf.models.objective import CorpusObjective
@@ -24,6 +25,7 @@ from spacy_crf.schemes import NO_SEGMENTS, get_scheme
 
 from . import reference
 from .structures import segment_ways
+from .test_explain import enumerated, odds
 from .util import plain
 
 TEXTS = [
@@ -490,6 +492,30 @@ def test_explanations_add_up(kind, groups):
                 assert chain.explain(doc, labelled, kind=how).check == pytest.approx(0.0, abs=1e-6)
             found = chain.explain(doc, labelled, kind="texts", corpus=examples, l2=0.1, effect=1)
             assert found.check == pytest.approx(0.0, abs=0.05) and len(found.rows) > 1
+
+
+@kinds
+@pytest.mark.parametrize("groups", GROUPS)
+def test_transitions_and_ends_that_are_left_out(kind, groups):
+    """0.20.0 took those of other chains, and failed."""
+    nlp, pipe, _ = trained(kind, groups=groups)
+    doc = nlp.make_doc("of Oslo opened")
+    for chain in pipe.chains:
+        place = 0, 2, chain.labels[0]
+        scores = Reading(chain, DocBatch([doc])).scores
+        rows = {
+            (row.feature, row.token): row.contribution
+            for row in chain.explain(doc, Span(doc, *place), kind="leave_out").rows
+        }
+        before = odds(enumerated(chain, doc, scores), place)[0]
+        for name, row in (("first", ("first", 0)), ("last", ("last", 2))):
+            without = np.where(getattr(scores, name) > -np.inf, 0.0, -np.inf)
+            expected = before - odds(enumerated(chain, doc, scores._replace(**{name: without})), place)[0]
+            assert rows.get(row, 0.0) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+        steps = np.array(np.broadcast_to(scores.transitions, (3, *scores.transitions.shape[-2:])))
+        steps[1] = np.where(steps[1] > -np.inf, 0.0, -np.inf)
+        expected = before - odds(enumerated(chain, doc, scores._replace(transitions=steps)), place)[0]
+        assert rows.get(("transition", 1), 0.0) == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
 INNER = [

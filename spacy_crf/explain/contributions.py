@@ -214,9 +214,9 @@ def _shared_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]
         if not len(at):
             continue  # a text of one token has no transitions
         # If first and last tags have no array of their own, they use the scores of single tokens
-        by_token = (getattr(side, {"first": "begins", "last": "ends"}.get(name, name), side[0]) for side in uses)
-        probabilities = tuple(of_side[at].reshape(len(at), -1) for of_side in by_token)
-        flat = comparison.reading.shared[name].ravel()
+        by_token = [getattr(side, {"first": "begins", "last": "ends"}.get(name, name), side[0])[at] for side in uses]
+        probabilities = by_token[0].reshape(len(at), -1), by_token[1].reshape(len(at), -1)
+        flat = comparison.reading.of_states(name, by_token[0].shape[-1]).ravel()
         losses = _losses(np.tile(flat, (len(at), 1)), probabilities)
         average = (probabilities[0] - probabilities[1]) @ flat
         for token, loss, weight in zip(at.tolist(), losses.tolist(), average.tolist()):

@@ -267,6 +267,11 @@ class Reading:
         found = [join(own, potentials(*member)) for own, *member in zip(outputs, self._models, self._weights)]
         return found[0] if len(found) == 1 else self._architecture.weighted_sum(found, np.array(self._shares))
 
+    def of_states(self, name: str, n_states: int) -> Floats:
+        """The weights of a parameter for the states of labellings: float64[S, ...]."""
+        weights = self.shared[name]
+        return weights[np.ix_(*weights.ndim * [self._architecture.places_of(np.arange(n_states))])]
+
     @property
     def reads_docs(self) -> bool:
         """Whether `erased` needs a Doc: some scores are no sums of weights of features."""
