@@ -157,7 +157,7 @@ class Errors:
     CRF365 = """Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} does not
         consist of (ties, hidden states and higher orders are more than that, baselines less). Use an optimizer that
         evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
-    CRF366 = "Component '{name}': {inference} has no {question} for tied tokens. These do: {fitting}."
+    CRF366 = "Component '{name}': {inference} gives no {question} for tied tokens. These do: {fitting}."
     CRF367 = """{owner} needs {what}, and '{text}...' has none ({reason}). Put a component that sets them before this
         one, and name it in [training] annotating_components."""
     CRF369 = "{owner}: the span {span} is not in '{text}...', which has {n} tokens. Give spans of the Doc that are not empty."
@@ -579,9 +579,8 @@ class Warnings:
     CRFW605 = """{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the
         constraints). Dropped, as later rules give way to earlier ones: {rules}."""
     CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
-    CRFW607 = """{name}: '{doc}...' has ties, and a junction tree can't keep all of its rules: tables would have more
-        than max_table = {most} numbers, or no automaton holds a rule. The answers come from chains whose scores include
-        messages of the ties."""
+    CRFW607 = """{name}: '{doc}...' has ties, and {inference} can't keep all of its rules: no automaton holds one, or
+        max_table is too small for it. The answers come from chains whose scores include messages of the ties."""
     CRFW620 = """Component '{name}': DualPerceptron begins anew with other texts, and forgets what it counted. Give all texts in
         each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
     CRFW621 = """{owner}: the weights of the kernels still change by {change} after {n} rounds. The last ones are used. A larger

@@ -210,6 +210,17 @@ def test_rules_and_ties_together(name, caplog):
 
 
 @pytest.mark.issue(40)
+def test_rules_that_no_automaton_holds_are_told_of(caplog):
+    """The warning asked for the tables of a junction tree: AttributeError."""
+    pipe, doc = tied_tagger([{"rule": "same_text_same_label"}], DUAL)
+    tables = pipe.model.get_param("tables")
+    tables[:] = -5.0 * np.eye(tables.shape[-1])  # equal words repel each other
+    found = [token.tag_ for token in pipe(doc)]
+    assert found[0] == found[2] == found[4]
+    assert caplog.text.count("CRFW607") == 1 and "spacy_crf.DualDecomposition.v1 can't keep" in caplog.text
+
+
+@pytest.mark.issue(40)
 def test_documents_larger_than_junction_trees():
     """Ties beside a rule about the whole document, of names in 20 sentences that ties connect."""
     rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "exactly", "label": "PER", "n": 3}]}

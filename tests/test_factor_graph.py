@@ -25,6 +25,7 @@ from spacy_crf.lab.ties.features import TieFeatureSet, TieValues, tie_reader
 from spacy_crf.lab.ties.groups import ATTRIBUTES, RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf.report.suspects import judged_by
 
 WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
 EMISSIONS = {
@@ -388,6 +389,33 @@ def test_probabilities_of_a_doc(nlp, unseen):
             ask()
 
 
+@pytest.mark.issue(41)
+@pytest.mark.parametrize(
+    "inference",
+    [
+        {"@misc": "spacy_crf.BeliefPropagation.v1"},
+        {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
+        {"@misc": "spacy_crf.MeanField.v1"},
+        {"@misc": "spacy_crf.Gibbs.v1"},
+        {"@misc": "spacy_crf.LinearProgram.v1"},
+        {"@misc": "spacy_crf.DualDecomposition.v1"},
+    ],
+)
+def test_the_best_labelling_is_that_of_prediction(inference):
+    """Of methods that list no others n_best refused it, and so did what asks for it: reports, and explanations by words."""
+    pipe, doc = tied_tagger(inference=inference)
+    [(probability, spans)] = pipe.n_best(doc, 1)
+    assert probability == pytest.approx(np.exp(pipe.log_probability(doc, spans)))
+    assert pipe.explain(doc, spans[0], kind="words").rows
+    labels = [span.label_ for span in spans]
+    assert labels == [token.tag_ for token in pipe(doc.copy())]
+    annotated = doc.copy()
+    for token, label in zip(annotated, [*labels[:-1], next(each for each in pipe.labels if each != labels[-1])]):
+        token.tag_ = label
+    [suspect] = judged_by(pipe, [Example(doc, annotated)])
+    assert [mention.label for mention in suspect.best] == labels and np.isfinite(suspect.log_ratio)
+
+
 @pytest.mark.issue(17)
 def test_exact_answers_of_a_doc(nlp, unseen):
     """A graph with the same weights that is asked exactly: its two sentences are tied once, so that belief propagation is too."""
@@ -454,7 +482,7 @@ def test_walks_answer_what_is_asked_of_a_doc(nlp, unseen, step):
         assert sampled.log_probability(doc, example.reference.ents) == pytest.approx(
             pipe.log_probability(doc, example.reference.ents), abs=0.1
         )
-        with pytest.raises(ValueError, match=r"CRF366.*Gibbs.*n best.*JunctionTree"):
+        with pytest.raises(ValueError, match=r"CRF366.*Gibbs.*beside the best.*JunctionTree"):
             sampled.n_best(doc, 2)
 
 

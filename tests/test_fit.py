@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import spacy
 from spacy.strings import hash_string
-from spacy.tokens import DocBin, Span
+from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
@@ -149,6 +149,11 @@ def test_overlapping_spans_get_a_threshold():
     wrong[0].reference.spans["sc"] = [span for span in wrong[0].reference.spans["sc"] if span.label_ != "GPE"]
     (suspect,) = judged_by(pipe, wrong)
     assert suspect.log_ratio > 1.0 and len(suspect.best) == len(suspect.gold) + 1
+    # The logarithm of a probability that is too small for a number was asked for
+    longer = Doc(nlp.vocab, words=5000 * ["Oslo"])
+    longer.spans["sc"] = []
+    (suspect,) = judged_by(pipe, [Example(longer.copy(), longer)])
+    assert pipe.n_best(longer, 1)[0][0] == 0.0 and suspect.log_ratio > 0.0
 
 
 @pytest.mark.issue(38)

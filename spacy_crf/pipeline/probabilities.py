@@ -252,7 +252,7 @@ class Batch:
         if d not in self._approximate:
             self._approximate.add(d)
             structure: Any = self._decoding.structure  # one with ties
-            self._warn(Warnings.CRFW607, d, most=structure.inference.max_table)
+            self._warn(Warnings.CRFW607, d, inference=structure.inference.name)
 
     @property
     def _is_tied(self) -> bool:

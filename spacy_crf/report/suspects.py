@@ -46,7 +46,7 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
             continue
         found = [Mention(span.start_char, span.end_char, span.label_) for span in best[0][1]]
         if {mention.place for mention in found} != {mention.place for mention in gold}:
-            log_ratio = math.log(best[0][0]) - pipe.log_probability(doc, spans)
+            log_ratio = pipe.log_probability(doc, best[0][1]) - pipe.log_probability(doc, spans)
             yield Suspect(doc.text, log_ratio, gold, found)
 
 

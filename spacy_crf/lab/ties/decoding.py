@@ -190,7 +190,10 @@ class TiedDistribution(Distribution):
         return self._chains.likely_spans(min_prob)
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
-        self._require(N_BEST, "the n best labellings")
+        if n == 1 and N_BEST not in self.structure.answers:
+            tags = self.decoding.best_tags(self.joined.scores, self.joined.clamp)
+            return [(float(np.exp(self.log_probability(tags))), tags)]
+        self._require(N_BEST, "labellings beside the best one")
         found = self.structure.n_best_of_all(self.joined.scores, n, clamp=self.joined.clamp)
         log_z = self._log_partition().sum()
         return [(min(1.0, float(np.exp(score - log_z))), self._tags(states)) for score, states in found]
