@@ -579,8 +579,8 @@ class Warnings:
     CRFW605 = """{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the
         constraints). Dropped, as later rules give way to earlier ones: {rules}."""
     CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
-    CRFW607 = """{name}: '{doc}...' has ties, and {inference} can't keep all of its rules: no automaton holds one, or
-        max_table is too small for it. The answers come from chains whose scores include messages of the ties."""
+    CRFW607 = """{name}: '{doc}...' has ties, and {inference} can't keep all of its rules: none of its automata holds one,
+        or max_table is too small. Chains whose scores include messages of the ties answer."""
     CRFW620 = """Component '{name}': DualPerceptron begins anew with other texts, and forgets what it counted. Give all texts in
         each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
     CRFW621 = """{owner}: the weights of the kernels still change by {change} after {n} rounds. The last ones are used. A larger

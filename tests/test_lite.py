@@ -387,6 +387,7 @@ def test_export(folder, tmp_path):
         (templates("ngrams2[0]|lower[1]"), "the template ngrams2[0]|lower[1], which joins n-grams"),
         ({"decode": "posterior"}, 'decode = "posterior"'),
         ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.HashedEmissions.v1"}}}, "hashed features"),
+        ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.KernelEmissions.v1"}}}, "hashed.*a kernel"),
         ({"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ON_TOKENS]}}, "the rule 'never' (never_on)"),
         (
             {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [MANY]}},

@@ -144,10 +144,8 @@ def leave_out(comparison: Comparison) -> Explanation:
     shares = measured.shares(of_lacking=0.0), measured.shares(of_having=0.0, of_lacking=1.0)
     uses = tuple(comparison.of_doc(comparison.uses(measured, of_side)) for of_side in shares)
     shared = _label_rows if comparison.is_of_texts else _shared_rows
-    rows, totals = (
-        [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)],
-        comparison.probability(measured.odds),
-    )
+    rows = [*_feature_rows(comparison.reading, uses), *shared(comparison, uses)]
+    totals = comparison.probability(measured.odds)
     return comparison.explanation("leave_out", measured.odds, 0.0, rows, totals, additive=False)
 
 
@@ -183,10 +181,8 @@ def _feature_rows(reading: Reading, uses: tuple[Any, Any]) -> Iterator[Row]:
         cells, shape = group * having.shape[1] + terms.column, having.shape
         if mix is not None:  # columns do not exclude each other, but states do
             having, lacking = (side.emissions[terms.row[first]] for side in uses)
-        losses, more = (
-            _losses(_sums(cells, terms.value * terms.weight, shape, mix), (having, lacking)),
-            having - lacking,
-        )
+        losses = _losses(_sums(cells, terms.value * terms.weight, shape, mix), (having, lacking))
+        more = having - lacking
         [some] = np.nonzero(np.abs(losses) > NOTHING * np.abs(losses).max(initial=0.0))
         average = (_sums(cells, terms.weight, shape, mix) * more).sum(axis=1)
         begin, end = (ends[terms.place[first]] for ends in terms.tokens)

@@ -36,6 +36,7 @@ from ..features.lexemes import NGRAMS
 from ..features.token_columns import TOKEN_ATTRIBUTES
 from ..kernels.hashing import WORD_END, mix_all
 from ..kernels.numerics import FIRST_HASH
+from ..models.sparse import SparseNode
 from ..models.table import Table
 from ..pipeline.prediction import least_of_labels
 from ..pipeline.scorers import attribute_getter
@@ -138,19 +139,17 @@ def _refused(name: str, what: str, how: str) -> ValueError:
 
 
 def _check_settings(pipe: Any) -> None:
-    """RAISES (ValueError): CRF791 for an encoder, hashed features, a first stage, a set of chains, or another decode."""
+    """RAISES (ValueError): CRF791 for scores of other than sparse features, a first stage, a set of chains, or another decode."""
     decode = pipe.cfg.get("decode", "viterbi")
-    indexes = [table.index for features in pipe.feature_stores for table in features.tables.values()]
+    reads = [table.index for features in pipe.feature_stores for table in features.tables.values()]
+    reads += [layer.attrs["role"] for layer in pipe.model.layers]
+    is_sparse = all(isinstance(read, (FeatureIndex, SparseNode)) for read in reads)
     for is_so, what, how in (
         (not pipe.is_linear, "an encoder", "Train it on sparse features, by spacy_crf.SparseEmissions.v1"),
         (pipe.first_stage is not None, "a first stage", "Train it without second_stage"),
         (pipe.chains[0] is not pipe, "a set of chains", "Train a crf_ner or crf_tagger for each"),
         (decode not in ("viterbi", "spans"), f'decode = "{decode}"', 'Set decode = "viterbi" or "spans" in its config'),
-        (
-            not all(isinstance(index, FeatureIndex) for index in indexes),
-            "hashed features or vectors",
-            "Train it with spacy_crf.SparseEmissions.v1, without templates that read vectors",
-        ),
+        (not is_sparse, "hashed features, vectors, a kernel or trees", "Train it on sparse features without vectors"),
     ):
         if is_so:
             raise _refused(pipe.name, what, how)

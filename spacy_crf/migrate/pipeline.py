@@ -230,7 +230,7 @@ def exported(nlp: Language, component: Optional[str]) -> LabelPipe:
     """Find the component to export. RAISES (ValueError): CRF710 if no component can be exported."""
     found: list[Any] = [pipe for name, pipe in nlp.pipeline if component in (None, name) and pipe_fits(pipe)]
     if not found:
-        wanted = "whose model CRFsuite can hold: a trained linear chain on sparse features alone, not on hashed ones"
+        wanted = "whose model CRFsuite and Wapiti can hold: a trained linear chain on sparse features alone, not on hashed ones"
         raise no_component(wanted, nlp.pipe_names, component)
     return found[0]
 

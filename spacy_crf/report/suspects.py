@@ -41,13 +41,11 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
         spans: list[Any] = [doc.char_span(mention.start, mention.end, label=mention.label) for mention in gold]
         if not len(doc) or None in spans or not _is_complete(pipe, example):
             continue
-        best = pipe.n_best(doc, 1)
-        if not best:
-            continue
-        found = [Mention(span.start_char, span.end_char, span.label_) for span in best[0][1]]
-        if {mention.place for mention in found} != {mention.place for mention in gold}:
-            log_ratio = pipe.log_probability(doc, best[0][1]) - pipe.log_probability(doc, spans)
-            yield Suspect(doc.text, log_ratio, gold, found)
+        for _, best in pipe.n_best(doc, 1):
+            found = [Mention(span.start_char, span.end_char, span.label_) for span in best]
+            if {mention.place for mention in found} != {mention.place for mention in gold}:
+                log_ratio = pipe.log_probability(doc, best) - pipe.log_probability(doc, spans)
+                yield Suspect(doc.text, log_ratio, gold, found)
 
 
 def cross_validated(
