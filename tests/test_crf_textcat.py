@@ -21,6 +21,7 @@ from spacy.vectors import Vectors
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.features.doc_batch import UnitRows
 
 CONFIG = Path(__file__).parents[1] / "configs" / "crf_textcat.cfg"
 TEXTS = [
@@ -462,3 +463,13 @@ def test_losses(kind, loss):
     minibatch = {"@optimizers": "spacy_crf.Minibatch.v1", "learn_rate": 0.1}
     nlp = trained(kind, steps=25, optimizer=minibatch, loss={"@losses": f"spacy_crf.{loss}.v1"})
     assert [label(nlp(text)) for text, _ in TEXTS] == [cats for _, cats in TEXTS]
+
+
+@pytest.mark.issue(41)
+@pytest.mark.parametrize("unit", ["token", "sent", "text"])
+def test_empty_texts_in_batches_with_as_many_texts_as_tokens(unit):
+    """The scores of tokens were taken for those of texts: a text of two words beside an empty one got a wrong label."""
+    texts = np.array([0, 2, 2])
+    rows = UnitRows.of(unit, texts, texts)
+    expected = [[3.0], [0.0]] if unit == "text" else [[3.0]] if unit == "sent" else [[1.0], [2.0]]
+    assert rows.total(np.array([[1.0], [2.0]])).tolist() == expected

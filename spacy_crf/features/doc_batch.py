@@ -132,7 +132,7 @@ class UnitRows(NamedTuple):
 
     def total(self, scores: Floats) -> Floats:
         """Sum of the scores of the tokens of each row: float64[U, C]."""
-        if len(self.tokens) - 1 == len(scores) == self.tokens[-1]:
+        if (np.diff(self.tokens) == 1).all():
             return scores
         filled = self.tokens[:-1] < self.tokens[1:]
         total = np.zeros((len(filled), scores.shape[1]))
