@@ -196,6 +196,17 @@ def test_scores_of_lexemes(corpus):
     assert scores == pytest.approx(corpus.scores, abs=1e-5)  # summed in float32
 
 
+@pytest.mark.parametrize("columns, same", [([0, 1, 2], True), ([2, 0, 1], False)])
+def test_slots_may_be_the_weights_themselves(columns, same):
+    """Merged states are numbered anew, so that columns need not rise."""
+    table = Table([0, 1], np.array([0, 3, 6]), np.array(2 * columns, dtype=np.int32), 3)
+    weights = np.arange(6.0)
+    slots = table.slots(weights)
+    assert table.slots_are_weights is same and np.shares_memory(slots, weights) is same
+    np.testing.assert_array_equal(slots.reshape(2, 3)[:, columns], weights.reshape(2, 3))
+    np.testing.assert_array_equal(table.weights_of(slots), weights)
+
+
 def test_saved_rows_are_the_same(corpus):
     again = Table.from_dict(corpus.rows.to_dict())
     assert again.pair_starts.tolist() == corpus.rows.pair_starts.tolist()

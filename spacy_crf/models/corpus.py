@@ -163,9 +163,18 @@ class SparseCorpus:
         corpus.found, corpus.tokens = [*self.found], {kind: copy.copy(tokens) for kind, tokens in self.tokens.items()}
         return corpus
 
-    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> "SparsePass":
-        """One pass over the corpus, with weights by table."""
-        return SparsePass(self, weights, threads)
+    @property
+    def has_values(self) -> bool:
+        """Whether any feature has a value other than 1."""
+        items = [block.items for tokens in self.tokens.values() for block in tokens.blocks]
+        items += [features for found in self.found for features in found.features.values()]
+        return any(features.values is not None for features in items)
+
+    def at(
+        self, weights: dict[str, Floats], *, threads: int = 1, into: Optional[dict[str, Floats]] = None
+    ) -> "SparsePass":
+        """One pass over the corpus, with weights by table. `into` has zeros that may receive their derivatives."""
+        return SparsePass(self, weights, threads, into or {})
 
     def marks(self, seed: Seed, *, threads: int = 1) -> dict[str, Floats]:
         """Derivatives of the weights by table, for random numbers as derivatives of the scores, equal for all states. Weights of
@@ -206,11 +215,14 @@ class SparseCorpus:
 class SparsePass:
     """Scores batches one by one, collects the derivatives by their scores, and sums up the derivatives of the weights."""
 
-    def __init__(self, corpus: SparseCorpus, weights: dict[str, Floats], threads: int):
+    def __init__(self, corpus: SparseCorpus, weights: dict[str, Floats], threads: int, into: dict[str, Floats]):
         self._corpus, self._features, self._threads = corpus, corpus.features, threads
         self._slots = self._features.slots(weights)
         self._gradients = {name: np.zeros(len(of_table)) for name, of_table in weights.items()}
-        self._d_slots = {name: table.zero_slots() for name, table in corpus.features.tables.items()}
+        self._d_slots = {
+            name: into[name] if name in into and table.slots_are_weights else table.zero_slots()
+            for name, table in corpus.features.tables.items()
+        }
         self._tokens = {
             kind: TokensPass(tokens, self._slots[kind], threads=threads) for kind, tokens in corpus.tokens.items()
         }
@@ -279,7 +291,10 @@ class SparsePass:
         for kind, tokens in self._tokens.items():
             run_chunks(partial(tokens.finish, self._d_slots[kind]), parts_for(self._threads), self._threads)
         for name, d_slots in self._d_slots.items():
-            self._gradients[name] += self._features.tables[name].weights_of(d_slots)
+            found = self._features.tables[name].weights_of(d_slots)
+            if self._corpus.has_values:
+                found += self._gradients[name]
+            self._gradients[name] = found
         if self._vectors is not None:
             self._gradients[VECTORS] += self._vectors.gradient(self._d_words, threads=self._threads)
         return self._gradients

@@ -46,9 +46,9 @@ _PARTS = 16  # parts of the keys, compared one after the other
 class Ties(NamedTuple):
     """Groups of equal weights among n weights."""
 
-    group: Ints  # [n] number of each weight's variable
-    place: Ints  # [m] the weight that represents each variable
-    copies: Floats  # [m] number of weights of each variable
+    group: NDArray[np.int32]  # [n] number of each weight's variable
+    place: NDArray[np.int32]  # [m] the weight that represents each variable
+    copies: NDArray[np.int32]  # [m] number of weights of each variable
 
     @classmethod
     def of(cls, keys: NDArray[np.uint64], single: Bools) -> "Ties":
@@ -68,7 +68,8 @@ class Ties(NamedTuple):
         for begin in range(0, len(first), _CHUNK):
             first[begin : begin + _CHUNK] = numbers[first[begin : begin + _CHUNK]]
         place = np.flatnonzero(stands)
-        return cls(first, place, np.bincount(first, minlength=len(place)).astype(np.float64))
+        copies = np.bincount(first, minlength=len(place))
+        return cls(*(array.astype(np.int32) for array in (first, place, copies)))
 
 
 class Variables:
@@ -86,8 +87,8 @@ class Variables:
         return stands
 
     @property
-    def copies(self) -> Floats:
-        """Number of weights that each variable stands for: float64[m]."""
+    def copies(self) -> NDArray[np.int32]:
+        """Number of weights that each variable stands for: int32[m]."""
         return self.ties.copies
 
     @property

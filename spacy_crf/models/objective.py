@@ -210,7 +210,8 @@ class CorpusObjective(Weights):
         if merged is not None:
             shared = merged.potentials(shared)
         structures = self._remembering or [self._structure] * self.n_batches
-        passes = self._passes(of_layers)
+        gradient = np.zeros(len(weights))
+        passes = self._passes(of_layers, self.split(gradient)[0])
         value, n_impossible, d_shared = 0.0, 0, {name: np.zeros(shared[name].shape) for name in own}
 
         def differentiate(number: int):
@@ -247,14 +248,17 @@ class CorpusObjective(Weights):
             d_shared = merged.spread(d_shared)
         both = zip(self._names, passes)
         gradients = {names[name]: d for names, of_layer in both for name, d in of_layer.gradient().items()}
-        return value, self.join(gradients, d_shared)
+        return value, self.join(gradients, d_shared, into=gradient)
 
-    def _passes(self, of_layers: dict[str, Floats]) -> list[Any]:
-        """A pass of each layer over the corpus, with weights by key."""
-        return [
-            layer.at({name: of_layers[key] for name, key in names.items()}, threads=self._structure.threads)
-            for layer, names in zip(self._layers, self._names)
-        ]
+    def _passes(self, of_layers: dict[str, Floats], into: Optional[dict[str, Floats]] = None) -> list[Any]:
+        """A pass of each layer over the corpus, with weights by key. `into` has zeros for the derivatives, by key."""
+        passes = []
+        for layer, names in zip(self._layers, self._names):
+            more: Any = {"threads": self._structure.threads}
+            if into is not None and isinstance(layer, SparseCorpus):
+                more["into"] = {name: into[key] for name, key in names.items()}
+            passes.append(layer.at({name: of_layers[key] for name, key in names.items()}, **more))
+        return passes
 
     def weigh(self, weights: list[Floats], told: str) -> None:
         """Change the factors of the sequences (float64[B] of each batch), and the signature by a text."""

@@ -85,7 +85,7 @@ class SlotLayout(NamedTuple):
 
     starts: Ints  # [F + 1]
     columns: NDArray[np.int32]  # [N] column of each slot, encoded for the kernels
-    of_pair: Ints  # [W]
+    of_pair: Any  # int64[W] slot of each weight; a slice of all where slots and weights are the same
     first: NDArray[np.integer]  # [F + 1] first slot of each feature, -1 for features without weights
 
 
@@ -120,6 +120,8 @@ class Table:
         threshold = max(1, self.n_columns // 3)
         starts, columns, of_pair = lay_out_slots(self.pair_starts, self.pair_columns, self.n_columns, threshold)
         # The last row is for row -1, no feature
+        in_order = len(columns) == len(of_pair) and bool((of_pair[1:] > of_pair[:-1]).all())
+        of_pair = slice(None) if in_order else of_pair
         narrow = len(columns) <= np.iinfo(np.int32).max
         first = np.append(np.where(np.diff(starts) > 0, starts[:-1], -1), -1)
         return SlotLayout(starts, columns, of_pair, first.astype(np.int32 if narrow else np.int64))
@@ -128,7 +130,8 @@ class Table:
     def layout(self) -> SlotLayout:
         """The layout of the slots with plain numbers of columns."""
         columns = np.where(self._slots.columns < 0, -1 - self._slots.columns, self._slots.columns)
-        return self._slots._replace(columns=columns % np.int32(self.n_columns))
+        of_pair = np.arange(len(columns))[self._slots.of_pair]
+        return self._slots._replace(columns=columns % np.int32(self.n_columns), of_pair=of_pair)
 
     @property
     def encoded_columns(self) -> NDArray[np.int32]:
@@ -198,18 +201,25 @@ class Table:
 
     # ------------------------------------------------------------------------------------- weights to scores and back
 
+    @property
+    def slots_are_weights(self) -> bool:
+        """Whether each weight has a slot of its own, in the same order."""
+        return isinstance(self._slots.of_pair, slice)
+
     def zero_slots(self) -> Floats:
         """A zero for each slot: float64[N]."""
         return np.zeros(len(self._slots.columns))
 
     def slots(self, weights: NDArray) -> Floats:
-        """Weights (float[W]) in the layout of the kernels: float64[N]."""
+        """Weights (float[W]) in the layout of the kernels: float64[N], which may be the same array."""
+        if self.slots_are_weights:
+            return weights.astype(np.float64, copy=False)
         slots = self.zero_slots()
         slots[self._slots.of_pair] = weights
         return slots
 
     def weights_of(self, slots: Floats) -> Floats:
-        """Entries of slots (float64[N]) that belong to weights: float64[W]."""
+        """Entries of slots (float64[N]) that belong to weights: float64[W], which may be the same array."""
         return slots[self._slots.of_pair]
 
     def add_scores(self, features: TokenFeatures, slots: Floats, scores: Floats) -> None:

@@ -44,8 +44,8 @@ class TableBlock(NamedTuple):
         return weights
 
     def laid_out(self, weights: NDArray) -> NDArray:
-        """Weights in the shape of the parameter."""
-        return weights.copy()
+        """Weights in the shape of the parameter, as a view."""
+        return weights
 
     def places(self, before: "TableBlock") -> Ints:
         """Places in this block of the weights of an earlier block, from before the model got more labels or features."""
@@ -216,10 +216,10 @@ class Weights:
         parts = [(self._key(block.model, block.name), array) for block, array in self._laid_out(weights)]
         return dict(parts[: len(self._of_layers)]), dict(parts[len(self._of_layers) :])
 
-    def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats]) -> Floats:
-        """A vector of weights (float64[n]) from the two parts that `split` returns."""
+    def join(self, of_layers: dict[str, Floats], shared: dict[str, Floats], into: Optional[Floats] = None) -> Floats:
+        """A vector of weights (float64[n]) from the two parts that `split` returns; views of `into` need no copy."""
         parts = [of_layers[self._key(block.model, block.name)] for block in self._of_layers]
-        return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)])
+        return np.concatenate([*parts, *(shared[block.name][block.mask] for block in self._shared)], out=into)
 
 
 def checksum(arrays: Iterable[Optional[NDArray]], check: int = 0) -> int:
