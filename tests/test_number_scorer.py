@@ -278,8 +278,10 @@ def test_sentences_have_numbers():
         for sent in doc.sents:
             sent._.tone = (1.0 if sent.text.startswith("Good") else -1.0) + 0.1 * (n % 3)
         docs.append(doc)
-    examples = [Example(nlp(doc.text), doc) for doc in docs]
-    pipe = trained(nlp, examples, config("sent"))
+    pipe = nlp.add_pipe("crf_scorer", config=config("sent"))
+    # As in `spacy train`: the Docs have no sentences before the sentencizer finds them
+    nlp.initialize(lambda: [Example(nlp.make_doc(doc.text), doc) for doc in docs])
+    nlp.update([Example(nlp.make_doc(doc.text), doc) for doc in docs], annotates=["sentencizer"])
     doc = nlp("Bad day. Good day.")
     bad, good = (sent._.tone for sent in doc.sents)
     assert bad == pytest.approx(-0.9, abs=0.2) and good == pytest.approx(1.1, abs=0.3)

@@ -380,6 +380,8 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
             docs = [annotate(example) for example in examples]
             n_docs += len(docs)
+            # What sentences have is read from the annotated Docs too
+            examples = [e if doc is e.predicted else Example(doc, e.reference) for doc, e in zip(docs, examples)]
             for doc in docs if unread else ():
                 unread.difference_update(_found(doc, unread))
             batch = pipe.training.to_count(docs, examples, report)
