@@ -28,6 +28,10 @@ def number(owner: str, name: str, value: Any, *, least: float = 0.0, most: float
     return float(value)
 
 
+def is_number(value: Any) -> bool:
+    return _is_a(Real, value) and -MOST <= value <= MOST
+
+
 def positive(owner: str, name: str, value: Any) -> float:
     return number(owner, name, value, least=LEAST)
 

@@ -237,7 +237,7 @@ class Errors:
         the reader of the texts to cut into shards: spaCy passes only the beginning of a streamed corpus (max_epochs =
         -1)."""
     CRF640 = (
-        """{unit}._.{name} of '{text}...' is {value}. Set a finite number, or None for a number that is not known."""
+        """{unit}._.{name} of '{text}...' is {value}. Set a number from -1e100 to 1e100, or None if it is not known."""
     )
     CRF641 = """No graph of {names} can be learned: {n} tokens have all of these numbers, and each of them has to differ from
         token to token. Leave a constant number out, or give texts whose tokens have them (token._.NAME)."""
@@ -250,7 +250,8 @@ class Errors:
         {n} - 1, and a similarity of at least 0: {reason}."""
     CRF651 = """GaussianChain: similar numbers that are far apart make a matrix with {entries} entries for {n} numbers, and {most}
         are possible. Make fewer numbers similar, or give smaller groups of texts."""
-    CRF652 = "All {n} numbers of the training data are {value}, so there is nothing to learn. Give numbers that differ."
+    CRF652 = """The {n} numbers of the training data, from {least} to {most}, do not differ, so there is nothing to learn. Give
+        numbers that do, by at least 1e-100."""
     CRF653 = (
         "Component '{name}': no text of the training data has a number in {what}. Set it, and keep it in .spacy files."
     )
@@ -386,9 +387,10 @@ class Errors:
         --clusters, --vectors or --gazetteers; or pip install 'spacy-crf[words]'."""
     CRF754 = """Nothing is installed that knows words of '{lang}': pip install 'spacy-crf[words]' for clusters and
         gazetteers, or make clusters of your own texts with `spacy crf clusters`."""
-    CRF768 = "--optimize accuracy changes how labels of tokens are decided, but {component} labels texts. Leave it out."
+    CRF768 = "--optimize accuracy changes how labels of tokens are decided, and {component} has none. Leave it out."
     CRF770 = "{folds} folds of {texts} texts are not possible: give at least two folds, and no more folds than texts."
-    CRF771 = "Component '{name}': `fit` trains sparse features by spacy_crf.LBFGS.v1. Name that, or use `spacy train`."
+    CRF771 = """Component '{name}': `fit` trains sparse features by spacy_crf.LBFGS.v1, and compares F1 or accuracies. Name that
+        optimizer; for others, and for components that give numbers, use `crf tune` and `spacy train`."""
     CRF772 = """Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first,
         then source and freeze it, or leave it out of the pipeline."""
     CRF722 = "[training.score_weights] weighs no score of '{name}', so there is nothing to tune. Its scores: {scores}."
@@ -410,7 +412,8 @@ class Errors:
         text again; `spacy crf convert` makes training data from annotated texts."""
     CRF883 = """The format 'conll' has one tag for each token, and spans in doc.spans['{key}'] may overlap. Write them as
         spans or spacy."""
-    CRF874 = "The format '{format}' is for spans, and the pipeline finds tags of tokens only. Write them as {known}."
+    CRF874 = """The format '{format}' is for spans, and the pipeline finds none. Write tags of tokens as {known}, and numbers as
+        spacy."""
     CRF876 = "[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader such as spacy.Corpus.v1."
     CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."
     CRF880 = """{place}: {value} can't be read as labels of a text. Give a string, a list of strings, or a table with 1
@@ -593,8 +596,8 @@ class Warnings:
         stay equal. Give more texts, a larger holdout, or set weights to "equal"."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
-    CRFW885 = """{name}: templates read {attributes}, which none of {n} Docs of the training data has, so they find
+    CRFW885 = """{name} reads {attributes}, which none of {n} Docs of the training data has, so what reads them finds
         nothing. Put the component that sets it before this one and name it in [training.annotating_components], or
-        leave these templates out."""
+        leave the templates or similarities that read it out."""
     CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
         Check the language and the spelling."""

@@ -22,6 +22,7 @@ from spacy_crf.cli import app
 from spacy_crf.cli.configs import RECIPES
 from spacy_crf.kernels import hashing, sparse_rows
 from spacy_crf.kernels.announcing import announcer
+from spacy_crf.lab.numbers import register
 
 from .test_configs import ROOT
 
@@ -60,18 +61,18 @@ def compile_ahead(*components):
 
 def train_and_ask(component, folder):
     """With what `compile` knows nothing of: other texts, longer ones, many labels."""
-    nlp = spacy.blank("en")
-    docs = []
+    nlp, docs = spacy.blank("en"), []
+    register("token", "crf_number")
     for n, item in enumerate(srsly.read_jsonl(ROOT / "assets" / "news" / "dev.jsonl")):
         doc = nlp.make_doc(item["text"])
         doc.set_ents([doc.char_span(span["start"], span["end"], span["label"]) for span in item["spans"]])
         doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
         for token in doc:
-            token.tag_ = token.shape_
+            token.tag_, token._.crf_number = token.shape_, len(token)
         doc.cats = {label: float(k == n % 3) for k, label in enumerate("ABC")}
         docs.append(doc)
     texts = str(folder / "texts.spacy")
-    DocBin(docs=docs).to_disk(texts)
+    DocBin(docs=docs, store_user_data=True).to_disk(texts)
     few = {"paths.train": texts, "paths.dev": texts, "training.optimizer.max_iterations": 3}
     config = load_config(ROOT / "configs" / f"{component}.cfg", overrides=few)
     train(init_nlp(config), folder, stdout=io.StringIO(), stderr=io.StringIO())

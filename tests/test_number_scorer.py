@@ -2,6 +2,7 @@
 
 import math
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ import spacy
 import srsly
 from spacy.tokens import Doc, DocBin, Span, Token
 from spacy.training import Example
+from spacy.util import load_config
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.cli.tune import tune
 from spacy_crf.lab.gaussian_chain import Gaussians, GaussianScores, Similar
 
 pytestmark = pytest.mark.issue(42)
@@ -258,6 +261,39 @@ def test_learns_by_gradients_too():
     assert scored(nlp, examples)["number_r2"] > 0.7
 
 
+def test_without_similar_numbers_it_is_ridge_regression():
+    """With alpha = 2 · l2, and a constant feature whose weight is penalized too."""
+    nlp, docs = spacy.blank("en"), smooth(spacy.blank("en"), 20, 0)
+    optimizer = {**LBFGS, "l2": 5.0, "tolerance": 1e-9, "delta": 0.0}
+    trained(nlp, examples_of(docs), config("token", similar=[], optimizer=optimizer), steps=20)
+    tokens = [token for doc in docs for token in doc]
+    words = sorted({token.lower_ for token in tokens})
+    x = np.array([[*(float(token.lower_ == word) for word in words), 1.0] for token in tokens])
+    y = np.array([token._.level for token in tokens])
+    weights = np.linalg.solve(x.T @ x + 10.0 * np.eye(len(x[0])), x.T @ (y - y.mean()))
+    found = [token._.level for doc in nlp.pipe(e.predicted for e in examples_of(docs)) for token in doc]
+    np.testing.assert_allclose(found, x @ weights + y.mean(), atol=1e-5)
+
+
+def test_several_components_have_their_own_scores():
+    nlp, docs = spacy.blank("en"), smooth(spacy.blank("en"), 20, 0)
+    Token.set_extension("depth", default=None, force=True)
+    for token in (token for doc in docs for token in doc):
+        token._.depth = -2.0 * token._.level
+    nlp.add_pipe("crf_scorer", name="depths", config=config("token", attribute="depth"))
+    trained(nlp, examples_of(docs), config("token"))
+    found = scored(nlp, examples_of(docs))
+    assert found["number_rmse"] == found["level_rmse"] == pytest.approx(found["depth_rmse"] / 2.0)
+    assert found["depth_coverage"] == pytest.approx(found["level_coverage"])
+
+
+def test_a_lemma_may_be_in_a_text_often():
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_scorer", config=config("token", similar=["same_lemma"]))
+    doc = Doc(nlp.vocab, words=["a"] * 1500, lemmas=["a"] * 1500)
+    assert len(pipe.model.get_ref("similar").predict([doc]).source) == 1499
+
+
 def test_goes_on_with_new_texts(chain, tmp_path):
     chain[0].to_disk(tmp_path)
     nlp = spacy.load(tmp_path)
@@ -359,7 +395,7 @@ def test_similarities_that_are_none_are_refused(pairs):
         pipe.model.get_ref("similar").predict([nlp.make_doc("one two three")])
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, "3", True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, "3", True, 10**400, 1e300])
 def test_values_that_are_no_numbers_are_refused(value):
     nlp = spacy.blank("en")
     docs = smooth(nlp, 2, 0)
@@ -373,7 +409,8 @@ def test_numbers_that_are_all_equal_or_missing_are_refused():
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_scorer", config=config("token"))
     docs = smooth(nlp, 2, 0)
-    for number, message in ((5.0, "CRF652.*60 numbers.*5.0"), (None, r"CRF653.*token\._\.level")):
+    equal = ((number, rf"CRF652.*60 numbers.*from {number} to {number},") for number in (5.0, 0.1, 1e-320))
+    for number, message in (*equal, (None, r"CRF653.*token\._\.level")):
         for token in (token for doc in docs for token in doc):
             token._.level = number
         with pytest.raises(ValueError, match=message):
@@ -407,7 +444,36 @@ def test_extensions_that_cannot_be_set_are_refused():
     assert not spacy.blank("en").pipe_names
 
 
+@pytest.mark.parametrize("probability", [0.0, 1.0, math.nan, "0.9", None])
+def test_intervals_of_no_probability_are_refused(chain, probability):
+    nlp, pipe, _ = chain
+    with pytest.raises(ValueError, match=r"CRF020.*probability"):
+        pipe.predict_interval(nlp.make_doc("w1"), probability)
+
+
 # ----------------------------------------------------------------------------------------------------------- commands
+
+
+CONFIG = Path(__file__).parents[1] / "configs" / "crf_scorer.cfg"
+COMMANDS_WITHOUT_NUMBERS = {
+    "explain {folder}/model word": "CRF710",
+    "threshold {folder}/model {folder}/prices.spacy": "CRF710",
+    "demo {folder}/model": "CRF710",
+    "annotate {folder}/model {folder}/prices.jsonl {folder}/new.jsonl": "CRF874",
+    "fit {config} --train {folder}/prices.spacy --output {folder}/fitted": "CRF771",
+    "report {folder}/model {folder}/prices.spacy --train {folder}/prices.spacy": "CRF020",
+}
+
+
+def test_tune_tries_settings_of_numbers(tmp_path):
+    nlp = spacy.blank("en")
+    for name, seed in (("train", 0), ("dev", 1)):
+        DocBin(docs=smooth(nlp, 20, seed), store_user_data=True).to_disk(tmp_path / f"{name}.spacy")
+    settings = {f"paths.{name}": str(tmp_path / f"{name}.spacy") for name in ("train", "dev")}
+    settings["components.crf_scorer.attribute"] = "level"
+    _, trials = tune(load_config(CONFIG, settings, interpolate=True), {"l2": [1.0, 1e6]})
+    good, bad = sorted(trials, key=lambda trial: trial.candidate.settings)
+    assert good.score > 0.7 and bad.score < 0.1
 
 
 def test_numbers_are_converted_and_reported(tmp_path):
@@ -434,6 +500,12 @@ def test_numbers_are_converted_and_reported(tmp_path):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     page = (tmp_path / "page.html").read_text()
+    result = CliRunner().invoke(app, ["show", str(tmp_path / "model"), "a dear thing"])
+    assert f"price   {nlp('a dear thing')._.price:.6g}" in result.output
+    for command, code in COMMANDS_WITHOUT_NUMBERS.items():
+        words = command.format(folder=tmp_path, config=CONFIG).split()
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 1 and code in result.output, result.output
     assert page.count("<circle") == 20 and "RMSE" in page and "<td>crf_scorer</td><td>20</td>" in page
     srsly.write_jsonl(tmp_path / "wrong.jsonl", [{"text": "a", "numbers": {"price": "many"}}])
     result = CliRunner().invoke(app, ["convert", str(tmp_path / "wrong.jsonl"), str(tmp_path / "wrong.spacy")])

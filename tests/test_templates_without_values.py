@@ -62,15 +62,15 @@ def test_templates_that_find_nothing_are_told(factory, caplog):
         "spacy[0]",
     ]
     [message] = warned(factory, extra, caplog)
-    assert f"{factory}: templates read {names}, which none of " in message
+    assert f"{factory} reads {names}, which none of " in message
     assert not warned(factory, ["norm[0]", "lang[0]", "lower[0]"], caplog)
 
 
 @pytest.mark.issue(14)
 def test_what_the_gold_docs_have_is_there(caplog):
     assert not warned("crf_ner", ["tag[0]"], caplog, change=set_tags)
-    assert "read tag," in warned("crf_ner", ["tag[0]"], caplog)[0]
-    assert "read lemma," in warned("semicrf_ner", [], caplog, model={"segments": SEGMENTS})[0]
+    assert "reads tag," in warned("crf_ner", ["tag[0]"], caplog)[0]
+    assert "reads lemma," in warned("semicrf_ner", [], caplog, model={"segments": SEGMENTS})[0]
 
 
 @pytest.mark.issue(14)
@@ -80,6 +80,6 @@ def test_extensions_that_nobody_set_are_told(extensions, caplog):
 
     extra = [f"ext:unread_{name}[0]" for name in ("set", "default", "getter")]
     assert not warned("crf_ner", extra, caplog, change=set_one)
-    assert "read ext:unread_set," in warned("crf_ner", extra, caplog)[0]
+    assert "reads ext:unread_set," in warned("crf_ner", extra, caplog)[0]
     [message] = warned("crf_ner", [*extra, "ext:unread_unset[0]"], caplog, change=set_one)
-    assert "read ext:unread_unset," in message
+    assert "reads ext:unread_unset," in message

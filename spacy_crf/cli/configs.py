@@ -81,6 +81,7 @@ _TEXTS = {
 }
 _CHAINS = {name: recipe for name, recipe in _ANY.items() if name != "stream"}  # whose optimizer walks along one chain
 RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
+RECIPES["crf_scorer"] = {"fast": _ANY["fast"]}
 OPTIMIZE = ("efficiency", "accuracy")
 FITTED = ("fast", "partial", "words")  # recipes that `crf fit` trains
 _MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any recipe
@@ -168,7 +169,7 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
     if words != NO_WORDS:
         _add_words(sections, component, recipe, words)
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
-    if optimize == "accuracy" and component == "crf_textcat":
+    if optimize == "accuracy" and component in ("crf_textcat", "crf_scorer"):
         raise ValueError(Errors.CRF768.format(component=component))
     if optimize == "accuracy" and component == "crf_tagger":
         _set(sections, "components.crf_tagger", "decode", '"posterior"')

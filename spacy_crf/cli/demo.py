@@ -60,7 +60,8 @@ class Demo:
     def __init__(self, nlp: Language, component: Optional[str] = None, file: Optional[Path] = None):
         from ..pipeline.prediction import tell_probabilities
 
-        pipes = our_pipes(nlp, component, "of spacy_crf to try", of_tokens=False)
+        wanted = "of spacy_crf that gives labels, to try"
+        pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled != "numbers", of_tokens=False)
         tell_probabilities(pipes)
         self._nlp, self._pipes, self._file = nlp, {pipe.name: pipe for pipe in pipes}, file
         if file is not None and len(pipes) > 1:

@@ -41,7 +41,7 @@ def show_cli(
         help="Also print probabilities averaged over drawn weights, and their standard deviations.",
     ),
 ) -> None:
-    """Print the entities, tags or labels of texts."""
+    """Print the entities, tags, labels or numbers of texts."""
     from ..explain.displacy_marks import render
     from ..pipeline.prediction import tell_probabilities
 
@@ -53,10 +53,13 @@ def show_cli(
         from ..lab.posterior import draw_weights
 
         draw_weights(our_pipes(nlp, None, "of spacy_crf whose weights have variances"))
+    scorers = our_pipes(nlp, None, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
     for doc in nlp.pipe(texts or _standard_texts(nlp)):
         docs.append(doc)
         print(f"\n{doc.text}")
-        print(indent(table(_found_in(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
+        tables = [rows for rows in (_found_in(doc), *(pipe.table(doc) for pipe in scorers)) if rows]
+        for rows in tables or [[("nothing found",)]]:
+            print(indent(table(rows, max_col=50).strip("\n"), "  "))
     if not docs:
         raise ValueError(Errors.CRF718)
     if html is not None:
@@ -121,7 +124,7 @@ def explain_cli(
         options["corpus"] = list(read_examples(train, nlp))
 
     def is_asked(pipe: Any) -> bool:
-        return (span if isinstance(pipe, CRFTextClassifier) else label) is None
+        return (span if isinstance(pipe, CRFTextClassifier) else label) is None and pipe.labelled != "numbers"
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
         doc = doc_before(nlp, pipe, text)

@@ -159,6 +159,8 @@ def report_cli(
         scorers = our_pipes(nlp, component, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
         pipes = our_pipes(nlp, component, None if scorers else PROBABILITIES)
         if not pipes:
+            is_possible, must = train is None and curve is None, "left out: no component finds what they show"
+            checks.expect(is_possible, "report", "--train and --curve", str(train or curve), must)
             write_whole(output, _number_page(nlp, scorers, data).encode("utf8"))
             msg.good(f"Report in {output}")
             return
@@ -192,7 +194,7 @@ def _number_page(nlp: Language, scorers: list[Any], data: Path) -> str:
     drawn, rows = [], []
     for pipe in scorers:
         scores = pipe.score(examples)
-        points = pipe.annotated_and_found(examples)
+        points = [*zip(*(numbers.tolist() for numbers in pipe.annotation.compared(examples)))]
         drawn += [charts.scatter(pipe.name, points)] if points else []
         names = ("number_r2", "number_correlation", "number_rmse", "number_mae", "number_coverage")
         numbers = ("" if scores[name] is None else f"{scores[name]:.4g}" for name in names)
@@ -315,9 +317,11 @@ def threshold_cli(
 def _with_thresholds(nlp: Language, component: Optional[str]) -> list[Any]:
     """The components whose decisions may have a threshold: those that label tokens, or texts with several labels."""
     wanted = "that gives probabilities of spans or tokens, or crf_textcat with multilabel = true"
-    return our_pipes(
-        nlp, component, wanted, lambda pipe: pipe.labelled != "texts" or pipe.by_probability, of_tokens=False
-    )
+
+    def is_wanted(pipe: Any) -> bool:
+        return pipe.by_probability if pipe.labelled == "texts" else pipe.labelled != "numbers"
+
+    return our_pipes(nlp, component, wanted, is_wanted, of_tokens=False)
 
 
 def _promise(

@@ -197,10 +197,10 @@ class Tuner:
     """Trains one component of a config with other settings."""
 
     def __init__(self, config: str, component: Optional[str], folds: int, iterations: int):
-        from ..pipeline.prediction import CRFPipe
+        from ..pipeline.training import LearningPipe
 
         nlp = load_model_from_config(Config().from_str(config), auto_fill=True)
-        pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, CRFPipe) and component in (None, name)]
+        pipes = [pipe for name, pipe in nlp.pipeline if isinstance(pipe, LearningPipe) and component in (None, name)]
         if len(pipes) != 1 or not pipes[0].is_linear:
             wanted = "to tune: name one that scores sparse features with --component"
             raise no_component(wanted, nlp.pipe_names, component)

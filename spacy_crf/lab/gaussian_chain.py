@@ -34,7 +34,7 @@ from ..models.texts import OfTexts, check_text_emissions
 from ..pipeline.annotation.annotation import GoldReport, Supervision
 from ..pipeline.crf_textcat import TextDecoding
 from ..pipeline.supervision import Keys
-from ..types import Bools, Floats, Ints
+from ..types import Floats, Ints
 from .kernels import gaussian_chain as kernels
 from .ties.documents import LinkedDocuments, group_of
 from .ties.groups import RepeatedWords
@@ -145,7 +145,7 @@ class SimilarNode(Node):
     def __init__(self, functions: Functions):
         self.unit, self.functions = "doc", functions  # the component sets the unit
         words: Any = RepeatedWords
-        self._lemmas = words(attr="LEMMA", only="is_alpha", features=[])
+        self._lemmas = words(attr="LEMMA", only="is_alpha", features=[], max_edges=10_000_000)
         self._links = LinkedDocuments(features=[])
 
     def resize(self, model: Model, n_states: int) -> None:
@@ -261,17 +261,11 @@ class GaussianNode(OfTexts, Architecture):
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         return {"first": (n_states,), "logs": (1 + len(model.get_ref("similar").attrs["similar"]),)}
 
-    def possible(self, model: Model) -> SharedScores:
-        return dict.fromkeys(self.params, np.True_)
-
     def weighed(self, model: Model) -> SharedScores:
         return {name: np.ones(model.get_param(name).shape, dtype=bool) for name in self.params}
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)
-
-    def _possible_steps(self, model: Model, n_states: int) -> Bools:
-        return np.zeros((n_states + 2, n_states), dtype=bool)
+        model.attrs["observed"] = np.zeros((n_states + 2, n_states), dtype=np.uint8)
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Measure the numbers. RAISES (ValueError): CRF652 for a corpus whose numbers are all equal."""
@@ -279,8 +273,8 @@ class GaussianNode(OfTexts, Architecture):
             return
         values = np.concatenate([np.zeros(0), *(batch.allowed for batch in corpus())])
         values = values[~np.isnan(values)]
-        if len(values) and not np.std(values) > 0.0:
-            raise ValueError(Errors.CRF652.format(n=len(values), value=values[0]))
+        if len(values) and not np.ptp(values) >= checks.LEAST:
+            raise ValueError(Errors.CRF652.format(n=len(values), least=min(values), most=max(values)))
         model.attrs["center"], model.attrs["scale"] = (
             (float(values.mean()), float(values.std())) if len(values) else (0.0, 1.0)
         )
@@ -288,9 +282,7 @@ class GaussianNode(OfTexts, Architecture):
     def check(self, model: Model, n_states: int) -> None:
         super().check(model, n_states)
         center, scale = (model.attrs[name] for name in ("center", "scale"))
-        are_numbers = (
-            isinstance(center, float) and isinstance(scale, float) and np.isfinite(center) and 0.0 < scale < np.inf
-        )
+        are_numbers = checks.is_number(center) and checks.is_number(scale) and scale > 0.0
         check_equal("the center and the scale of numbers", are_numbers, True)
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:

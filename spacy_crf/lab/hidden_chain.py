@@ -287,9 +287,6 @@ class HiddenRole(OfTexts, Architecture):
             "labels": (n_states,),
         }
 
-    def possible(self, model: Model) -> SharedScores:
-        return dict.fromkeys(self.params, np.True_)
-
     def weighed(self, model: Model) -> SharedScores:
         """Parameters with weights. With one hidden state, only labels have them: other scores would measure text length."""
         shapes = self.shapes(model, model.get_dim("nO"))

@@ -98,9 +98,6 @@ class LabelGraphRole(OfTexts, Architecture):
         edges: Any = model.attrs["edges"]
         return {"first": (n_states,), "pairs": (0 if edges is None else len(edges),)}
 
-    def possible(self, model: Model) -> SharedScores:
-        return dict.fromkeys(self.params, np.True_)
-
     def weighed(self, model: Model) -> SharedScores:
         return {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
 

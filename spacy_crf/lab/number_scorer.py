@@ -1,6 +1,5 @@
 """The component `crf_scorer`: a number for each token, sentence or text, with its variance."""
 
-import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterable
@@ -14,7 +13,7 @@ from spacy.training import Example
 from .. import checks
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
-from ..pipeline.annotation.annotation import Annotation, GoldReport, Mention, Starts, Supervision
+from ..pipeline.annotation.annotation import Annotation, GoldReport, Starts, Supervision
 from ..pipeline.labels import check_doc, only_docs
 from ..pipeline.training import LearningPipe
 from ..types import Floats
@@ -52,9 +51,6 @@ class NumberAnnotation(Annotation):
         values = []
         for example in examples:
             predicted, doc = example.predicted, example.reference
-            if self.unit == "doc":
-                values.append(self.numbers([doc]))
-                continue
             if not self.gold_labels(doc):
                 values.append(np.full(len(parts_of(predicted, self.unit)), np.nan))
                 continue
@@ -78,19 +74,17 @@ class NumberAnnotation(Annotation):
         annotated = [doc for doc in docs if self.gold_labels(doc)]
         return zlib.crc32(self.numbers(annotated).tobytes())
 
-    def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
-        return [], []
-
 
 def _place(part: Any) -> tuple[int, int]:
-    """First character of a token or sentence, and the one behind its last."""
+    """First character of a token or sentence, and the one behind its last; the same for all Docs."""
+    if isinstance(part, Doc):
+        return 0, 0
     return (part.idx, part.idx + len(part)) if hasattr(part, "idx") else (part.start_char, part.end_char)
 
 
 class NumberPrediction(NamedTuple):
     means: Floats  # [N] numbers that are known are themselves
     deviations: Floats  # [N] standard deviations, 0 for numbers that are known
-    starts: Starts  # [D + 1] of the Docs
 
 
 class CRFScorer(LearningPipe):
@@ -136,9 +130,10 @@ class CRFScorer(LearningPipe):
         lemmas = ["lemma"] if "same_lemma" in self.model.get_ref("similar").attrs["similar"] else []
         return list(dict.fromkeys([*super().token_attributes, *lemmas, *sentences]))
 
-    def predict(self, docs: Iterable[Doc]) -> NumberPrediction:
+    def predict(self, docs: Iterable[Doc], *, keep_annotation: bool = True) -> NumberPrediction:
         """Means and standard deviations of the numbers of a batch. The Docs are not changed.
 
+        keep_annotation (bool): Whether numbers that the Docs have already are known.
         RAISES (ValueError): CRF402 if the component is not initialized; CRF470 for Docs without sentences if sentences have
             numbers; CRF640 for a present value that is no number.
         """
@@ -148,20 +143,18 @@ class CRFScorer(LearningPipe):
         self.decoding.require_sentences(docs)
         center, scale = (self.model.attrs[name] for name in ("center", "scale"))
         given = self.annotation.numbers(docs)
+        if not keep_annotation:
+            given[:] = np.nan
         found = Gaussians().moments(self.model.predict(docs), self.decoding.measured(given))
         means = np.where(np.isnan(given), found.mean * scale + center, given)
-        return NumberPrediction(means, np.sqrt(found.variance) * scale, self.decoding.starts(docs))
+        return NumberPrediction(means, np.sqrt(found.variance) * scale)
 
     def set_annotations(self, docs: Iterable[Doc], prediction: NumberPrediction) -> None:
         """Write the numbers that the Docs do not have."""
-        unit, attribute = self.cfg["unit"], self.cfg["attribute"]
-        bounds = itertools.pairwise(prediction.starts.tolist())
-        for doc, (begin, end) in zip(docs, bounds):
-            for part, mean, deviation in zip(
-                parts_of(doc, unit), prediction.means[begin:end].tolist(), prediction.deviations[begin:end].tolist()
-            ):
-                if deviation > 0.0:
-                    part._.set(attribute, mean)
+        parts = [part for doc in docs for part in parts_of(doc, self.cfg["unit"])]
+        for part, mean, deviation in zip(parts, prediction.means.tolist(), prediction.deviations.tolist()):
+            if deviation > 0.0:
+                part._.set(self.cfg["attribute"], mean)
 
     def predict_interval(self, doc: Doc, probability: float = 0.9) -> list[tuple[Any, float, float]]:
         """Intervals that contain the numbers of a Doc with some probability each. The Doc is not changed.
@@ -172,35 +165,29 @@ class CRFScorer(LearningPipe):
         RAISES (ValueError): As `predict`.
         """
         check_doc(self.name, doc)
-        checks.expect(0.0 < probability < 1.0, self.owner, "probability", probability, "above 0 and below 1")
+        is_between = checks.is_number(probability) and 0.0 < probability < 1.0
+        checks.expect(is_between, self.owner, "probability", probability, "above 0 and below 1")
         found = self.predict([doc])
         width = NormalDist().inv_cdf(0.5 + 0.5 * probability) * found.deviations
         return [*zip(parts_of(doc, self.cfg["unit"]), (found.means - width).tolist(), (found.means + width).tolist())]
 
     def score(self, examples: Iterable[Example], **settings: Any) -> dict[str, Any]:
-        """Scores by the component's scorer, and the share of annotated numbers in their intervals (`number_coverage`)."""
+        """Scores by the component's scorer, and the share of annotated numbers in their intervals (`number_coverage`). All of
+        them also by the name of the attribute (`price_rmse`), since a pipeline may have several components."""
         examples = list(examples)
         settings = {"unit": self.cfg["unit"], "attribute": self.cfg["attribute"], **settings}
         scores = super().score(examples, **settings)
         gold = self.annotation.gold(examples, np.zeros(0, np.int64), GoldReport()).clamp
-        found = self.predict(self._without_numbers(examples)) if len(examples) else None
-        known = ~np.isnan(gold)
-        if found is not None and known.any():
-            width = NormalDist().inv_cdf(0.95) * found.deviations
+        found = self.predict([example.predicted for example in examples], keep_annotation=False)
+        known, width = ~np.isnan(gold), NormalDist().inv_cdf(0.95) * found.deviations
+        if known.any():
             scores["number_coverage"] = float((np.abs(found.means - gold) <= width)[known].mean())
-        return scores
+        return scores | {name.replace("number", self.cfg["attribute"], 1): value for name, value in scores.items()}
 
-    def annotated_and_found(self, examples: list[Example]) -> list[tuple[float, float]]:
-        """RETURNS (List[Tuple[float, float]]): The annotated and the predicted number of each part that has both."""
-        return [*zip(*(numbers.tolist() for numbers in self.annotation.compared(examples)))]
-
-    def _without_numbers(self, examples: list[Example]) -> list[Doc]:
-        """Copies of predicted Docs that do not have the component's numbers."""
-        docs = [example.predicted.copy() for example in examples]
-        for doc in docs:
-            for part in parts_of(doc, self.cfg["unit"]):
-                part._.set(self.cfg["attribute"], None)
-        return docs
+    def table(self, doc: Doc) -> list[tuple[str, str, str]]:
+        """Rows of a table of the numbers of a Doc: words, the name of the number, and the number."""
+        unit, attribute = self.cfg["unit"], self.cfg["attribute"]
+        return [(part.text, attribute, f"{part._.get(attribute):.6g}") for part in parts_of(doc, unit)]
 
 
 def component() -> type[CRFScorer]:

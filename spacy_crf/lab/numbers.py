@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from spacy.tokens import Doc, Span, Token
 
+from .. import checks
 from ..errors import Errors, shown
 from ..types import Floats
 
@@ -28,14 +29,13 @@ def parts_of(doc: Doc, unit: str) -> Sequence[Any]:
 def numbers_of(docs: Iterable[Doc], unit: str, name: str) -> Floats:
     """The number of each part of Docs: float64[N], NaN for None, which says that the number is not known.
 
-    RAISES (ValueError): CRF640 for values that are no finite numbers.
+    RAISES (ValueError): CRF640 for values that are no numbers from -1e100 to 1e100.
     """
     found = []
     for doc in docs:
         for part in parts_of(doc, unit):
             value = part._.get(name)
-            is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-            if value is not None and not (is_number and np.isfinite(value)):
+            if value is not None and not checks.is_number(value):
                 raise ValueError(Errors.CRF640.format(unit=unit, name=name, value=shown(value), text=part.text[:40]))
             found.append(np.nan if value is None else float(value))
     return np.array(found)

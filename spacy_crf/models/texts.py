@@ -49,6 +49,10 @@ class OfTexts:
     labelled = "texts"
     several = False  # whether a text may have several labels
     unit: str  # that has scores, one of `features.doc_batch.UNITS`
+    params: tuple[str, ...]
+
+    def possible(self, model: Model) -> SharedScores:
+        return dict.fromkeys(self.params, np.True_)
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores from which explanations compute the evidence of units."""
@@ -91,9 +95,6 @@ class TextNode(OfTexts, ChainNode):
         scores, (units, of_units) = model.predict(docs), scores_of_tokens(model, docs)
         labels = scores.emissions + scores.first
         return Reasons(labels, units, np.repeat(labels, np.diff(docs.bounds), axis=0) - of_units)
-
-    def possible(self, model: Model) -> SharedScores:
-        return dict.fromkeys(self.params, np.True_)
 
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         model.attrs["observed"] = self._possible_steps(model, n_states).astype(np.uint8)

@@ -1,12 +1,12 @@
 """Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano and spaCy."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from ... import checks
 from ...errors import Errors, known_names, shown
 from .annotation import Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, parse_span
 from .source import Item, ReadSettings, Report, Source, unreadable
@@ -89,8 +89,7 @@ def _numbers_of(item: dict[str, Any], place: str) -> dict[str, Optional[float]]:
     """The numbers of a text. RAISES (ValueError): CRF701 for anything but finite numbers by the name of an extension."""
     found = item.get(NUMBERS) or {}
     are_numbers = isinstance(found, dict) and all(
-        name.isidentifier() and (value is None or (type(value) in (int, float) and math.isfinite(value)))
-        for name, value in found.items()
+        name.isidentifier() and (value is None or checks.is_number(value)) for name, value in found.items()
     )
     if not are_numbers:
         raise unreadable(
