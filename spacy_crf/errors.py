@@ -193,7 +193,7 @@ class Errors:
         pipe.chain('{label}').distribution(doc)."""
     CRF409 = """Component '{name}': the spans {one} and {other} overlap, which they never do in a labelling of this component.
         Leave one of them out, or use crf_spancat, whose spans may overlap."""
-    CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder, not with {structure}. Set "viterbi".'
+    CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder alone. Set decode = "viterbi".'
     CRF410 = """Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and
         [initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in
         each step. Train and freeze these components first, or set max_epochs = 0 and use the whole corpus as batch."""
@@ -316,8 +316,8 @@ class Errors:
         in the scheme IOB1 can't take effect in training. Leave in_training of rules at false, set incorrect_spans_key to null,
         or choose the scheme BIO."""
     CRF644 = """Component '{name}' needs variances of its weights, but {problem}. Train it with the optimizer
-        spacy_crf.LaplacePropagation.v1; to predict without variances, set average = 0."""
-    CRF645 = "Component '{name}': average = {average} is not possible for its model: {problem}. Set average = 0."
+        spacy_crf.LaplacePropagation.v1, or do without average, --uncertainty and --sort variance."""
+    CRF645 = "Component '{name}' can't draw weights: {problem}. Do without average, --uncertainty and --sort variance."
     CRF625 = """{owner} has no weights, and hidden states begin with random ones: all of them would stay alike.
         Take spacy_crf.SparseEmissions.v1."""
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),

@@ -426,9 +426,9 @@ def test_what_has_no_average():
             "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1"},
         }
         model["emissions"]["features"] = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
-        with pytest.raises(ValueError, match=r"CRF645.*average = 3.*other scores than training"):
+        with pytest.raises(ValueError, match=r"CRF645.*other scores than training"):
             spacy.blank("en").add_pipe("crf_ner", config={"average": 3, "model": model})
-    with pytest.raises(ValueError, match=r"CRF645.*average = 3.*several chains"):
+    with pytest.raises(ValueError, match=r"CRF645.*several chains"):
         nlp.add_pipe("crf_tagger", name="several", config={"attribute": ["tag", "pos"], "average": 3})
     encoder = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 50}
     encoder |= {"window_size": 1, "maxout_pieces": 2, "subword_features": True, "pretrained_vectors": None}

@@ -268,7 +268,7 @@ class Structure(Generic[Scores]):
         RAISES (ValueError): CRF340 for a structure that does not answer "beam".
         """
         if "beam" not in self.answers:
-            raise ValueError(Errors.CRF340.format(structure=type(self).__name__))
+            raise ValueError(Errors.CRF340)
         within = copy(self)
         within.beam = beam
         return within

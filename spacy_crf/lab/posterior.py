@@ -71,20 +71,20 @@ def check_layers(model: Model) -> Optional[str]:
     return None
 
 
-def check_average(pipe: Any, average: int) -> None:
+def check_average(pipe: Any) -> None:
     """RAISES (ValueError): CRF645 if the weights of a component cannot be drawn."""
     problem = check_layers(pipe.model)
     if isinstance(pipe, ChainSetPipe) and problem is None:
         problem = "it has several chains; for several attributes, take a component for each"
     if problem is not None:
-        raise ValueError(Errors.CRF645.format(name=pipe.name, average=average, problem=problem))
+        raise ValueError(Errors.CRF645.format(name=pipe.name, problem=problem))
 
 
 def draw_weights(pipes: Iterable[Any]) -> None:
     """From now on, average the probabilities of these components over 20 draws, unless they draw weights already, and set
     ``crf_prob_sd``. RAISES (ValueError): CRF644, CRF645 for components without variances."""
     for pipe in pipes:
-        check_average(pipe, _DRAWS)
+        check_average(pipe)
         precision_of(pipe.model, pipe.name)
         pipe.cfg.update(confidence=True, average=pipe.cfg["average"] or _DRAWS)
 
@@ -121,7 +121,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
     """Draw n weight vectors; they are kept until the model changes. RAISES (ValueError): CRF644, CRF645."""
     problem = check_layers(model)
     if problem is not None:
-        raise ValueError(Errors.CRF645.format(name=name, average=n, problem=problem))
+        raise ValueError(Errors.CRF645.format(name=name, problem=problem))
     nodes = [(layer, layer.attrs["role"].features(layer)) for layer in model.layers]
     scorers = [features.scorer({part: layer.get_param(part) for part in features.tables}) for layer, features in nodes]
     known, posterior = _DRAWN.get(model), model.attrs.get("posterior") or {}

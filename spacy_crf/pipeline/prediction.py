@@ -255,7 +255,7 @@ class CRFPipe(LearningPipe):
         how["average"] = checks.count(self.owner, "average", average, least=0)
         super().__init__(vocab, model, name, confidence=confidence, **how, **settings)
         if average:
-            registry.get("misc", "spacy_crf.draws.v1").check(self, average)
+            registry.get("misc", "spacy_crf.draws.v1").check(self)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
             raise cant_train(self.loss, what, reason, CLAMPED_LOSSES)
