@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.cli.configs import RECIPES
 from spacy_crf.kernels import hashing, sparse_rows
-from spacy_crf.kernels.announcing import announcer
+from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
 from spacy_crf.lab.numbers import register
 
 from .test_configs import ROOT
@@ -92,6 +92,9 @@ def test_nothing_is_left_to_compile_for_training_and_prediction(component, tmp_p
     trained = used_by(train_and_ask, component, tmp_path)
     assert announcer.compiled == before
     assert not trained - ahead
+    pipe = spacy.load(tmp_path / "model-best").get_pipe(component)
+    structure = pipe.kernels_of or pipe.model.name
+    assert (len(trained), len(used_by(ask, tmp_path))) == (TRAINING[structure], PREDICTION[structure])
 
 
 _FRESH = """

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numba
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 from spacy_crf import kernels
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.kernels import announcing
 from spacy_crf.kernels.announcing import Announcer
 from spacy_crf.kernels.exponentials import extremes
 from spacy_crf.kernels.numba_setup import PausedCollector
@@ -79,20 +81,46 @@ def test_compiling_is_announced_once_and_long_kernels_each(compile_):
 
 
 @pytest.mark.issue(33)
-def test_a_terminal_shows_how_many_kernels_were_compiled(compile_, monkeypatch):
+def test_a_terminal_shows_how_many_kernels_are_left(compile_, monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(announcing, "_n_loaded", Counter({"forward": 2}).total)
+    compile_.announcer.expected = 5
     compile_("viterbi", "helper")
     shown = terminal.getvalue()
-    assert "0 kernels" in shown and "viterbi" in shown and "helper" not in shown
+    assert "0 of 3 kernels" in shown and "viterbi" in shown and "helper" not in shown
     assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")  # the cursor is back
-    for name in ("other", "another"):
+    for name in ("other", "another", "one more than there are"):
         compile_(name)
-    assert terminal.getvalue().count("\x1b[?25h") == 3  # what the program writes meanwhile is not written over
-    assert compile_.announcer.compiled == 3 and "2 kernels" in terminal.getvalue()
+    assert terminal.getvalue().count("\x1b[?25h") == 4  # what the program writes meanwhile is not written over
+    assert compile_.announcer.compiled == 4 and "3 of 4 kernels" in terminal.getvalue()
+
+
+@pytest.mark.issue(33)
+def test_where_nobody_knows_how_many_are_left_a_terminal_counts_up(compile_, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("viterbi", "forward"):
+        compile_(name)
+    assert "1 kernels" in terminal.getvalue() and " of " not in terminal.getvalue()
+
+
+@compiled
+@pytest.mark.issue(33)
+def test_kernels_from_the_cache_are_not_left(tmp_path, monkeypatch):
+    for loads in (False, True):
+        kernel = module_with_kernel(tmp_path)
+        module = ModuleType(f"{kernels.__name__}.some")
+        module.double = kernel
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        before = announcing._n_loaded()
+        kernel(2), kernel(2), kernel(2.0)
+        assert announcing._n_loaded() - before == (2 if loads else 0)
 
 
 @pytest.mark.issue(19)

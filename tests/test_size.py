@@ -13,8 +13,8 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_LINES, MOST_FILES, MOST_CLASSES = 71_145, 343, 713
-MOST_LINES_OF_CORE = 31_864
+MOST_LINES, MOST_FILES, MOST_CLASSES = 71_172, 343, 713
+MOST_LINES_OF_CORE = 31_891
 BESIDE_CORE = (
     "cli",
     "explain",

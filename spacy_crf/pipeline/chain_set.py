@@ -99,6 +99,7 @@ class ChainSetPipe(CRFPipe):
     """Base of the components that are a set of chains. Its annotation has the labels of each chain as `chains`."""
 
     annotation: Any
+    kernels_of = "chain_set"
 
     def __init__(self, vocab, model, name, **settings):
         self.name = name

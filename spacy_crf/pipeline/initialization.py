@@ -18,6 +18,7 @@ from ..features.clusters import TABLE_NAME, read_clusters
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import read_gazetteers
 from ..features.word_vectors import read_vectors
+from ..kernels import announcing
 from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
 from ..models.objective import CorpusObjective, TiedObjective
@@ -119,6 +120,7 @@ class Initialization:
     def choose_corpus(self) -> None:
         """RAISES (ValueError): CRF478 for shards of a stream without its own corpus."""
         pipe = self.pipe
+        pipe.expect_kernels(announcing.TRAINING if takes_objective(self.optimizer) else announcing.PREDICTION)
         if self.corpus is not None:
             self.read = partial(self.corpus, self.nlp)
         elif self.is_streamed and self.shards is not None:

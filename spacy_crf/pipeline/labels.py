@@ -5,7 +5,7 @@ The code of a component is in four files: this one, ``prediction.py``, ``trainin
 """
 
 import reprlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Optional
 
@@ -19,6 +19,7 @@ from .. import checks
 from ..errors import Errors, cant_train, shown
 from ..features.doc_batch import DocBatch
 from ..features.token_columns import MOST_WORDS
+from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
 from ..models.pool import PoolNode
@@ -60,6 +61,7 @@ class LabelPipe(TrainablePipe):
     # Settings that determine the meaning of weights: a saved component and the config must agree on them
     meaning: tuple[str, ...] = ()
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
+    kernels_of: Optional[str] = None  # see `expect_kernels`; by default those of the model's structure
     training: Any  # see `training.Training`
     rules_train = False  # whether rules apply in training
 
@@ -260,6 +262,11 @@ class LabelPipe(TrainablePipe):
         """Forget cached scores, after weights were changed in place."""
         for features in self.feature_stores:
             features.forget_scores()
+
+    def expect_kernels(self, n_called: Mapping[str, int]) -> None:
+        """Announce how many kernels the component will call, if its features are those of tokens."""
+        if self.sparse_features is not None and not self.has_encoder:
+            announcer.expected = max(announcer.expected, n_called.get(self.kernels_of or self.model.name, 0))
 
     def assigns(self) -> list[str]:
         """Attributes that the component writes, as `nlp.analyze_pipes` names them."""

@@ -15,6 +15,7 @@ from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
 
 from ..errors import Errors, announcements
+from ..kernels import announcing
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
@@ -229,6 +230,7 @@ class SavingPipe(LabelPipe):
                         raise ValueError(Errors.CRF510.format(setting="second_stage", saved=stages[0], ours=stages[1]))
                     if first is not None:
                         self.first_stage.load(first)
+                    self.expect_kernels(announcing.PREDICTION)
             except Exception as error:  # a file may contain anything, so any error may occur
                 reason = reason_of(error)
                 raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
