@@ -127,8 +127,12 @@ def test_losses_of_what_is_left(loss, name):
             continue
         structure = problem.structure.remembering()  # differences are those of one function
         assert loss(structure, scores, clamp)[0].sum() == pytest.approx(losses.sum())
-        value = lambda moved, clamp=clamp, structure=structure: loss(structure, moved, clamp)[0].sum()  # noqa: E731
-        assert_derivative(value, scores, d_scores, directions=1)
+        assert_derivative(
+            lambda moved, clamp=clamp, structure=structure: loss(structure, moved, clamp)[0].sum(),
+            scores,
+            d_scores,
+            directions=1,
+        )
 
 
 def test_early_update_stays_at_the_level_before():
