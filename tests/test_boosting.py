@@ -2,7 +2,6 @@
 
 import io
 import math
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +23,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import TokenFeatures
 
 from .test_package import ROOT
-from .util import entities, ner_examples, plain, signatures, tag_examples
+from .util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
@@ -275,20 +274,8 @@ def test_learns_and_saves(architecture, factory, tmp_path):
     nlp, pipe, _ = trained(architecture, factory, examples=make)
     score = {"crf_ner": "ents_f", "crf_tagger": "crf_tag_acc"}[factory]
     assert nlp.evaluate(make(nlp))[score] == 1.0
-    docs = [plain(example.reference) for example in make(nlp)] + [Doc(nlp.vocab), Doc(nlp.vocab, words=["Bob"])]
-
-    def found(doc):
-        return [*entities(doc), *(token.tag_ for token in doc)]
-
-    before = [found(nlp(plain(doc))) for doc in docs]
-    nlp.to_disk(tmp_path)
     others = made(architecture, factory)[0], trained(architecture, factory, examples=make, steps=1)[0]
-    for loaded in (spacy.load(tmp_path), *(other.from_bytes(nlp.to_bytes()) for other in others)):
-        assert [found(doc) for doc in loaded.pipe(map(plain, docs))] == before
-        for doc in docs:
-            np.testing.assert_array_equal(*[p.get_pipe(factory).marginals(doc)[0] for p in (nlp, loaded)])
-    with ThreadPoolExecutor(2) as threads:
-        assert [found(doc) for doc in threads.map(nlp, map(plain, docs))] == before
+    check_copies(nlp, factory, make(nlp), others, tmp_path)
     n_trees, examples = len(boosted(pipe).forest.roots), make(nlp)
     nlp.initialize(lambda: examples)  # from scratch
     nlp.update(examples, sgd=TreeBoost(rounds_per_step=3))

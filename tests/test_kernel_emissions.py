@@ -1,7 +1,6 @@
 """Emissions by kernels: against the definitions of the kernels, conjunctions that are written out, and scikit-learn."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +9,6 @@ import spacy
 from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
-from spacy.tokens import Doc
 from thinc.api import Adam
 
 from spacy_crf.lab import kernel_choice, kernel_emissions
@@ -20,7 +18,7 @@ from spacy_crf.models.node import AnnotatedDocs
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 
-from .util import entities, ner_examples, plain, signatures, tag_examples
+from .util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
@@ -170,20 +168,8 @@ def test_learns_saves_and_goes_on(architecture, factory, tmp_path):
     nlp, pipe = trained(architecture, factory, examples=make)
     score = {"crf_ner": "ents_f", "crf_tagger": "crf_tag_acc"}[factory]
     assert nlp.evaluate(make(nlp))[score] == 1.0
-    docs = [plain(example.reference) for example in make(nlp)] + [Doc(nlp.vocab), Doc(nlp.vocab, words=["Bob"])]
-
-    def found(doc):
-        return [*entities(doc), *(token.tag_ for token in doc)]
-
-    before = [found(nlp(plain(doc))) for doc in docs]
-    nlp.to_disk(tmp_path)
     others = made(architecture, factory)[0], trained(architecture, factory, examples=make, basis=5, steps=1)[0]
-    for loaded in (spacy.load(tmp_path), *(other.from_bytes(nlp.to_bytes()) for other in others)):
-        assert [found(doc) for doc in loaded.pipe(map(plain, docs))] == before
-        for doc in docs:
-            np.testing.assert_allclose(*[p.get_pipe(factory).marginals(doc)[0] for p in (nlp, loaded)], atol=1e-12)
-    with ThreadPoolExecutor(2) as threads:
-        assert [found(doc) for doc in threads.map(nlp, map(plain, docs))] == before
+    loaded = check_copies(nlp, factory, make(nlp), others, tmp_path, rtol=1e-7, atol=1e-12)
     optimizer = nlp.resume_training()
     new = {"crf_ner": ["[May](DATE) came"], "crf_tagger": ["her/PRP$ way/NN"]}[factory]
     for _ in range(100):

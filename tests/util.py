@@ -1,9 +1,11 @@
 """Small annotated corpora, built where they are needed."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import spacy
 from hypothesis import settings
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -94,8 +96,31 @@ def signatures(kernels) -> dict[str, int]:
     }
 
 
+def check_copies(nlp, factory, examples, others, folder, rtol=0.0, atol=0.0):
+    """Copies of a pipeline, by disk and by bytes, and two threads find what the pipeline finds, with its probabilities.
+
+    factory: The component that is asked for probabilities. others: Pipelines that become copies by bytes.
+    RETURNS: The last copy.
+    """
+    docs = [plain(example.reference) for example in examples] + [Doc(nlp.vocab), Doc(nlp.vocab, words=["Bob"])]
+
+    def found(doc):
+        return [*entities(doc), *(token.tag_ for token in doc)]
+
+    before = [found(nlp(plain(doc))) for doc in docs]
+    nlp.to_disk(folder)
+    for copied in (spacy.load(folder), *(other.from_bytes(nlp.to_bytes()) for other in others)):
+        assert [found(doc) for doc in copied.pipe(map(plain, docs))] == before
+        for doc in docs:
+            theirs, ours = (of.get_pipe(factory).marginals(doc)[0] for of in (copied, nlp))
+            np.testing.assert_allclose(theirs, ours, rtol=rtol, atol=atol)
+    with ThreadPoolExecutor(2) as threads:
+        assert [found(doc) for doc in threads.map(nlp, map(plain, docs))] == before
+    return copied
+
+
 def check_leave_out(pipe, doc, span):
-    """What a feature of one token contributes is what its weights, set to 0, take from the log-odds."""
+    """A row of one feature says by how much the log-odds fall when the weights of the feature are set to 0."""
     whole = pipe.explain(doc, span, kind="leave_out")
     rows = [row for row in whole.rows if "=" in row.feature]
     assert {*pipe.tags()} >= {tag for row in rows for tag in row.tags}
