@@ -402,7 +402,7 @@ def test_probabilities_of_a_doc(nlp, unseen):
     ],
 )
 def test_the_best_labelling_is_that_of_prediction(inference):
-    """Of methods that list no others n_best refused it, and so did what asks for it: reports, and explanations by words."""
+    """`n_best` refused it where the inference lists no other labellings. Then reports and explanations by words failed."""
     pipe, doc = tied_tagger(inference=inference)
     [(probability, spans)] = pipe.n_best(doc, 1)
     assert probability == pytest.approx(np.exp(pipe.log_probability(doc, spans)))

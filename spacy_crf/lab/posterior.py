@@ -90,8 +90,8 @@ def draw_weights(pipes: Iterable[Any]) -> None:
 
 
 def disagreement(pipe: Any, doc: Doc) -> float:
-    """What a tag would tell about the weights, averaged over tokens: the entropy of the tag's mean distribution, less the mean
-    entropy of its distributions by drawn weights, which is their mean divergence from the former (Houlsby et al. 2011, eq. 2)."""
+    """Mutual information of a tag and the weights, averaged over tokens (Houlsby et al. 2011, eq. 2): the mean divergence of the
+    distributions by drawn weights from their mean."""
     every = np.array([distribution.marginals() for distribution in pipe.distribution(doc).drawn])  # [D, T, S]
     shares = np.maximum(every, TINY)
     return float((every * np.log(shares / shares.mean(axis=0))).sum(axis=-1).mean())

@@ -93,7 +93,7 @@ def _tags(doc: Any) -> list[str]:
 
 
 def _log_loss(pipe: Any, nlp: Any, examples: list[Example]) -> float:
-    """Of the annotated tags of all tokens, of the labels that training had."""
+    """Mean log loss of tokens: of those whose annotated tag occurs in training."""
     losses, column = [], {tag: n for n, tag in enumerate(pipe.tags())}
     for example in examples[:300]:
         marginals = pipe.marginals(nlp.make_doc(example.reference.text))[0]
