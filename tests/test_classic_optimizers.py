@@ -14,6 +14,7 @@ from spacy_crf.kernels.online import rules as kernels
 from spacy_crf.lab.cutting_plane import CuttingPlane
 from spacy_crf.lab.dual import FrankWolfe
 from spacy_crf.lab.iterative_scaling import GIS, IIS, Masses, solve
+from spacy_crf.lab.laplace_propagation import Curvature
 from spacy_crf.lab.newton import Newton
 from spacy_crf.lab.simplex import mixture
 from spacy_crf.lab.smo import SMO
@@ -54,7 +55,7 @@ PIPES = {
     "segments": ("semicrf_ner", {}, ner_examples),
     "second order": (
         "crf_tagger",
-        {"model": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "emissions": EMISSIONS}},
+        {"model": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": None, "emissions": EMISSIONS}},
         tag_examples,
     ),
     "graph": (
@@ -203,6 +204,23 @@ def test_variances_are_close_to_the_second_derivatives(component, loss):
     exact = np.diag(near) / 2e-4
     assert np.isfinite(value) and (found >= 0).all()
     assert np.corrcoef(found, exact)[0, 1] > 0.85
+
+
+@pytest.mark.parametrize("loss", [Variances(), Curvature()])
+@pytest.mark.parametrize("structure", PIPES)
+def test_a_text_of_weight_2_varies_as_the_text_twice(structure, loss):
+    """Probabilities were multiplied by the weight of the text before they were squared: trees took other steps."""
+    component, config, read = PIPES[structure]
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe(component, config=config)
+    first, *rest = read(nlp)
+    nlp.initialize(lambda: [first, *rest])
+    objective, _ = objectives(pipe, [first, first, *rest])
+    weights = np.random.default_rng(0).normal(scale=0.3, size=len(objective.weights()))
+    _, twice = objective.ask(weights, loss=loss)
+    first.reference._.crf_weight = 2.0
+    weighted, _ = objectives(pipe, [first, *rest])
+    assert_allclose(weighted.ask(weights, loss=loss)[1], twice, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner"])

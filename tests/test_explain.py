@@ -272,6 +272,19 @@ def test_what_the_doc_settles(pipe):
         pipe.explain(doc, Span(doc, 0, 1, label=label))
 
 
+@pytest.mark.parametrize("kind", ["contrast", "words"])
+@pytest.mark.parametrize("words", [["dogs"], ["old", "dogs"], ["dogs", "bark"]])
+def test_tokens_without_any_tag_have_no_most_probable_one(words, kind):
+    """The tag of a token was looked up among the tags of the tokens that are left: an error of numpy's."""
+    tagger = made("crf_tagger")
+    doc = text(tagger, words)
+    at = words.index("dogs")
+    doc.spans["crf_blocked"] = [Span(doc, at, at + 1, "")]
+    for token in range(len(doc)):
+        with pytest.raises(ValueError, match=r"CRF838: .*crf_blocked.* without any label"):
+            tagger.explain(doc, doc[token : token + 1], kind=kind)
+
+
 def test_as_text_and_values(pipe):
     doc = text(pipe)
     found = pipe.explain(doc, Span(doc, 1, 2, label=pipe.labels[0]))

@@ -13,6 +13,7 @@ from spacy_crf.cli import app
 from spacy_crf.explain.reading import Reading
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.lab.hidden_chain import HiddenScores
+from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained
 
@@ -162,6 +163,20 @@ def test_what_can_not_be_explained_is_said():
         pipe, doc = about(other)
         with pytest.raises(ValueError, match="CRF840"):
             pipe.explain(doc, "PLAY", kind="texts", corpus=examples, l2=0.1)
+
+
+@pytest.mark.parametrize("against", [None, "BOOK", "WEATHER"])
+def test_every_label_of_a_text_is_a_sum_over_texts(against):
+    """The number of the label among its rivals was taken for the label: all labels but the first were refused."""
+    nlp = trained("bag", steps=0, optimizer=None)
+    pipe, doc = about(nlp)
+    examples = examples_of(nlp)
+    nlp.update(examples, sgd=LBFGS(l2=0.1, delta=0.0, tolerance=1e-11, iterations_per_step=3000))
+    for label in pipe.labels:
+        if label != against:
+            found = pipe.explain(doc, label, against, kind="texts", corpus=examples, l2=0.1)
+            assert found.target == pytest.approx(pipe.explain(doc, label, against).target)
+            assert sum(row.contribution for row in found.rows) == pytest.approx(found.target, abs=1e-3)
 
 
 def test_command(tmp_path):

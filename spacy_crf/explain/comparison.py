@@ -77,7 +77,7 @@ class Comparison:
         self.pipe, self.doc, self.reading = pipe, docs[0], reading
         self.sides, self.span, self.against = sides, span, against
         self._structure: Structure = pipe.decoding.explained
-        preset, clamp = (reading.scores, None) if self.is_of_texts else _preset(pipe, docs, reading.scores)
+        preset, clamp = (reading.scores, None) if self.is_of_texts else preset_labellings(pipe, docs, reading.scores)
         self.ruled, self._joins, fixed = None, False, preset
         if pipe.rules() is not None:
             self.ruled = Ruled(pipe, docs, preset, clamp)
@@ -152,6 +152,10 @@ class Comparison:
         ours, theirs = int(scores[:n_having].argmax()), n_having + int(scores[n_having:].argmax())
         return found[ours].states, found[theirs].states, float(scores[ours] - scores[theirs])
 
+    def margin(self) -> float:
+        """The score of the best labelling of the first side minus that of the other side's best one."""
+        return self.best()[2]
+
     def probability(self, odds: float) -> dict[str, float]:
         """Log-odds, the probability, and its complement, computed without the cancellation of 1 - p near 1."""
         if self.against is not None:
@@ -168,7 +172,7 @@ class Comparison:
         return Explanation(*asked, target, base, rows, totals, rules=rules, **more)
 
 
-def _preset(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
+def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
     """The scores and the clamp of the labellings that keep the Doc's preset annotation, as for all probabilities.
 
     RAISES (NothingToCompare): CRF838 if the annotation leaves tokens without any label.

@@ -229,15 +229,22 @@ def contrast_of_labels(comparison: Any) -> Explanation:
 
         score(y) = E[score(y, h) | y] + H(h | y)
     """
-    measured, target = comparison.measure(), comparison.best()[2]
-    shares, rival = np.zeros(len(measured.works)), comparison.rival(measured)
-    shares[[0, rival]] = 1.0, -1.0
-    uses = comparison.uses(measured, shares)
+    measured, target = comparison.measure(), comparison.margin()
+    uses = uses_between_labels(comparison, measured)
     base = target - dot(comparison.scores, uses) if comparison.pipe.decoding.structure.ambiguous else 0.0
     totals = {"score": target, **comparison.probability(measured.odds)}
-    ours, theirs = (comparison.spans(clamp) for clamp in (0, rival))
-    rows = comparison.reading.rows(comparison.of_doc(uses))
+    ours = comparison.spans(0)
+    theirs = comparison.spans(comparison.rival(measured))
+    rows = comparison.reading.rows(uses)
     return comparison.explanation("contrast", target, base, rows, totals, labelling=ours, rival=theirs)
+
+
+def uses_between_labels(comparison: Any, measured: Likelihoods) -> Any:
+    """Uses of each score by the label of a text, minus its uses by the most probable other label."""
+    shares = np.zeros(len(measured.works))
+    shares[0] = 1.0
+    shares[comparison.rival(measured)] = -1.0
+    return comparison.uses(measured, shares)
 
 
 def _label_rows(comparison: Comparison, uses: tuple[Any, Any]) -> Iterator[Row]:

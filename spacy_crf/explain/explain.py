@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
-from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
 from .. import checks
@@ -14,7 +13,7 @@ from ..pipeline.annotation.cats import Cats, SeveralCats
 from ..pipeline.labels import check_doc
 from ..pipeline.prediction import labelling
 from ..schemes import NO_SEGMENTS, Segments
-from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing
+from .comparison import Comparison, Likelihoods, NothingToCompare, Sides, nothing, preset_labellings
 from .contributions import contrast, contrast_of_labels, leave_out, log_odds
 from .events import SpanPlace, events_of
 from .explanation import Explanation, SpanOf
@@ -106,7 +105,7 @@ class _SpanReader:
     """Reads the spans and labellings that users ask about."""
 
     def __init__(self, pipe: "CRFPipe", doc: Doc, reading: Reading):
-        self._pipe, self._doc, self._scores = pipe, doc, reading.scores
+        self._pipe, self._doc, self._reading = pipe, doc, reading
         self.starts = np.asarray(reading.scores.starts)
         self.events = events_of(pipe.decoding)
 
@@ -118,6 +117,8 @@ class _SpanReader:
         n = len(self._pipe.labels)
         segments = Segments(np.full(n, begin), np.full(n, end), np.arange(n))
         self._check(begin, end)
+        # Refuse a Doc that has tokens without any label
+        preset_labellings(self._pipe, self._reading.docs, self._reading.scores)
         found = self._pipe.distribution(self._doc).span_probabilities(segments)
         return begin, end, self._pipe.labels[int(found.argmax())]
 
@@ -156,7 +157,7 @@ class _SpanReader:
         path = decoding.path(decoding.annotation.path(segments, self.starts), self.starts)
         in_words = "; ".join(f"{self._doc[begin:end].text} ({label})" for begin, end, label in found) or "nothing"
         structure = decoding.explained
-        return decoding.only(structure, structure.prepare(self._scores), path), in_words
+        return decoding.only(structure, structure.prepare(self._reading.scores), path), in_words
 
 
 # --------------------------------------------------------------------------------------------------- labels of texts
@@ -180,12 +181,10 @@ class LabelComparison(Comparison):
         label = annotation.label_in([*self.sides.having, *self.sides.lacking][clamp])
         return [] if label is None else [(0, len(self.doc), label)]
 
-    def best(self) -> tuple[NDArray[np.int32], NDArray[np.int32], float]:
-        """The numbers of the clamps of the label and of the most probable other label, and the difference of their scores."""
+    def margin(self) -> float:
+        """The score of the label minus that of the most probable other label."""
         measured = self.measure()
-        rival = self.rival(measured)
-        ours, theirs = (np.array([n], dtype=np.int32) for n in (0, rival))
-        return ours, theirs, float(measured.log_z[0] - measured.log_z[rival])
+        return float(measured.log_z[0] - measured.log_z[self.rival(measured)])
 
 
 def ask_label(pipe: "CRFTextClassifier", doc: Doc, label: Any, against: Any) -> LabelComparison:

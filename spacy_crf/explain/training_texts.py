@@ -36,7 +36,7 @@ from ..models.objective import CorpusObjective
 from ..models.sparse import FoundFeatures, SparseFeatures, SparseNode
 from ..types import Floats
 from .comparison import Comparison
-from .contributions import difference, rows_between
+from .contributions import difference, rows_between, uses_between_labels
 from .explanation import Explanation, Row, shorter
 
 if TYPE_CHECKING:
@@ -85,10 +85,15 @@ def texts(
     l1 = checks.number(pipe.owner, "l1", getattr(optimizer, "l1", 0.0) if l1 is None else l1)
     if not l2:
         raise refuse("only with l2 > 0 weights are sums over texts. Give the l2 and l1 of [training.optimizer]")
-    ours, theirs, target = comparison.best()
-    docs = DocBatch([comparison.doc])
-    uses = Direction.of_scores(pipe, docs, comparison.of_doc(difference(comparison, ours, theirs))).of_known()
-    weights = rows_between(comparison, ours, theirs)
+    if comparison.is_of_texts:
+        target = comparison.margin()
+        of_scores = uses_between_labels(comparison, comparison.measure())
+        weights = comparison.reading.rows(of_scores)
+    else:
+        ours, theirs, target = comparison.best()
+        of_scores = comparison.of_doc(difference(comparison, ours, theirs))
+        weights = rows_between(comparison, ours, theirs)
+    uses = Direction.of_scores(pipe, DocBatch([comparison.doc]), of_scores).of_known()
     of_rules = sum(row.contribution for row in weights if row.feature.startswith("rule "))
     base = of_rules - l1 * uses.signs() / (2 * l2)
     shares = np.array([slope for _, slope in uses.slopes(examples)]) / (-2 * l2)

@@ -75,7 +75,7 @@ def changed(doc: Any, words: dict[int, str]) -> Doc:
 def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
     """Find changes of one word that reverse the decision; changes of several words if there are none."""
     doc, flips = comparison.doc, []
-    decision = comparison.best()[2] > 0
+    decision = comparison.margin() > 0
 
     def change(words: dict[int, str]) -> float:
         """Try other words. RETURNS (float): The log-odds of the other decision."""
@@ -84,7 +84,7 @@ def _flips(comparison: Comparison, places: list[int], n: int) -> list[Flip]:
         comparison.pipe.require_ready(docs)
         of_other = comparison.about(docs)
         odds = of_other.measure().odds
-        if (of_other.best()[2] > 0) != decision:
+        if (of_other.margin() > 0) != decision:
             changes = [(token, doc[token].text, word) for token, word in words.items()]
             flips.append(Flip(changes, odds, _found(comparison, other)))
         return -odds if decision else odds

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..arrays import is_shared, named
+from ..arrays import named
 from ..errors import Errors, Warnings, cant_train
 from ..inference.structure import Structure
 from ..kernels.online.work import make_room
 from ..losses.clamped import LabelledLoss, LogLikelihood
-from ..losses.uses import TINY
+from ..losses.uses import TINY, variances
 from ..models.weights import Weights
 from ..optimizers.batch import dot, norm
 from ..optimizers.lbfgs import LBFGS
@@ -41,33 +41,17 @@ COLD = 0.3
 class Curvature(LabelledLoss):
     """Zero; in place of its derivative the second derivative of the loss by each score: how much the uses of the score vary
     among all labellings, less how much they vary among those that the annotation allows.
-
-    A score of a token or span that is used with probability p varies by p - p². Of the uses of scores that all tokens share as
-    large a share is taken to be uncertain as of the uses of states.
     """
 
     def __call__(
         self, structure: Structure, scores: Any, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
     ) -> tuple[Floats, Any, Bools]:
         """See `ClampedLoss`."""
-        _, varied = _variances(structure, scores, None, weights)
-        allowed, known = _variances(structure, scores, clamp, weights)
+        _, varied = variances(structure, scores, None, weights)
+        allowed, known = variances(structure, scores, clamp, weights)
         for name, array in named(varied).items():
             array -= getattr(known, name)
         return np.zeros(len(allowed)), varied, allowed == -np.inf
-
-
-def _variances(structure: Structure, scores: Any, clamp: Any, weights: Optional[Floats]) -> tuple[Floats, Any]:
-    """Log partitions, and the variance of the uses of each score, times the factors of the sequences (float64[B])."""
-    log_z, uses = structure.expectations(scores, clamp=clamp)
-    weighted = uses if weights is None else structure.expectations(scores, clamp=clamp, weights=weights)[1]
-    of_tokens = uses[0]
-    certain = (np.minimum(of_tokens, 1.0) * of_tokens).sum() / max(of_tokens.sum(), TINY)
-    varied = {
-        name: array * (1.0 - (certain if is_shared(uses, name) else np.minimum(getattr(uses, name), 1.0)))
-        for name, array in named(weighted).items()
-    }
-    return log_z, weighted._replace(**varied)
 
 
 def _temperature(owner: str, name: str, value: Any) -> Union[float, str]:
