@@ -369,6 +369,7 @@ class Errors:
     CRF718 = "There are no texts. Give them as arguments, or as lines of the standard input."
     CRF730 = "{path} is an input, and the output would overwrite it. Give the output another name."
     CRF731 = "Give only options of this command, and overrides of the config such as --paths.train: {reason}"
+    CRF986 = "The tokenizer of the language '{lang}' can't be made: {reason}"
     CRF733 = "A text, a name or a file is not Unicode: {reason}. Give it in UTF-8."
     CRF736 = """Process {process} works in {path} already. Wait until it ends, or name another folder (for a training on
         shards: path in [initialize.components.NAME.shards])."""
@@ -599,5 +600,8 @@ class Warnings:
     CRFW885 = """{name} reads {attributes}, which none of {n} Docs of the training data has, so what reads them finds
         nothing. Put the component that sets it before this one and name it in [training.annotating_components], or
         leave the templates or similarities that read it out."""
+    CRFW986 = """{name}: {share:.0%} of {n:,} tokens of the training data are not tokens that the pipeline's tokenizer makes of
+        their text, such as {example}, so raw texts will be read in other tokens than those learned. Name the tokenizer
+        that made them in [nlp.tokenizer], or let this one cut the texts: `crf convert --retokenize`."""
     CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
         Check the language and the spelling."""

@@ -141,3 +141,31 @@ def test_without_a_file_it_is_printed():
 def test_mistakes_are_named(args, said):
     code, output = run(*args)
     assert code != 0 and said in " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    "lang, needs, args, block",
+    [
+        ("de", "", [], {"@tokenizers": "spacy.Tokenizer.v1"}),
+        ("zh", "", [], {"@tokenizers": "spacy.zh.ChineseTokenizer", "segmenter": "char"}),
+        ("zh", "jieba", ["--segmenter", "jieba"], {"@tokenizers": "spacy.zh.ChineseTokenizer", "segmenter": "jieba"}),
+        ("ja", "sudachipy", [], {"@tokenizers": "spacy.ja.JapaneseTokenizer", "split_mode": None}),
+        ("ko", "natto", [], {"@tokenizers": "spacy.ko.KoreanTokenizer"}),
+        ("th", "pythainlp", [], {"@tokenizers": "spacy.th.ThaiTokenizer"}),
+        ("vi", "pyvi", [], {"@tokenizers": "spacy.vi.VietnameseTokenizer", "use_pyvi": True}),
+    ],
+)
+@pytest.mark.parametrize("choice", [["-c", "crf_ner"], ["--file", "crf_ner_stream"]])
+def test_a_language_has_its_own_tokenizer(lang, needs, args, block, choice, tmp_path):
+    """With the tokenizer of other languages, a model of Chinese words found nothing in raw texts."""
+    if needs:
+        pytest.importorskip(needs)
+    code, said = run(*choice, "-l", lang, *args, "-o", tmp_path / "my.cfg")
+    assert code == 0, said
+    assert load_config(tmp_path / "my.cfg")["nlp"]["tokenizer"] == block
+    test_configs.test_config_is_complete(tmp_path / "my.cfg", tmp_path)
+
+
+def test_a_segmenter_is_for_chinese_alone():
+    code, said = run("-c", "crf_ner", "--segmenter", "char")
+    assert code == 1 and "CRF020: init-config: --segmenter" in said

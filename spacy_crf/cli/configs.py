@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from spacy.cli._util import Arg, Opt
-from spacy.util import Config, load_config
+from spacy.util import Config, get_lang_class, load_config
 from wasabi import msg
 
+from .. import checks
 from ..errors import Errors, known_names
 from ..whole_files import write_whole
 from .lookups import NO_WORDS, Words
@@ -83,11 +84,14 @@ _CHAINS = {name: recipe for name, recipe in _ANY.items() if name != "stream"}  #
 RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
 RECIPES["crf_scorer"] = {"fast": _ANY["fast"]}
 OPTIMIZE = ("efficiency", "accuracy")
+SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
+_PKUSEG_MODEL = "mixed"  # the one that spacy-pkuseg brings
 FITTED = ("fast", "partial", "words")  # recipes that `crf fit` trains
 _MORE_ENTITIES = "crf_ner_threshold"  # the file with the changes of `accuracy`, for any recipe
 ComponentName = choice("ComponentName", RECIPES)
 RecipeName = choice("RecipeName", _ANY)
 OptimizeName = choice("OptimizeName", OPTIMIZE)
+SegmenterName = choice("SegmenterName", SEGMENTERS)
 FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
 
 
@@ -103,6 +107,7 @@ def init_config_cli(
     lookups: Optional[Path] = Opt(None, help="A folder that `lookups` has written."),
     output: str = Opt("-", "--output", "-o", help="The file, - for the standard output."),
     lang: LangOption = "en",
+    segmenter: Optional[SegmenterName] = Opt(None, help="zh: what cuts texts into tokens; by default char."),
     force: bool = Opt(False, "--force", "-F", help="Replace an existing file."),
 ) -> None:
     """Write a complete, commented config for `spacy train`. It is made for a component and a way to learn.
@@ -111,7 +116,10 @@ def init_config_cli(
     an encoder alone; words: clusters, vectors and gazetteers; stream: a corpus that may be larger than the memory; partial:
     incomplete annotation. `--optimize accuracy` decides entities by their probability, and tags token by token.
     """
-    blank(lang)
+    checks.expect(
+        segmenter is None or lang == "zh", "init-config", "--segmenter", segmenter, "left out but for --lang zh"
+    )
+    blank(lang, {} if segmenter is None else {"segmenter": segmenter.value})
     options: dict[str, Any] = {"--component": component, "--file": file, "--recipe": recipe, "--optimize": optimize}
     options |= {"--clusters": clusters, "--vectors": vectors, "--gazetteers": gazetteers, "--lookups": lookups}
     given = [option for option, value in options.items() if value is not None]
@@ -120,12 +128,12 @@ def init_config_cli(
     name = "config.cfg" if output == "-" else output
     if file is not None:
         text = (FOLDER / f"{file.value}.cfg").read_text(encoding="utf8").replace(f"configs/{file.value}.cfg", name)
-        text = re.sub(r'^lang = ".*"$', f'lang = "{lang}"', text, count=1, flags=re.MULTILINE)
     else:
         words = NO_WORDS if lookups is None else Words.gathered(lookups)
         words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
         made_for, optimized = options["--component"].value, (optimize or OptimizeName.efficiency).value
         text = make_config(made_for, (recipe or RecipeName.fast).value, words, optimized, lang, name)
+    text = in_language(text, lang, None if segmenter is None else segmenter.value)
     if output == "-":
         sys.stdout.write(text)
         return
@@ -156,7 +164,6 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
         _change(sections, component, _read("crf_ner"), _read(chosen.like))
     for section, key, value in chosen.settings:
         _set(sections, f"components.{component}{section}", key, value)
-    _set(sections, "nlp", "lang", f'"{lang}"')
     if recipe == "words":
         from ..features.clusters import PACKAGE, has_packaged_clusters
 
@@ -184,6 +191,26 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
     return head + "".join(
         f"{above}[{section}]\n{''.join(lines.values())}" for section, (above, lines) in sections.items()
     )
+
+
+def in_language(text: str, lang: str, segmenter: Optional[str] = None) -> str:
+    """Change the language of a config, and with it the tokenizer: Chinese, Japanese, Korean, Thai and Vietnamese have their own.
+
+    segmenter (str): What cuts Chinese texts, one of `SEGMENTERS`.
+    """
+    own = get_lang_class(lang).default_config
+    tokenizer: dict[str, Any] = dict(own["nlp"]["tokenizer"])
+    initialize: dict[str, Any] = dict(own["initialize"]["tokenizer"])
+    if segmenter is not None:
+        tokenizer["segmenter"] = segmenter
+    if segmenter == "pkuseg":
+        initialize["pkuseg_model"] = _PKUSEG_MODEL
+    text = re.sub(r'^lang = ".*"$', f'lang = "{lang}"', text, count=1, flags=re.MULTILINE)
+    for section, settings in (("nlp.tokenizer", tokenizer), ("initialize.tokenizer", initialize)):
+        lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+        head = re.escape(f"[{section}]\n")
+        text = re.sub(rf"^{head}(\S.*\n)*", f"[{section}]\n{lines}", text, count=1, flags=re.MULTILINE)
+    return text
 
 
 def _command(name: str) -> str:

@@ -149,13 +149,21 @@ def import_code(path: Optional[Path]) -> None:
         raise ValueError(Errors.CRF701.format(place=place, reason=reason)) from error
 
 
-def blank(lang: str) -> Language:
-    """Make a pipeline with a tokenizer and no components. RAISES (ValueError): CRF020 if spaCy lacks the language."""
+def blank(lang: str, tokenizer: Optional[dict[str, Any]] = None) -> Language:
+    """Make a pipeline with a tokenizer and no components.
+
+    tokenizer (dict[str, Any]): Settings of the tokenizer, in place of those that the language has.
+    RAISES (ValueError): CRF020 if spaCy lacks the language; CRF986 if its tokenizer can't be made.
+    """
     try:
-        return spacy.blank(lang)
-    except Exception as error:  # whatever spaCy and the tokenizers of others raise
-        must = f"a language that spaCy has ({error})"
+        spacy.util.get_lang_class(lang)
+    except Exception as error:  # whatever spaCy raises
+        must = "the code of a language that spaCy has, such as en, or xx for any language"
         raise ValueError(Errors.CRF020.format(owner="crf", name="--lang", value=repr(lang), must=must)) from error
+    try:
+        return spacy.blank(lang, config={"nlp": {"tokenizer": tokenizer or {}}})
+    except Exception as error:  # whatever the tokenizers of others raise
+        raise ValueError(Errors.CRF986.format(lang=lang, reason=error)) from error
 
 
 def numbers(command: str, option: str, text: str, is_possible: Callable[[float], bool], must: str) -> list[float]:

@@ -28,6 +28,7 @@ from .earlier_components import annotator, annotators_that_learn, require_upstre
 from .labels import LabelPipe
 from .new_texts import labels_of
 from .saving import FILE_NAME, forget_gradients
+from .tokenization import TokenComparison
 from .training_data import PreparedCorpus, takes_objective, view_for
 
 Read = Callable[[], Iterable[Example]]
@@ -374,6 +375,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     says_something = pipe.model.attrs["role"].learns_unannotated(pipe.model)
     n_tags = len(pipe.tags())
     annotate, unread, n_docs = earlier_annotation(pipe, nlp), _unread(pipe), 0
+    comparison = None if nlp is None else TokenComparison(nlp)
 
     def annotated() -> Iterator[AnnotatedDocs]:
         nonlocal says_something, was_read, n_docs
@@ -386,6 +388,8 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
             examples = [e if doc is e.predicted else Example(doc, e.reference) for doc, e in zip(docs, examples)]
             for doc in docs if unread else ():
                 unread.difference_update(_found(doc, unread))
+            if is_first and comparison is not None:
+                comparison.read(docs)
             batch = pipe.training.to_count(docs, examples, report)
             if pipe.labels:
                 leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
@@ -404,6 +408,8 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     if unread and n_docs:
         attributes = ", ".join(sorted(unread, key=lambda name: (":" in name, name)))
         pipe.warn(Warnings.CRFW885, attributes=attributes, n=n_docs)
+    if comparison is not None:
+        comparison.warn(pipe)
     return says_something or not was_read
 
 

@@ -4,7 +4,7 @@ words and tags in JSON. Detects tag schemes, and makes Docs from the sentences."
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, Optional, TypeVar
 
 from spacy.language import Language
@@ -19,6 +19,8 @@ from .source import ReadSettings, Report, Source, unreadable
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
 _IN_BILUO = {"E": "L", "S": "U", "M": "I"}
 _TAG = re.compile(r"([BILUESM])-(.+)")
+_WITHOUT_SPACES = ("ja", "th", "zh")  # languages that write no spaces between words, and whose tokenizers find words
+_LATIN = re.compile("[A-Za-z0-9]")
 _UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags without label, in files with one kind of entity
 
 T = TypeVar("T")
@@ -59,9 +61,11 @@ def read_sentences(
             *(in_bio(level, report.scheme) for level in levels),
         ]
         first = {0, *accumulate(map(len, group))}
+        words = [row.word for row in rows]
         doc = Doc(
             nlp.vocab,
-            words=[row.word for row in rows],
+            words=words,
+            spaces=spaces_between(words, nlp.lang),
             tags=[row.tag or "" for row in rows] if rows[0].tag is not None else None,
             ents=ents[0] if rows[0].ent is not None and not settings.spans_key else None,
             sent_starts=[n in first for n in range(len(rows))] if settings.n_sents != 1 else None,
@@ -73,8 +77,17 @@ def read_sentences(
         yield _cut_again(doc, nlp, rows[0].place, settings, report) if settings.retokenize else doc
 
 
+def spaces_between(words: Sequence[str], lang: str) -> Optional[list[bool]]:
+    """Whether the text of some words has a space behind each of them; None where that is not known, and spaCy joins them by
+    spaces. A space stays between two words in Latin letters."""
+    if lang not in _WITHOUT_SPACES:
+        return None
+    are_latin = [_LATIN.match(one[-1:]) and _LATIN.match(other[:1]) for one, other in pairwise(words)]
+    return [*map(bool, are_latin), False]
+
+
 def _cut_again(doc: Doc, nlp: Language, place: str, settings: ReadSettings, report: Report) -> Doc:
-    """Join the words of a Doc by spaces, and let the tokenizer cut them again."""
+    """Let the tokenizer cut the text of a Doc again."""
     found = doc.spans[settings.spans_key] if settings.spans_key else doc.ents
     spans = [Characters(span.start_char, span.end_char, span.label_) for span in found]
     missing = [Characters(token.idx, token.idx + len(token), "") for token in doc if not token.ent_iob]
