@@ -597,6 +597,7 @@ def test_models_of_earlier_versions_load(people):
         ("Bob 17\r\nRome 4 1e-3\r\n", {"Bob": "17", "Rome": "4"}),  # Stanford, after Clark
         ("010\tBob\n011\tNew York\n", {"Bob": "010", "New York": "011"}),  # Stanford, after Koo
         ("010\tBob\t2\n011\tRome\t3\n", {"Rome": "011", "Bob": "010"}),  # wcluster
+        ("10\u00a0000 5\n\u3000 6\n", {"10\u00a0000": "5", "\u3000": "6"}),  # other white space is part of words
         ("0\t5\nBob\t17\nRome\t4\n", {"0": "5", "Bob": "17", "Rome": "4"}),  # a word of bits
         ("Bob\t1\t0.2\nBob\t2\t0.7\nRome\t1\nRome\t1\n", {"Bob": "2", "Rome": "1"}),  # the larger weight
     ],

@@ -640,6 +640,23 @@ def test_imported_models_write_what_their_programs_write(program, output, tmp_pa
         assert found.count("") == 300
 
 
+def test_tag_splits_at_tabs_and_blanks_alone(folder, tmp_path):
+    """No-break spaces, ideographic spaces and separators of Unicode split words and ended sequences; the byte order mark was part
+    of the first word, and the encoding that of the locale."""
+    export = tmp_path / "model.npz"
+    write_lite(export_lite(spacy.load(folder)), export, "npz")
+    words = ["Bob", "10\u00a0000", "\u3000", "a\u2028b\x85c", "Zoë"]
+    for model in (export, folder):
+        for data in ("\n".join(words).encode("utf-8-sig"), "\r".join(words).encode(), "\r\n".join(words).encode()):
+            result = CliRunner(charset="latin-1").invoke(app, ["tag", str(model)], input=data)
+            assert result.exit_code == 0, result.output
+            lines = result.stdout_bytes.decode("utf8").split("\n")
+            assert [line.partition("\t")[0] for line in lines] == [*words, "", ""]
+            assert lines[0] == "Bob\tU-PER"
+    result = CliRunner().invoke(app, ["tag", str(export)], input="Zoë".encode("latin-1"))
+    assert result.exit_code == 1 and "CRF701: the standard input, line 1" in result.output
+
+
 def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):
     make("semicrf_ner").to_disk(tmp_path / "segments")
     make("crf_ner", templates("orth[0]", "tag[0]")).to_disk(tmp_path / "columns")
@@ -652,7 +669,10 @@ def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):
             "NNP Bob\tU-PER\nVBD left\tO\nNNP Paris\tU-GPE\n\n"
         )
         result = CliRunner().invoke(app, arguments, input=rows + "\nNNP Ann\nLee\n")
-        assert result.exit_code == 1 and "CRF703: Line 6: has 1 columns, but 2 or more were expected" in result.output
+        assert (
+            result.exit_code == 1
+            and "CRF703: the standard input, line 6: has 1 columns, but 2 or more" in result.output
+        )
     result = CliRunner().invoke(app, ["tag", str(tmp_path / "segments"), "--n-best", "1"], input="Ann\nLee\n")
     assert re.fullmatch(r"# 0 0\.\d+\nAnn\tB-PER\nLee\tI-PER\n\n", result.output)
     for options in (["--n-best", "-1"], ["--columns", "tag"], ["--columns", "orth,nothing"]):

@@ -60,7 +60,7 @@ def test_the_seed_and_the_text_say_what_is_drawn(path):
 
 def test_mentions_of_a_gazetteer(path, tmp_path):
     nlp = spacy.blank("en")
-    (tmp_path / "people.txt").write_text("Zoe\n\n Max van Moor\n", encoding="utf8")
+    (tmp_path / "people.txt").write_text("Zoe\r\n\n Max van Moor\n", encoding="utf-8-sig")
     settings = {"gazetteers": {"PER": str(tmp_path / "people.txt")}, "copies": 40}
     shares = {}
     for share in (0.0, 0.5, 1.0):

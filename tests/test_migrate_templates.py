@@ -406,6 +406,12 @@ def test_other_models_of_wapiti_are_refused(wapiti):
 # ------------------------------------------------------------------------------------------------------- the commands
 
 
+def test_columns_of_checks_are_split_at_tabs_and_blanks_alone(tmp_path):
+    (tmp_path / "a").write_text("10\u00a0000 CD\n\u3000\tX\n\nBob\tNNP\n", encoding="utf-8-sig")
+    docs = read_columns(tmp_path / "a", spacy.blank("en"), ["orth", "tag"])
+    assert [[token.text for token in doc] for doc in docs] == [["10\u00a0000", "\u3000"], ["Bob"]]
+
+
 def run(*arguments):
     result = CliRunner().invoke(app, [*map(str, arguments)])
     return result.exit_code, result.output
@@ -426,7 +432,7 @@ def test_import_command(program, tmp_path):
 
 @pytest.mark.parametrize("name, lines", [("crfpp", TEMPLATES), ("wapiti", PATTERNS)])
 def test_templates_alone_become_features(name, lines, tmp_path):
-    (tmp_path / "templates").write_text("# a comment\n\n" + "\n".join(lines) + "\n", encoding="utf8")
+    (tmp_path / "templates").write_text("# a comment\n\n" + "\n".join(lines) + "\n", encoding="utf-8-sig")
     code, output = run(
         "import", tmp_path / "templates", "--from", name, "--output", tmp_path / "x.cfg", "--columns", "orth,tag"
     )

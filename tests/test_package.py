@@ -24,7 +24,7 @@ from .reference_pages import tomllib
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "progress", "checks", "types", "schemes", "arrays", "removed", "lite"),
+    ("errors", "blanks", "progress", "checks", "types", "schemes", "arrays", "removed", "lite"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),

@@ -209,6 +209,12 @@ def test_annotation_that_was_spoilt_is_found(nlp):
     assert ({m.label for m in wrong.gold}, {m.label for m in wrong.best}) == ({"PER", "ORG"}, {"PER", "GPE", "ORG"})
 
 
+def test_suspects_of_texts_with_other_ends_of_lines_are_read_again():
+    suspect = suspects.Suspect("Ann\u2028ran\x85\r\n", 1.5, [], [Mention(0, 3, "PER")])
+    assert suspects.of_jsonl(suspects.to_jsonl([suspect, suspect])) == [suspect, suspect]
+    assert suspects.of_jsonl("") == []
+
+
 def test_the_ratio_is_that_of_the_two_labellings(nlp):
     ner = nlp.get_pipe("crf_ner")
     (example,) = ner_examples(nlp, ["[Ann Lee](ORG) lives in [New York](GPE) ."])

@@ -30,7 +30,7 @@ from ..lab.workers.work_folder import Manifest, WorkFolder
 from ..whole_files import whole
 from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
 from .formats.annotation import check_length
-from .formats.source import Item, read_lines
+from .formats.source import Item, decoded
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, Annotated, check_spans, probability
 from .shared import PROBABILITIES, import_code, load_pipeline, our_pipes
@@ -366,7 +366,7 @@ class Annotator:
     def _items_of_lines(self, part: Part) -> Iterator[Item]:
         for place, line in lines(part):
             with self._kept(place):
-                [(_, text)] = read_lines([line], place)
+                text = decoded(line, place, is_first=True)
                 yield from (Item(place, _without_annotation(fields, place)) for _, fields in items_of_line(text, place))
 
     def _items_of_rows(self, part: Part, texts: list[Any]) -> Iterator[Item]:

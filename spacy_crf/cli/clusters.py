@@ -15,6 +15,7 @@ from spacy.training.initialize import convert_vectors
 from wasabi import msg
 
 from .. import checks
+from ..blanks import split_words
 from ..errors import Errors
 from ..whole_files import write_whole
 from .shared import LangOption, blank, check_writable, choice, command, load_pipeline, progress_bar, save_pipeline
@@ -234,7 +235,7 @@ def vectors_of_texts(texts: list[Path], lang: str = "en", **options: Any) -> Lan
         n_words = 0
         with progress_bar("reading") as progress, path.open("w", encoding="utf8") as file:
             for _, doc in read_raw(texts, tokenizer(lang), _reading(progress)):
-                words = " ".join(token.text for token in doc).split()
+                words = split_words(" ".join(token.text for token in doc if not token.is_space))
                 n_words += len(words)
                 file.write(" ".join(words) + "\n")
         if not n_words:

@@ -13,10 +13,12 @@ from spacy.tokens import Doc
 from wasabi import msg
 
 from .. import checks, lite
+from ..blanks import is_blank, split_columns
 from ..errors import Errors, counted
 from ..migrate.functions import Columns, set_columns
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
+from .formats.source import read_lines
 from .shared import ModelArgument, check_writable, command, load_pipeline, our_pipes
 from .texts import read_examples
 
@@ -100,18 +102,20 @@ def tag_cli(
 ) -> None:
     """Add a column of tags to the rows of the standard input.
 
-    A line is a word and further columns between tabs or blanks; an empty line ends a sequence. Other components of a pipeline do
-    not run: what they would write is read from columns.
+    A line in UTF-8 is a word and further columns between tabs or blanks; an empty line ends a sequence. Other components of a
+    pipeline do not run: what they would write is read from columns.
     """
     checks.expect(n_best >= 0, "crf tag", "--n-best", n_best, "0 or more")
     if Path(model).is_file():
         tagger: Any = lite.load(model)
     else:
         tagger = _PipelineTagger(load_pipeline(model), component, [name.strip() for name in columns.split(",")])
-    sequences = _sequences(sys.stdin, len(tagger.columns))
+    lines = read_lines(sys.stdin.buffer, "the standard input")
+    sequences = _sequences(lines, len(tagger.columns))
     while batch := [*islice(sequences, _AT_ONCE)]:
-        sys.stdout.write("".join(_written(tagger, batch, n_best, marginals)))
-        sys.stdout.flush()
+        text = "".join(_written(tagger, batch, n_best, marginals))
+        sys.stdout.buffer.write(text.encode("utf8"))
+        sys.stdout.buffer.flush()
 
 
 class _Sequence(NamedTuple):
@@ -119,21 +123,22 @@ class _Sequence(NamedTuple):
     rows: list[list[str]]
 
 
-def _sequences(lines: Iterable[str], width: int) -> Iterator[_Sequence]:
-    """The sequences of a file of columns. RAISES (ValueError): CRF703 for a line with too few columns."""
-    gathered: list[str] = []
-    for number, line in enumerate(chain(lines, [""]), start=1):
-        line = line.rstrip("\r\n")
-        if line and not line.isspace():
-            gathered.append(line)
-        elif gathered:
-            rows = [line.split("\t") if "\t" in line else line.split() for line in gathered]
-            if min(map(len, rows)) < width:
-                short = next(n for n, row in enumerate(rows) if len(row) < width)
-                place = {"place": f"Line {number - len(rows) + short}", "got": len(rows[short])}
-                raise ValueError(Errors.CRF703.format(**place, expected=f"{width} or more"))
-            yield _Sequence(gathered, rows)
-            gathered = []
+def _sequences(lines: Iterable[tuple[str, str]], width: int) -> Iterator[_Sequence]:
+    """The sequences of a file of columns, from its lines with their places.
+
+    RAISES (ValueError): CRF703 for a line with too few columns.
+    """
+    gathered = _Sequence([], [])
+    for place, line in chain(lines, [("", "")]):
+        if not is_blank(line):
+            row = split_columns(line)
+            if len(row) < width:
+                raise ValueError(Errors.CRF703.format(place=place, got=len(row), expected=f"{width} or more"))
+            gathered.lines.append(line)
+            gathered.rows.append(row)
+        elif gathered.lines:
+            yield gathered
+            gathered = _Sequence([], [])
 
 
 def _written(tagger: Any, batch: list[_Sequence], n_best: int, marginals: bool) -> Iterator[str]:

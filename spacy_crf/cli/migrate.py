@@ -1,5 +1,6 @@
 """The command that imports models of other programs as pipelines."""
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
@@ -53,13 +54,13 @@ def import_cli(
     checks.one_of("crf import", "--as", kind, ("tags", "entities"))
     names = [name.strip() for name in columns.split(",")] if columns else []
     with file.open("rb") as stream:
-        head = stream.read(1000).lstrip()
+        head = stream.read(1000).removeprefix(BOM_UTF8).lstrip()
         stream.seek(0)
         if (
             program in _SYNTAX and head[:1] in _LINES and not head.startswith(b"#mdl#")
         ):  # no model: templates or patterns
             check_writable(output, file)
-            block = features_block(stream.read().decode("utf8"), program, names)
+            block = features_block(stream.read().decode("utf-8-sig"), program, names)
             write_whole(output, block.to_str().encode("utf8"))
             msg.good(f"Features in {output}")
             return

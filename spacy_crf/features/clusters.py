@@ -33,6 +33,7 @@ from spacy.vectors import Mode, Vectors
 from spacy.vocab import Vocab
 
 from .. import checks
+from ..blanks import is_blank, split_columns
 from ..errors import Errors, announcements, shown
 from ..kernels import cache_folder
 from ..kernels.hashing import ABSENT
@@ -326,8 +327,8 @@ def _read_text(path: Path, data: bytes) -> WordClusters:
     except UnicodeDecodeError as error:
         reason = f"it is neither what `spacy crf clusters` writes nor text ({error.reason})"
         raise _not_readable(path, reason) from None
-    lines = [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1) if line.strip()]
-    rows = [(n, line, line.split("\t") if "\t" in line else line.split()) for n, line in lines]
+    lines = [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1) if not is_blank(line)]
+    rows = [(n, line, split_columns(line)) for n, line in lines]
     if not rows:
         raise _not_readable(path, "it holds no words")
     has_paths = 2 * sum(is_bits(row[0]) for _, _, row in rows) >= len(rows)

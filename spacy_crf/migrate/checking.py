@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from ..blanks import split_columns, split_words
 from ..errors import Errors
 from ..features.items import named_numbers
 from .foreign import ForeignModel, Weighted
@@ -107,10 +108,9 @@ def read_columns(path: Path, nlp: Language, columns: Sequence[str]) -> Iterator[
     RAISES (ValueError): CRF703 for a line with too few columns.
     """
     rows: list[list[str]] = []
-    with path.open(encoding="utf8") as lines:
+    with path.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate([*lines, ""], start=1):
-            fields = line.split("\t") if "\t" in line else line.split()
-            fields = [field.strip() for field in fields]
+            fields = [field.strip(" \r\n") for field in split_columns(line)]
             if not any(fields):
                 if rows:
                     values: list[Any] = [*zip(*rows)]
@@ -162,7 +162,7 @@ def crfpp_rival(path: Path, columns: Sequence[str]) -> Rival:
 def wapiti_rival(path: Path, columns: Sequence[str]) -> Rival:
     """Load a model in Wapiti. RAISES (ValueError): CRF781 without libwapiti."""
     model = _module("wapiti", "Wapiti", "libwapiti").Model(model=str(path), encoding="utf8")
-    return _by_sequence(columns, lambda lines: model.label_sequence("\n".join(lines)).decode("utf8").split())
+    return _by_sequence(columns, lambda lines: split_words(model.label_sequence("\n".join(lines)).decode("utf8")))
 
 
 def _by_sequence(columns: Sequence[str], label: Callable[[list[str]], list[str]]) -> Rival:

@@ -206,7 +206,7 @@ def outside(n: int) -> str:
 
 def read_patterns(text: str) -> list[str]:
     """Read the patterns of a file. RAISES (ValueError): CRF856 for a line that is not a pattern."""
-    lines = [*filter(None, (line.split("#")[0].rstrip() for line in template_lines(text)))]
+    lines = [*filter(None, (line.split("#")[0].rstrip(" \t") for line in template_lines(text)))]
     for line in lines:
         compile_pattern(line)
     return lines

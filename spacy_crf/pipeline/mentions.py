@@ -137,7 +137,7 @@ def _read_mentions(path: Path, nlp: Language) -> Pools:
 def _read_gazetteer(path: Path, nlp: Language) -> list[list[Word]]:
     """RAISES (ValueError): CRF701 if the file can't be read or has no mention."""
     try:
-        lines = path.read_text(encoding="utf8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeError) as error:
         raise ValueError(Errors.CRF701.format(place=f"{_OWNER}: {path}", reason=error)) from error
     found = [[Word(t.text, bool(t.whitespace_)) for t in nlp.make_doc(line.strip())] for line in lines if line.strip()]

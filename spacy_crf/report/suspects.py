@@ -102,7 +102,7 @@ def to_jsonl(suspects: Iterable[Suspect]) -> str:
 def of_jsonl(text: str) -> list[Suspect]:
     """Read suspects. RAISES (ValueError, KeyError, TypeError): If `to_jsonl` did not write the text."""
     suspects = []
-    for row in map(json.loads, text.splitlines()):
+    for row in map(json.loads, filter(None, text.split("\n"))):  # texts may have other separators of lines
         ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
         suspects.append(
             Suspect(row["text"], ratio, *([Mention(*place) for place in row[key]] for key in ("gold", "best")))

@@ -79,7 +79,7 @@ def _parts(fields: list[str], text: str, place: str) -> list[Span]:
         raise unreadable(place, f"{needs}, and has {fields[0][:40]!r}")
     label, offsets = match.groups()
     joined: list[tuple[int, int]] = []
-    parts = (part.split() for part in offsets.split(";"))
+    parts = (part.split(" ") for part in offsets.split(";"))
     for start, end in sorted((int(start[:_DIGITS]), int(end[:_DIGITS])) for start, end in parts):
         if joined and start >= joined[-1][1] and not text[joined[-1][1] : start].strip():
             start = joined.pop()[0]

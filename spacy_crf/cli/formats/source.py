@@ -63,6 +63,7 @@ class Report:
 
     format: str = ""
     scheme: str = ""
+    spelling: str = ""  # a tag, if tags are spelled otherwise than B-PER
     documents: int = 0
     spans: int = 0
     tagged: int = 0  # documents with tags
@@ -83,6 +84,8 @@ class Report:
     long: list[str] = field(default_factory=list)
     binary: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)  # columns that were not read
+    repaired: list[str] = field(default_factory=list)  # tags that go on with an entity that does not stand before them
+    comments: list[str] = field(default_factory=list)  # lines that could be the token "#"
 
     def print_warnings(self) -> None:
         for places, what in (
@@ -94,6 +97,11 @@ class Report:
             (self.unread, "texts are annotated several times: the first that counts is kept"),
             (self.unlabelled, "texts have no label where others have one, and count as not annotated"),
             *((places, f"{kind} can't be kept in doc.ents, and are left out") for kind, places in self.unkept.items()),
+            (
+                self.repaired,
+                "tags continue another entity than the one before them, and begin one, as conlleval reads them",
+            ),
+            (self.comments, "lines that begin with # are skipped as comments, and could be tokens"),
             (self.long, "documents are very long: are the ends of sentences marked in the file?"),
         ):
             if places:
@@ -103,6 +111,8 @@ class Report:
                 f"{len(self.binary):,} answers are about single spans: the rest of the text counts as missing annotation, and "
                 "what was rejected is in doc.spans['incorrect_spans'] (incorrect_spans_key of the components)"
             )
+        if self.spelling:
+            msg.info(f"Tags such as {self.spelling} are read as letter and label")
         if self.columns:
             msg.info(f"Columns that are not read: {', '.join(self.columns)}")
 
@@ -136,8 +146,7 @@ class Source:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Read the lines, each with its place. RAISES (ValueError): With the place, if a line is not in the file's encoding."""
-        for place, line in self._whole_lines():
-            yield place, line.rstrip("\r\n")
+        return _without_ends(self._whole_lines(), str(self.path))
 
     def text(self) -> str:
         """Read the whole text. RAISES (ValueError): With the place, if a line is not in the file's encoding."""
@@ -206,8 +215,23 @@ class Source:
 def read_lines(file: Iterable[bytes], name: str) -> Iterator[tuple[str, str]]:
     """Read the lines of a file in UTF-8, each with its place. RAISES (ValueError): CRF701 with the place, if a line is not in
     UTF-8."""
-    for place, line in _decoded_lines(file, name):
-        yield place, line.rstrip("\r\n")
+    return _without_ends(_decoded_lines(file, name), name)
+
+
+def _without_ends(lines: Iterable[tuple[str, str]], name: str) -> Iterator[tuple[str, str]]:
+    """Cut off the ends of lines. Where a carriage return alone ends the first line, as on old Macs, it ends every line."""
+    number = 0
+    by_returns = False
+    for place, line in lines:
+        line = line.rstrip("\r\n")
+        by_returns |= number == 0 and "\r" in line
+        if not by_returns:
+            number = 1
+            yield place, line
+            continue
+        for part in line.split("\r"):
+            number += 1
+            yield f"{name}, line {number}", part
 
 
 def _decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
@@ -215,17 +239,24 @@ def _decoded_lines(file: Iterable[bytes], name: str, encoding: str = "utf-8") ->
 
     RAISES (ValueError): CRF701 with the place, if a line is not in this encoding.
     """
-    utf8 = encoding.lower().replace("_", "-") in ("utf-8", "utf8")
     for number, line in enumerate(file, start=1):
         place = f"{name}, line {number}"
-        is_first = utf8 and number == 1
-        try:
-            text = line.decode("utf-8-sig" if is_first else encoding)
-        except UnicodeError as error:
-            raise _not_in(encoding, place, line, error) from None
-        if is_first and text.count("\0") > len(text) // 3:
-            raise _not_in(encoding, place, line)
-        yield place, text
+        yield place, decoded(line, place, encoding, is_first=number == 1)
+
+
+def decoded(line: bytes, place: str, encoding: str = "utf-8", *, is_first: bool = False) -> str:
+    """Decode a line, of the first one without its byte order mark.
+
+    RAISES (ValueError): CRF701 with the place, if the line is not in this encoding.
+    """
+    is_marked = is_first and encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+    try:
+        text = line.decode("utf-8-sig" if is_marked else encoding)
+    except UnicodeError as error:
+        raise _not_in(encoding, place, line, error) from None
+    if is_marked and text.count("\0") > len(text) // 3:
+        raise _not_in(encoding, place, line)
+    return text
 
 
 def _in_utf8(data: bytes, name: str, encoding: str) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from ...blanks import is_blank
 from ...errors import Errors, known_names
 from .annotation import Labels, TextLabels, parse_labels, tokenized
 from .columns import Row, is_tag, read_sentences
@@ -92,7 +93,7 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
     rows: list[Row] = []
     number = document = ""
     for place, cells, header in _table(source, settings, report, _WORD, _LABEL, has_tokens=True):
-        is_empty = not any(cell.strip() for cell in cells)
+        is_empty = all(map(is_blank, cells))
         # Some tables number only the first row of a sentence
         new = "" if is_empty or header.sentence is None else cells[header.sentence].strip()
         new_document = "" if is_empty or header.document is None else cells[header.document].strip()
@@ -106,7 +107,7 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
         if not is_empty:
             word, label, tag = (None if at is None else cells[at] for at in (header.word, header.label, header.tag))
             for what, cell in (("word", word), ("tag", label)):
-                if cell is not None and not cell.strip():
+                if cell is not None and is_blank(cell):
                     raise unreadable(place, f"the {what} is empty")
                 if cell is not None and "\n" in cell:
                     raise unreadable(place, f"the {what} {cell[:40]!r} has several lines: look for a quote")

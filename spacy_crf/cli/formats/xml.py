@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from ...blanks import split_words
 from .annotation import Span, make_doc
 from .source import ReadSettings, Report, Source, unreadable
 
@@ -41,7 +42,7 @@ def _parts(element: ElementTree.Element) -> tuple[str, list[Span]]:
     for part in element:
         pieces += [("" if part.tag == _OUTSIDE else part.tag, part.text), ("", part.tail)]
     text, spans = "", []
-    for label, words in ((label, " ".join((words or "").split())) for label, words in pieces):
+    for label, words in ((label, " ".join(split_words(words or ""))) for label, words in pieces):
         if not words:
             continue
         start = len(text) + bool(text)
