@@ -354,7 +354,6 @@ class Errors:
     CRF703 = "{place}: has {got} columns, but {expected} were expected."
     CRF704 = """{place}: '{tag}' is not an entity tag like those in the rest of the file. Known: B-LABEL, I-LABEL, O,
         and - for missing annotation; L- and U- in BILUO, E- and S- in BIOES."""
-    CRF705 = "{place}: '{tag}' follows '{before}', but continues only its own label. Begin entities with '{begin}'."
     CRF706 = "{path} can't be read or written: {reason}."
     CRF707 = """{place}: '{key}' holds annotation ({value}) that can't be read and would be lost. Annotation is read
         from {known}. Write it there, or skip '{key}' with --ignore {key}."""
@@ -378,6 +377,12 @@ class Errors:
         script that starts them, so the code of the script belongs under: if __name__ == '__main__':"""
     CRF739 = """Workers of the cluster can't import their functions: {reason}. Install spacy_crf, spaCy and what the
         pipeline needs on every machine, in the same versions."""
+    CRF740 = """{place}: some tags look like letter and label ({tags}), but not all of the file do so. Spell them B-LABEL and
+        I-LABEL; or add --scheme BIO if all are such tags, --scheme bare if they are labels without a letter."""
+    CRF741 = """{place}: the first column numbers the tokens of each sentence. Name the column of words: --word-column 2
+        (or --word-column 1 if the numbers are the words)."""
+    CRF742 = """{place}: '{key}=' in the last column of CoNLL-U holds annotation that would be lost. Entity tags are read
+        from NER=B-PER. Name the key with --label-column {key} if it holds such tags; otherwise skip it with --ignore {key}."""
     CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe
         NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."
@@ -398,9 +403,12 @@ class Errors:
     CRF865 = """{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for
         annotation; {lost} spans did not align with the tokens. Say where annotation is with --format, --label-column or
         --tag-column, or add --without-spans if there is none."""
-    CRF866 = "{place}: '{tag}' can't follow '{before}' in the scheme {scheme}. Name the right scheme with --scheme."
-    CRF867 = """{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so the last column may not
-        hold entities. If it does, add --scheme bare; otherwise name the column of tags with --tag-column."""
+    CRF866 = (
+        "{place}: '{tag}' can't follow '{before}' in the scheme {scheme}. Correct it, or name another with --scheme."
+    )
+    CRF867 = """{place}: '{tag}' has no prefix such as B-, and no token of the file is 'O', so these may not be entity
+        tags. If they are, add --scheme bare; otherwise name the column of entity tags with --label-column or, in a file without
+        entities, the last column with --tag-column."""
     CRF879 = "{error} Only `spacy crf convert` has these options: convert the file to .spacy, and give the result."
     CRF868 = "--{option} {value}: there is no such column or attribute. Known: {known}."
     CRF869 = """{place}: a table needs a header with columns of words and tags, or of texts and labels. The columns are

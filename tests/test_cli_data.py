@@ -4,7 +4,7 @@ import json
 
 import pytest
 import spacy
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, DocBin, Span
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
@@ -54,6 +54,14 @@ def test_missing_annotation_is_counted():
     doc.set_ents([], outside=[doc[0:1]], default="missing")
     found = describe([doc], NLP)
     assert (found.unannotated_tokens, found.untagged_tokens, found.tags) == (2, 1, {"NNP": 1, "RB": 1})
+
+
+def test_labels_that_look_like_tags_are_told(files, tmp_path):
+    """B_PER and I_PER were entities of one token each, and nothing said so."""
+    docs = [doc_of("Ann Lee met Bob", (0, 1, "B_PER"), (1, 2, "I_PER"), (3, 4, "B_PER"))]
+    DocBin(docs=docs).to_disk(tmp_path / "a.spacy")
+    assert "2 labels look like tags of tokens" in " ".join(run(tmp_path / "a.spacy")[1].split())
+    assert "look like tags" not in run(files / "train.jsonl")[1]
 
 
 @pytest.mark.issue(20)

@@ -7,12 +7,14 @@ import math
 import random
 import re
 import warnings
+from pathlib import Path
 
 import pytest
 import spacy
 from spacy.tokens import DocBin
 from spacy.training import docs_to_json
 
+import spacy_crf
 from spacy_crf.cli.formats import FORMATS, ReadSettings, Report, Source, read, sniff
 from spacy_crf.cli.formats.columns import SCHEMES
 from spacy_crf.pipeline.corpora import doc_bin
@@ -513,6 +515,135 @@ def test_spans_that_touch(write):
     assert entities(docs_of(write("a.conll", "Ann X\nBob Y\nin O\n"))[0]) == [(0, 1, "X"), (1, 2, "Y")]
 
 
+def test_tags_that_continue_nothing_begin_entities(write):
+    """As conlleval and `spacy convert` read them. Such files could be read with no scheme at all."""
+    text = "Ada B-PER\nNox I-PER\nran O\n\n520 I-PRO\n. O\n\nBo B-PER\nRome I-LOC\n"
+    expected = [[(0, 2, "PER")], [(0, 1, "PRO")], [(0, 1, "PER"), (1, 2, "LOC")]]
+    for scheme, lines in ((None, [5, 9]), ("BIO", [5, 9]), ("IOB1", [1, 8])):
+        report = Report()
+        assert [entities(doc) for doc in docs_of(write("a.conll", text), report, scheme=scheme)] == expected
+        assert [int(place.partition("line ")[2].partition(",")[0]) for place in report.repaired] == lines
+
+
+@pytest.mark.parametrize("form", ["{0}_{1}", "{0}:{1}", "{1}-{0}", "{1}_{0}", "{1}|{0}"])
+@pytest.mark.parametrize("scheme", ["BIO", "IOB1", "BILUO", "BIOES"])
+def test_tags_that_are_spelled_otherwise(write, form, scheme):
+    """They were labels, B_PER and I_PER, without a word."""
+    spelled = [["O" if tag == "O" else form.format(*tag.split("-")) for tag in tags] for tags in ENTS[scheme]]
+    text = "\n".join("".join(map("{}\t{}\n".format, t.split(), e)) for t, e in zip(TEXTS, spelled))
+    report = Report()
+    if scheme == "IOB1":  # only I-: no letter says that it is one
+        with pytest.raises(ValueError, match=r"CRF740.*line 1: "):
+            docs_of(write("a.conll", text))
+    named = scheme if scheme == "IOB1" else None
+    assert [entities(doc) for doc in docs_of(write("a.conll", text), report, scheme=named)] == EXPECTED
+    assert (report.scheme, report.spelling) == (scheme, spelled[0][0])
+    docs = docs_of(write("a.conll", text), scheme="bare")
+    assert {ent.label_ for doc in docs for ent in doc.ents} == {tag for tags in spelled for tag in tags} - {"O"}
+
+
+def test_labels_that_look_like_tags_of_one_letter(write):
+    report = Report()
+    [doc] = docs_of(write("a.conll", "it O\nis B_cell\nor T_cell\n@ e-mail\n"), report)
+    assert [ent.label_ for ent in doc.ents] == ["B_cell", "T_cell", "e-mail"] and not report.spelling
+
+
+def test_comments_are_told_from_tokens(write):
+    """Those with as many words as the file has columns were tokens, and `#` with a tab was never a comment."""
+    url = "#\thttp://a.b/X [2009-10-17]\n"
+    files = [
+        ("# id = a-1\n# text = Ann ran\n1\tAnn\tB-PER\t-\tx\n2\tran\tO\t-\tx\n", "2", ["Ann", "ran"]),
+        ("# id 1\nAnn NNP B-PER\nran VBD O\n", "1", ["Ann", "ran"]),
+        (f"{url}1\tAnn\tB-PER\tO\n2\t#\tO\tO\n", "2", ["Ann", "#"]),
+        ("#begin document (a b c d)\n1 Ann B-PER\n2 #1 O\n#end document\n", "2", ["Ann", "#1"]),
+        ("#\tX\tO\n#a\tX\tO\n# X\tb\tO\n", "1", ["#", "#a", "# X"]),
+    ]
+    for text, word, expected in files:
+        docs = docs_of(write("a.tsv", text), without_spans=True, word_column=word, label_column="3", format="conll")
+        assert [token.text for doc in docs for token in doc] == expected
+    report = Report()
+    [doc] = docs_of(write("a.conll", "the DT\n# #\n500 CD\n# SYM\n"), report, tag_column="2")
+    assert [token.tag_ for token in doc] == ["DT", "#", "CD", "SYM"] and not report.comments
+    [doc] = docs_of(write("a.conll", "Ann B-PER\n# id\nran O\n"), report)
+    assert len(report.comments) == 1
+    docs = docs_of(write("a.conll", "# newdoc 1\nAnn N B-PER\n\n# newdoc 2\nBob N B-PER\n"), n_sents=0)
+    assert [doc.text for doc in docs] == ["Ann ", "Bob "]
+
+
+@pytest.mark.parametrize("name", ["columns", "columns, spaces", "conllu", "words", "table"])
+def test_lines_that_end_with_carriage_returns(write, name):
+    """All behind the first of them were lost."""
+    path, text, _ = FILES[name]
+    assert [entities(doc) for doc in docs_of(write(path, text.replace("\n", "\r")))] == EXPECTED
+
+
+@pytest.mark.parametrize("name", ["columns", "columns, spaces", "words", "tokens", "table", "conllu"])
+def test_other_white_space_is_part_of_words(write, name):
+    path, text, _ = FILES[name]
+    odd = "10\u00a0000\u2028\x85\u3000"
+    docs = docs_of(write(path, text.replace("Acme", odd).replace("left", "\u3000")))
+    assert [token.text for token in docs[2]][1:3] == ["\u3000", odd]
+    path, text, _ = FILES["xml"]
+    assert "<ORG>" in text and "10\u00a0000" in docs_of(write(path, text.replace("Acme", "10\u00a0000")))[2].text
+
+
+def test_readers_of_lines_split_at_blanks_alone():
+    """What splits texts at any white space loses words of people's files."""
+    folder = Path(spacy_crf.__file__).parent
+    files = [path for path in (folder / "cli" / "formats").glob("*.py") if path.stem != "annotation"]  # which compares
+    files += [folder / "cli" / "export.py", folder / "migrate" / "checking.py", folder / "features" / "clusters.py"]
+    files += [folder / "pipeline" / "mentions.py", folder / "report" / "suspects.py"]
+    wrong = re.compile(r"\b(?!on_)\w+(\(.*\))?\.(split|splitlines|isspace)\(\)")
+    assert not [(path.name, found[0]) for path in files for found in wrong.finditer(path.read_text(encoding="utf8"))]
+
+
+def test_byte_order_marks_of_joined_files(write):
+    docs = docs_of(write("a.conll", "\ufeffAnn\tB-PER\n\n\ufeffBob\tB-PER\n"))
+    assert [doc[0].text for doc in docs] == ["Ann", "Bob"]
+
+
+MISC = [("B-PER", {}), ("Tag=B-PER", {}), ("NER=PER", {}), ("Kind=B-PER", {"label_column": "Kind"}), ("x=y|B-PER", {})]
+
+
+@pytest.mark.parametrize("misc, settings", MISC)
+def test_entity_tags_of_conllu(write, misc, settings):
+    """Only NER=, NE= and Name= were read; others were lost without a word."""
+    rows = [("Ann", misc), ("ran", "_"), ("off", misc.replace("B-PER", "O") if "B-PER" in misc else "_")]
+    text = "".join(f"{n}\t{w}\t_\tX\t_\t_\t_\t_\t_\t{m}\n" for n, (w, m) in enumerate(rows, 1))
+    [doc] = docs_of(write("a.conllu", text), **settings)
+    assert entities(doc) == [(0, 1, "PER")]
+
+
+@pytest.mark.parametrize(
+    "misc, says",
+    [
+        ("Entity=(1-person-1", "CRF742.*'Entity='"),
+        ("Kind=B-PER", "CRF742.*'Kind='"),
+        ("NER=B-PER|B-PER", "CRF714.*'NER' and tags without a key.*--ignore NER"),
+        ("Tag=B-PER|Tag2=B-X", "CRF742"),
+    ],
+)
+def test_annotation_of_conllu_that_would_be_lost(write, misc, says):
+    source = write(
+        "a.conllu",
+        f"1\tAnn\t_\tX\t_\t_\t_\t_\t_\t{misc}\n2\tran\t_\tX\t_\t_\t_\t_\t_\tGloss=E-mail\n"
+        "3\toff\t_\tX\t_\t_\t_\t_\t_\tGloss=aus\n",
+    )
+    with pytest.raises(ValueError, match=rf"{says}"):
+        docs_of(source)
+    with pytest.raises(ValueError, match=r"CRF868: --label-column Nothing: "):
+        docs_of(source, label_column="Nothing")
+    docs_of(source, ignore=["entity", "kind", "ner", "", "tag", "tag2"])
+
+
+def test_empty_texts_have_no_tags(write):
+    report = Report()
+    docs_of(write("a.jsonl", lines([{"text": "Ann", "spans": [[0, 3, "PER"]]}, {"text": "", "spans": []}])), report)
+    assert (report.documents, report.tagged) == (2, 0)
+    doc_bin([spacy.tokens.Doc(NLP.vocab)]).to_disk(write("a.spacy", b"").path)
+    assert docs_of(Source(write("b", b"").path.with_name("a.spacy")), without_spans=False)  # of nothing nothing is lost
+
+
 @pytest.mark.parametrize(
     "tags, says",
     [
@@ -778,11 +909,11 @@ FAULTS = [
     ("spaCy 2", '"ner": "L-PER"', '"ner": "X-PER"', "CRF701.*item 1, paragraph 1: .*E068"),
     ("spaCy 2", '"orth": "Nobody"', '"word": "Nobody"', "CRF701.*item 1, paragraph 2: .*'orth'"),
     ("tokens", '"Lee", ', "", r'CRF701.*line 1: .*7 words under "tokens", but 8 tags under "ner_tags"'),
-    ("tokens", '"I-PER"', '"I-GPE"', "CRF705.*line 1: 'I-GPE' follows 'B-PER'"),
+    ("tokens", '"I-PER"', '"I-GPE"', ["repaired"]),
     ("tokens", '"id": "1"', '"chunk_tags": ["B-NP"]', "CRF707.*line 1: 'chunk_tags'"),
     ("columns", "Nobody\tO", "Nobody O", []),
     ("columns", "Nobody\tO", "Nobody\t", "CRF701.*line 12: .*the tag is empty"),
-    ("columns", "I-GPE", "I-GEP", "CRF705.*line 9: 'I-GEP' follows 'B-GPE'"),
+    ("columns", "I-GPE", "I-GEP", ["repaired"]),
     ("columns", "B-ORG", "ORG", "CRF704.*line 18: 'ORG'"),
     ("words", "Nobody|O", "NobodyO", "CRF701.*line 2: .*'NobodyO'"),
     ("words, tags", "Nobody|NN|O", "Nobody|O", "CRF701.*line 2: .*'Nobody.O'"),
@@ -814,7 +945,7 @@ def test_files_with_one_fault(write, name, old, new, says):
         docs = docs_of(source, report)
         lost = len(report.misaligned) + len(report.overlapping)
         assert [len(getattr(report, told)) for told in says] == [1] * len(says)
-        assert sum(len(doc.ents) for doc in docs) == 6 - lost
+        assert sum(len(doc.ents) for doc in docs) == 6 - lost + len(report.repaired)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -16,6 +16,7 @@ from wasabi import msg
 
 from ..explain.explanation import shorter
 from .formats import FORMATS, ReadSettings, Report
+from .formats.columns import find_spelling
 from .shared import JsonOption, LangOption, blank, command, print_table
 from .texts import read_docs
 
@@ -259,6 +260,7 @@ def _warnings(facts: CorpusFacts) -> list[str]:
     few = [f"{label} ({of['spans']})" for label, of in facts.labels.items() if of["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     tags = [tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)]
+    _, like_tags = find_spelling(list(facts.labels))
     by_name: dict[str, set[str]] = {}
     for name in (*facts.labels, *tags, *facts.cats):
         by_name.setdefault("".join(name.lower().split()), set()).add(name)
@@ -269,6 +271,7 @@ def _warnings(facts: CorpusFacts) -> list[str]:
             [" = ".join(sorted(names)) for names in by_name.values() if len(names) > 1],
             "labels that differ in case or white space only",
         ),
+        (like_tags if len(like_tags) > 1 else [], "labels look like tags of tokens, which would be parts of entities"),
         (facts.misaligned, "entities do not align with the tokenizer's tokens, and can't be learned"),
         (facts.crossing, "entities cross the end of a sentence"),
         (facts.odd, "entities have neither letters nor digits"),

@@ -58,7 +58,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         report.documents += 1
         report.spans += len(doc.spans.get(settings.spans_key, ()) if settings.spans_key else doc.ents)
         report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
-        report.tagged += doc.has_annotation("TAG")
+        report.tagged += len(doc) > 0 and doc.has_annotation("TAG")
         report.labelled += bool(doc.cats)
         report.labels |= dict.fromkeys(doc.cats)
         report.exclusive &= list(doc.cats.values()).count(1.0) < 2

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional, TypeVar
 from spacy.language import Language
 from spacy.tokens import Doc, Span
 
+from ...blanks import is_blank, split_columns, split_words
 from ...errors import Errors, shown
 from .annotation import Span as Characters
 from .annotation import is_unicode, make_doc, named
@@ -18,9 +19,17 @@ from .source import ReadSettings, Report, Source, unreadable
 # The letters that a scheme puts before labels. The scheme of a file is the first one with all letters of the file
 SCHEMES = {"BIO": "BI", "IOB1": "BI", "BILUO": "BILU", "BIOES": "BIES", "BMES": "BMES", "bare": ""}
 _IN_BILUO = {"E": "L", "S": "U", "M": "I"}
-_TAG = re.compile(r"([BILUESM])-(.+)")
 _WITHOUT_SPACES = ("ja", "th", "zh")  # languages that write no spaces between words, and whose tokenizers find words
 _LATIN = re.compile("[A-Za-z0-9]")
+_FORMS = ("(?P<letter>[{letters}]){separator}(?P<label>.+)", "(?P<label>.+){separator}(?P<letter>[{letters}])")
+# How programs spell tags: B-PER, B_PER, PER-B, b:PER …
+_SPELLINGS = [
+    re.compile(form.format(letters=letters, separator=re.escape(separator)))
+    for letters in ("BILUESM", "biluesm")
+    for form in _FORMS
+    for separator in "-_:./|+"
+]
+_STANDARD = _SPELLINGS[0]
 _UNLABELLED = {"B", "I", "L", "U", "E", "S", "M"}  # tags without label, in files with one kind of entity
 
 T = TypeVar("T")
@@ -40,25 +49,46 @@ class Row(NamedTuple):
 Sentences = Callable[[Source, ReadSettings, Report], Iterator[Optional[list[Row]]]]
 
 
+class Tagging(NamedTuple):
+    """How the tags of a file are read. spelling: Splits a tag into its letter and its label."""
+
+    scheme: str
+    spelling: re.Pattern[str] = _STANDARD
+
+    def split(self, tag: str, place: str) -> tuple[str, str]:
+        """Split a tag into its letter in BILUO and its label. RAISES (ValueError): CRF704 for a tag of another scheme."""
+        if tag in ("O", "-"):
+            return tag, ""
+        if self.scheme == "bare":
+            return "I", tag
+        match = self.spelling.fullmatch(tag)
+        letter = match["letter"].upper() if match else ""
+        if match is None or letter not in SCHEMES[self.scheme]:
+            raise ValueError(Errors.CRF704.format(place=place, tag=tag))
+        if self.scheme in ("BIOES", "BMES"):
+            letter = _IN_BILUO.get(letter, letter)
+        return letter, match["label"]
+
+
 def is_tag(text: str) -> bool:
-    return text in ("O", "-") or _TAG.fullmatch(text) is not None
+    return text in ("O", "-") or _STANDARD.fullmatch(text) is not None
 
 
 def read_sentences(
     sentences: Sentences, source: Source, nlp: Language, settings: ReadSettings, report: Report
 ) -> Iterator[Doc]:
-    """Make Docs of `n_sents` sentences each. Without a scheme in the settings, the sentences are read twice.
+    """Make Docs of `n_sents` sentences each. The sentences are read twice: all of them show how the tags are spelled.
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme.
     """
-    report.scheme = settings.scheme or find_scheme(sentences(source, settings, report))
+    tagging = find_tagging(sentences(source, settings, Report()), settings.scheme, report)
     for group in in_groups(sentences(source, settings, report), settings.n_sents):
         rows = [row for sentence in group for row in sentence]
         report.has_spans |= rows[0].ent is not None
         levels = [[row._replace(ent=row.inner[n]) for row in rows] for n in range(len(rows[0].inner))]
         ents: list[Any] = [
-            [tag for sentence in group for tag in in_bio(sentence, report.scheme)],
-            *(in_bio(level, report.scheme) for level in levels),
+            [tag for sentence in group for tag in in_bio(sentence, tagging, report)],
+            *(in_bio(level, tagging, report) for level in levels),
         ]
         first = {0, *accumulate(map(len, group))}
         words = [row.word for row in rows]
@@ -111,100 +141,144 @@ def in_groups(sentences: Iterable[Optional[list[T]]], n: int) -> Iterator[list[l
 # --------------------------------------------------------------------------------------------------------- schemes
 
 
-def find_scheme(sentences: Iterable[Optional[Sequence[Any]]]) -> str:
-    """Find the scheme of a file's entity tags. sentences (Iterable): Rows, or other objects with a `place` and an `ent`.
+def find_tagging(sentences: Iterable[Optional[Sequence[Any]]], scheme: Optional[str], report: Report) -> Tagging:
+    """Find the scheme of a file's entity tags, and their spelling.
 
-    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF867 if none of them is an entity tag.
+    sentences (Iterable): Rows, or other objects with a `place` and an `ent`. scheme (str): The scheme, if it is known.
+    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF740 if only some tags have a spelling
+        such as B_PER; CRF867 if none of them is an entity tag.
     """
-    letters: set[str] = set()
-    bare: Any = None
-    has_outside = opens_with_i = opens_with_b = False
+    first: dict[str, Any] = {}  # the first row with a tag
+    follows: set[tuple[str, str]] = set()  # tags that follow one another
     for sentence in sentences:
-        before = ""
-        for row in _each_level(sentence or ()):
-            if row.ent is None:
-                continue
-            match = _TAG.fullmatch(row.ent)
-            if match:
-                letters.add(match[1])
-                goes_on = before == match[2]
-                opens_with_i |= match[1] == "I" and not goes_on
-                opens_with_b |= match[1] == "B" and not goes_on
-            elif row.ent == "O":
-                has_outside = True
-            elif row.ent != "-" and (bare is None or row.ent in _UNLABELLED):
-                bare = row
-            before = match[2] if match else ""
-    if bare is not None:
-        if letters or bare.ent in _UNLABELLED:
-            raise ValueError(Errors.CRF704.format(place=bare.place, tag=bare.ent))
-        if not has_outside:
-            raise ValueError(Errors.CRF867.format(place=bare.place, tag=bare.ent))
-        return "bare"
-    if opens_with_i and not opens_with_b and letters <= set("BI"):
-        return "IOB1"
+        for level in _levels(sentence or ()):
+            before = "O"
+            for row in level:
+                if row.ent is not None:
+                    first.setdefault(row.ent, row)
+                    follows.add((before, row.ent))
+                    before = row.ent
+    tagging = _tagging(first, follows, scheme)
+    report.scheme = tagging.scheme
+    if tagging.spelling is not _STANDARD:
+        report.spelling = next(tag for tag in first if tagging.spelling.fullmatch(tag))
+    return tagging
+
+
+def _tagging(first: dict[str, Any], follows: set[tuple[str, str]], scheme: Optional[str]) -> Tagging:
+    tags = [tag for tag in first if tag not in ("O", "-")]
+    if scheme == "bare":
+        return Tagging(scheme)
+    spelling: Optional[re.Pattern[str]] = _STANDARD
+    if not any(map(_STANDARD.fullmatch, tags)):
+        spelling, alike = find_spelling(tags)
+        is_certain = len(alike) == len(tags) and (scheme is not None or _has_pair(spelling, alike))
+        if spelling is not None and not is_certain:
+            shown_tags = ", ".join(map(repr, alike[:3]))
+            raise ValueError(Errors.CRF740.format(place=first[alike[0]].place, tags=shown_tags))
+    if scheme is not None:
+        return Tagging(scheme, spelling or _STANDARD)
+    others = [tag for tag in tags if spelling is None or not spelling.fullmatch(tag)]
+    if others:
+        unlabelled = [tag for tag in others if tag in _UNLABELLED]
+        row = first[(unlabelled or others)[0]]
+        if unlabelled or len(others) < len(tags):
+            raise ValueError(Errors.CRF704.format(place=row.place, tag=row.ent))
+        if "O" not in first:
+            raise ValueError(Errors.CRF867.format(place=row.place, tag=row.ent))
+        return Tagging("bare")
+    spelling = spelling or _STANDARD
+    letters: set[str] = set()
+    openings: set[str] = set()  # letters of tags behind another label
+    for before, tag in follows:
+        match = spelling.fullmatch(tag)
+        if match:
+            letter = match["letter"].upper()
+            letters.add(letter)
+            match_before = spelling.fullmatch(before)
+            if match_before is None or match_before["label"] != match["label"]:
+                openings.add(letter)
+    if "I" in openings and "B" not in openings and letters <= set("BI"):
+        return Tagging("IOB1", spelling)
     found = [name for name, known in SCHEMES.items() if letters <= set(known)]
-    return found[0] if found else "BILUO"  # the check of BILUO will name the first wrong tag
+    return Tagging(found[0] if found else "BILUO", spelling)  # the check of BILUO will name the first wrong tag
 
 
-def _each_level(sentence: Sequence[Any]) -> Iterator[Any]:
-    """The rows of a sentence, then those with the entity tags of each further column."""
-    yield from sentence
+def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], list[str]]:
+    """Find labels that look like the tags of a scheme: all of them do, or a label has several letters, as B_PER and I_PER.
+
+    RETURNS (Tuple[Optional[Pattern], List[str]]): The spelling, and the labels that have it.
+    """
+    for spelling in _SPELLINGS:
+        alike = [label for label in labels if spelling.fullmatch(label)]
+        is_all = len(alike) == len(labels) and any(label != label.lower() for label in alike)  # e-mail is a label
+        if alike and (is_all or _has_pair(spelling, alike)):
+            return spelling, alike
+    return None, []
+
+
+def _has_pair(spelling: Optional[re.Pattern[str]], tags: Sequence[str]) -> bool:
+    """Whether a label has tags with different letters."""
+    names = [match["label"] for match in map(spelling.fullmatch, tags) if match] if spelling else []
+    return len({*names}) < len(names)
+
+
+def _levels(sentence: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The rows of a sentence, and those with the entity tags of each further column."""
+    yield sentence
     for n in range(len(getattr(sentence[0], "inner", ())) if sentence else 0):
-        yield from (row._replace(ent=row.inner[n]) for row in sentence)
+        yield [row._replace(ent=row.inner[n]) for row in sentence]
 
 
-def in_bio(rows: Sequence[Any], scheme: str) -> list[Optional[str]]:
-    """Convert the entity tags of a sentence to BIO, as spaCy's Docs take them; None for a missing tag.
+def in_bio(rows: Sequence[Any], tagging: Tagging, report: Report) -> list[Optional[str]]:
+    """Convert the entity tags of a sentence to BIO, as spaCy's Docs take them; None for a missing tag. Where the tags are BIO or
+    IOB1, a tag that can't go on begins an entity, as `conlleval` reads it.
 
     RAISES (ValueError): With the place, if a tag does not belong to the scheme, or can't follow the tag before it.
     """
+    scheme = tagging.scheme
     found: list[Optional[str]] = []
-    before = "O"
+    before, last_letter, last_label = "O", "O", ""
     for row in rows:
         tag = row.ent or "-"
-        letter, label = _split(tag, scheme, row.place)
-        last_letter, last_label = _split(before, scheme, row.place)
+        letter, label = tagging.split(tag, row.place)
         same = bool(label) and label == last_label
         goes_on = same and last_letter in ("B", "I")
-        if scheme in ("bare", "IOB1"):
-            if letter == "B" and not same:
+        if scheme in ("bare", "BIO", "IOB1"):
+            is_wrong = (scheme == "BIO" and letter == "I" and not goes_on) or (
+                scheme == "IOB1" and letter == "B" and not same
+            )
+            if is_wrong:
+                report.repaired.append(f"{row.place}, '{tag}' after '{before}'")
+            opens = letter == "B" or not goes_on
+        else:
+            continues = letter in ("I", "L")
+            if continues != (last_letter in ("B", "I")) or (continues and not same):
                 raise ValueError(Errors.CRF866.format(place=row.place, tag=tag, before=before, scheme=scheme))
-            letter = ("B" if letter == "B" or not same else "I") if label else letter
-        elif scheme == "BIO":
-            if letter == "I" and not goes_on:
-                raise ValueError(Errors.CRF705.format(place=row.place, tag=tag, before=before, begin=f"B-{label}"))
-        elif (letter in ("I", "L")) != (last_letter in ("B", "I")) or (letter in ("I", "L") and not same):
-            raise ValueError(Errors.CRF866.format(place=row.place, tag=tag, before=before, scheme=scheme))
-        found.append(None if letter == "-" else "O" if not label else f"{'B' if letter in ('B', 'U') else 'I'}-{label}")
-        before = tag
-    if scheme in ("BILUO", "BIOES", "BMES") and rows and _split(before, scheme, "")[0] in ("B", "I"):
+            opens = not continues
+        if letter == "-":
+            found.append(None)
+        else:
+            found.append(f"{'B' if opens else 'I'}-{label}" if label else "O")
+        before, last_letter, last_label = tag, letter, label
+    if scheme in ("BILUO", "BIOES", "BMES") and last_letter in ("B", "I"):
         raise ValueError(Errors.CRF866.format(place=rows[-1].place, tag="the end", before=before, scheme=scheme))
     return found
-
-
-def _split(tag: str, scheme: str, place: str) -> tuple[str, str]:
-    """Split a tag into its letter in BILUO and its label. RAISES (ValueError): CRF704 if it does not belong to the scheme."""
-    if tag in ("O", "-"):
-        return tag, ""
-    if scheme == "bare":
-        return "I", tag
-    match = _TAG.fullmatch(tag)
-    if match is None or match[1] not in SCHEMES[scheme]:
-        raise ValueError(Errors.CRF704.format(place=place, tag=tag))
-    return _IN_BILUO.get(match[1], match[1]) if scheme in ("BIOES", "BMES") else match[1], match[2]
 
 
 # --------------------------------------------------------------------------------------------------------- formats
 
 _DOCUMENT = "-DOCSTART-"  # begins a document
+_NEW_DOCUMENT = re.compile(r"# ?newdoc\b|#begin document\b")  # so do these
+_MARK = re.compile(r"#end document\b")
 
 
 def sentences_of_columns(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
     """Read columns. The word is in the first column and the entity tag in the last, unless the settings name others; for
-    overlapping spans several columns. An empty line ends a sentence, and the line ``-DOCSTART-`` begins a document.
+    overlapping spans several columns. An empty line ends a sentence, and the lines ``-DOCSTART-`` and ``# newdoc`` begin a
+    document.
 
-    RAISES (ValueError): CRF868 for columns that are not numbers from 1 on.
+    RAISES (ValueError): CRF868 for columns that are not numbers from 1 on; with the place, if a line can't be read.
     """
     numbers, inner = [], []
     if settings.spans_key and settings.label_column and "," in settings.label_column:
@@ -220,19 +294,26 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             raise ValueError(Errors.CRF868.format(option=name.replace("_", "-"), value=value, known="numbers from 1"))
         numbers.append(None if value is None else int(value))
     word, label, tag = numbers
-    least, width = max(2, word or 0, label or 0, tag or 0, *inner), None
+    least = max(2, word or 0, label or 0, tag or 0, *inner)
+    layout = _find_layout(source, word, label)
+    width = None
     rows: list[Row] = []
-    for place, line in source.lines():
-        cells = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-        if not line.strip() or cells[0] == _DOCUMENT:
+    for place, line in _marked_lines(source):
+        cells = split_columns(line)
+        begins_document = bool(cells) and (cells[0] == _DOCUMENT or _NEW_DOCUMENT.match(line) is not None)
+        if is_blank(line) or begins_document:
             if rows:
                 yield rows
-            if line.strip():
+            if begins_document:
                 yield None
             rows = []
             continue
-        if line.startswith("# ") and not is_tag(cells[-1]) and len(cells) != width:
-            continue  # a comment
+        if line.startswith("#") and _is_comment(line, cells, layout, within=bool(rows)):
+            if rows or (len(cells) == layout.width and layout.has_tabs == ("\t" in line)):
+                report.comments.append(place)
+            continue
+        if "\r" in line and any("\r" in cell.strip("\r") for cell in line.split("\t")):
+            raise unreadable(place, f"a carriage return stands within the line: {shown(line)}")
         if len(cells) < least or len(cells) != (width or len(cells)):
             first = f"at least {least} (the word first, the tag last)"
             expected = first if width is None else f"{width}, as in the lines before,"
@@ -243,18 +324,75 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             report.columns = [str(n) for n in range(1, width + 1) if n not in read_from]
         ent = cells[(label or width) - 1].strip() if label or tag != width else None
         further = tuple(cells[number - 1].strip() for number in inner)
-        rows.append(Row(place, cells[(word or 1) - 1], ent, cells[tag - 1] if tag else None, further))
-        if not rows[-1].word or ent == "" or "" in further:
-            raise unreadable(place, f"the {'tag' if rows[-1].word else 'word'} is empty")
+        form = cells[(word or 1) - 1]
+        rows.append(Row(place, form.strip(" ") or form, ent, cells[tag - 1].strip() if tag else None, further))
+        if not form or ent == "" or "" in further:
+            raise unreadable(place, f"the {'tag' if form else 'word'} is empty")
     if rows:
         yield rows
 
 
+class _Layout(NamedTuple):
+    """What the lines of a file of columns have in common, but for those that begin with ``#``: separator, number of columns, and
+    the values of the column of entity tags, which is the last without a number."""
+
+    has_tabs: bool = False
+    width: int = 0
+    label: Optional[int] = None
+    labels: frozenset[str] = frozenset()
+
+
+def _find_layout(source: Source, word: Optional[int], label: Optional[int]) -> _Layout:
+    """Look through a file. RAISES (ValueError): CRF741 if the first column numbers the tokens, and the words have no column."""
+    has_tabs, width = False, 0
+    labels: set[str] = set()
+    first_place, number, is_numbered, begins = "", 0, True, True
+    for place, line in _marked_lines(source):
+        cells = split_columns(line)
+        if is_blank(line) or cells[0] == _DOCUMENT:
+            begins = True
+        elif not line.startswith("#"):
+            if not width:
+                first_place, has_tabs, width = place, "\t" in line, len(cells)
+            labels.add(cells[min(label or len(cells), len(cells)) - 1].strip())
+            known = (0, 1, number + 1) if begins else (number + 1,)
+            is_numbered = is_numbered and cells[0].isdecimal() and len(cells[0]) < 10 and int(cells[0]) in known
+            number = int(cells[0]) if is_numbered else 0
+            begins = False
+    if is_numbered and word is None and width > 2:
+        raise ValueError(Errors.CRF741.format(place=first_place))
+    return _Layout(has_tabs, width, label, frozenset(labels))
+
+
+def _marked_lines(source: Source) -> Iterator[tuple[str, str]]:
+    """The lines of a source, without byte order marks in front of sentences: files that were joined have several."""
+    begins = True
+    for place, line in source.lines():
+        yield place, (line.removeprefix("\ufeff") or line) if begins else line
+        begins = is_blank(line)
+
+
+def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -> bool:
+    """Whether a line that begins with ``#`` is a comment, rather than the token ``#``, or a word that begins so.
+
+    within (bool): Whether the line stands between the tokens of a sentence.
+    """
+    if len(cells) == (layout.width or len(cells)) > 1:
+        label = cells[min(layout.label or len(cells), len(cells)) - 1].strip()
+        is_known = label in layout.labels or label == "#"  # Penn's tag of the token
+        is_likely = within and not any(map(_STANDARD.fullmatch, layout.labels))
+        if is_tag(label) or (("\t" in line) == layout.has_tabs and (is_known or is_likely)):
+            return False
+    elif 1 < len(cells) < layout.width and is_tag(cells[-1].strip()):
+        return False  # a token that lacks a column
+    return cells[0] == "#" or _MARK.match(line) is not None or (layout.has_tabs and "\t" not in line)
+
+
 def sniff_words(source: Source) -> bool:
     lines = [line for line in source.head_lines() if not line.startswith(_DOCUMENT)]
-    parts = [part for line in lines for part in line.split()]
+    parts = [part for line in lines for part in split_words(line)]
     tagged = [part for part in parts if "|" in part and not part.endswith("|")]
-    return bool(parts) and all("|" in part for part in lines[0].split()) and len(tagged) > 0.9 * len(parts)
+    return bool(parts) and all("|" in part for part in split_words(lines[0])) and len(tagged) > 0.9 * len(parts)
 
 
 def sentences_of_words(source: Source, settings: ReadSettings, report: Report) -> Iterator[Optional[list[Row]]]:
@@ -265,7 +403,7 @@ def sentences_of_words(source: Source, settings: ReadSettings, report: Report) -
             yield None
             continue
         rows = []
-        for part in line.split():
+        for part in split_words(line):
             width = width or (3 if part.count("|") == 2 and is_tag(part.rpartition("|")[2]) else 2)
             cells = part.rsplit("|", width - 1)
             if len(cells) != width or not cells[0] or not cells[-1]:
@@ -311,7 +449,7 @@ def sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -
         given, of_tags = (item[key] if key else none for key in (ents, tags))
         names = [named(tag, settings.tag_names, place) if isinstance(tag, int) else tag for tag in given]
         rows: list[Any] = [Row(place, *row) for row in zip(item[words], names, of_tags)]
-        if any(not row.word.strip() or row.ent == "" for row in rows):
+        if any(not row.word or row.ent == "" for row in rows):
             raise unreadable(place, f"a word or a tag is empty: {shown(value)}")
         if not all(is_unicode(part or "") for row in rows for part in row):
             raise unreadable(place, f"a word or a tag is not valid Unicode: {shown(value)}")

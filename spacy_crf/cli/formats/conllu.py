@@ -1,26 +1,32 @@
 """Reads CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...errors import Errors, counted
-from .columns import find_scheme, in_bio, in_groups, is_tag
+from ...blanks import is_blank
+from ...errors import Errors, counted, known_names
+from .columns import Tagging, find_tagging, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
 _WIDTH = 10
 _ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")  # a word, the words of a contraction, or an empty node
-_ENTITY_KEYS = ("ner", "ne", "name")  # keys in the last column: NER=B-PER
+_BARE = ""  # in place of a key: the last column holds B-PER alone
+_ENTITY_KEYS = ("ner", "ne", "name", "tag", _BARE)  # keys in the last column: NER=B-PER
+_SURE_KEYS = ("ner", "ne")  # whose values are entity tags in any case
+_SPANS = "entity"  # Entity=(1-person-1-cf1 of GUM and CorefUD
 
 
 class Word(NamedTuple):
     place: str
     cells: list[str]
     space: bool
-    ent: Optional[str]  # the entity tag
+    misc: dict[str, str]  # the last column, by keys
+    ent: Optional[str] = None  # the entity tag
 
 
 def sniff(source: Source) -> bool:
@@ -30,24 +36,68 @@ def sniff(source: Source) -> bool:
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read sentences. Keeps the words of contractions (1-2), and skips empty nodes (1.1). The line ``# newdoc`` begins a
-    document."""
-    if any(word.ent for sentence in _sentences(source) for word in sentence or ()):
+    document.
+
+    RAISES (ValueError): With the place, if a line can't be read, or the last column has annotation that would be lost.
+    """
+    key = _entity_key(source, settings)
+    tagging = None
+    if key is not None:
         report.has_spans = True
-        report.scheme = settings.scheme or find_scheme(_sentences(source, "O"))
-    for group in in_groups(_sentences(source, "O"), settings.n_sents):
-        docs = [_make_doc(sentence, nlp, report.scheme) for sentence in group]
+        tagging = find_tagging(_tagged(source, key), settings.scheme, report)
+    for group in in_groups(_tagged(source, key), settings.n_sents):
+        docs = [_make_doc(sentence, nlp, tagging, report) for sentence in group]
         yield docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
 
 
-def _sentences(source: Source, outside: Optional[str] = None) -> Iterator[Optional[list[Word]]]:
-    """Yield the words of each sentence, and None at the end of each document.
+def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
+    """Find the key of the entity tags in the last column: most of its values are tags.
 
-    outside (str): The entity tag of words without one.
+    RAISES (ValueError): CRF868 for a key that no word has; CRF714 if several keys hold tags, CRF742 if another key does.
     """
+    ignored = {key.lower() for key in settings.ignore}
+    places: dict[str, str] = {}  # by key, the first place
+    n_tags: Counter[str] = Counter()
+    n_values: Counter[str] = Counter()
+    for sentence in _sentences(source):
+        for word in sentence or ():
+            for key, value in word.misc.items():
+                if key.lower() not in ignored:
+                    places.setdefault(key, word.place)
+                    n_tags[key] += is_tag(value)
+                    n_values[key] += 1
+    if settings.label_column is not None:
+        if settings.label_column not in places:
+            known = known_names(filter(None, places), settings.label_column)
+            raise ValueError(Errors.CRF868.format(option="label-column", value=settings.label_column, known=known))
+        return settings.label_column
+    found = [key for key in places if key.lower() in _SURE_KEYS or 2 * n_tags[key] > n_values[key]]
+    found += [key for key in places if key.lower() == _SPANS and key not in found]
+    keys = sorted((key for key in found if key.lower() in _ENTITY_KEYS), key=lambda key: key == _BARE)
+    for key in found:
+        if key not in keys:
+            raise ValueError(Errors.CRF742.format(place=places[key], key=key))
+    if len(keys) > 1:
+        names = " and ".join(repr(key) if key else "tags without a key" for key in keys)
+        raise ValueError(Errors.CRF714.format(place=places[keys[0]], keys=names, last=keys[0]))
+    return keys[0] if keys else None
+
+
+def _tagged(source: Source, key: Optional[str]) -> Iterator[Optional[list[Word]]]:
+    """The sentences of a source, with the entity tags that the last column has under a key."""
+    for sentence in _sentences(source):
+        if sentence is None or key is None:
+            yield sentence
+        else:
+            yield [word._replace(ent=word.misc.get(key, "O")) for word in sentence]
+
+
+def _sentences(source: Source) -> Iterator[Optional[list[Word]]]:
+    """Yield the words of each sentence, and None at the end of each document."""
     words: list[Word] = []
     contraction: Optional[tuple[int, bool]] = None  # its last word, and whether a space follows it
     for place, line in source.lines():
-        if not line.strip() or line.startswith("#"):
+        if is_blank(line) or line.startswith("#"):
             if words:
                 yield words
             if line.replace(" ", "").startswith("#newdoc"):
@@ -73,16 +123,26 @@ def _sentences(source: Source, outside: Optional[str] = None) -> Iterator[Option
             space = number == contraction[0] and contraction[1]
         else:
             contraction = None
-        if not cells[1].strip():
+        if not cells[1].strip(" "):
             raise unreadable(place, "the word is empty")
-        pairs = (part.partition("=") for part in cells[9].split("|"))
-        tags = (value for key, _, value in pairs if key.lower() in _ENTITY_KEYS and is_tag(value))
-        words.append(Word(place, cells, space, next(tags, outside)))
+        words.append(Word(place, cells, space, _misc_of(cells[9])))
     if words:
         yield words
 
 
-def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
+def _misc_of(cell: str) -> dict[str, str]:
+    """The last column by keys. What has no key stands under an empty one, tags first."""
+    misc: dict[str, str] = {}
+    for part in cell.split("|"):
+        key, equals, value = part.strip().partition("=")
+        if equals:
+            misc.setdefault(key, value)
+        elif key != "_" and not is_tag(misc.get(_BARE, "")):
+            misc[_BARE] = key
+    return misc
+
+
+def _make_doc(words: list[Word], nlp: Language, tagging: Optional[Tagging], report: Report) -> Doc:
     columns = [["" if cell == "_" else cell for cell in column] for column in zip(*(word.cells for word in words))]
     _, _, lemmas, pos, tags, morphs, heads, deps, _, _ = columns
     annotation: dict[str, Any] = {"lemmas": lemmas, "pos": pos, "tags": tags, "morphs": morphs}
@@ -98,8 +158,8 @@ def _make_doc(words: list[Word], nlp: Language, scheme: str) -> Doc:
             annotation["heads"].append(n if head in ("0", "_") else int(head) - 1)
         annotation["deps"] = ["ROOT" if dep.lower() == "root" else dep for dep in deps]
     annotation = {name: values for name, values in annotation.items() if any(values) or name == "heads"}
-    if scheme:
-        annotation["ents"] = in_bio(words, scheme)
+    if tagging is not None:
+        annotation["ents"] = in_bio(words, tagging, report)
     forms = [word.cells[1] for word in words]
     try:
         return Doc(nlp.vocab, words=forms, spaces=[word.space for word in words], **annotation)

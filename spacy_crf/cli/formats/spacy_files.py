@@ -20,7 +20,7 @@ def sniff_docbin(source: Source) -> bool:
 
 def read_docbin(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     for doc in docs_of(source.path, nlp):
-        report.has_spans |= doc.has_annotation("ENT_IOB")
+        report.has_spans |= len(doc) > 0 and doc.has_annotation("ENT_IOB")
         yield doc
 
 
