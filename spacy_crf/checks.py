@@ -2,10 +2,11 @@
 and True for 1."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from .errors import Errors, known_names, shown
 
@@ -13,6 +14,11 @@ from .errors import Errors, known_names, shown
 LEAST, MOST = 1e-100, 1e100
 # Bounds of numbers of repetitions or of cached things: larger ones would never end or take all memory. Seeds may be anything.
 MANY, ANY = 1_000_000, 2**63 - 1
+# How configs write tables by label: a section whose keys are the labels, or a list of pairs of a label and a value
+ByLabel = Union[dict[str, Any], list[Any]]
+# In pairs %24 stands for $, which spaCy writes twice whenever it saves a config, and %25 for a % before 24 or 25
+_ESCAPED = re.compile("%24|%25")
+_MOST_SHOWN = 400  # characters of a table in a message
 
 
 def expect(is_possible: Any, owner: str, name: str, value: Any, must: str) -> None:
@@ -93,6 +99,74 @@ def table(owner: str, name: str, value: Any, of: str, is_possible: Optional[Call
     possible = value is None or (is_table and (is_possible is None or all(map(is_possible, value.values()))))
     expect(possible, owner, name, value, f"a table from names to {of}")
     return dict(value or {})
+
+
+def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) -> dict[str, Any]:
+    """The table by label that a config writes as a section or as a list of pairs; an empty one for None.
+
+    of (str): Name of its values, for the message. text (bool): Whether the values are text.
+    RAISES (ValueError): CRF020 for other values, CRF925 for a table that the next config would not keep in this form, CRF926 for
+        a line of a section that the config parser has cut in the wrong place.
+    """
+    if isinstance(value, (list, tuple)):
+        pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
+        found = {_unescaped(label): _unescaped(given) for label, given in pairs if isinstance(label, str)}
+        is_table = len(found) == len(value) and not any(isinstance(given, Mapping) for given in found.values())
+        must = f"a list of pairs of a label and one of {of}, in which each label is once and tables are lists of pairs"
+        expect(is_table, owner, name, value, must)
+        is_kept = not any(isinstance(part, str) and "$" in part for pair in pairs for part in pair)
+    else:
+        found = table(owner, name, value, of)
+        for label, given in found.items():
+            if isinstance(given, str) and not text and {"=", ":"} & {*given}:
+                raise ValueError(Errors.CRF926.format(owner=owner, name=name, line=f"{label} = {given}"))
+        is_kept = _is_section(found)
+    if not is_kept:
+        instead = json.dumps(_pairs(found), ensure_ascii=False)
+        instead = instead if len(instead) <= _MOST_SHOWN else f"{instead[:_MOST_SHOWN]}…"
+        raise ValueError(Errors.CRF925.format(owner=owner, name=name, pairs=instead))
+    return found
+
+
+def in_config(value: Any) -> Any:
+    """A setting as a saved config keeps it: a table by label becomes pairs if a section would lose labels."""
+    return _pairs(value) if isinstance(value, Mapping) and not _is_section(value) else value
+
+
+def _pairs(table: Mapping[str, Any]) -> list[Any]:
+    pairs = []
+    for label, value in table.items():
+        if isinstance(value, Mapping):
+            value = _pairs(value)
+        pairs.append([_escaped(label), _escaped(value)])
+    return pairs
+
+
+def _escaped(value: Any) -> Any:
+    return re.sub("%(?=2[45])", "%25", value).replace("$", "%24") if isinstance(value, str) else value
+
+
+def _unescaped(value: Any) -> Any:
+    return _ESCAPED.sub(lambda found: {"%24": "$", "%25": "%"}[found[0]], value) if isinstance(value, str) else value
+
+
+def _is_section(table: Mapping[str, Any]) -> bool:
+    """Whether a config keeps a table as a section, and tables in it as sections of this section."""
+    return all(_is_kept(label, value) for label, value in table.items())
+
+
+def _is_kept(label: str, value: Any) -> bool:
+    """Whether a config keeps a line with this label as its name, or a section that ends with it. The parser cuts a line at the
+    first = or :, cuts names of sections at dots, and takes some beginnings for comments, sections or registered functions."""
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        return False
+    if not label or label != label.strip() or label[0] in "#;[@" or len(label.splitlines()) > 1:
+        return False
+    if isinstance(value, Mapping):
+        return label != "*" and not set(label) & {".", "]"} and _is_section(value)
+    return not set(label) & {"=", ":"} and not (isinstance(value, str) and "$" in value)
 
 
 def is_path(value: Any) -> bool:

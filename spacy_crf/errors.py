@@ -444,6 +444,10 @@ class Errors:
     CRF803 = "The vectors of {source} can't be used as features: {reason}."
     CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
     CRF853 = "X and y can't be used: {problem}. Give each token a label that is not an empty string."
+    CRF925 = """{owner}: a config can't keep {name} in this form: when it is saved, labels are lost that are empty, begin with
+        one of # ; [ @ or a blank, end with a blank, or contain = or : (or a $ in a list of pairs). Write {name} = {pairs}"""
+    CRF926 = """{owner}: {name} has the line {line!r}, where a number should follow the first = or :, at which the config parser
+        ends the label. Labels with these characters are written in a list of pairs: {name} = [["LABEL", 0.5], ["*", 0.3]]"""
     CRF846 = "{owner}: no label is named {labels}. Labels: {known}."
     CRF847 = "--span {given!r} is not a span. Write 3:5 or 3:5:LABEL for tokens 3 and 4 of these {n}: {words}."
     CRF890 = """'{name}' can't be trained in {folds} folds on {texts} texts. There must be 2 folds or more, at least as

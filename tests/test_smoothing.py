@@ -51,7 +51,7 @@ LUNDS = "Lund spoke . Lund left . Then Lund slept . Lund !"
         ({"strength": 1.5}, [(0, 1, "PER"), (7, 8, "PER"), (10, 11, "PER")], ["PER"] * 4),
         ({"strength": {"PER": 1.5}}, [(0, 1, "PER")], ["PER"]),
         ({"strength": {"PER": 3.0}}, [(0, 1, "PER")], ["PER"] * 4),
-        ({"strength": {"": 2.5, "*": 1.0}}, [(3, 4, "PER")], []),
+        ({"strength": {"O": 2.5, "*": 1.0}}, [(3, 4, "PER")], []),
         ({"strength": 1.5, "price": 4.0}, [(0, 1, "PER"), (3, 4, "LOC"), (7, 8, "PER")], ["PER", "LOC", "PER"]),
     ],
 )  # fmt: skip
@@ -68,7 +68,7 @@ def test_labels_against_enumeration():
         given = [("", "PER", "LOC")[n] for n in rng.integers(0, 3, size=7)]
         ents = [(n, n + 1, label) for n, label in enumerate(given) if label]
         entities = {words[n] for n, label in enumerate(given) if label}
-        smoothing = Smoothing(price=1.0, strength={"PER": 0.7, "LOC": 0.4, "": 0.3}, inference=JunctionTree())
+        smoothing = Smoothing(price=1.0, strength={"PER": 0.7, "LOC": 0.4, "O": 0.3}, inference=JunctionTree())
         nlp.get_pipe("crf_smooth").smoothing = (
             smoothing if number % 2 else Smoothing(price=1.0, strength=smoothing.strength)
         )
@@ -110,7 +110,7 @@ def test_entities_keep_what_they_have():
 
 
 def test_longer_entities_and_blocked_tokens_are_not_touched():
-    nlp = pipeline(strength={"*": 9.0, "": 0.0})
+    nlp = pipeline(strength={"*": 9.0, "O": 0.0})
     text = "Lund University . Lund . Lund . New Lund University"
     doc = make(nlp, text, (0, 2, "ORG"), (3, 4, "PER"))
     doc.set_ents([], blocked=[doc[5:6]], default="unmodified")

@@ -307,8 +307,7 @@ def threshold_cli(
         columns = [pipe.least_setting, "found", *judged, f"expected F{beta:g}"]
         print_table(name, columns, rows, bold=rows[points.index(chosen)])
         use(nlp, pipe, chosen.min_prob)
-        settings = Config({name: pipe.deciding_by(chosen.min_prob)})
-        print(settings.to_str(interpolate=False).strip())
+        _print_config({name: pipe.deciding_by(checks.in_config(chosen.min_prob))})
     if output is not None:
         save_pipeline(nlp, output)
         msg.good(f"Saved with it to {output}")
@@ -348,13 +347,17 @@ def _promise(
     msg.info(f"With probability {1 - alpha:g}, the {of}{each} on new texts like these is at least {goal:g}")
     if pipe.labelled == "texts":
         use(nlp, pipe, min_prob_of(found, of))
-        print(Config({pipe.name: pipe.deciding_by(min_prob_of(found, of))}).to_str(interpolate=False).strip())
+        _print_config({pipe.name: pipe.deciding_by(checks.in_config(min_prob_of(found, of)))})
         return
-    settings = {"component": pipe.name, "spans_key": key, "min_prob": min_prob_of(found, of)}
+    settings = {"component": pipe.name, "spans_key": key, "min_prob": checks.in_config(min_prob_of(found, of))}
     if name in nlp.component_names:
         nlp.remove_pipe(name)
     nlp.add_pipe(name, before=pipe.name, config=settings)
-    print(Config({"components": {name: {"factory": name, **settings}}}).to_str(interpolate=False).strip())
+    _print_config({"components": {name: {"factory": name, **settings}}})
+
+
+def _print_config(settings: dict[str, Any]) -> None:
+    print(Config(settings).to_str(interpolate=False).strip())
 
 
 def threshold(

@@ -135,8 +135,12 @@ def ranked(strengths: Floats) -> Iterator[tuple[int, int]]:
 # ------------------------------------------------------------------------------------------------------ templates
 
 
-def _is_label(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+def _parents(owner: str, name: str, value: Any) -> dict[str, str]:
+    """RAISES (ValueError): As `checks.by_label`."""
+    parents = checks.by_label(owner, name, value, "labels", text=True)
+    is_possible = all(isinstance(parent, str) and parent for parent in parents.values())
+    checks.expect(is_possible, owner, name, value, "a table from names to labels")
+    return parents
 
 
 @dataclass(kw_only=True)
@@ -210,7 +214,7 @@ class Hierarchy(LabelClique):
     implied (bool): Whether no text has a label without its parent.
     """
 
-    parents: dict[str, str] = setting(MISSING, checks.table, of="labels", is_possible=_is_label)
+    parents: Any = setting(MISSING, _parents)
     implied: bool = setting(False, checks.flag)
 
     def check(self, labels: tuple[str, ...], name: str) -> None:

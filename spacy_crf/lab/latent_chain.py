@@ -17,6 +17,7 @@ from thinc.api import Model
 
 from .. import checks
 from ..arrays import Scores, cut, cut_clamp
+from ..checks import ByLabel
 from ..errors import Errors, Warnings
 from ..inference.structure import States, Structure
 from ..models.architecture import build
@@ -161,7 +162,7 @@ class LatentNode(ChainNode):
 
 def LatentChain(
     emissions: Model[list[Doc], Emissions],
-    hidden: Union[int, dict[str, int]] = 2,
+    hidden: Union[int, ByLabel] = 2,
     spread: float = 0.01,
     seed: int = 0,
     restarts: int = 1,
@@ -180,7 +181,8 @@ def LatentChain(
     """
     owner = "LatentChain"
     check_emissions(owner, emissions)
-    if isinstance(hidden, dict):
+    if isinstance(hidden, (dict, list)):
+        hidden = checks.by_label(owner, "hidden", hidden, "numbers of states")
         for label, n in hidden.items():
             checks.count(owner, f"hidden[{label!r}]", n, most=_MOST)
     else:

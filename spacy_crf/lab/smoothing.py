@@ -38,6 +38,7 @@ from .ties.scores import TiedScores, Ties
 from .ties.structure import TiedChains
 
 NONE = ""  # the label of places that are no entity
+NO_ENTITY = "O"  # its name in the settings
 _LEAST = 1e-300  # least probability
 _BEAM = 16  # parses in the beam
 _DENSITY = 1e-4  # share of the best parse that a parse needs to stay in the beam
@@ -55,9 +56,10 @@ class Place(NamedTuple):
 
 
 def _strength(owner: str, name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, (Mapping, list, tuple)):
         return checks.number(owner, name, value)
-    table = checks.table(owner, name, value, "rewards")
+    checks.expect("" not in value, owner, name, value, f'a table in which "{NO_ENTITY}" stands for no entity')
+    table = checks.by_label(owner, name, value, "rewards")
     return {label: checks.number(owner, f"{name} of '{label}'", reward) for label, reward in table.items()}
 
 
@@ -80,7 +82,7 @@ class Smoothing:
     scores (str): Scores of labels: "labels", those that the component gave; "beam", the beam of spaCy's `ner`; or
         "probabilities", those of a component of this package.
     price (float): The most that another label than the component's costs, in nats.
-    strength (Union[float, Dict[str, float]]): Reward of two tied places with the same label; or a table by label, with "" for no
+    strength (Union[float, Dict[str, float]]): Reward of two tied places with the same label; or a table by label, with "O" for no
         entity, and "*" for what the table does not name.
     cliques (Optional[Dict[str, TieTemplate]]): Templates, such as `spacy_crf.RepeatedWords.v1`, whose ties of tokens tie the
         places of these tokens. By default a place is tied to the next one with the same text.
@@ -131,7 +133,9 @@ class Smoothing:
 
     def _reward(self, label: str) -> float:
         strength = self.strength
-        return strength.get(label, strength.get(OTHERS, 0.0)) if isinstance(strength, dict) else strength
+        if not isinstance(strength, dict):
+            return strength
+        return strength.get(label or NO_ENTITY, strength.get(OTHERS, 0.0))
 
     def tied(self, doc: Doc, places: list[Place]) -> NDArray[np.int32]:
         """The pairs of places that are tied: int32[2, E]."""

@@ -33,7 +33,7 @@ class LabelledLoss:
         1 for labels that the model should miss less often; "O" above 1 makes false alarms rarer.
     """
 
-    label_weights: Optional[dict[str, float]] = None
+    label_weights: Any = None
     states: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     smooth: ClassVar[bool] = True  # whether the loss has a gradient everywhere, as line searches require
@@ -47,8 +47,12 @@ class LabelledLoss:
 
     def __post_init__(self):
         owner = type(self).__name__
-        for label, value in checks.table(owner, "label_weights", self.label_weights, "numbers").items():
+        if self.label_weights is None:
+            return
+        weights = checks.by_label(owner, "label_weights", self.label_weights, "numbers")
+        for label, value in weights.items():
             checks.positive(owner, f"label_weights[{label!r}]", value)
+        object.__setattr__(self, "label_weights", weights)
 
     def bind(self: OfLoss, states: Iterable[str]) -> OfLoss:
         """A copy of the loss for states with these labels ("O" for none)."""
@@ -110,7 +114,7 @@ class ClampedLoss(LabelledLoss):
         margin. "O" is a label too; pairs not named keep the margin.
     """
 
-    cost: Optional[dict[str, dict[str, float]]] = None
+    cost: Any = None
 
     excludes: ClassVar[frozenset[str]] = frozenset(["tokens", "segments"])
     maximum: ClassVar[bool] = False
@@ -119,9 +123,14 @@ class ClampedLoss(LabelledLoss):
     def __post_init__(self):
         super().__post_init__()
         owner = type(self).__name__
-        for gold, row in checks.table(owner, "cost", self.cost, "tables").items():
-            for label, value in checks.table(owner, f"cost[{gold!r}]", row, "numbers").items():
+        if self.cost is None:
+            return
+        cost = checks.by_label(owner, "cost", self.cost, "tables")
+        for gold, given in cost.items():
+            cost[gold] = checks.by_label(owner, f"cost[{gold!r}]", given, "numbers")
+            for label, value in cost[gold].items():
                 checks.number(owner, f"cost[{gold!r}][{label!r}]", value)
+        object.__setattr__(self, "cost", cost)
 
     def among(self: OfClamped, states: Ints) -> OfClamped:
         found: Any = super().among(states)

@@ -13,6 +13,7 @@ from thinc.types import Floats2d
 
 from .. import checks
 from ..arrays import per_position
+from ..checks import ByLabel
 from ..inference.semi_markov import SemiMarkov as SemiMarkovInference
 from ..inference.semi_markov import begins_of, list_spans
 from ..types import SegmentScores
@@ -24,7 +25,7 @@ from .pool import put_together
 from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, part_of_spans, total_of_spans
 
 _MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables
-LongestSegment = Union[None, int, float, dict[str, int]]
+LongestSegment = Union[None, int, float, ByLabel]
 
 
 class SegmentsNode(Architecture):
@@ -154,7 +155,8 @@ def _check_longest(value: LongestSegment) -> LongestSegment:
     def possible(number) -> bool:
         return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= _MOST_TOKENS
 
-    if isinstance(value, dict):
+    if isinstance(value, (dict, list)):
+        value = checks.by_label("spacy_crf.SemiMarkov", "longest_segment", value, "numbers of tokens")
         valid = all(map(possible, value.values()))
     elif isinstance(value, float):
         valid = 0 < value <= 1

@@ -11,7 +11,7 @@ from .. import checks
 from ..errors import Errors, no_component
 from ..features.doc_batch import DocBatch
 from .labels import batches
-from .prediction import CRFPipe, MinProb, check_min_prob, least_of_labels
+from .prediction import CRFPipe, MinProb, least_of_labels, read_min_prob
 from .preset_annotation import BLOCKED, FORCED
 from .supervision import Keys
 
@@ -58,7 +58,7 @@ class CRFCandidates(LaterPipe):
         super().__init__(nlp, name, component)
         owner = f"Component '{name}'"
         self.spans_key = checks.text(owner, "spans_key", spans_key)
-        self.min_prob = check_min_prob(owner, min_prob)
+        self.min_prob = read_min_prob(owner, min_prob)
 
     def _write(self, docs: list[Doc]) -> None:
         pipe = self.source()

@@ -22,7 +22,7 @@ from .annotation.annotation import GoldReport, Supervision
 from .annotation.cats import Cats, SeveralCats
 from .decoding import Decoding
 from .labels import batches, check_doc, only_docs
-from .prediction import MinProb, check_min_prob, least_of_labels
+from .prediction import MinProb, least_of_labels, read_min_prob
 from .supervision import Keys
 from .training import LearningPipe
 
@@ -104,7 +104,7 @@ class CRFTextClassifier(LearningPipe):
         multilabel = checks.flag(self.owner, "multilabel", multilabel)
         if threshold is None:
             threshold = 0.5 if multilabel else 0.0
-        threshold = check_min_prob(self.owner, threshold, "threshold")
+        threshold = read_min_prob(self.owner, threshold, "threshold")
         must = "a number, since a text has one label; multilabel = true takes a table"
         checks.expect(multilabel or isinstance(threshold, float), self.owner, "threshold", threshold, must)
         if exclusive_classes is not None:

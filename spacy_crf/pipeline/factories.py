@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .candidates import CRFCandidates
     from .training import LearningPipe
 
+_ByLabel = Union[dict[str, Any], list[Any]]  # as `checks.ByLabel`, which this file would import too early
+
 _DEFAULTS = """
 [model]
 @architectures = "spacy_crf.{architecture}"
@@ -128,7 +130,7 @@ _SETTINGS: dict[str, tuple[Any, Any]] = {
     "decode": (str, "viterbi"),
     "beam": (int, 8),
     "beam_margin": (Optional[float], None),
-    "min_prob": (Union[float, dict[str, float]], 0.0),
+    "min_prob": (Union[float, _ByLabel], 0.0),
     "average": (int, 0),
     "constraints": (Optional[Any], None),
     "alternatives_spans_key": (Optional[str], None),
@@ -262,7 +264,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
 
 _OF_SPANS = {
     "spans_key": str,
-    "threshold": Union[float, dict[str, float]],
+    "threshold": Union[float, _ByLabel],
     "max_positive": Optional[int],
     "groups": Union[str, list[list[str]]],
     "nested": bool,
@@ -344,7 +346,7 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
 @_with_signature(
     {
         "multilabel": bool,
-        "threshold": Optional[Union[float, dict[str, float]]],
+        "threshold": Optional[Union[float, _ByLabel]],
         "exclusive_classes": Optional[bool],
         "confidence": bool,
         "explain": bool,
@@ -412,7 +414,7 @@ def make_crf_scorer(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     default_config={"component": "crf_ner", "spans_key": "crf_candidates", "min_prob": 0.01},
 )
 def make_crf_candidates(
-    nlp: Language, name: str, component: str, spans_key: str, min_prob: Union[float, dict[str, float]]
+    nlp: Language, name: str, component: str, spans_key: str, min_prob: Union[float, _ByLabel]
 ) -> "CRFCandidates":
     """Construct a CRFCandidates, which writes every span that another component finds likely to `doc.spans`, with the
     probabilities in `attrs["scores"]`. The spans may overlap. `python -m spacy crf threshold --recall` puts it before the other

@@ -187,6 +187,16 @@ OTHERS = "*"  # labels that a table does not name
 MinProb = Union[float, dict[str, float]]
 
 
+def read_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb:
+    """The value of a config, in which a table may be a list of pairs.
+
+    RAISES (ValueError): CRF020, CRF925 or CRF926, see `checks.by_label`.
+    """
+    if isinstance(value, (Mapping, list, tuple)):
+        value = checks.by_label(owner, setting, value, "probabilities")
+    return check_min_prob(owner, value, setting)
+
+
 def check_min_prob(owner: str, value: Any, setting: str = "min_prob") -> MinProb:
     """RAISES (ValueError): CRF020 for a value that is neither a probability nor a table of probabilities."""
     if not isinstance(value, Mapping):
@@ -238,7 +248,7 @@ class CRFPipe(LearningPipe):
         self.name = name
         checks.one_of(self.owner, "decode", decode, DECODERS)
         beam, beam_margin = _check_beam(self.owner, beam, beam_margin)
-        min_prob = check_min_prob(self.owner, min_prob)
+        min_prob = read_min_prob(self.owner, min_prob)
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
         for key in ("alternatives_spans_key", "incorrect_spans_key"):

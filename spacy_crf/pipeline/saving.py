@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Optional, Union
 from thinc.api import Model
 from thinc.util import convert_recursive, is_xp_array
 
+from ..checks import is_written
 from ..errors import Errors, announcements
 from ..kernels import announcing
 from ..models.resources import ListedFeatures, shared_lists
@@ -243,12 +244,12 @@ class SavingPipe(LabelPipe):
         RAISES (ValueError): CRF510 for settings that would change the meaning of the weights.
         """
         for name in self.meaning:
-            if saved[name] != self.cfg[name]:
+            if not is_written(saved[name], self.cfg[name]):
                 raise ValueError(Errors.CRF510.format(setting=name, saved=saved[name], ours=self.cfg[name]))
         known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
         for label in (*known["labels"], *known["left_out"]):
             self.annotation.check_label(label)
-        self.cfg = {**self.cfg, **known}
+        self.cfg = {**self.cfg, **{name: saved[name] for name in self.meaning}, **known}
 
 
 def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:

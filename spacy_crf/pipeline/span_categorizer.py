@@ -24,7 +24,7 @@ from .chain_set import Chain, ChainSetPipe, SetTraining
 from .components import CRFEntityRecognizer
 from .labels import only_docs
 from .parts import Parts
-from .prediction import MinProb, check_min_prob, least_of_labels, predict
+from .prediction import MinProb, least_of_labels, predict, read_min_prob
 from .preset_annotation import BLOCKED, FORCED
 from .supervision import KEYS
 
@@ -175,7 +175,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         for key in KEYS:
             must = f"another key than spans_key, '{spans_key}'"
             checks.expect(settings.get(key) != spans_key, self.owner, key, settings.get(key), must)
-        threshold, groups = check_min_prob(self.owner, threshold), check_groups(self.owner, groups)
+        threshold, groups = read_min_prob(self.owner, threshold, "threshold"), check_groups(self.owner, groups)
         self._chooses_groups = groups == "auto"
         node = getattr(model, "attrs", {}).get("role")
         self.labelled = "segments" if getattr(node, "labelled", None) == "segments" else "tokens"

@@ -160,7 +160,7 @@ def use(nlp: Language, pipe: "CRFPipe", min_prob: MinProb) -> None:
     """Let a component decode spans with these thresholds, and write them to its config."""
     settings = pipe.deciding_by(min_prob)
     pipe.cfg.update(settings)
-    nlp.get_pipe_config(pipe.name).update(settings)
+    nlp.get_pipe_config(pipe.name).update({name: checks.in_config(value) for name, value in settings.items()})
 
 
 def annotated_before(nlp: Language, name: str, examples: Iterable[Example]) -> list[Example]:
