@@ -401,8 +401,9 @@ class Errors:
         then source and freeze it, or leave it out of the pipeline."""
     CRF722 = "[training.score_weights] weighs no score of '{name}', so there is nothing to tune. Its scores: {scores}."
     CRF865 = """{path}: none of {documents} texts, read as {format}, is annotated, though there are keys or columns for
-        annotation; {lost} spans did not align with the tokens. Say where annotation is with --format, --label-column or
-        --tag-column, or add --without-spans if there is none."""
+        annotation; {lost} spans did not align with the tokens (if the tool counted UTF-16 units, or CR LF as one: --offsets
+        utf16 or crlf). Say where annotation is with --format, --label-column or --tag-column, or add --without-spans if there
+        is none."""
     CRF866 = (
         "{place}: '{tag}' can't follow '{before}' in the scheme {scheme}. Correct it, or name another with --scheme."
     )
@@ -415,7 +416,12 @@ class Errors:
         {names}. Name the right ones with --word-column and --label-column (or --tag-column)."""
     CRF870 = "{place}: tag or label {tag} is a number, but {n} names are known. Name all: --tag-names O,B-PER,I-PER …"
     CRF871 = """{place}: the words of a span are given as {words}, but the text has {found} at its offsets. Offsets
-        count characters (not bytes or UTF-16 units) from 0."""
+        count characters (not bytes) from 0{advice}."""
+    CRF755 = """{path}: {n:,} spans can't be read:{listed}\n{advice}"""
+    CRF756 = "{path} is {title}, which can't be read. {advice}."
+    CRF757 = """{path} looks like running text, which has no annotation: its first line has {first} words, and line {n} has
+        {other}. Annotate such texts with `spacy crf annotate` or a tool. If they are columns, a token is on each line, and
+        --format conll names the wrong line."""
     CRF872 = "{path} can't be read in '{encoding}', which is no text encoding. Name one such as utf-8 or cp1252."
     CRF873 = """{place}: '{key}' holds annotation ({value}), which would be overwritten. Remove the key to annotate the
         text again; `spacy crf convert` makes training data from annotated texts."""

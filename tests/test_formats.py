@@ -90,6 +90,44 @@ def spacy_2():
     return [docs_to_json(docs)]
 
 
+def dataturks():
+    """Its ends are the last letters."""
+    for text, spans in zip(TEXTS, SPANS):
+        points = [([label], {"start": s, "end": e - 1, "text": text[s:e]}) for s, e, label in spans]
+        yield {
+            "content": text,
+            "annotation": [{"label": label, "points": [at]} for label, at in points],
+            "extras": None,
+        }
+
+
+def argilla():
+    for text, spans in zip(TEXTS, SPANS):
+        found = [[label, s, e] for s, e, label in spans]
+        yield {"text": text, "tokens": text.split(), "prediction": None, "annotation": found, "metadata": {"n": 1}}
+
+
+def hugging_face():
+    for text, spans in zip(TEXTS, SPANS):
+        found = [
+            {"entity_group": x, "score": 0.9, "word": text[s:e].lower(), "start": s, "end": e} for s, e, x in spans
+        ]
+        yield {"text": text, "entities": found}
+
+
+def doc_to_json():
+    for text, spans in zip(TEXTS, SPANS):
+        doc = NLP(text)
+        doc.set_ents([doc.char_span(*span) for span in spans], default="outside")
+        yield doc.to_json()
+
+
+def words_and_spans(words, key, behind):
+    for text, spans in zip(TEXTS, EXPECTED):
+        found = [[b, e - behind, x] if behind else {"type": x, "start": b, "end": e} for b, e, x in spans]
+        yield {words: text.split(), key: found}
+
+
 def columns(scheme="BIO", separator="\t", tags=False):
     rows = (
         "".join(
@@ -161,6 +199,33 @@ FILES = {
         + "".join(f"    ({t!r}, {{'entities': {s!r}}}),\n" for t, s in zip(TEXTS, SPANS))
         + "]\n",
         "texts",
+    ),
+    "pairs with spans": ("a.json", json.dumps([list(pair) for pair in zip(TEXTS, SPANS)]), "texts"),
+    "pairs with spans in Python": ("train.py", f"TRAIN_DATA = {[*zip(TEXTS, SPANS)]!r}\n", "texts"),
+    "NER Annotator": (
+        "a.json",
+        json.dumps(
+            {"classes": ["PER"], "annotations": [*([f"{t}\r", {"entities": s}] for t, s in zip(TEXTS, SPANS)), None]}
+        ),
+        "texts",
+    ),
+    "DataTurks": ("a.jsonl", lines(dataturks()), "texts"),
+    "Argilla": ("a.jsonl", lines(argilla()), "texts"),
+    "Hugging Face's pipeline": ("a.jsonl", lines(hugging_face()), "texts"),
+    "Doc.to_json": ("a.json", json.dumps(list(doc_to_json())), "doc"),
+    "GLiNER": ("a.json", json.dumps(list(words_and_spans("tokenized_text", "ner", 1))), "word_spans"),
+    "SpERT": ("a.json", json.dumps(list(words_and_spans("tokens", "entities", 0))), "word_spans"),
+    "lists in a table": (
+        "a.csv",
+        "id,tokens,ner_tags\n"
+        + "".join(f'{n},"{t.split()}","{e}"\n' for n, (t, e) in enumerate(zip(TEXTS, ENTS["BIO"]))),
+        "table",
+    ),
+    "a sentence and lists in a table": (
+        "a.csv",
+        "Sentence #,Sentence,POS,Tag\n"
+        + "".join(f'Sentence: 1,{t},"{g}","{e}"\n' for t, g, e in zip(TEXTS, TAGS, ENTS["BIO"])),
+        "table",
     ),
     "spaCy 2": ("a.json", json.dumps(spacy_2()), "spacy2"),
     "tokens": (
@@ -470,7 +535,7 @@ def test_standoff_with_one_fault(write, tmp_path, old, new, says):
     "old, new, says",
     [
         ("</PER> met", "</PER met", r"CRF701.*a\.xml: .*not XML: .*line 3"),
-        ("<Null>Nobody</Null> <Null>came</Null> .", "Nobody came .", "CRF701.*text 2 <text>: .*consists of elements"),
+        ("<Null>Nobody</Null> <Null>came</Null> .", " ", "CRF701.*text 2 <text>: .*consists of words"),
         ("<ORG>Acme", "<ORG><b>Ac</b>me", r"CRF701.*text 3 <text>: .*hold words only"),
     ],
 )
@@ -590,7 +655,9 @@ def test_other_white_space_is_part_of_words(write, name):
 def test_readers_of_lines_split_at_blanks_alone():
     """What splits texts at any white space loses words of people's files."""
     folder = Path(spacy_crf.__file__).parent
-    files = [path for path in (folder / "cli" / "formats").glob("*.py") if path.stem != "annotation"]  # which compares
+    files = [
+        path for path in (folder / "cli" / "formats").glob("*.py") if path.stem not in ("annotation", "offsets")
+    ]  # which compare
     files += [folder / "cli" / "export.py", folder / "migrate" / "checking.py", folder / "features" / "clusters.py"]
     files += [folder / "pipeline" / "mentions.py", folder / "report" / "suspects.py"]
     wrong = re.compile(r"\b(?!on_)\w+(\(.*\))?\.(split|splitlines|isspace)\(\)")
@@ -1076,6 +1143,46 @@ def test_odd_values_are_read_or_refused_with_a_code(write, name, seed):
                 assert type(error) is ValueError and re.match(r"CRF\d{3}: ", str(error)), (content, error)
 
 
+HIDDEN = ["kept", "gold", "spans_2", "annotations", "ents", "result", "x"]
+
+
+def hidden_or_shifted(values, rng):
+    """One key renamed, or one value of another type or moved, so that no annotation is gone, but some of it is elsewhere."""
+    container, key = rng.choice([*places(values)])
+    value = container[key]
+    if isinstance(container, dict) and rng.random() < 0.5:
+        container[rng.choice(HIDDEN)] = container.pop(key)
+    elif type(value) is int:
+        container[key] = rng.choice([str(value), value + 1, -value - 1, value + 1000, float(value), [value]])
+    elif isinstance(value, list):
+        container[key] = rng.choice([{"x": value}, [value], json.dumps(value)])
+    elif isinstance(value, str) and key not in ("text", "content") and len(value) < 20:
+        container[key] = rng.choice([[value], {"x": value}])
+
+
+@pytest.mark.parametrize("name", [name for name, (path, *_) in FILES.items() if path.endswith((".json", ".jsonl"))])
+@pytest.mark.parametrize("seed", range(1))
+def test_annotation_elsewhere_is_read_counted_or_refused(write, name, seed):
+    """The key "annotation" was dropped without a word. Of three texts with six spans, all are read, or counted as left out."""
+    path, text, _ = FILES[name]
+    rng = random.Random(f"{name} {seed}")
+    for _ in range(4 if name == "spaCy 2" else 25):
+        is_one = path == "a.json"
+        values = json.loads(text) if is_one else [json.loads(line) for line in text.splitlines()]
+        hidden_or_shifted(values, rng)
+        content = json.dumps(values) if is_one else lines(values)
+        report = Report()
+        try:
+            docs = docs_of(write(path, content), report, skip_broken=rng.random() < 0.5)
+        except ValueError as error:
+            assert re.match(r"CRF\d{3}: ", str(error)), (content, error)
+            continue
+        assert len(docs) + len(report.rejected) == 3, content
+        n_left_out = len(report.misaligned) + len(report.overlapping) + 3 * len(report.rejected)
+        n_spans = sum(len(doc.ents) for doc in docs) + n_left_out
+        assert n_spans >= 6 or report.broken or report.unlabelled, content
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_files_that_are_taken_for_others(write, name):
     path, text, _ = EVERY[name]
@@ -1085,3 +1192,140 @@ def test_files_that_are_taken_for_others(write, name):
             docs_of(source, format=format_)
         except ValueError as error:
             assert re.match(r"CRF\d{3}: ", str(error)), (format_, error)
+
+
+# ------------------------------------------------------------------------------------------ offsets, and broken spans
+
+EMOJI = "\U0001f600"
+# text, spans with words in characters, what the program counts
+COUNTED = {
+    "utf16": (f"{EMOJI} Ann {EMOJI}{EMOJI} met Bob", [(2, 5, "PER"), (13, 16, "PER")], ["utf16"]),
+    "crlf": ("Ann\r\nmet\r\nBob", [(0, 3, "PER"), (10, 13, "PER")], ["crlf"]),
+    "both": (f"{EMOJI}{EMOJI}\r\nAnn met Bob", [(4, 7, "PER"), (12, 15, "PER")], ["utf16", "crlf"]),
+    "neither": (f"{EMOJI}\r\nAnn met Bob", [(3, 6, "PER"), (11, 14, "PER")], []),
+}
+
+
+def counted(text, offset, habits):
+    """The offset that a program writes which counts UTF-16 units, or CR LF as one."""
+    before = text[:offset]
+    n = len(before)
+    if "utf16" in habits:
+        n += before.count(EMOJI)
+    if "crlf" in habits:
+        n -= before.count("\r\n")
+    return n
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("with_words", [True, False], ids=["words", "option"])
+def test_offsets_of_programs_that_count_otherwise(write, name, with_words):
+    """They were refused, or read at other words. The words of spans show how they are counted, or an option says it."""
+    text, spans, habits = COUNTED[name]
+    written = []
+    for start, end, label in spans:
+        span = {"start": counted(text, start, habits), "end": counted(text, end, habits), "label": label}
+        written.append(span | ({"text": text[start:end]} if with_words else {}))
+    source, report = write("a.jsonl", lines([{"text": text, "spans": written}])), Report()
+    [doc] = docs_of(source, report, offsets=() if with_words else habits)
+    assert [span.text for span in doc.ents] == ["Ann", "Bob"]
+    assert report.offsets == habits
+
+
+def test_a_byte_order_mark_that_is_counted(write, tmp_path):
+    (tmp_path / "a.txt").write_bytes("Ann Lee met Bob".encode("utf-8-sig"))
+    report = Report()
+    [doc] = docs_of(write("a.ann", "T1\tPER 1 8\tAnn Lee\nT2\tPER 13 16\tBob\n"), report)
+    assert [span.text for span in doc.ents] == ["Ann Lee", "Bob"] and report.offsets == ["bom"]
+
+
+def test_wrong_offsets_name_the_likely_cause(write):
+    text = "List:\r\nFour Pines\r\nOak Inn"
+    source = write("a.jsonl", lines([{"text": text, "label": [[17, 24, "ORG"], [0, 4, "X"]]}]))
+    report = Report()
+    docs_of(source, report)
+    assert report.misaligned[0].endswith("'Oak I' (ORG) – 'Oak Inn' with --offsets crlf")
+    words = lines([{"text": text, "spans": [{"start": 1, "end": 3, "text": "ist", "label": "X"}]}])
+    with pytest.raises(ValueError, match="CRF871"):
+        docs_of(write("b.jsonl", words))
+    beyond = lines([{"text": f"{EMOJI}{EMOJI} a b", "label": [[7, 8, "X"]]}])
+    with pytest.raises(ValueError, match=r"CRF701.*does the file count UTF-16 units.*--offsets utf16"):
+        docs_of(write("c.jsonl", beyond))
+
+
+BROKEN = [
+    {"text": "Ann ran", "label": [[0, 30, "PER"], [0, 3, "PER"]]},
+    {"text": "Bob sat", "label": [[0, 3, "PER"]]},
+    {"text": "Zoë sat", "label": [[5, 4, "PER"]]},
+]
+
+
+def test_broken_spans_are_listed_at_once(write):
+    """Each run told of one only."""
+    items = [*BROKEN, *({"text": "Ann ran", "label": [[n, 99, "X"]]} for n in range(30))]
+    with pytest.raises(ValueError, match=r"CRF755.*32 spans") as error:
+        docs_of(write("a.jsonl", lines(items)))
+    said = str(error.value)
+    assert said.count("CRF701") == 20 and "line 1:" in said and "line 3:" in said and "and 12 more" in said
+    assert "--skip-broken" in said
+
+
+def test_broken_spans_can_be_missing_annotation(write):
+    """Where they are is not known, so no other token of the text counts as outside."""
+    source, report = write("a.jsonl", lines(BROKEN)), Report()
+    docs = docs_of(source, report, skip_broken=True)
+    assert [[token.ent_iob_ for token in doc] for doc in docs] == [["B", ""], ["B", "O"], ["", ""]]
+    assert len(report.broken) == 2
+    groups = docs_of(source, skip_broken=True, spans_key="sc")
+    assert ["sc" in doc.spans for doc in groups] == [False, True, False]  # a missing group is a text without annotation
+
+
+# ---------------------------------------------------------------------------------------------- what is refused by name
+
+REFUSED = {
+    "WebAnno TSV 3": ("a.tsv", "#FORMAT=WebAnno TSV 3.3\n#T_SP=x|y\n\n\n#Text=Ann ran\n1-1\t0-3\tAnn\tPER[1]\n"),
+    "PubTator": ("a.txt", "100|t|Nab1 gene.\n100|a|We saw.\n100\t0\t4\tNab1\tGene\t12\n"),
+    "Rasa's JSON": ("a.json", '{"rasa_nlu_data": {"common_examples": [{"text": "hi", "intent": "greet"}]}}'),
+    "Rasa's YAML": ("nlu.yml", 'version: "3.1"\nnlu:\n- intent: greet\n  examples: |\n    - hi\n'),
+    "Rasa's Markdown": ("nlu.md", "## intent:greet\n- hi [Ann](name)\n"),
+    "BioC JSON": ("a.json", '{"source": "x", "documents": [{"id": "1", "passages": []}]}'),
+    "BioC XML": ("a.xml", "<?xml version='1.0'?><collection><source>x</source><document/></collection>"),
+    "UIMA's XMI": ("a.xmi", '<?xml version="1.0"?><xmi:XMI xmlns:xmi="x"></xmi:XMI>'),
+    "an Excel file": ("a.xlsx", b"PK\x03\x04\x14\x00\xff\xfe"),
+    "a document of an office program": ("a.docx", b"PK\x03\x04\x14\x00\xff\xfe"),
+    "a zip archive": ("a.zip", b"PK\x03\x04\x14\x00\xff\xfe"),
+    "an old Excel or Word file": ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+    "a PDF": ("a.pdf", b"%PDF-1.4\n%\xe2\xe3"),
+    "HTML": ("a.html", "<!DOCTYPE html>\n<html><body>Ann</body></html>"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_formats_that_are_not_read_are_named(write, name):
+    """They were said to lack columns."""
+    path, content = REFUSED[name]
+    with pytest.raises(ValueError, match=rf"CRF756: .*{re.escape(path)} is {re.escape(name)}"):
+        docs_of(write(path, content))
+
+
+def test_running_text_is_named(write):
+    with pytest.raises(ValueError, match=r"CRF757.*running text.*3 words, and line 2 has\s+4"):
+        docs_of(write("plain.txt", "Ann Lee ran.\nBob stayed at home.\n\nNobody came.\n"))
+    with pytest.raises(ValueError, match=r"CRF703.*line 4"):  # columns with a wrong line
+        docs_of(write("a.conll", "Ann NNP\nran VBD\nto TO\nNew York NNP\n. PUNCT\n" + "x NN\n" * 5))
+
+
+def test_parts_of_words_are_no_entities(write):
+    """Without an aggregation strategy, Hugging Face's pipeline writes a tag for each part of a word."""
+    spans = [{"entity": "B-PER", "index": 1, "word": "An", "start": 0, "end": 2}]
+    with pytest.raises(ValueError, match=r"CRF701.*aggregation_strategy"):
+        docs_of(write("a.jsonl", lines([{"text": "Ann ran", "entities": spans}])))
+
+
+def test_a_text_that_is_not_annotated_yet_is_missing_annotation(write):
+    """Argilla and DataTurks write null."""
+    report = Report()
+    items = [{"text": "Ann ran", "annotation": [["PER", 0, 3]]}, {"text": "Bob sat", "annotation": None}]
+    one, two = docs_of(write("a.jsonl", lines(items)), report)
+    assert entities(one) == [(0, 1, "PER")] and [token.ent_iob for token in two] == [0, 0]
+    assert len(report.unlabelled) == 1

@@ -10,11 +10,13 @@ from spacy.cli._util import Arg, Opt
 from spacy.tokens import Doc
 from wasabi import msg
 
+from .. import checks
 from ..errors import Errors, counted
 from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .formats import FORMATS, ReadSettings, Report, Source, brat, read
 from .formats.columns import SCHEMES
+from .formats.offsets import HABITS
 from .shared import LangOption, blank, check_writable, choice, command, progress_bar
 
 SUFFIXES = (
@@ -49,6 +51,8 @@ def convert_cli(
     spans_key: Optional[str] = Opt(
         None, help="Key of doc.spans for all spans, which may overlap, in place of doc.ents."
     ),
+    offsets: str = Opt("", help="How the file counts characters: utf16, crlf (CR LF is one), or utf16,crlf."),
+    skip_broken: bool = Opt(False, "--skip-broken", help="Leave out broken spans: missing annotation, and counted."),
 ) -> None:
     """Convert annotated text to .spacy files. The command reads files of Prodigy, doccano, Label Studio, brat and spaCy 2, JSON
     of words and tags, CoNLL-U, XML, columns and tables, with spans, tags, or labels of whole texts. It detects the format from
@@ -74,6 +78,8 @@ def convert_cli(
         predictions=predictions,
         retokenize=retokenize,
         spans_key=spans_key,
+        offsets=_habits(offsets),
+        skip_broken=skip_broken,
     )
     nlp = blank(lang)
     for path, target in _files(input_path, output_path):
@@ -100,6 +106,14 @@ def convert_cli(
                 "another key, name it with --label-column"
             )
         report.print_warnings()
+
+
+def _habits(offsets: str) -> list[str]:
+    """Split --offsets. RAISES (ValueError): CRF020 for an unknown way of counting."""
+    names = [name.strip() for name in offsets.split(",") if name.strip()]
+    for name in names:
+        checks.one_of("crf convert", "--offsets", name, [*HABITS])
+    return names
 
 
 def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:

@@ -9,10 +9,12 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors
-from . import brat, columns, conllu, label_studio, spacy_files, table, texts, xml
+from . import brat, columns, conllu, label_studio, spacy_files, table, texts, word_spans, xml
 from .annotation import check_doc
+from .refused import refuse, refuse_running_text
 from .source import ReadSettings, Report, Source
 
+_LISTED = 20  # most broken spans that one message lists
 _LONG = 5_000  # tokens: a longer document probably consists of several
 
 
@@ -29,9 +31,11 @@ FORMATS = {
     "brat": Format("brat's standoff", brat.sniff, brat.read),
     "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
     "spacy2": Format("spaCy 2's JSON", spacy_files.sniff_json, spacy_files.read_json),
+    "word_spans": Format("words with spans of words", word_spans.sniff, word_spans.read),
     "tokens": Format(
         "lists of words and tags", columns.sniff_lists, partial(columns.read_sentences, columns.sentences_of_lists)
     ),
+    "doc": Format("spaCy's Doc.to_json", spacy_files.sniff_doc, spacy_files.read_doc),
     "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
     "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read),
     "texts": Format("annotated texts", texts.sniff, texts.read),
@@ -50,8 +54,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     """Read the Docs of a file, one by one.
 
     report (Report): Collects counts of the contents, and annotation that could not be used.
-    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF708 if there are
-        no texts, CRF865 if a file with keys or columns for annotation has no annotation.
+    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF755 or the only
+        message if spans can't be read, unless the settings skip them; CRF708 if there are no texts, CRF865 if a file with keys or
+        columns for annotation has no annotation.
     """
     report.format = settings.format or sniff(source)
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
@@ -67,18 +72,39 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             report.long.append(f"{place}: {len(doc):,} tokens")
         check_doc(doc, nlp, place)
         yield doc
+    if report.broken and not settings.skip_broken:
+        raise _broken(source, report.broken)
     if not report.documents:
         rejected = len(report.rejected)
         path = f"{source.path} (the annotator rejected all {rejected} texts)" if rejected else source.path
         raise ValueError(Errors.CRF708.format(path=path))
     if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
-        title, lost, n = FORMATS[report.format].title, len(report.misaligned) + len(report.unaligned), report.documents
-        raise ValueError(Errors.CRF865.format(path=source.path, documents=n, format=title, lost=lost))
+        counts = {"documents": report.documents, "lost": len(report.misaligned) + len(report.unaligned)}
+        raise ValueError(Errors.CRF865.format(path=source.path, format=FORMATS[report.format].title, **counts))
+
+
+def _broken(source: Source, messages: list[str]) -> ValueError:
+    """Make the error for spans that can't be read: it lists the first ones."""
+    advice = "--skip-broken leaves such spans out; the rest of their texts is then missing annotation."
+    if len(messages) == 1:
+        return ValueError(f"{messages[0]} {advice}")
+    listed = "".join(f"\n  {message}" for message in messages[:_LISTED])
+    others = len(messages) - _LISTED
+    more = f"\n  and {others:,} more" if others > 0 else ""
+    return ValueError(Errors.CRF755.format(path=source.path, n=len(messages), listed=listed + more, advice=advice))
 
 
 def sniff(source: Source) -> str:
-    """Detect the format of a file. RETURNS (str): Name of the format."""
-    return next(name for name, format_ in FORMATS.items() if format_.sniff(source))
+    """Detect the format of a file.
+
+    RETURNS (str): Name of the format.
+    RAISES (ValueError): CRF756 for a format that is known and not read, CRF757 for running text.
+    """
+    refuse(source)
+    found = next(name for name, format_ in FORMATS.items() if format_.sniff(source))
+    if found == "conll":
+        refuse_running_text(source)
+    return found
 
 
 __all__ = ["FORMATS", "Format", "ReadSettings", "Report", "Source", "check_doc", "read", "sniff"]

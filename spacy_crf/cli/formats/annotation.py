@@ -8,10 +8,15 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
+from .offsets import HABITS, index_of, suspected
 from .source import ReadSettings, Report, unreadable
 
 _HALF = re.compile("[\ud800-\udfff]")
-_OFFSETS, _LABELS = {"start", "start_offset", "start_char"}, {"label", "labels", "tag", "type"}  # the keys of a span
+# The keys of a span; of several keys of a kind the first counts
+_START = ("start", "start_offset", "start_char")
+_END = ("end", "end_offset", "end_char")
+_LABEL = ("label", "entity_group", "entity", "entity_type", "type", "tag")
+_SUBWORD = re.compile("[BI]-.+")  # what Hugging Face's pipeline writes under "entity" for each part of a word
 
 
 class Span(NamedTuple):
@@ -25,26 +30,91 @@ class Span(NamedTuple):
         return f"{self.start}-{self.end} '{text[self.start : self.end]}' ({self.label})"
 
 
-def parse_span(span: Any, text: str, place: str) -> Span:
-    """Parse a span: ``[start, end, label]``, or an object with these under any of the keys that tools use.
+class GivenSpan(NamedTuple):
+    """A span as it is written: anything, with None for what is not there."""
+
+    start: Any
+    end: Any
+    label: Any
+    words: Any
+
+    @classmethod
+    def of(cls, span: Any) -> "GivenSpan":
+        """Take a span apart: ``[start, end, label]``, ``[label, start, end]``, or an object with these under any of the keys
+        that tools use."""
+        if isinstance(span, list) and len(span) == 3:
+            is_label_first = [type(part) for part in span] == [str, int, int]
+            start, end, label = (*span[1:], span[0]) if is_label_first else span
+            return cls(start, end, label, None)
+        if not isinstance(span, dict):
+            return cls(None, None, None, None)
+        return cls(_first(span, _START), _first(span, _END), _first(span, _LABEL), span.get("text"))
+
+
+def _first(fields: dict[str, Any], keys: Iterable[str]) -> Any:
+    """The value under the first of some keys that has one, or None."""
+    return next((fields[key] for key in keys if fields.get(key) is not None), None)
+
+
+def parse_span(span: Any, text: str, place: str, index: Optional[dict[int, int]] = None) -> Span:
+    """Parse a span, as `GivenSpan.of` takes it apart.
 
     text (str): The text that contains the span. place (str): Place of the span in the file, for messages.
+    index (Optional[dict[int, int]]): The characters at the file's offsets, if it counts otherwise than Python.
     RAISES (ValueError): CRF701 if the value is not a span of the text; CRF871 if the span's words differ from the text.
     """
-    words: Any = None
-    if isinstance(span, list) and len(span) == 3:
-        start, end, label = span
-    else:
-        fields: Any = span if isinstance(span, dict) else {}
-        start, end = (fields.get(name, fields.get(f"{name}_offset")) for name in ("start", "end"))
-        label, words = fields.get("label"), fields.get("text")
-    offsets = type(start) is int and type(end) is int and 0 <= start < end <= len(text)
-    if not offsets or not isinstance(label, str) or not label or not is_unicode(label):
+    start, end, label, words = GivenSpan.of(span)
+    are_offsets = type(start) is int and type(end) is int
+    at = start, end
+    if are_offsets and index is not None:
+        at = index.get(start, -1), index.get(end, -1)
+    is_within = are_offsets and 0 <= at[0] < at[1] <= len(text)
+    advice = _advice(text[:end]) if are_offsets and index is None and end > 0 else ""
+    if not is_within or not isinstance(label, str) or not label or not is_unicode(label):
         needs = f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label"'
-        raise unreadable(place, f"{needs} – or is [start, end, label] – not {shown(span)}")
-    if isinstance(words, str) and words.split() != text[start:end].split():
-        raise ValueError(Errors.CRF871.format(place=place, words=shown(words), found=shown(text[start:end])))
-    return Span(start, end, label)
+        raise unreadable(place, f"{needs} – or is [start, end, label] – not {shown(span)}{advice}")
+    found = Span(*at, label)
+    if isinstance(span, dict) and span.get("entity") == label and _SUBWORD.fullmatch(label):
+        advice = 'give `aggregation_strategy="simple"` to the pipeline of Hugging Face that wrote it'
+        raise unreadable(place, f"{found.named_in(text)} is a part of a word, not an entity: {advice}")
+    if isinstance(words, str) and words.split() != text[found.start : found.end].split():
+        shows = {"words": shown(words), "found": shown(text[found.start : found.end]), "advice": advice}
+        raise ValueError(Errors.CRF871.format(place=place, **shows))
+    return found
+
+
+def _advice(text: str) -> str:
+    """What may be wrong with offsets behind a text, as the end of a message."""
+    return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(text))
+
+
+def _other_offsets(doc: Doc, span: Span) -> str:
+    """The option under which a span would align with the tokens, for messages; empty if there is none."""
+    for habit in suspected(doc.text[: span.end]):
+        index = index_of(doc.text, [habit]) or {}
+        start, end = index.get(span.start), index.get(span.end)
+        if start is not None and end is not None and doc.char_span(start, end) is not None:
+            return f" – {doc.text[start:end]!r} with --offsets {habit}"
+    return ""
+
+
+def read_spans(
+    values: Iterable[Any], text: str, place: str, report: Report, index: Optional[dict[int, int]] = None
+) -> tuple[list[Span], bool]:
+    """Parse the spans of a text. The report gets what is wrong with broken ones.
+
+    index (Optional[dict[int, int]]): As of `parse_span`.
+    RETURNS (Tuple[List[Span], bool]): The spans, and whether none of them is broken.
+    """
+    found: list[Span] = []
+    is_complete = True
+    for value in values:
+        try:
+            found.append(parse_span(value, text, place, index))
+        except ValueError as error:
+            report.broken.append(str(error))
+            is_complete = False
+    return found, is_complete
 
 
 def is_unicode(text: str) -> bool:
@@ -58,11 +128,13 @@ def holds_annotation(value: Any) -> bool:
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            if _OFFSETS.intersection(value) and _LABELS.intersection(value):
+            has_offsets = bool(value.keys() & {*_START, "points"})
+            if has_offsets and value.keys() & {*_LABEL, "labels"}:
                 return True
             waiting.extend(value.values())
         elif isinstance(value, list):
-            is_span = len(value) == 3 and [type(part) for part in value] == [int, int, str]
+            # Tools write predictions with a score behind them
+            is_span = [type(part) for part in value[:3]] in ([int, int, str], [str, int, int]) and len(value) < 5
             if is_span or any(isinstance(part, str) and part[:2] in ("B-", "U-") for part in value):
                 return True
             waiting.extend(value)
@@ -96,37 +168,63 @@ def make_doc(
     spans: Optional[Iterable[Span]],
     *,
     missing: Iterable[Span] = (),
+    is_complete: bool = True,
     place: str,
     settings: ReadSettings,
     report: Report,
 ) -> Doc:
-    """Make a Doc whose entities are spans of its text. The tokens of a span that does not align with them, and the tokens of
-    ``missing``, become missing annotation. Without spans (None) the whole text stays unannotated. With `spans_key` in the
-    settings, the spans are in ``doc.spans`` instead."""
+    """Make a Doc whose entities are spans of its text, as `annotated` does."""
     doc = tokenized(text, nlp, place)
     if spans is None:
         return doc
+    return annotated(
+        doc, spans, missing=missing, is_complete=is_complete, place=place, settings=settings, report=report
+    )
+
+
+def annotated(
+    doc: Doc,
+    spans: Iterable[Span],
+    *,
+    missing: Iterable[Span] = (),
+    is_complete: bool = True,
+    place: str,
+    settings: ReadSettings,
+    report: Report,
+) -> Doc:
+    """Set the entities of a Doc. The tokens of a span that does not align with them, and the tokens of ``missing``, become
+    missing annotation; if spans are broken (not ``is_complete``), all tokens without an entity do. With `spans_key` in the
+    settings, the spans are in ``doc.spans`` instead, and a Doc with broken spans has none."""
+    text = doc.text
     entities, cut = [], []
     for span in missing:
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
     trimmed = []
+    as_written = {}
     for span in spans:
         words = text[span.start : span.end]
         start, length = span.start + len(words) - len(words.lstrip()), len(words.strip())
         if length:
             trimmed.append(Span(start, start + length, span.label))
+            as_written[trimmed[-1]] = span
         if length < len(words):
             places = report.trimmed if length else report.misaligned
             places.append(f"{place}, {span.named_in(text)}")
+    if settings.spans_key and not is_complete:
+        return doc
     if settings.spans_key:
         found = [(span, doc.char_span(span.start, span.end, label=span.label)) for span in sorted({*trimmed})]
         report.unaligned += [f"{place}, {span.named_in(text)}" for span, of_tokens in found if of_tokens is None]
         doc.spans[settings.spans_key] = [of_tokens for _, of_tokens in found if of_tokens is not None]
         return doc
-    for span in _without_overlaps(trimmed, text, place, settings, report):
+    kept, refused = _without_overlaps(trimmed, text, place, settings, report)
+    for span in refused:
+        cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
+    for span in kept:
         entity = doc.char_span(span.start, span.end, label=span.label)
         if entity is None:
-            report.misaligned.append(f"{place}, {span.named_in(text)}")
+            advice = "" if report.offsets else _other_offsets(doc, as_written[span])
+            report.misaligned.append(f"{place}, {span.named_in(text)}{advice}")
             # char_span returns None for a space between tokens
             cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
         else:
@@ -134,16 +232,16 @@ def make_doc(
     # If an entity covers a token of a misaligned span, the entity takes precedence
     taken = {token.i for entity in entities for token in entity}
     unknown = [doc[i : i + 1] for i in sorted({token.i for token in cut} - taken)]
-    doc.set_ents(entities, missing=unknown, default="outside")
+    doc.set_ents(entities, missing=unknown, default="outside" if is_complete else "missing")
     return doc
 
 
-def _without_overlaps(spans: list[Span], text: str, place: str, settings: ReadSettings, report: Report) -> list[Span]:
-    """Sort spans, and keep only the longest of overlapping ones.
-
-    RAISES (ValueError): CRF702 for overlapping spans, if the settings refuse them.
-    """
+def _without_overlaps(
+    spans: list[Span], text: str, place: str, settings: ReadSettings, report: Report
+) -> tuple[list[Span], list[Span]]:
+    """Sort spans, and keep only the longest of overlapping ones. RETURNS (Tuple): These, and spans that the settings refuse."""
     kept: list[Span] = []
+    refused: list[Span] = []
     taken = bytearray(len(text))
     for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
         at = taken.find(1, span.start, span.end)
@@ -154,9 +252,11 @@ def _without_overlaps(spans: list[Span], text: str, place: str, settings: ReadSe
         other = next(other for other in kept if other.start <= at < other.end)
         if settings.overlaps == "error":
             first, second = (each.named_in(text) for each in sorted((other, span)))
-            raise ValueError(Errors.CRF702.format(place=place, first=first, second=second))
+            report.broken.append(Errors.CRF702.format(place=place, first=first, second=second))
+            refused.append(span)
+            continue
         report.overlapping.append(f"{place}, {span.named_in(text)} within {other.named_in(text)}")
-    return sorted(kept)
+    return sorted(kept), refused
 
 
 # Labels of a text: a list, or a table with 1 for each label that the text has and 0 for each other one; None if not annotated

@@ -1,13 +1,16 @@
 """Reads brat's standoff format: a text in one file, and its annotation in a file ``.ann`` beside it."""
 
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from .annotation import Span, make_doc, parse_span
+from .annotation import make_doc, read_spans
+from .offsets import BOM, CRLF, UTF16, HabitSearch, index_of
 from .source import ReadSettings, Report, Source, unreadable
 
 SUFFIX = ".ann"
@@ -28,24 +31,78 @@ def sniff(source: Source) -> bool:
     return path.suffix == SUFFIX or (path.suffix == ".txt" and path.with_suffix(SUFFIX).exists()) or is_collection(path)
 
 
+class _Written(NamedTuple):
+    """A span as it is written: start and end of each part, and the words if the line has them."""
+
+    place: str
+    label: str
+    parts: list[tuple[int, int]]
+    words: Optional[str]
+
+
+class _Standoff(NamedTuple):
+    place: str
+    text: str
+    spans: list[_Written]
+    others: list[tuple[str, str]]  # place and kind of other lines
+
+
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a Doc for each text of a folder, or for one text. A span in several parts becomes missing annotation; relations,
     events, attributes, normalizations and notes are counted and left out."""
-    path = source.path
-    for annotated in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]:
+    texts = [file.with_suffix(".txt") for file in _annotated(source.path)]
+    has_mark = any(path.is_file() and path.read_bytes().startswith(codecs.BOM_UTF8) for path in texts)
+    habits = HabitSearch(settings.offsets, (UTF16, CRLF, BOM) if has_mark else (UTF16, CRLF))
+    for standoff in _standoffs(source):
+        whole = [span for span in standoff.spans if len(span.parts) == 1]
+        habits.see(standoff.text, ((*span.parts[0], span.words) for span in whole))
+    report.offsets = habits.found()
+    for standoff in _standoffs(source):
+        spans, in_parts, is_complete = [], [], True
+        for place, kind in standoff.others:
+            report.unkept.setdefault(kind, []).append(place)
+        index = index_of(standoff.text, report.offsets)
+        for span in standoff.spans:
+            parts = _joined(span, standoff.text, index)
+            found, is_read = read_spans(parts, standoff.text, span.place, report)
+            is_complete &= is_read
+            if len(parts) == 1:
+                spans.extend(found)
+            else:
+                in_parts.extend(found)
+                report.unkept.setdefault("spans in several parts", []).append(span.place)
+        report.has_spans |= bool(spans)
+        yield make_doc(
+            nlp,
+            standoff.text,
+            spans,
+            missing=in_parts,
+            is_complete=is_complete,
+            place=standoff.place,
+            settings=settings,
+            report=report,
+        )
+
+
+def _annotated(path: Path) -> list[Path]:
+    return sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path.with_suffix(SUFFIX)]
+
+
+def _standoffs(source: Source) -> Iterator[_Standoff]:
+    """Read the texts of a folder, or one text. RAISES (ValueError): CRF701 if the text or its annotation is missing."""
+    for annotated in _annotated(source.path):
         for file in (annotated, annotated.with_suffix(".txt")):
             if not file.is_file():
                 two = "brat keeps a text and its annotation in two files of the same name"
-                raise unreadable(path, f"{two}, and {file.name} is missing")
+                raise unreadable(source.path, f"{two}, and {file.name} is missing")
         text = Source(annotated.with_suffix(".txt"), source.encoding).text()
-        spans, broken = [], []
+        found = _Standoff(str(annotated), text, [], [])
         for place, kind, fields in _lines(Source(annotated, source.encoding)):
-            parts = _parts(fields, text, place) if kind == "spans" else []
-            (spans if len(parts) == 1 else broken).extend(parts)
-            if len(parts) != 1:
-                report.unkept.setdefault("spans in several parts" if parts else kind, []).append(place)
-        report.has_spans |= bool(spans)
-        yield make_doc(nlp, text, spans, missing=broken, place=str(annotated), settings=settings, report=report)
+            if kind == "spans":
+                found.spans.append(_parsed(fields, place))
+            else:
+                found.others.append((place, kind))
+        yield found
 
 
 def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
@@ -67,22 +124,29 @@ def _lines(source: Source) -> Iterator[tuple[str, str, list[str]]]:
         yield place, _KINDS[name[0]], line[match.end() :].split("\t")
 
 
-def _parts(fields: list[str], text: str, place: str) -> list[Span]:
-    """Parse the parts of a span, and join parts with only white space between them: brat writes spans across lines so.
-
-    RAISES (ValueError): CRF701 with the place, if the line has no label with offsets in the text; CRF871 if the words in the line
-        differ from the text.
-    """
+def _parsed(fields: list[str], place: str) -> _Written:
+    """Parse the line of a span. RAISES (ValueError): CRF701 with the place, if the line has no label with offsets."""
     match = _SPAN.fullmatch(fields[0])
     if match is None:
         needs = "a span needs a label and offsets, as 'PER 0 3' or 'PER 0 3;8 12'"
         raise unreadable(place, f"{needs}, and has {fields[0][:40]!r}")
     label, offsets = match.groups()
+    parts = [part.split(" ") for part in offsets.split(";")]
+    numbers = [(int(start[:_DIGITS]), int(end[:_DIGITS])) for start, end in parts]
+    return _Written(place, label, sorted(numbers), fields[1] if len(fields) > 1 else None)
+
+
+def _joined(span: _Written, text: str, index: Optional[dict[int, int]]) -> list[dict[str, Any]]:
+    """The parts of a span as objects. Parts with only white space between them are one: brat writes spans across lines so.
+
+    index (Optional[dict[int, int]]): The characters at the file's offsets, if it counts otherwise than Python.
+    """
     joined: list[tuple[int, int]] = []
-    parts = (part.split(" ") for part in offsets.split(";"))
-    for start, end in sorted((int(start[:_DIGITS]), int(end[:_DIGITS])) for start, end in parts):
+    for start, end in span.parts:
+        if index is not None:
+            start, end = index.get(start, -1), index.get(end, -1)
         if joined and start >= joined[-1][1] and not text[joined[-1][1] : start].strip():
             start = joined.pop()[0]
         joined.append((start, end))
-    span = {"label": label, "text": fields[1] if len(fields) > 1 and len(joined) == 1 else None}
-    return [parse_span({**span, "start": start, "end": end}, text, place) for start, end in joined]
+    words = span.words if len(joined) == 1 else None
+    return [{"start": start, "end": end, "label": span.label, "text": words} for start, end in joined]

@@ -7,7 +7,8 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from .annotation import Labels, Span, TextLabels, is_labels, make_doc, parse_labels, parse_span
+from .annotation import GivenSpan, Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, read_spans
+from .offsets import HabitSearch, index_of
 from .source import ReadSettings, Report, Source, unreadable
 
 _ANNOTATIONS = ("annotations", "completions")  # "completions" before version 1
@@ -16,11 +17,11 @@ _OTHER_MIN_KEYS = {"created_at", "updated_at", "agreement"}
 
 
 class LabelledTask(NamedTuple):
-    """A text with its spans, and its labels by the name of the question."""
+    """A text with its spans as they are written, and its labels by the name of the question."""
 
     place: str
     text: str
-    spans: list[Span]
+    spans: list[Any]
     choices: dict[str, Any]  # Labels
 
     @property
@@ -40,6 +41,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     RAISES (ValueError): CRF714 with the place, if there are several questions about whole texts.
     """
     labels, names, has_spans = TextLabels(), {}, False
+    habits = HabitSearch(settings.offsets)
     for task in _tasks(source, settings, Report()):
         names |= dict.fromkeys(task.choices)
         if len(names) > 1:
@@ -47,10 +49,17 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             raise ValueError(Errors.CRF714.format(place=task.place, keys=keys, last=list(names)[-1]))
         labels.add(task.labels)
         has_spans |= bool(task.spans)
+        given = [GivenSpan.of(span) for span in task.spans]
+        habits.see(task.text, ((span.start, span.end, span.words) for span in given))
     report.has_spans = has_spans or not names
+    report.offsets = habits.found()
     for task in _tasks(source, settings, report):
-        spans = task.spans if report.has_spans else None
-        doc = make_doc(nlp, task.text, spans, place=task.place, settings=settings, report=report)
+        index = index_of(task.text, report.offsets)
+        spans, is_complete = read_spans(task.spans, task.text, task.place, report, index)
+        found = spans if report.has_spans else None
+        doc = make_doc(
+            nlp, task.text, found, is_complete=is_complete, place=task.place, settings=settings, report=report
+        )
         doc.cats = labels.cats(task.labels, task.place, report)
         yield doc
 
@@ -95,7 +104,7 @@ def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, set
         if kind in settings.ignore or name in settings.ignore:
             continue
         if kind == "labels" and isinstance(value, dict):
-            found.spans.extend(_spans(value, found.text, place))
+            found.spans.extend(_spans(value, place))
         elif kind == "choices" and isinstance(value, dict) and "start" not in value:
             found.choices[name] = [*found.choices.get(name, ()), *(parse_labels(value.get("choices"), place) or ())]
         else:
@@ -117,10 +126,12 @@ def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> Label
             choices[key] = parse_labels(value, place)
         elif isinstance(value, list):
             lists[key] = value
+        elif holds_annotation(value):
+            raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known="lists of spans"))
     if len(lists) > 1:
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
     text = _text({key: value for key, value in fields.items() if key not in choices}, place, settings)
-    spans = [span for part in lists.values() for value in part for span in _spans(value, text, place)]
+    spans = [span for part in lists.values() for value in part for span in _spans(value, place)]
     return LabelledTask(place, text, spans, choices)
 
 
@@ -136,9 +147,9 @@ def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:
     return texts[0]
 
 
-def _spans(value: Any, text: str, place: str) -> list[Span]:
-    """Make the spans of a region in the text: one for each of its labels."""
+def _spans(value: Any, place: str) -> list[dict[str, Any]]:
+    """The spans of a region in the text: one for each of its labels."""
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not labels:
         raise unreadable(place, f'a span has no "labels": {shown(value)}')
-    return [parse_span({**value, "label": label}, text, place) for label in labels]
+    return [{**value, "label": label} for label in labels]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Optional
 from wasabi import msg
 
 from ...errors import Errors
+from .offsets import HABITS
 
 _SHOWN = 3  # number of places in each warning
 
@@ -39,6 +40,8 @@ class ReadSettings:
     predictions (bool): Whether to read the predictions of a model for texts without annotation.
     retokenize (bool): Whether the tokenizer cuts texts of columns, whose words are joined by spaces.
     spans_key (Optional[str]): Key of ``doc.spans`` for all spans, which may overlap; None for ``doc.ents``.
+    offsets (Collection[str]): How the file counts characters: keys of ``HABITS``; by default the words of its spans show it.
+    skip_broken (bool): Whether spans that can't be read become missing annotation.
     """
 
     format: Optional[str] = None
@@ -55,6 +58,8 @@ class ReadSettings:
     predictions: bool = False
     retokenize: bool = False
     spans_key: Optional[str] = None
+    offsets: Collection[str] = ()
+    skip_broken: bool = False
 
 
 @dataclass
@@ -73,6 +78,8 @@ class Report:
     exclusive: bool = True  # whether no document has several labels
     incorrect: int = 0  # spans that are annotated as wrong
     has_spans: bool = False  # whether the file has keys or columns for spans, filled or empty
+    offsets: list[str] = field(default_factory=list)  # how the file counts characters: keys of HABITS
+    broken: list[str] = field(default_factory=list)  # messages about spans that can't be read
     trimmed: list[str] = field(default_factory=list)
     overlapping: list[str] = field(default_factory=list)
     misaligned: list[str] = field(default_factory=list)
@@ -90,7 +97,12 @@ class Report:
     def print_warnings(self) -> None:
         for places, what in (
             (self.trimmed, "spans began or ended with white space, which is left out"),
-            (self.overlapping, "spans overlap longer ones (or equal ones before them), and are left out"),
+            (self.broken, "spans can't be read: the rest of their texts counts as missing annotation"),
+            (
+                self.overlapping,
+                "spans overlap longer ones (or equal ones before them), and are left out (--spans-key sc keeps all, for "
+                "crf_spancat)",
+            ),
             (self.misaligned, "spans do not align with the tokens, and count as missing annotation"),
             (self.unaligned, "spans do not align with the tokens, and are left out"),
             (self.rejected, "texts were not accepted by the annotator or are empty, and are left out"),
@@ -113,6 +125,8 @@ class Report:
             )
         if self.spelling:
             msg.info(f"Tags such as {self.spelling} are read as letter and label")
+        if self.offsets:
+            msg.info(f"The offsets of its spans count {' and '.join(HABITS[name] for name in self.offsets)}")
         if self.columns:
             msg.info(f"Columns that are not read: {', '.join(self.columns)}")
 

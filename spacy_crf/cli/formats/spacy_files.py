@@ -1,4 +1,5 @@
-"""Reads spaCy's own files: ``.spacy``, and the JSON of spaCy 2 with documents, paragraphs, sentences and tokens."""
+"""Reads spaCy's own files: ``.spacy``, what `Doc.to_json` writes, and the JSON of spaCy 2 with documents, paragraphs, sentences
+and tokens."""
 
 import json
 import warnings
@@ -11,6 +12,7 @@ from spacy.tokens import Doc, DocBin
 from spacy.training.converters import json_to_docs
 
 from ...errors import Errors, shown
+from .annotation import annotated, check_length, holds_annotation, is_unicode, read_spans
 from .source import ReadSettings, Report, Source, unreadable
 
 
@@ -32,6 +34,52 @@ def docs_of(path: Path, nlp: Language) -> list[Doc]:
         raise
     except Exception as error:  # zlib and msgpack may raise anything
         raise ValueError(Errors.CRF701.format(place=path, reason=f"it is not a .spacy file ({error})")) from error
+
+
+# What Doc.to_json writes, and Doc.from_json reads
+_OF_DOC = {"text", "tokens", "ents", "sents", "cats", "spans", "_", "underscore_token", "underscore_span"}
+
+
+def sniff_doc(source: Source) -> bool:
+    """Whether items are those of `Doc.to_json`, whose tokens have no text."""
+    return any(map(_is_doc, source.head_items() if source.is_json() else ()))
+
+
+def _is_doc(item: Any) -> bool:
+    if not isinstance(item, dict) or not isinstance(item.get("text"), str):
+        return False
+    tokens = item.get("tokens")
+    is_list = isinstance(tokens, list) and bool(tokens) and all(isinstance(token, dict) for token in tokens)
+    return is_list and {"id", "start", "end"} <= tokens[0].keys() and "text" not in tokens[0]
+
+
+def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
+    """Read a Doc from each item, with all that it holds. RAISES (ValueError): CRF701 with the place, if spaCy refuses an item."""
+    for place, value in source.items():
+        if not isinstance(value, dict) or not isinstance(value.get("text"), str) or not is_unicode(value["text"]):
+            raise unreadable(place, f"it is not what Doc.to_json writes: {shown(value)}")
+        item = {key: part for key, part in value.items() if key not in settings.ignore}
+        check_length(item["text"], nlp, place)
+        for key in item.keys() - _OF_DOC:
+            if holds_annotation(item[key]):
+                raise ValueError(
+                    Errors.CRF707.format(place=place, key=key, value=shown(item[key]), known="ents and spans")
+                )
+        ents = item.pop("ents", None)
+        try:
+            doc = Doc(nlp.vocab).from_json(item)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError, OverflowError) as error:
+            reason = (
+                f"spaCy says: {error}"
+                if isinstance(error, ValueError)
+                else f"it is not what Doc.to_json writes: {shown(value)}"
+            )
+            raise unreadable(place, reason) from None
+        if ents is not None:
+            report.has_spans = True
+            spans, is_complete = read_spans(ents if isinstance(ents, list) else [ents], doc.text, place, report)
+            doc = annotated(doc, spans, is_complete=is_complete, place=place, settings=settings, report=report)
+        yield doc
 
 
 def sniff_json(source: Source) -> bool:

@@ -1,5 +1,5 @@
-"""Reads tables with a header (CSV, TSV): each row has a token, perhaps with the number of its sentence, or a text and its
-label."""
+"""Reads tables with a header (CSV, TSV): each row has a token, perhaps with the number of its sentence; or a text and its label;
+or lists of the words and tags of a sentence, as pandas writes them."""
 
 import ast
 import csv
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
-from ...blanks import is_blank
-from ...errors import Errors, known_names
-from .annotation import Labels, TextLabels, parse_labels, tokenized
+from ...blanks import is_blank, split_words
+from ...errors import Errors, known_names, shown
+from .annotation import Labels, TextLabels, named, parse_labels, tokenized
 from .columns import Row, is_tag, read_sentences
 from .source import ReadSettings, Report, Source, unreadable
 
@@ -52,12 +52,15 @@ def sniff(source: Source) -> bool:
     if not lines:
         return False
     header = _header(lines[0], settings, _WORD, _LABEL)
-    return source.path.suffix == ".csv" or header.is_usable() or _holds_texts(source, settings)
+    is_table = source.path.suffix == ".csv" or header.is_usable()
+    return is_table or _holds_lists(source, settings) or _holds_texts(source, settings)
 
 
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
-    """Read a token or a text from each row. A sentence ends at an empty row, or where the number of the sentence changes; a
+    """Read a token, a text or a sentence from each row. A sentence ends at an empty row, or where its number changes; a
     document ends where the number of the document changes."""
+    if _holds_lists(source, settings):
+        return read_sentences(_sentences_of_lists, source, nlp, settings, report)
     if _holds_texts(source, settings):
         return _labelled_docs(source, nlp, settings, report)
     return read_sentences(_sentences, source, nlp, settings, report)
@@ -114,6 +117,63 @@ def _sentences(source: Source, settings: ReadSettings, report: Report) -> Iterat
             rows.append(Row(place, word or "", label.strip() if label is not None else None, tag))
     if rows:
         yield rows
+
+
+# -------------------------------------------------------------------------------------------------- lists in the cells
+
+
+def _holds_lists(source: Source, settings: ReadSettings) -> bool:
+    """Whether cells hold the tags of a sentence as a list, beside a list of its words or its words between spaces."""
+    try:
+        cells = [
+            (header.word is not None and cells[header.word], header.label is not None and cells[header.label])
+            for _, cells, header in islice(_rows_of_lists(source, settings, Report()), _HEAD)
+        ]
+    except ValueError:  # the reader will report it
+        return False
+    tags = [_as_list(label) for _, label in cells if label]
+    are_tags = any(is_tag(tag) for parts in tags for tag in parts or () if isinstance(tag, str))
+    return None not in tags and (are_tags or (bool(tags) and all(_as_list(words) for words, _ in cells)))
+
+
+def _rows_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[tuple[str, list[str], "Header"]]:
+    return _table(source, settings, report, (*_WORD, *_TEXT), _LABEL, has_tokens=True)
+
+
+def _as_list(cell: Any) -> Optional[list[Any]]:
+    """The list in a cell, in Python or JSON; None if there is none."""
+    if not isinstance(cell, str) or not cell.lstrip().startswith("["):
+        return None
+    with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        found = ast.literal_eval(cell.strip())
+        if isinstance(found, list):
+            return found
+    return None
+
+
+def _sentences_of_lists(source: Source, settings: ReadSettings, report: Report) -> Iterator[list[Row]]:
+    """Read a sentence from each row. RAISES (ValueError): CRF701 if its words and tags differ in number."""
+    for place, cells, header in _rows_of_lists(source, settings, report):
+        if all(map(is_blank, cells)):
+            continue
+        words = _as_list(cells[header.word]) or split_words(cells[header.word])
+        columns = [None if at is None else _as_list(cells[at]) or [] for at in (header.label, header.tag)]
+        for column in columns:
+            if column is not None and len(column) != len(words):
+                raise unreadable(place, f"{len(words)} words, but {len(column)} tags in a list")
+        labels, tags = columns
+        rows = []
+        for n, word in enumerate(words):
+            label = labels[n] if labels else None
+            label = named(label, settings.tag_names, place) if type(label) is int else label
+            tag = tags[n] if tags else None
+            if not all(part is None or (isinstance(part, str) and not is_blank(part)) for part in (label, tag)):
+                raise unreadable(place, f"a tag is not a word: {shown([label, tag])}")
+            if not isinstance(word, str) or is_blank(word):
+                raise unreadable(place, f"a word is empty or not a text: {shown(word)}")
+            rows.append(Row(place, word, label, tag))
+        if rows:
+            yield rows
 
 
 # ----------------------------------------------------------------------------------------------- texts and their labels

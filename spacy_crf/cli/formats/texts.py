@@ -1,4 +1,4 @@
-"""Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano and spaCy."""
+"""Reads JSON of texts with spans or labels, in the formats of Prodigy, doccano, spaCy, and of tools that write the like."""
 
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -8,12 +8,22 @@ from spacy.tokens import Doc
 
 from ... import checks
 from ...errors import Errors, known_names, shown
-from .annotation import Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, parse_span
+from .annotation import (
+    GivenSpan,
+    Labels,
+    TextLabels,
+    holds_annotation,
+    is_labels,
+    make_doc,
+    parse_labels,
+    read_spans,
+)
+from .offsets import HabitSearch, index_of
 from .source import Item, ReadSettings, Report, Source, unreadable
 
 INCORRECT = "incorrect_spans"  # the key in doc.spans, which the components' incorrect_spans_key names
-SPAN_KEYS = ("spans", "entities", "label", "labels")
-LABEL_KEYS = ("cats", "accept", "label", "labels")  # of whole texts
+SPAN_KEYS = ("spans", "entities", "label", "labels", "annotation")
+LABEL_KEYS = ("cats", "accept", "label", "labels", "annotation")  # of whole texts
 LINK_KEYS = ("id", "links", "group")  # read where any text has "links"
 NUMBERS = "numbers"  # of a text, by the name of their extension
 _EMPTY = (None, "", [], {})
@@ -43,7 +53,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     of a text and ``{"entities": …, "cats": …}``. Texts with "links" to the "id" of others may have a "group", and "numbers" are
     those of extensions of the Doc. The file is read twice, since any item may add a label, or show whether a key contains labels
     or spans."""
-    label_keys, all_labels, some_has_spans, are_linked = _look_through(source, settings)
+    label_keys, all_labels, some_has_spans, are_linked = _look_through(source, settings, report)
     for place, item in _items(source, settings):
         text, answer = item["text"], item.get("answer")
         keys = [key for key in LABEL_KEYS if key in label_keys and key in item]
@@ -54,15 +64,19 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         unread = {key: value for key, value in item.items() if key not in label_keys}
         has_spans = bool(unread.keys() & {*SPAN_KEYS}) and (some_has_spans or not label_keys)
         report.has_spans |= has_spans
-        spans = [parse_span(span, text, place) for span in _spans_of(unread, place)]
+        index = index_of(text, report.offsets)
+        spans, is_complete = read_spans(_spans_of(unread, place), text, place, report, index)
         # An answer to Prodigy's question whether these spans are right leaves the rest of the text unannotated
         is_binary = has_spans and item.get("_is_binary", item.get("_view_id") == "ner") is True
         is_answered = answer == "reject" and (is_binary or (bool(labels) and _answers_label(item)))
         if answer not in (None, "accept") and not is_answered:
             report.rejected.append(f"{place} ({answer!r})")
             continue
-        found = None if label_keys and not has_spans else spans
-        doc = make_doc(nlp, text, found, place=place, settings=settings, report=report)
+        is_open = "annotation" in item and item["annotation"] is None  # Argilla and DataTurks: not annotated yet
+        if is_open and not label_keys:
+            report.unlabelled.append(place)
+        found = None if is_open or (label_keys and not has_spans) else spans
+        doc = make_doc(nlp, text, found, is_complete=is_complete, place=place, settings=settings, report=report)
         doc.cats = all_labels.cats(labels, place, report)
         for key in LINK_KEYS if are_linked else ():
             if item.get(key) is not None:
@@ -98,14 +112,18 @@ def _numbers_of(item: dict[str, Any], place: str) -> dict[str, Optional[float]]:
     return found
 
 
-def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], TextLabels, bool, bool]:
-    """Find the keys of labels, the labels, whether any text has spans, and whether any has links.
+def _look_through(source: Source, settings: ReadSettings, report: Report) -> tuple[set[str], TextLabels, bool, bool]:
+    """Find the keys of labels, the labels, whether any text has spans, and whether any has links; and how spans count characters.
 
     RAISES (ValueError): CRF868 if no item has the key ``label_column``, CRF880 for wrong labels.
     """
     label_keys, labels, has_spans, has_asked, has_links = set(), TextLabels(), False, False, False
     fields: dict[str, Any] = {}
+    habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):
+        for key in SPAN_KEYS:
+            given = [GivenSpan.of(span) for span in _regions(fields.get(key))]
+            habits.see(fields["text"], ((span.start, span.end, span.words) for span in given))
         for key in LABEL_KEYS:
             if key not in fields or not _holds_labels(key, fields):
                 continue
@@ -115,6 +133,7 @@ def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], Tex
         has_spans = has_spans or any(fields.get(key) not in _EMPTY and not is_labels(fields[key]) for key in SPAN_KEYS)
         has_asked |= "label" in fields
         has_links |= "links" in fields
+    report.offsets = habits.found()
     if settings.label_column is not None and fields and not has_asked:
         asked = settings.label_column
         raise ValueError(Errors.CRF868.format(option="label-column", value=asked, known=known_names(fields, asked)))
@@ -123,7 +142,7 @@ def _look_through(source: Source, settings: ReadSettings) -> tuple[set[str], Tex
 
 def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
     """Read the objects with a text, without ignored keys. RAISES (ValueError): CRF701 for any other value."""
-    for place, value in source.items():
+    for place, value in _values(source):
         item = _as_object(value, settings)
         if not isinstance(item, dict) or not isinstance(item.get("text"), str):
             key = settings.word_column or "text"
@@ -136,15 +155,31 @@ def _items(source: Source, settings: ReadSettings) -> Iterator[Item]:
         yield Item(place, item)
 
 
+def _values(source: Source) -> Iterator[Item]:
+    """The values of a file. That of NER Annotator is one object, whose pairs are its values."""
+    for place, value in source.items():
+        pairs = value.get("annotations") if isinstance(value, dict) and "classes" in value else None
+        if not isinstance(pairs, list):
+            yield Item(place, value)
+            continue
+        for number, pair in enumerate(pairs, start=1):
+            if pair is not None:  # a line without text
+                yield Item(f"{place}, pair {number}", pair)
+
+
 def _objects(source: Source) -> list[dict[str, Any]]:
     items = [_as_object(value, ReadSettings()) for value in source.head_items()] if source.is_json() else []
     return [item for item in items if isinstance(item, dict) and "text" in item]
 
 
 def _as_object(value: Any, settings: ReadSettings) -> Any:
-    """Convert an item, which may be a pair of spaCy 2, to an object. Keys that the settings name become "text" and "label"."""
-    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict):
-        return {**value[1], "text": value[0]}
+    """Convert an item, which may be a pair of a text with its annotation or its spans, to an object. Keys that the settings name
+    become "text" and "label"."""
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict | list):
+        annotation = value[1] if isinstance(value[1], dict) else {"entities": value[1]}
+        return {**annotation, "text": value[0]}
+    if isinstance(value, dict) and "text" not in value and {"content", "annotation"} <= value.keys():  # DataTurks
+        value = {"text" if key == "content" else key: part for key, part in value.items()}
     if not isinstance(value, dict) or (settings.word_column is None and settings.label_column is None):
         return value
     renamed = {settings.word_column: "text", settings.label_column: "label"}
@@ -196,4 +231,22 @@ def _spans_of(fields: dict[str, Any], place: str) -> list[Any]:
     spans = fields[keys[0]] if keys else []
     if not isinstance(spans, list):
         raise unreadable(place, f'"{keys[0]}" is not a list of spans')
-    return spans
+    return _regions(spans)
+
+
+def _regions(spans: Any) -> list[Any]:
+    """Take apart the regions of DataTurks, which have labels and points with inclusive ends; other spans stay as they are."""
+    found: list[Any] = []
+    for span in spans if isinstance(spans, list) else ():
+        points = span.get("points") if isinstance(span, dict) else None
+        labels = span.get("label") if points else None
+        if not (isinstance(points, list) and isinstance(labels, list) and labels):
+            found.append(span)
+            continue
+        for point in points:
+            end = point.get("end") if isinstance(point, dict) else None
+            if type(end) is int:
+                found += [{**point, "end": end + 1, "label": label} for label in labels]
+            else:
+                found.append(span)
+    return found

@@ -21,7 +21,7 @@ def sniff(source: Source) -> bool:
 def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Read a Doc for each text. Parts are joined by one space, and neighbouring ones with the same label are one span.
 
-    RAISES (ValueError): CRF701 with the place, if the file is not XML, or a text has no parts, or parts within parts.
+    RAISES (ValueError): CRF701 with the place, if the file is not XML, or a text is empty, or has parts within parts.
     """
     try:
         root = ElementTree.fromstring(source.text())
@@ -30,9 +30,11 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     report.has_spans = True
     for n, element in enumerate(root, 1):
         place = f"{source.path}, text {n} <{element.tag}>"
-        if not len(element) or any(len(part) for part in element):
-            raise unreadable(place, "a text consists of elements, whose names are labels and which hold words only")
         text, spans = _parts(element)
+        if not text or any(len(part) for part in element):
+            raise unreadable(
+                place, "a text consists of words, and of elements whose names are labels and which hold words only"
+            )
         yield make_doc(nlp, text, spans, place=place, settings=settings, report=report)
 
 

@@ -1,0 +1,91 @@
+"""How a file counts the characters before a span: as Python does, or as other programs do. The words that spans give show it."""
+
+from collections.abc import Collection, Iterable
+from itertools import combinations
+from typing import Any, Optional
+
+# What other programs count. A file may have several of these habits: a browser counts UTF-16 units, and CR LF as one
+UTF16, CRLF, BOM = "utf16", "crlf", "bom"
+HABITS = {
+    UTF16: "UTF-16 units, so that an emoji is two characters",
+    CRLF: "CR LF as one character",
+    BOM: "the byte order mark as a character",
+}
+
+
+def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
+    """Map the offsets of a program with these habits to those of the text.
+
+    RETURNS (Optional[dict[int, int]]): The character at each offset that does not lie within one, and the end; None if the
+        offsets are those of the text.
+    """
+    is_wide = UTF16 in habits and max(text, default="") > "\uffff"
+    is_joined = CRLF in habits and "\r\n" in text
+    if not (is_wide or is_joined or BOM in habits):
+        return None
+    found: dict[int, int] = {}
+    offset = int(BOM in habits)
+    for n, char in enumerate(text):
+        found.setdefault(offset, n)
+        if is_joined and text.startswith("\r\n", n):
+            continue  # the two have one offset
+        offset += 2 if is_wide and char > "\uffff" else 1
+    found[offset] = len(text)
+    return found
+
+
+def suspected(text: str) -> list[str]:
+    """The habits under which the offsets behind this text differ."""
+    found = []
+    if max(text, default="") > "\uffff":
+        found.append(UTF16)
+    if "\r\n" in text:
+        found.append(CRLF)
+    return found
+
+
+class HabitSearch:
+    """Finds the habits of a file: those with which the words of all its spans stand at their offsets.
+
+    asked (Collection[str]): The habits, if the user names them.
+    possible (Iterable[str]): The habits to try otherwise.
+    """
+
+    def __init__(self, asked: Collection[str], possible: Iterable[str] = (UTF16, CRLF)) -> None:
+        self._asked = asked
+        known = [*possible]
+        # The fewest habits first
+        self._left = [habits for n in range(len(known) + 1) for habits in combinations(known, n)]
+
+    def see(self, text: str, spans: Iterable[tuple[Any, Any, Any]]) -> None:
+        """Drop the habits with which words of a text are not at their offsets. spans (Iterable): Start, end and words of each."""
+        given = [
+            (start, end, words.split())
+            for start, end, words in spans
+            if type(start) is int and type(end) is int and isinstance(words, str)
+        ]
+        if not given or self._asked:
+            return
+        kept = []
+        for habits in self._left:
+            index = index_of(text, habits)
+            if all(_words_at(text, start, end, index) == words for start, end, words in given):
+                kept.append(habits)
+        self._left = kept
+
+    def found(self) -> list[str]:
+        """The habits of the file: none if Python's count fits, or if no other or several others fit."""
+        if self._asked:
+            return [*self._asked]
+        fewest = [habits for habits in self._left if len(habits) == len(self._left[0])]
+        return [*fewest[0]] if len(fewest) == 1 else []
+
+
+def _words_at(text: str, start: int, end: int, index: Optional[dict[int, int]]) -> Optional[list[str]]:
+    if index is not None:
+        begin, stop = index.get(start), index.get(end)
+    else:
+        begin, stop = start, end
+    if begin is None or stop is None or not 0 <= begin < stop <= len(text):
+        return None
+    return text[begin:stop].split()
