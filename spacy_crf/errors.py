@@ -66,10 +66,24 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
+def is_coded(error: Exception) -> bool:
+    """Whether an error is one of `Errors`."""
+    return isinstance(error, ValueError) and re.match(r"CRF\d{3}: ", str(error)) is not None
+
+
 def cant_train(trainer: object, what: str, reason: str, fitting: str) -> ValueError:
     """CRF347, for a loss or an optimizer that can't train something, with those that can."""
     trainer = type(trainer).__name__
     return ValueError(Errors.CRF347.format(trainer=trainer, what=what, reason=reason, fitting=fitting))
+
+
+def function_failed(name: str, where: str, error: Exception) -> ValueError:
+    """CRF987, for an error that a user's function raised.
+
+    where (str): The word, span or text for which it was called.
+    """
+    reason = f"{type(error).__name__}: {error}"
+    return ValueError(Errors.CRF987.format(name=name, where=where, reason=reason))
 
 
 def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None) -> ValueError:
@@ -113,6 +127,8 @@ class Errors:
         Return a list of strings or of numbers for each token, or an array with a row for each token."""
     CRF111 = """{where}: {value} is not a feature. Give strings, finite numbers, or a dict of strings, numbers,
         booleans, lists of strings, or dicts."""
+    CRF987 = """The feature function '{name}' failed for {where}: {reason}. Let the function return features there too, or
+        use a tokenizer that makes no such words."""
     CRF899 = "{where}: {value} is not a text. Functions that templates read as text:NAME return one string, or None."
     CRF114 = """The templates keep none of the {seen} features of the training data (min_count = {min_count}). Lower
         min_count, or check that the training documents have the attributes that the templates read."""

@@ -3,6 +3,7 @@
 import random
 import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.migrate.checking import compare
 from spacy_crf.migrate.crfsuite import read_crfsuite, write_crfsuite
 from spacy_crf.migrate.foreign import ForeignModel, Weighted
-from spacy_crf.migrate.functions import FILE_NAME
+from spacy_crf.migrate.functions import FILE_NAME, WordFunction
+from spacy_crf.migrate.tokenizer import WORDS_OF
 
 from .test_migrate import random_words, run
 from .util import tag_examples
@@ -277,6 +279,67 @@ def test_what_can_not_be_imported_word_by_word_is_told(settings, code, tmp_path)
     status, output = run("import", *files, *settings)
     assert status == 1
     assert re.search(code, output.replace("\n", " ")), output
+
+
+@pytest.mark.parametrize("template", ["word:g[0]", "text:g[0]", "fn:g[0]"])
+def test_a_function_that_fails_is_named_with_its_word(template):
+    """A comma alone was a raw IndexError of usaddress' function."""
+    word = "," if template != "fn:g[0]" else "Ann ,"
+    reader = FeatureSet([template], functions={"g": lambda given: {}[given]}).reader({})
+    with pytest.raises(
+        ValueError, match=rf"CRF987: The feature function '{template[:-3]}' failed for .*{word}.*KeyError"
+    ):
+        reader.read([Doc(spacy.blank("en").vocab, words=["Ann", ","][template[0] != "f" :])])
+
+
+def test_a_function_of_sentences_that_fails_is_named_with_its_word():
+    function = WordFunction("my.features", lambda words: [{"first": 1 / (word != ",")} for word in words], ["orth"])
+    with pytest.raises(
+        ValueError, match=r"CRF987: The feature function 'my\.features' failed for the word ',': ZeroDiv"
+    ):
+        function(Doc(spacy.blank("en").vocab, words=["Ann", ",", "Bob"]))
+
+
+PROGRAM_WORDS = [
+    ("usaddress", "123 Main St, Chicago IL 60601", "123|Main|St,|Chicago|IL|60601"),
+    ("usaddress", " - 1 (Rear)  Main St. ;; Apt #5,\nX &amp; Y", "1|(Rear)|Main|St.|Apt|#|5,\n|X|&|Y"),
+    ("usaddress", "Oak , Elm", "Oak|Elm"),
+    ("usaddress", " , ", ""),
+    ("usaddress", "", ""),
+    (
+        "probablepeople",
+        "Dr. Mary Ann O'Neil, Jr. C/O 'Bob' & Co/Lee ;",
+        "Dr.|Mary|Ann|O'Neil,|Jr.|C/O|'Bob'|&|Co|/|Lee",
+    ),
+]
+
+
+@pytest.mark.parametrize("program, text, words", PROGRAM_WORDS)
+def test_words_are_those_of_the_program(program, text, words, tmp_path):
+    """spaCy's tokens, without commas, gave other fields."""
+    nlp = spacy.blank(
+        "en", config={"nlp": {"tokenizer": {"@tokenizers": "spacy_crf.ProgramTokenizer.v1", "program": program}}}
+    )
+    nlp.to_disk(tmp_path)
+    doc = spacy.load(tmp_path)(text)
+    assert [token._.crf_word for token in doc] == [word for word in words.split("|") if word]
+    assert doc.text == (text if words else "")
+    of_token = WORDS_OF[program].of_token
+    assert [of_token(token.text) for token in doc] == [token._.crf_word for token in doc]
+
+
+@pytest.mark.parametrize("program, text, words", PROGRAM_WORDS)
+def test_the_program_finds_these_words(program, text, words):
+    assert pytest.importorskip(program).tokenize(text) == [word for word in words.split("|") if word]
+
+
+def test_fields_are_those_of_usaddress(tmp_path):
+    usaddress = pytest.importorskip("usaddress")
+    model = read_crfsuite(Path(usaddress.MODEL_PATH).read_bytes(), "usaddress")
+    nlp = make_pipeline(model, ["orth"], "usaddress:tokens2features", entities=True, program="usaddress")
+    for text in ("123 Main St, Chicago IL 60601", "PO Box 12 , Oak Park, (IL)", "1 W  Elm St. Apt #5;", ",", ""):
+        fields = {label: field.text for label, field in nlp(text)._.crf_fields.items()}
+        assert fields == usaddress.tag(text)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- entities

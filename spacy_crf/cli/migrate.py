@@ -51,6 +51,8 @@ def import_cli(
     file holds templates (crfpp) or patterns (wapiti) in place of a model, the command writes the block of features for a config
     to the file --output.
     """
+    from ..migrate.tokenizer import WORDS_OF
+
     checks.one_of("crf import", "--as", kind, ("tags", "entities"))
     names = [name.strip() for name in columns.split(",")] if columns else []
     with file.open("rb") as stream:
@@ -71,6 +73,8 @@ def import_cli(
     else:
         native = None if replay or program not in _SYNTAX else find_native(model, names)
     settings = {"lang": lang, "attribute": attribute, "native": native, "word_features": word_features}
+    packages = [path.partition(":")[0] for path in (word_features, features) if path is not None]
+    settings["program"] = next((package for package in packages if package in WORDS_OF), None)
     nlp = make_pipeline(model, names, features, **settings, entities=kind == "entities")
     msg.good(
         f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
@@ -169,6 +173,7 @@ def make_pipeline(
     native: Optional["Native"] = None,
     word_features: Optional[str] = None,
     entities: bool = False,
+    program: Optional[str] = None,
 ) -> Language:
     """Make a pipeline from a model.
 
@@ -177,6 +182,7 @@ def make_pipeline(
     native (Native): Native templates; by default none, and all features are made as the other program makes them.
     word_features (str): Path of the function of a word, see `find_words`.
     entities (bool): Whether each run of tokens with one label is an entity.
+    program (str): The program whose words the tokenizer finds; None for spaCy's tokens.
     RAISES (ValueError): CRF861 if the model has neither templates nor patterns, and `features` is None.
     """
     from ..migrate.functions import SOURCE, WORDS
@@ -192,7 +198,7 @@ def make_pipeline(
         functions = {} if word_features is None else {WORDS: _registered(word_features)}
         if native is None or native.replayed:
             functions[SOURCE] = _registered(features, columns)
-    settings = {"lang": lang, "attribute": attribute, "reads": columns, "entities": entities}
+    settings = {"lang": lang, "attribute": attribute, "reads": columns, "entities": entities, "program": program}
     return build_pipeline(model, functions, native=native or NOTHING, **settings)
 
 

@@ -11,7 +11,7 @@ from spacy.strings import hash_string  # pyright: ignore[reportAttributeAccessIs
 from spacy.tokens import Doc
 
 from ..arrays import grown, ranges
-from ..errors import Errors, shown
+from ..errors import Errors, function_failed, is_coded, shown
 
 _LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
@@ -190,7 +190,10 @@ class WordItems:
         """Call the function on words. RAISES (ValueError): CRF111 and CRF131 for what is no item."""
         listed = ItemList(self._name, self._known)
         for word in words:
-            given = self._function(word)
+            try:
+                given = self._function(word)
+            except Exception as error:  # whatever users' functions raise
+                raise function_failed(self._name, f"the word {shown(word)}", error) from error
             try:
                 listed.add([] if given is None else [given] if isinstance(given, (str, *_NUMBERS)) else given)
             except NotAnItem as error:
@@ -235,7 +238,12 @@ def read_items(
         return source.read(docs, names)
     listed = ItemList(name, known if names is None else None)
     for doc in docs:
-        given = source(doc)
+        try:
+            given = source(doc)
+        except Exception as error:  # whatever users' functions raise
+            if is_coded(error):
+                raise
+            raise function_failed(name, f"the text '{doc.text[:40]}...'", error) from error
         try:
             rows = given.tolist() if isinstance(given, np.ndarray) else list(given)
             n_rows = len(rows)

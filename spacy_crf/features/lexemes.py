@@ -16,7 +16,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..arrays import grown
-from ..errors import Errors, shown
+from ..errors import Errors, function_failed, shown
 from ..kernels.hashing import ABSENT, hash_affixes, hash_ngrams
 from .clusters import DIGIT, WIDTHS, Clusters, is_of_clusters, table_read, with_zeros
 from .feature_index import HashTable
@@ -239,7 +239,7 @@ class LexemeTable:
                     affix = slice(length) if length > 0 else slice(length, None)
                     self.names.update(zip(of_length, map(itemgetter(affix), texts)))
         for column, name, function in self._texts:
-            rows[:, column] = [self._text_value(name, word, function(word)) for word in texts]
+            rows[:, column] = [self._text_value(name, word, function) for word in texts]
         vectors = None if self._word_vectors is None else self._word_vectors.of(lexemes)
         size = self.size + len(rows)
         if size > len(self.columns):
@@ -268,8 +268,13 @@ class LexemeTable:
         folded[changes] = [self._hash(with_zeros(words[n])) for n in np.flatnonzero(changes).tolist()]
         return folded
 
-    def _text_value(self, name: str, word: str, made: Any) -> Union[int, np.uint64]:
-        """The value of a text that a function made of a word. RAISES (ValueError): CRF899 for anything but a text or None."""
+    def _text_value(self, name: str, word: str, function: Callable[[str], Any]) -> Union[int, np.uint64]:
+        """The value of the text that a function makes of a word. RAISES (ValueError): CRF899 for anything but a text or None,
+        CRF987 if the function fails."""
+        try:
+            made = function(word)
+        except Exception as error:  # whatever users' functions raise
+            raise function_failed(name, f"the word {shown(word)}", error) from error
         if made is None:
             return ABSENT
         if not isinstance(made, str):

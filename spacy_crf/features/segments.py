@@ -14,7 +14,7 @@ from spacy.tokens import Doc
 from spacy.vocab import Vocab
 
 from ..arrays import ranges
-from ..errors import Errors, shown
+from ..errors import Errors, function_failed, shown
 from ..kernels import segment_features as kernels
 from ..kernels.hashing import NO_FEATURE, mix_all, read_columns
 from ..types import SpanList, TokenFeatures
@@ -242,7 +242,10 @@ class CompiledSegments:
         start = spans.begin - doc_starts[of_doc]
         for n, (d, b, e) in enumerate(zip(of_doc.tolist(), start.tolist(), (start + spans.length).tolist())):
             span = spans.docs[d][b:e]
-            given = function(span)
+            try:
+                given = function(span)
+            except Exception as error:  # whatever users' functions raise
+                raise function_failed(name, f"the span '{span.text[:40]}'", error) from error
             if given is None:
                 continue
             found = named_numbers([given] if isinstance(given, (str, int, float, np.number)) else given)

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.util import registry
 
-from ..errors import Errors, known_names
+from ..errors import Errors, function_failed, known_names, shown
 from ..whole_files import write_whole
 from .foreign import ForeignModel, Weighted
+from .tokenizer import WORDS_OF
 
 # Attributes of tokens for columns; first those whose values are strings in templates too
 TEXTS = ("orth", "lower", "norm", "shape", "prefix", "suffix", "tag", "pos", "lemma", "dep", "ent_type")
@@ -87,24 +88,48 @@ from spacy_crf.migrate.functions import register_features
 class WordFunction:
     """Turns a function of sentences, such as users of sklearn-crfsuite write, into a function of Docs.
 
+    name (str): Name of the function, for messages.
     function (Callable): Takes a list of words, or of tuples if there are several columns; returns a dict of features for each.
     columns (Sequence[str]): The columns of a word: attributes of tokens, or extensions as ``ext:NAME``.
+    word_of (Callable): Returns the word of a token from its text, for functions that take words alone; None to take the text.
     """
 
-    def __init__(self, function: Callable[[list], list], columns: Sequence[str]):
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[list], list],
+        columns: Sequence[str],
+        word_of: Optional[Callable[[str], str]] = None,
+    ):
+        self._name = name
         self._function = function
         self._columns = Columns(columns)
+        self._word_of = word_of if list(columns) == ["orth"] else None
 
     def __call__(self, doc: Doc) -> list[Any]:
         rows: list[Any] = []
         for sequence in self._columns.read(doc):
             words = sequence[0] if len(sequence) == 1 else [*zip(*sequence)]
-            found = list(self._function(list(words)))
+            if self._word_of is not None:
+                words = [self._word_of(word) for word in words]
+            try:
+                found = list(self._function(list(words)))
+            except Exception as error:  # whatever users' functions raise
+                raise self._failed(words, error) from error
             if len(found) != len(words):
                 counts = {"got": len(found), "expected": len(words)}
-                raise ValueError(Errors.CRF110.format(name=self._function, start=doc.text[:40], **counts))
+                raise ValueError(Errors.CRF110.format(name=self._name, start=doc.text[:40], **counts))
             rows.extend(found)
         return rows
+
+    def _failed(self, words: Sequence[Any], error: Exception) -> ValueError:
+        """Make the error CRF987, with the first word on which alone the function fails, or else with all words."""
+        for word in words:
+            try:
+                self._function([word])
+            except Exception:
+                return function_failed(self._name, f"the word {shown(word)}", error)
+        return function_failed(self._name, f"the words {shown(list(words))}", error)
 
 
 def register_features(name: str, function: Callable, *, columns: Sequence[str] = ()) -> None:
@@ -112,10 +137,25 @@ def register_features(name: str, function: Callable, *, columns: Sequence[str] =
 
     name (str): Name of the function in the configs of these pipelines.
     columns (Sequence[str]): The function takes a list of words, or of tuples of these columns; without columns it takes a Doc,
-        or one word.
+        or one word. Functions of usaddress and probablepeople take the words that these programs find.
     """
-    source = WordFunction(function, columns) if columns else function
+    words = WORDS_OF.get(name.partition(".")[0])
+    word_of = None if words is None else words.of_token
+    source: Callable = function
+    if columns:
+        source = WordFunction(name, function, columns, word_of)
+    elif word_of is not None:
+        source = _of_words(function, word_of)
     registry.misc.register(name, func=lambda: source)
+
+
+def _of_words(function: Callable[[str], Any], word_of: Callable[[str], str]) -> Callable[[str], Any]:
+    """Turn a function of a word into one of the text of a token. A Doc stays what it is."""
+
+    def of_token(given: Any) -> Any:
+        return function(word_of(given) if isinstance(given, str) else given)
+
+    return of_token
 
 
 def find_function(path: str) -> tuple[str, Callable]:

@@ -38,6 +38,7 @@ def build_pipeline(
     reads: Sequence[str] = (),
     native: Native = NOTHING,
     entities: bool = False,
+    program: Optional[str] = None,
 ) -> Language:
     """Make a pipeline whose component gives the same labels, with the same probabilities, as the other program.
 
@@ -46,6 +47,7 @@ def build_pipeline(
     reads (Sequence[str]): Attributes that the functions read. If `attribute` is one of them, the labels overwrite it.
     native (Native): Native templates in place of the functions.
     entities (bool): Whether the component is a crf_ner, and an entity is a run of tokens with one label other than "O".
+    program (str): The program whose words the tokenizer finds, one of `tokenizer.WORDS_OF`; None for spaCy's tokens.
     RAISES (ValueError): CRF898 for entities with labels that are tags, such as B-PER.
     """
     if entities and all(map(_OF_SCHEME.fullmatch, model.labels)):
@@ -58,7 +60,8 @@ def build_pipeline(
         "padding": native.padding,
         "functions": {**functions, **native.functions},
     }
-    nlp = spacy.blank(lang)
+    tokenizer = {} if program is None else {"@tokenizers": "spacy_crf.ProgramTokenizer.v1", "program": program}
+    nlp = spacy.blank(lang, config={"nlp": {"tokenizer": tokenizer}})
     own = {"scheme": "IO"} if entities else {"attribute": attribute, "overwrite": attribute in reads}
     component: Any = nlp.add_pipe(
         "crf_ner" if entities else "crf_tagger", config={**own, "model": {"emissions": {"features": features}}}

@@ -14,16 +14,24 @@ class Field(NamedTuple):
 
 
 def fields_of(doc: Doc) -> dict[str, Field]:
-    """The entities of a text that is one address, name or reference, as fields in their order: ``doc._.crf_fields``. A label that
-    occurs again gets a number, "Name 2" (the rule ``at_most`` avoids that)."""
+    """The entities of a text that is one address, name or reference, as fields in their order: ``doc._.crf_fields``. Commas and
+    semicolons at the ends of a field are left out. A label that occurs again gets a number, "Name 2" (the rule ``at_most``
+    avoids that)."""
     fields: dict[str, Field] = {}
     for ent in doc.ents:
         name, n = ent.label_, 1
         while name in fields:
             n += 1
             name = f"{ent.label_} {n}"
-        fields[name] = Field(ent.text, ent._.crf_prob)
+        fields[name] = Field(_field_text(ent), ent._.crf_prob)
     return fields
+
+
+def _field_text(ent: Span) -> str:
+    """The text of a field; of a program's words, it is these joined by spaces."""
+    words = [token._.crf_word for token in ent]
+    text = " ".join(words) if all(words) else ent.text
+    return text.strip(" ,;") or text
 
 
 for owner, name, default in (
@@ -37,6 +45,7 @@ for owner, name, default in (
     # with the Doc's user data, so it survives DocBin(store_user_data=True)
     (Span, "crf_prob", None),
     (Token, "crf_prob", None),
+    (Token, "crf_word", None),  # the word that another program finds in this token
     (Doc, "crf_prob", None),
     # Standard deviation of that probability between weights drawn from their posterior, with average > 0
     (Span, "crf_prob_sd", None),
