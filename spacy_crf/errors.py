@@ -125,8 +125,8 @@ class Errors:
     CRF109 = "'{source}' is {value} at token {token} ('{text}') of '{start}...'. Give finite numbers, at most 3.4e38."
     CRF110 = """The feature function '{name}' returned {got} items for a document of {expected} tokens ('{start}...').
         Return a list of strings or of numbers for each token, or an array with a row for each token."""
-    CRF111 = """{where}: {value} is not a feature. Give strings, finite numbers, or a dict of strings, numbers,
-        booleans, lists of strings, or dicts."""
+    CRF111 = """{where}: {value} is not a feature. Give strings, finite numbers (at most 3.4e38), or a dict of
+        strings, numbers, booleans, lists of strings, or dicts."""
     CRF987 = """The feature function '{name}' failed for {where}: {reason}. Let the function return features there too, or
         use a tokenizer that makes no such words."""
     CRF899 = "{where}: {value} is not a text. Functions that templates read as text:NAME return one string, or None."
@@ -465,7 +465,8 @@ class Errors:
         again."""
     CRF803 = "The vectors of {source} can't be used as features: {reason}."
     CRF851 = "This CRF was not trained: call fit(X, y), or read a saved one with CRF.load(path)."
-    CRF853 = "X and y can't be used: {problem}. Give each token a label that is not an empty string."
+    CRF853 = """X and y can't be used: {problem}. X has a list of tokens for each sequence, y a list of labels, which are
+        strings that are not empty."""
     CRF925 = """{owner}: a config can't keep {name} in this form: when it is saved, labels are lost that are empty, begin with
         one of # ; [ @ or a blank, end with a blank, or contain = or : (or a $ in a list of pairs). Write {name} = {pairs}"""
     CRF926 = """{owner}: {name} has the line {line!r}, where a number should follow the first = or :, at which the config parser

@@ -1,7 +1,7 @@
 """A linear-chain CRF as a scikit-learn estimator, for users of sklearn-crfsuite: it maps lists of feature dicts to lists of
 labels, without spaCy's pipelines. The work is done in `sklearn_model`, which is imported when a CRF is first trained or used."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -11,7 +11,7 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import Errors
+from .errors import Errors, shown
 
 try:
     from sklearn.base import BaseEstimator
@@ -72,7 +72,7 @@ class CRF(BaseEstimator):
         y (Iterable[List[str]]): For each sequence, the labels of its tokens.
         RAISES (ValueError): CRF020 for a parameter; CRF131, CRF111 or CRF853 for data that can't be used.
         """
-        X, y = list(X), list(y)
+        X, y = sequences("X", X), sequences("y", y)
         check_lengths(X, y)
         _work().fit(self, X, y)
         return self
@@ -81,25 +81,25 @@ class CRF(BaseEstimator):
 
     def predict(self, X: Iterable[Rows]) -> NDArray[np.object_]:
         """Predict the most probable labels of each sequence. RETURNS (array): A list of strings for each sequence."""
-        return _as_array(_work().labels_of(self, list(X)))
+        return _as_array(_work().labels_of(self, sequences("X", X)))
 
     def predict_single(self, xseq: Rows) -> list[str]:
         """Predict the most probable labels of one sequence."""
-        return next(_work().labels_of(self, [xseq]))
+        return next(_work().labels_of(self, sequences("X", [xseq])))
 
     tag_rows = predict_single  # of a CRF trained on rows of columns, such as ["word", "NN"]
 
     def predict_marginals(self, X: Iterable[Rows]) -> NDArray[np.object_]:
         """Compute the probability of each label at each token. RETURNS (array): A list of dicts for each sequence."""
-        return _as_array(_work().marginals_of(self, list(X)))
+        return _as_array(_work().marginals_of(self, sequences("X", X)))
 
     def predict_marginals_single(self, xseq: Rows) -> list[dict[str, float]]:
         """Compute the probability of each label at each token of one sequence."""
-        return next(_work().marginals_of(self, [xseq]))
+        return next(_work().marginals_of(self, sequences("X", [xseq])))
 
     def score(self, X: Iterable[Rows], y: Iterable[Sequence[str]]) -> float:
         """Compute the accuracy of the predicted labels. RAISES (ValueError): CRF853 if the lengths of X and y differ."""
-        X, y = list(X), list(y)
+        X, y = sequences("X", X), sequences("y", y)
         check_lengths(X, y)
         right = [
             given == found
@@ -168,6 +168,18 @@ class CRF(BaseEstimator):
         super().__setstate__(state)
         if packed is not None:
             _work().unpack(self, packed, "the pickle")
+
+
+def sequences(name: str, given: Any) -> list[Sequence[Any]]:
+    """The sequences of X or y. RAISES (ValueError): CRF853 for anything but a collection of sequences."""
+    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping, type)):
+        raise ValueError(Errors.CRF853.format(problem=f"{name} is {shown(given)}"))
+    found = list(given)
+    for number, sequence in enumerate(found):
+        is_sequence = isinstance(sequence, Collection) and getattr(sequence, "ndim", 1) > 0
+        if not is_sequence or isinstance(sequence, (str, bytes, Mapping, Set)):
+            raise ValueError(Errors.CRF853.format(problem=f"{name}[{number}] is {shown(sequence)}"))
+    return found
 
 
 def check_lengths(X: list[Rows], y: list[Sequence[str]]) -> None:

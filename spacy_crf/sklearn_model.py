@@ -55,7 +55,7 @@ def fit(crf: Any, X: list[Rows], y: list[Sequence[str]]) -> None:
     model.attrs["observed"][-2:] = 0  # CRFsuite has no weights for first and last labels
     _drop_rare(model, blocks, checks.number(key, "min_freq", crf.min_freq))
     objective = TiedObjective(model, LogLikelihood(), blocks())
-    with nullcontext() if crf.verbose else quietly():
+    with nullcontext() if checks.one_of(key, "verbose", crf.verbose, (True, False, 0, 1)) else quietly():
         while optimizer.stop_reason(key) is None:
             crf.objective_ = optimizer.step(objective, key=key)
     crf.classes_, crf.n_iter_ = classes, optimizer.iterations_made(key)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import spacy
 from numpy.testing import assert_array_equal
-from spacy.tokens import Span
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import registry
 from thinc.util import data_validation
@@ -296,3 +296,34 @@ def test_of_several_new_labels_all_are_added_or_none():
     assert textcat.labels == ("A", "B") and textcat.to_bytes() == before
     nlp.update(texts_with("A", "B", "C"), sgd=sgd)
     assert textcat.labels == ("A", "B", "C") and set(nlp("text 0").cats) == {"A", "B", "C"}
+
+
+@pytest.mark.parametrize("component", [*COMPONENTS, "crf_spancat", "crf_textcat"])
+def test_a_label_learned_in_a_memory_zone_is_known_after_it(component):
+    """Docs had hashes of labels that the vocabulary had forgotten: their annotation could not be read (E084)."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe(component)
+
+    def annotated(*, new):
+        examples = texts_of(nlp, component, new=new)
+        for example in examples:
+            example.reference.spans["sc"] = [*example.reference.ents]
+            example.reference.cats = {"OLD": 1.0, "OTHER": 0.0, **({"NEW": 0.0} if new else {})}
+        return examples
+
+    def labels_of(doc):
+        spans = [span.label_ for span in doc.spans.get("sc", ())]
+        return [*spans, *(ent.label_ for ent in doc.ents), *(token.tag_ for token in doc), *doc.cats]
+
+    examples = annotated(new=False)
+    sgd = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    with nlp.memory_zone():
+        new = annotated(new=True)
+        words = [token.text for token in new[0].reference]
+        for _ in range(10):
+            nlp.update([*examples, *new], sgd=sgd)
+        expected = labels_of(nlp(plain(new[0].reference)))
+    assert {"UH", "SONG", "NEW"} & {*expected}
+    assert labels_of(nlp(Doc(nlp.vocab, words=words))) == expected
+    assert labels_of(next(nlp.pipe([Doc(nlp.vocab, words=words)]))) == expected

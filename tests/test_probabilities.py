@@ -191,6 +191,37 @@ def test_tags_have_probabilities_too():
     assert [token.tag_ for token in nlp("the old dog")] == ["", "", ""]
 
 
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_an_entity_that_a_later_component_relabels_has_no_probability(factory):
+    """It kept that of the label that the CRF had found there, also in tables and after a DocBin."""
+    nlp = trained(factory, iterations=2, confidence=True)
+    found = nlp("Ann Lee lives in New York .")
+    assert [ent.label_ for ent in found.ents] == ["PER", "GPE"]
+    before = [ent._.crf_prob for ent in found.ents]
+    nlp.add_pipe("entity_ruler", config={"overwrite_ents": True}).add_patterns(
+        [{"label": "CUSTOMER", "pattern": "Ann Lee"}]
+    )
+    [doc] = DocBin(docs=[nlp("Ann Lee lives in New York .")], store_user_data=True).get_docs(nlp.vocab)
+    for one in (doc, doc[0:7].as_doc(copy_user_data=True), doc.copy()):
+        found = [(ent.label_, ent._.crf_prob) for ent in one.ents]
+        assert found == [("CUSTOMER", None), ("GPE", before[1])]
+        assert Span(one, 0, 2, "PER")._.crf_prob == before[0]
+    # To the CRF the entity of the Doc is certain
+    again = nlp.get_pipe(factory)(doc)
+    assert [(ent.label_, ent._.crf_prob) for ent in again.ents] == [("CUSTOMER", 1.0), ("GPE", before[1])]
+    doc.ents[0]._.crf_prob = 0.25
+    assert doc.ents[0]._.crf_prob == 0.25 and Span(doc, 0, 2, "PER")._.crf_prob is None
+    doc.user_data.pop(("._.", "crf_prob_label", 0, 7))  # as Docs of earlier versions are stored
+    assert Span(doc, 0, 2, "PER")._.crf_prob == 0.25
+
+
+def test_a_tag_that_a_later_component_replaces_has_no_probability():
+    nlp = trained("crf_tagger", iterations=2, confidence=True)
+    before = [token._.crf_prob for token in nlp("the old dog")]
+    nlp.add_pipe("attribute_ruler").add([[{"LOWER": "old"}]], {"TAG": "JJR"})
+    assert [token._.crf_prob for token in nlp("the old dog")] == [before[0], None, before[2]]
+
+
 @pytest.mark.issue(36)
 def test_an_entity_of_one_token_and_its_tag_have_probabilities_of_their_own():
     nlp = trained("crf_tagger", iterations=2, confidence=True)

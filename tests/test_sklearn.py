@@ -174,6 +174,13 @@ WRONG = [
     ([[["a"]]], [["x"], ["y"]], "CRF853.*1 sequences, y has 2"),
     ([[["a"]]], [["x", "y"]], "CRF853.*sequence 0 has 1 tokens in X and 2 labels"),
     ([[["a"]]], [[3]], "CRF853.*label 3"),
+    ([[{"a": 1e308}]], [["x"]], r"CRF111: X\[0\]\[0\]: 1e\+308 is not a feature.*at most 3.4e38"),
+    ([[{"a": {"b": 10**400}}]], [["x"]], r"CRF111: X\[0\]\[0\]: 1000"),
+    ([[["a"]], [["b"]]], [1, 2], r"CRF853.*y\[0\] is 1\."),  # a label for each sequence, as of classifiers
+    ([[["a"]]], ["x"], r"CRF853.*y\[0\] is 'x'\."),
+    ([[["a"]]], 1.5, r"CRF853.*y is 1.5\."),
+    (None, [["x"]], r"CRF853.*X is None\."),
+    ([[["a"]], None], [["x"], ["x"]], r"CRF853.*X\[1\] is None\."),
     ([[]], [[]], "CRF853.*no token"),
     ([], [], "CRF853.*no token"),
 ]
@@ -193,6 +200,16 @@ def test_what_is_scored_goes_together():
 def test_what_is_wrong_is_named(X, y, message):
     with pytest.raises(ValueError, match=message):
         CRF().fit(X, y)
+
+
+@pytest.mark.parametrize("X", [None, 3, "text", [None], [3], ["text"], {"a": 1}, np.array([1.0]), object()])
+def test_what_is_no_sequence_is_named_in_each_method(fitted, X):
+    for method in (fitted.predict, fitted.predict_marginals, lambda X: fitted.score(X, [["x"]])):
+        with pytest.raises(ValueError, match=r"CRF853.*X(\[0\])? is"):
+            method(X)
+    for method in (fitted.predict_single, fitted.predict_marginals_single, fitted.tag_rows):
+        with pytest.raises(ValueError, match=r"CRF853|CRF111"):
+            method(X)
 
 
 @pytest.mark.parametrize(

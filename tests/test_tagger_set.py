@@ -168,10 +168,12 @@ def test_calibration_judges_all_labels_of_a_token():
     nlp, pipe, examples = trained(confidence=True)
     reference = examples[0].reference
     doc = nlp(plain(reference))
-    doc[0].tag_ = "JJ"
+    reference[0].tag_ = "JJ"
     reference[1].tag_ = ""
     decisions = pipe.annotation.decisions(Example(doc, reference))
     assert decisions == [(doc[0]._.crf_prob, False), (doc[2]._.crf_prob, True)]
+    doc[0].tag_ = "JJ"  # by another component
+    assert doc[0]._.crf_prob is None
 
 
 def test_values_already_there():

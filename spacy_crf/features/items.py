@@ -157,7 +157,7 @@ class ItemList:
             raise NotAnItem(given, False)
         hashes, numbers = found
         if not math.isfinite(sum(numbers)):  # sums of float32 numbers do not overflow
-            raise NotAnItem(next(number for number in numbers if not math.isfinite(number)), True)
+            raise NotAnItem(_not_held(given), True)
         self._hashes.extend(hashes)
         self._values.extend(numbers)
         self._ends.append(len(self._values))
@@ -259,7 +259,7 @@ def read_items(
                 value, is_number = error.args
                 if is_number:
                     place = {"token": i, "text": doc[i].text, "start": doc.text[:40]}
-                    raise ValueError(Errors.CRF109.format(source=name, value=value, **place)) from None
+                    raise ValueError(Errors.CRF109.format(source=name, value=shown(value), **place)) from None
                 where = f"The feature function '{name}', for a token"
                 raise ValueError(Errors.CRF111.format(where=where, value=shown(value))) from None
     if names is not None:
@@ -336,6 +336,15 @@ def _as_float(number: Any) -> float:
     except OverflowError:  # an integer with more than 308 digits
         value = math.inf
     return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
+
+
+def _not_held(given: Any) -> Any:
+    """The first number in what `_read` reads that float32 can't hold, as it was given."""
+    for value in given.values() if isinstance(given, dict) else given:
+        found = _not_held(value) if isinstance(value, dict) else value
+        if isinstance(found, _NUMBERS) and not math.isfinite(_as_float(found)):
+            return found
+    return None
 
 
 def hash_item(source: str, text: str, hash_text: Callable[[str], int] = hash_string) -> int:

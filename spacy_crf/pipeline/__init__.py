@@ -1,7 +1,8 @@
 """Extensions of spaCy's objects that components read or write. Importing the package sets them, so that one program can read the
 extensions that another has written."""
 
-from typing import NamedTuple, Optional
+from functools import partial
+from typing import Any, NamedTuple, Optional, Union
 
 from spacy.tokens import Doc, Span, Token
 
@@ -34,6 +35,46 @@ def _field_text(ent: Span) -> str:
     return text.strip(" ,;") or text
 
 
+# Of spans and tokens: the probability of the entity, or of the label, that a component with confidence = true has found; and its
+# standard deviation between weights drawn from their posterior, with average > 0
+CERTAINTIES = ("crf_prob", "crf_prob_sd")
+OF_LABEL = "crf_prob_label"  # the label that these belong to, or a dict of the attributes of a token that have it
+
+
+def place_of(found: Union[Span, Token]) -> tuple[int, Optional[int]]:
+    """Where the extensions of a span or token are in ``doc.user_data``, in characters."""
+    return (found.idx, None) if isinstance(found, Token) else (found.start_char, found.end_char)
+
+
+def certainty(name: str, found: Union[Span, Token]) -> Optional[float]:
+    """The value of a span or token if a component has found it with the label that it has now. Values are kept with the user data
+    of the Doc, so they survive DocBin(store_user_data=True)."""
+    known, place = found.doc.user_data, place_of(found)
+    value = known.get(("._.", name, *place))
+    label = known.get(("._.", OF_LABEL, *place)) if value is not None else None
+    return value if label is None or label == _label_now(found, label) else None
+
+
+def _label_now(found: Union[Span, Token], label: Any) -> Any:
+    """The label of a span; the attributes of a token that `label` names."""
+    if isinstance(found, Span):
+        return found.label_
+    from .scorers import attribute_getter  # importing the package does not need it
+
+    return {name: attribute_getter(name)(found) for name in label}
+
+
+def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) -> None:
+    """Set the value of a span for its label, or of a token for any label."""
+    known, place = found.doc.user_data, place_of(found)
+    label = found.label_ if isinstance(found, Span) else None
+    if known.get(("._.", OF_LABEL, *place)) != label:
+        for other in CERTAINTIES:
+            known.pop(("._.", other, *place), None)
+        known[("._.", OF_LABEL, *place)] = label
+    known[("._.", name, *place)] = value
+
+
 for owner, name, default in (
     (Doc, "crf_weight", 1.0),  # how much a Doc counts in training
     (Doc, "crf_hidden", None),  # what speaks for the label of a text
@@ -41,18 +82,16 @@ for owner, name, default in (
     (Doc, "crf_id", None),
     (Doc, "crf_links", None),
     (Doc, "crf_group", None),
-    # Probability of what a component with confidence = true has found: an entity, the label of a token, the label of a text. Kept
-    # with the Doc's user data, so it survives DocBin(store_user_data=True)
-    (Span, "crf_prob", None),
-    (Token, "crf_prob", None),
     (Token, "crf_word", None),  # the word that another program finds in this token
-    (Doc, "crf_prob", None),
-    # Standard deviation of that probability between weights drawn from their posterior, with average > 0
-    (Span, "crf_prob_sd", None),
-    (Token, "crf_prob_sd", None),
+    (Doc, "crf_prob", None),  # probability of the label of a text
 ):
     if not owner.has_extension(name):
         owner.set_extension(name, default=default)
+
+for name in CERTAINTIES:
+    for owner in (Span, Token):
+        if not owner.has_extension(name):
+            owner.set_extension(name, getter=partial(certainty, name), setter=partial(set_certainty, name))
 
 if not Doc.has_extension("crf_fields"):
     Doc.set_extension("crf_fields", getter=fields_of)

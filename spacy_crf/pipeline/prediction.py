@@ -3,8 +3,8 @@
 Without rules and probabilities, prediction only calls `viterbi`; other modules are imported when they are needed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -23,6 +23,8 @@ from ..inference.span_choice import LEAST
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
+from . import OF_LABEL
+from .annotation.annotation import Annotation
 from .decoding import Decoding, States
 from .labels import check_doc, only_docs
 from .parts import Parts, Rules
@@ -156,31 +158,56 @@ def tell_probabilities(pipes: Iterable[Any]) -> None:
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
     """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens; and ``crf_prob_sd``
-    if weights are drawn. Present spans keep their value; without one they are certain."""
-    docs, bounds = list(docs), prediction.doc_starts
-    begin, end, _ = decoding.segments(prediction.tags, prediction.starts)
-    of_tokens, found = decoding.annotation.spans_are_tokens, slice(None)
+    if weights are drawn. Present spans keep the value of their label; without one they are certain."""
+    docs, bounds, annotation = list(docs), prediction.doc_starts, decoding.annotation
+    segments = decoding.segments(prediction.tags, prediction.starts)
+    probabilities, deviations = prediction.probabilities, prediction.deviations
+    if probabilities is None:
+        return
     if len(present.start):
-        found = ~_covered(present.start, present.end, len(prediction.tags))[begin]
-    for name, values, known in (
-        ("crf_prob", prediction.probabilities, 1.0),
-        ("crf_prob_sd", prediction.deviations, 0.0),
-    ):
-        if values is not None:
-            certain = np.full(len(present.start), known)
-            _write(docs, name, bounds, present.start, present.end, certain, dict.setdefault, of_tokens)
-            _write(docs, name, bounds, begin[found], end[found], values[found], dict.__setitem__, of_tokens)
+        n_present = len(present.start)
+        none_deviates = None if deviations is None else np.zeros(n_present)
+        _write(docs, bounds, annotation, present, np.ones(n_present), none_deviates, are_present=True)
+        found = ~_covered(present.start, present.end, len(prediction.tags))[segments.start]
+        segments = Segments(*(column[found] for column in segments))
+        probabilities = probabilities[found]
+        deviations = None if deviations is None else deviations[found]
+    _write(docs, bounds, annotation, segments, probabilities, deviations, are_present=False)
 
 
-def _write(docs: list[Doc], name: str, bounds, begin, end, values: Floats, put: Callable, of_tokens: bool) -> None:
-    """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. put (Callable): Sets a
-    dict's item."""
-    number = np.searchsorted(bounds, begin, side="right") - 1
-    first, last = begin - bounds[number], end - bounds[number] - 1
-    for n, i, j, value in zip(number.tolist(), first.tolist(), last.tolist(), values.tolist()):
-        opening, closing = docs[n][i], docs[n][j]
-        end_char = None if of_tokens else closing.idx + len(closing)
-        put(docs[n].user_data, ("._.", name, opening.idx, end_char), value)
+def _write(
+    docs: list[Doc],
+    bounds: NDArray[np.int64],
+    annotation: Annotation,
+    segments: Segments,
+    probabilities: Floats,
+    deviations: Optional[Floats],
+    *,
+    are_present: bool,
+) -> None:
+    """Set values as span._.set does, or token._.set, but without Spans, which took longer than inference. Present segments, whose
+    labels are those in the Doc, keep the values that they have."""
+    number = np.searchsorted(bounds, segments.start, side="right") - 1
+    first, last = segments.start - bounds[number], segments.end - bounds[number] - 1
+    of_tokens, labels = annotation.spans_are_tokens, annotation.written_labels
+    written = repeat(None) if are_present or not labels else [labels[n] for n in segments.label.tolist()]
+    deviating = repeat(None) if deviations is None else deviations.tolist()
+    rows = zip(number.tolist(), first.tolist(), last.tolist(), written, probabilities.tolist(), deviating)
+    for n, i, j, label, probability, deviation in rows:
+        doc = docs[n]
+        known, opening = doc.user_data, doc[i]
+        begin, end = opening.idx, None
+        if not of_tokens:
+            closing = opening if i == j else doc[j]
+            end = closing.idx + len(closing)
+        if label is None:
+            label = annotation.label_at(opening)
+        keeps = are_present and known.get(("._.", OF_LABEL, begin, end), label) == label
+        known["._.", OF_LABEL, begin, end] = label
+        if not (keeps and ("._.", "crf_prob", begin, end) in known):
+            known["._.", "crf_prob", begin, end] = probability
+        if deviation is not None and not (keeps and ("._.", "crf_prob_sd", begin, end) in known):
+            known["._.", "crf_prob_sd", begin, end] = deviation
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -336,7 +363,7 @@ class CRFPipe(LearningPipe):
 
     def set_annotations(self, docs: Iterable[Doc], prediction: Prediction) -> None:
         """Write predicted annotation to the predicted Docs, beside their present annotation."""
-        for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
+        for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         present = self.annotation.write(docs, prediction)
         if prediction.probabilities is not None:

@@ -283,7 +283,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     def set_annotations(self, docs: Iterable[Doc], found: FoundSpans) -> None:
         """Write the spans to ``doc.spans[spans_key]``, with their probabilities as ``attrs["scores"]``."""
         docs, key = list(docs), self.cfg["spans_key"]
-        for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
+        for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         hashes = [self.vocab.strings[label] for label in self.labels]
         begin, end, label = found.segments

@@ -97,7 +97,7 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
         """Write the labels beside those that are present, which count as certain. ``token._.crf_prob`` is the probability that
         all labels of a token are right: the product, since the chains are independent given the words."""
         docs = list(docs)
-        for vocab in {doc.vocab for doc in docs} - {self.vocab}:  # Docs of another pipeline
+        for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
         n_tokens = int(found.chains[0].doc_starts[-1])
         together, (has_new, is_present) = np.ones(n_tokens), np.zeros((2, n_tokens), dtype=bool)

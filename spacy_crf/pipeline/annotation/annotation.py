@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -106,6 +106,7 @@ class Annotation:
     clamp: Callable[..., Any]
     refused_beside: Callable[..., Optional[str]]
     write: Callable[..., Segments]
+    label_at: Callable[[Token], Any]  # what a token has as the label in its Doc, or the first token of a span has
 
     writes: tuple[str, ...] = ()  # token attributes
     found: str  # name of the labelled things, in messages
@@ -119,6 +120,7 @@ class Annotation:
     name: str  # name of the component
     vocab: Vocab
     labels: tuple[str, ...] = ()
+    written_labels: Sequence[Any] = ()  # `label_at` for each label, unless tokens have several labels
     _index: dict[int, int]  # position of each label, by its hash
 
     def bind(self: OfAnnotation, name: str, vocab: Vocab, labels: Iterable[str]) -> OfAnnotation:
@@ -133,9 +135,9 @@ class Annotation:
         """Compute the tables that prediction looks up."""
 
     def introduce(self, vocab: Vocab) -> None:
-        """Add the labels to the vocabulary of Docs of another pipeline."""
+        """Add the labels to the vocabulary of Docs: of another pipeline, or one that lost labels at the end of a memory zone."""
         for label in self.labels:
-            vocab.strings.add(label)
+            vocab.strings.add(label, allow_transient=False)
 
     def spelled(self, value: Any, docs: Iterable[Doc]) -> str:
         """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""

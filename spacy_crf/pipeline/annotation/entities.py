@@ -9,7 +9,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import ENT_IOB, ENT_TYPE
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 
 from ...arrays import ranges
@@ -53,6 +53,7 @@ class Entities(Annotation):
         self.needs_neighbours = scheme.name == "IOB1"
 
     def _tabulate(self) -> None:
+        self.written_labels = self.labels
         hashes = np.array([*map(self.vocab.strings.add, self.labels), 0], dtype=np.uint64)
         # `ent_iob` (if the tag alone determines it) and `ent_type` of each tag
         types = hashes[self.scheme.label_of_tag(len(self.labels))]
@@ -248,6 +249,9 @@ class Entities(Annotation):
                 doc.from_array(_ENTITY, annotation[begin:end])
             begin = end
         return present
+
+    def label_at(self, token: Token) -> str:
+        return token.ent_type_
 
 
 @lru_cache(maxsize=32)

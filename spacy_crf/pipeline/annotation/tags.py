@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.attrs import IDS
 from spacy.parts_of_speech import IDS as POS_IDS
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 from spacy.vocab import Vocab
 
@@ -51,6 +51,7 @@ class TokenTags(Annotation):
 
     def _tabulate(self) -> None:
         values = [label.removeprefix(self.prefix) for label in self.labels]
+        self.written_labels = [{self.attribute: value} for value in values]
         self._index = {self.vocab.strings.add(value): n for n, value in enumerate(values)}
         self._hashes = np.array([self.vocab.strings[label] for label in self.labels], dtype=np.uint64)
         # [labels, attributes]
@@ -62,7 +63,7 @@ class TokenTags(Annotation):
     def introduce(self, vocab: Vocab) -> None:
         super().introduce(vocab)
         for value in map(self.vocab.strings.__getitem__, self._index):
-            vocab.strings.add(value)
+            vocab.strings.add(value, allow_transient=False)
             if "morph" in self.writes:
                 vocab.morphology.add(pos_and_feats(value)[1] if self.attribute == POS_AND_MORPH else value)
 
@@ -211,6 +212,9 @@ class TokenTags(Annotation):
             begin = end
         return present
 
+    def label_at(self, token: Token) -> dict[str, str]:
+        return {self.attribute: self._get(token)}
+
     def _set_extension(self, doc: Doc, values: NDArray[np.uint64], kept: Optional[NDArray[np.uint64]]) -> None:
         """Write labels to an extension. Present values, which need not be text, stay; tokens without a label get no value."""
         changed = values if kept is None else np.where(kept != 0, 0, values)
@@ -278,6 +282,9 @@ class TagSet(Annotation):
     @property
     def assigns(self) -> list[str]:
         return [name for part in self.parts for name in part.assigns]
+
+    def label_at(self, token: Token) -> dict[str, str]:
+        return {name: value for part in self.parts for name, value in part.label_at(token).items()}
 
     def mask(self) -> TransitionMask:
         """Labels of different attributes are never in one labelling."""
