@@ -533,7 +533,7 @@ def test_several_tables_at_once(factory, words, tmp_path):
         train(loaded, words=words)  # the files are gone, the model has the tables
         np.testing.assert_allclose(scores(loaded), expected, atol=1e-5)
         doc = nlp.make_doc("Zoe left Oslo")
-        found = loaded.get_pipe(factory).explain(doc, Span(doc, 0, 1, label="PER"))
+        found = loaded.get_pipe(factory).explain(doc, Span(doc, 0, 1, label="PER"), kind="contrast")
         assert {"cluster:clark[0]=17", "cluster4:own[0]=00"} <= {row.feature for row in found.rows}
 
 

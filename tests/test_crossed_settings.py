@@ -395,7 +395,7 @@ def explained(nlp, examples):
         doc = plain(example.reference)
         spans = [span for span, _ in pipe.span_probabilities(doc, 0.0)]
         for span in spans[:2]:
-            found = pipe.explain(doc, span)
+            found = pipe.explain(doc, span, kind="contrast")
             assert found.check == pytest.approx(0.0, abs=1e-5 * (1 + abs(found.target)))
             found = pipe.explain(doc, span, kind="log_odds")
             assert found.check == pytest.approx(0.0, abs=1e-4 * (1 + abs(found.target)))

@@ -139,7 +139,7 @@ def test_sums_are_those_of_all_labellings(pipe, scale):
         assert found.target == pytest.approx(expected, rel=1e-6, abs=1e-9)
         assert found.check == pytest.approx(0.0, abs=1e-6 * abs(expected) + 1e-9)
         assert found.totals["1 - probability"] == pytest.approx(1 / (1 + math.exp(expected)), rel=1e-6)
-        found = pipe.explain(doc, as_span(doc, span))
+        found = pipe.explain(doc, as_span(doc, span), kind="contrast")
         assert found.target == pytest.approx(gap, rel=1e-6, abs=1e-9)
         assert found.check == pytest.approx(0.0, abs=1e-6 * abs(gap) + 1e-9)
         assert span in found.labelling and span not in found.rival
@@ -195,7 +195,7 @@ def test_transitions_and_ends_that_are_left_out(pipe):
 def test_rows_say_what_their_weights_are(pipe):
     draw(pipe, 1.0, seed=4)
     doc = text(pipe)
-    found = pipe.explain(doc)
+    found = pipe.explain(doc, kind="contrast")
     assert found.span is None and found.check == pytest.approx(0.0, abs=1e-9)
     (_, best), (_, second) = pipe.n_best(doc, 2)
     assert found.labelling == [(span.start, span.end, span.label_) for span in best]
@@ -221,7 +221,7 @@ def test_what_it_is_compared_with(pipe):
             assert found.check == pytest.approx(0.0, abs=1e-6)
             assert "probability" not in found.totals
     labelling = [as_span(doc, span) for span in min(labellings, key=lambda item: item[0])[1]]
-    found = pipe.explain(doc, here, labelling)
+    found = pipe.explain(doc, here, labelling, kind="contrast")
     best = max(score for score, spans in labellings if (1, 2, one) in spans)
     assert found.target == pytest.approx(best - min(labellings)[0], rel=1e-5)
     if pipe.name == "crf_tagger":
@@ -235,7 +235,7 @@ def test_what_it_is_compared_with(pipe):
 def test_the_label_need_not_be_given(pipe):
     doc = text(pipe)
     best = next(span for span, _ in pipe.span_probabilities(doc, 0.0) if (span.start, span.end) == (1, 2))
-    assert pipe.explain(doc, doc[1:2]).span == (1, 2, best.label_)
+    assert pipe.explain(doc, doc[1:2], kind="contrast").span == (1, 2, best.label_)
 
 
 def test_sentences_that_have_nothing_to_do_with_it(pipe):
@@ -267,9 +267,22 @@ def test_what_the_doc_settles(pipe):
     expected = next(p for span, p in pipe.span_probabilities(doc, 0.0) if span == here)
     assert found.totals["probability"] == pytest.approx(expected, rel=1e-5)
     assert found.check == pytest.approx(0.0, abs=1e-6)
-    assert (2, 3, pipe.labels[1]) in pipe.explain(doc, here).rival
+    assert (2, 3, pipe.labels[1]) in pipe.explain(doc, here, kind="contrast").rival
     with pytest.raises(ValueError, match="CRF838"):
-        pipe.explain(doc, Span(doc, 0, 1, label=label))
+        pipe.explain(doc, Span(doc, 0, 1, label=label), kind="contrast")
+
+
+def test_words_answer_by_default(pipe):
+    """Who asked why a name was found was told of the bias of the words beside it. The table said each word three times."""
+    doc = text(pipe)
+    span = Span(doc, 1, 2, label=pipe.labels[0])
+    found = pipe.explain(doc, span)
+    assert found.kind == "words" and {row.feature for row in found.rows} == {*words_of(pipe)}
+    assert {len(row) for row in found.table()} == {len(found.heads)} == {2}
+    assert "how much the log-odds fall" in found.to_text() and 'scope="col">word<' in found.to_html()
+    near = pipe.explain(doc, span, candidates=0, near=1)
+    assert {row.token for row in near.rows} == {0, 1, 2} and not near.flips
+    assert [row for row in found.rows if row.token in (0, 1, 2)] == near.rows
 
 
 @pytest.mark.parametrize("kind", ["contrast", "words"])
@@ -287,7 +300,7 @@ def test_tokens_without_any_tag_have_no_most_probable_one(words, kind):
 
 def test_as_text_and_values(pipe):
     doc = text(pipe)
-    found = pipe.explain(doc, Span(doc, 1, 2, label=pipe.labels[0]))
+    found = pipe.explain(doc, Span(doc, 1, 2, label=pipe.labels[0]), kind="contrast")
     assert f"'{doc[1].text}' as {pipe.labels[0]}" in found.to_text(top=1) and "others" in found.to_text(top=1)
     for show in (found.to_text, found.to_html, found.table):
         with pytest.raises(ValueError, match="CRF020: An explanation: top = -1"):
@@ -309,16 +322,16 @@ def test_what_can_not_be_explained_is_said():
         ("Bob", None, "CRF461"),
     ]:
         with pytest.raises(ValueError, match=code):
-            ner.explain(doc, span, against)
+            ner.explain(doc, span, against, kind="contrast")
     with pytest.raises(ValueError, match="CRF020"):
         ner.explain(doc, kind="shap")
     with pytest.raises(ValueError, match="candidates"):
-        ner.explain(doc, candidates=3)
+        ner.explain(doc, candidates=3, kind="contrast")
     with pytest.raises(ValueError, match="CRF479"):
-        ner.explain("Bob")
+        ner.explain("Bob", kind="contrast")
     doc = text(tagger)
     with pytest.raises(ValueError, match="CRF838"):
-        tagger.explain(doc, Span(doc, 0, 2, label="NN"))
+        tagger.explain(doc, Span(doc, 0, 2, label="NN"), kind="contrast")
 
 
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
@@ -343,13 +356,13 @@ def test_rules_have_their_part(factory):
     seen = 0
     for span in sorted({span for _, spans in labellings for span in spans})[::3]:
         expected, gap = odds(labellings, span)
-        found = pipe.explain(doc, as_span(doc, span))
+        found = pipe.explain(doc, as_span(doc, span), kind="contrast")
         assert found.target == pytest.approx(gap, rel=1e-6) and found.check == pytest.approx(0.0, abs=1e-6)
         seen += any(row.feature.startswith("rule ") for row in found.rows)
         found = pipe.explain(doc, as_span(doc, span), kind="log_odds")
         assert found.target == pytest.approx(expected, rel=1e-6) and found.check == pytest.approx(0.0, abs=1e-6)
     assert seen
-    found = pipe.explain(doc, Span(doc, 1, 2, label="ORG"))
+    found = pipe.explain(doc, Span(doc, 1, 2, label="ORG"), kind="contrast")
     assert [(rule.name, rule.effect) for rule in found.rules][:1] == [("never", "forbids the span")]
     assert "rule never (never_on) forbids the span" in found.to_text()
 
@@ -457,8 +470,10 @@ def test_commands(model):
     assert result.exit_code == 0 and "'Bob' as PER" in result.output
     shorter = run("explain", pipeline, "Bob left York", *code, "--span", "0:1:PER", "--kind", "log_odds", "--top", 1)
     assert " others" in shorter.output and len(shorter.output.splitlines()) < len(result.output.splitlines())
-    result = run("explain", pipeline, "Bob left York", *code, "--json")
+    result = run("explain", pipeline, "Bob left York", *code, "--json", "--kind", "contrast")
     assert all(abs(found["check"]) < 1e-6 for found in json.loads(result.output))
+    found = json.loads(run("explain", pipeline, "Bob left York", *code, "--json").output)
+    assert {row["template"] for explanation in found for row in explanation["rows"]} == {"word"}
     page = model / "why.html"
     result = run("explain", pipeline, "Bob <left> York", *code, "--span", "0:1", "--html", page)
     assert result.exit_code == 0 and "&lt;" in page.read_text() and "<left>" not in page.read_text()
@@ -504,7 +519,7 @@ def test_models_of_other_parts(name):
     labellings = enumerated(pipe, doc)
     for span in sorted({span for _, spans in labellings for span in spans})[::5]:
         expected, gap = odds(labellings, span)
-        found = pipe.explain(doc, as_span(doc, span))
+        found = pipe.explain(doc, as_span(doc, span), kind="contrast")
         assert found.target == pytest.approx(gap) and found.check == pytest.approx(0.0, abs=1e-6)
         assert all(row.contribution == pytest.approx(row.value * row.weight * row.use) for row in found.rows)
         found = pipe.explain(doc, as_span(doc, span), kind="log_odds")
@@ -587,7 +602,7 @@ def test_other_words_change_the_decision(name):
     best = next(span for span, _ in pipe.span_probabilities(doc, 0.0))
     found = pipe.explain(doc, best, kind="words")
     here = (best.start, best.end, best.label_)
-    was_found = here in pipe.explain(doc).labelling
+    was_found = here in pipe.explain(doc, kind="contrast").labelling
     assert found.flips
     for flip in found.flips:
         other = changed(doc, {token: word for token, _, word in flip.words})
@@ -639,7 +654,7 @@ def test_a_contrast_is_a_sum_over_texts(factory, l1):
     doc = text(pipe)
     span = next(span for span, _ in pipe.span_probabilities(doc, 0.0))
     found = pipe.explain(doc, span, kind="texts", corpus=examples, l2=0.3, l1=l1)
-    of_weights = pipe.explain(doc, span)
+    of_weights = pipe.explain(doc, span, kind="contrast")
     assert found.target == pytest.approx(of_weights.target)
     assert abs(found.check) <= 1e-3 * sum(abs(row.contribution) for row in of_weights.rows)
     if l1:
@@ -727,7 +742,7 @@ def test_untrained_components_and_empty_texts_are_told():
             asking()
     trained_nlp = trained()
     with pytest.raises(ValueError, match="CRF838"):
-        trained_nlp.get_pipe("crf_ner").explain(Doc(trained_nlp.vocab))
+        trained_nlp.get_pipe("crf_ner").explain(Doc(trained_nlp.vocab), kind="contrast")
 
 
 # -------------------------------------------------------------------------------------------- texts that are left out
@@ -832,7 +847,7 @@ def test_effects_that_are_not_known_are_refused():
 def test_explanations_and_weights_are_printed_as_tables():
     """Hundreds of named tuples were."""
     pipe = made("crf_ner")
-    found = pipe.explain(text(pipe))
+    found = pipe.explain(text(pipe), kind="contrast")
     assert str(found) == found.to_text()
     weights = pipe.weights("PER")
     assert isinstance(weights, list) and weights == [*weights] and isinstance(weights[:3], list)

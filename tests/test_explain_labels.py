@@ -55,14 +55,14 @@ def test_rows_add_up(nlp, against):
         found = pipe.explain(doc, label, against, kind="log_odds")
         assert found.target == pytest.approx(odds, abs=1e-4) and found.check == pytest.approx(0.0, abs=1e-6)
         assert found.base == pytest.approx(0.0 if against else -math.log(2), abs=1e-9)
-        found = pipe.explain(doc, label, against)
+        found = pipe.explain(doc, label, against, kind="contrast")
         rival = against or max((p, name) for name, p in probabilities.items() if name != label)[1]
         assert (found.labelling, found.rival) == ([(0, len(doc), label)], [(0, len(doc), rival)])
         assert found.target == pytest.approx(log_odds(probabilities, label, rival), abs=1e-4)
         assert found.check == pytest.approx(0.0, abs=1e-9) and found.totals["log-odds"] == pytest.approx(odds, abs=1e-4)
         assert all(row.contribution == pytest.approx(row.value * row.weight * row.use) for row in found.rows)
         assert len({row.token for row in found.rows}) > 5
-    assert pipe.explain(doc).span == (0, len(doc), next(iter(probabilities)))
+    assert pipe.explain(doc, kind="contrast").span == (0, len(doc), next(iter(probabilities)))
     assert f"as {label}, against {against or 'everything else'}" in str(found)
 
 
@@ -76,7 +76,7 @@ def test_uses_of_hidden_states_are_expected_ones_and_the_base_is_their_entropy()
         shares = np.exp(logs - np.logaddexp.reduce(logs))
         entropy[label] = -float(shares @ np.log(shares))
         expected[label] = [sum(p for p, path in zip(shares, paths) if path[1] == state) for state in range(2)]
-    found = pipe.explain(doc, "PLAY", "BOOK")
+    found = pipe.explain(doc, "PLAY", "BOOK", kind="contrast")
     assert found.base == pytest.approx(entropy["PLAY"] - entropy["BOOK"])
     of_word = [row for row in found.rows if row.feature == "lower[0]=the"]
     assert of_word
@@ -129,13 +129,13 @@ def test_words_are_what_evidence_says_where_features_read_one_each(kind):
         [value for _, value in pipe.evidence(doc, "PLAY")], abs=1e-4
     )
     assert found.flips and ("PLAY" in {flip.spans[0][2] for flip in found.flips}) != (
-        pipe.explain(doc).span[2] == "PLAY"
+        pipe.explain(doc, kind="contrast").span[2] == "PLAY"
     )
 
 
 def test_features_of_naive_bayes_are_logarithms_of_frequencies():
     pipe, doc = about(trained("counts", features=WORDS, steps=0), "play rain")
-    found = pipe.explain(doc, "PLAY", "WEATHER")
+    found = pipe.explain(doc, "PLAY", "WEATHER", kind="contrast")
     n_words = {label: sum(len(text.split()) for text, own in TEXTS if own == label) for label in pipe.labels}
     vocabulary = len({word for text, _ in TEXTS for word in text.split()})
     met = {("play", "PLAY"): 2, ("play", "WEATHER"): 0, ("rain", "PLAY"): 0, ("rain", "WEATHER"): 2}
@@ -153,11 +153,11 @@ def test_what_can_not_be_explained_is_said():
     examples = examples_of(nlp)
     for arguments, code in [(("X",), "CRF846"), (("PLAY", "X"), "CRF846"), (("PLAY", "PLAY"), "CRF838")]:
         with pytest.raises(ValueError, match=code):
-            pipe.explain(doc, *arguments)
+            pipe.explain(doc, *arguments, kind="contrast")
     with pytest.raises(ValueError, match="CRF846"):
-        pipe.explain(doc, Span(doc, 0, 1, label="PLAY"))
+        pipe.explain(doc, Span(doc, 0, 1, label="PLAY"), kind="contrast")
     with pytest.raises(ValueError, match="CRF838"):
-        pipe.explain(nlp.make_doc(""))
+        pipe.explain(nlp.make_doc(""), kind="contrast")
     for kind in ("counts", "hidden"):
         other = trained(kind)
         pipe, doc = about(other)
@@ -175,7 +175,7 @@ def test_every_label_of_a_text_is_a_sum_over_texts(against):
     for label in pipe.labels:
         if label != against:
             found = pipe.explain(doc, label, against, kind="texts", corpus=examples, l2=0.1)
-            assert found.target == pytest.approx(pipe.explain(doc, label, against).target)
+            assert found.target == pytest.approx(pipe.explain(doc, label, against, kind="contrast").target)
             assert sum(row.contribution for row in found.rows) == pytest.approx(found.target, abs=1e-3)
 
 
@@ -186,7 +186,7 @@ def test_command(tmp_path):
     found = run(app, ["explain", str(tmp_path / "model"), TEXT, "--json"])
     assert found.exit_code == 0, found.output
     [explanation] = json.loads(found.output)
-    assert explanation["span"][2] == nlp.get_pipe("crf_textcat").explain(about(nlp)[1]).span[2]
+    assert explanation["span"][2] == nlp.get_pipe("crf_textcat").explain(about(nlp)[1], kind="contrast").span[2]
     found = run(
         app, ["explain", str(tmp_path / "model"), TEXT, "--label", "BOOK", "--against", "WEATHER", "--top", "3"]
     )

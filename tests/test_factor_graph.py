@@ -600,11 +600,15 @@ def test_explanations_show_the_ties_that_spoke(nlp):
         assert found.rows[0].feature == "repeats: bias, repeats: sent_distance=1: 'Lund' (1)", kind
         assert found.rows[0].contribution > 2.0
         assert found.totals["probability"] == pytest.approx(probability, abs=1e-3)
-    found = pipe.explain(doc, span)
+    found = pipe.explain(doc, span, kind="contrast")
     assert sum(row.contribution for row in found.rows) == pytest.approx(found.target)
     assert pipe.explain(doc, span, kind="words").rows[0].feature == "Lund"
     single = make_doc(nlp.vocab, ["in Lund yesterday ."])
-    assert not [row for row in pipe.explain(single, Span(single, 1, 2, label="LOC")).rows if "repeats" in row.feature]
+    assert not [
+        row
+        for row in pipe.explain(single, Span(single, 1, 2, label="LOC"), kind="contrast").rows
+        if "repeats" in row.feature
+    ]
     with pytest.raises(ValueError, match=r"CRF840.*tie"):
         pipe.explain(doc, span, kind="texts", corpus=[], l2=0.1)
 
@@ -728,7 +732,8 @@ def test_groups_learn_rewards(inference, loss, tmp_path):
     np.testing.assert_allclose(crf.marginals(docs[0])[0].sum(axis=1), 1.0)
     assert crf.span_probabilities(docs[0], 0.01)
     assert any(
-        row.feature.startswith("repeats: bias") for row in crf.explain(docs[0], unseen[0].reference.ents[1]).rows
+        row.feature.startswith("repeats: bias")
+        for row in crf.explain(docs[0], unseen[0].reference.ents[1], kind="contrast").rows
     )
 
 
@@ -968,7 +973,7 @@ def test_gazetteers_of_ties_go_with_the_model(tmp_path):
     assert places(loaded.pipe([doc.copy() for doc in unseen], n_process=2)) == [[1, 5], [1]]
     pipe = loaded.get_pipe("crf_ner")
     assert (
-        pipe.explain(unseen[0], Span(unseen[0], 5, 6, label="PER"))
+        pipe.explain(unseen[0], Span(unseen[0], 5, 6, label="PER"), kind="contrast")
         .rows[0]
         .feature.startswith("repeats: in:names=both: 'Pexa' (1)")
     )

@@ -303,7 +303,7 @@ def test_weights_of_n_grams_are_told():
     )
     assert all("VB" in row.tags for row in pipe.weights("VB"))
     with pytest.raises(ValueError, match=r"CRF838.*crf_tagger.*weights"):
-        pipe.explain(examples[0].reference)
+        pipe.explain(examples[0].reference, kind="contrast")
 
 
 def test_possible_n_grams(monkeypatch):

@@ -353,11 +353,11 @@ def test_rules_spans_and_explanations(model):
     assert spans[0, 1, "PER"] > 0.5 and len(pipe.n_best(doc, 4)) == 4
     assert sum(p for p, _ in pipe.n_best(doc, 200)) == pytest.approx(1.0, abs=0.05)
     if pipe.model.attrs["order"] == 1:
-        explained = pipe.explain(doc, doc[0:1])
+        explained = pipe.explain(doc, doc[0:1], kind="contrast")
         assert explained.check < 1e-6 and "orth[0]|short_shape[0]=Bob|Xx" in explained.to_text()
     else:
         with pytest.raises(ValueError, match=r"CRF838.*only chains of order 1"):
-            pipe.explain(doc, doc[0:1])
+            pipe.explain(doc, doc[0:1], kind="contrast")
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -341,7 +341,7 @@ def test_features_that_a_token_has_twice_count_twice():
 def test_explanations_stop_at_the_kernel():
     nlp, pipe = trained()
     doc = nlp("Ann Lee left Rome")
-    rows = pipe.explain(doc, doc.ents[0]).rows
+    rows = pipe.explain(doc, doc.ents[0], kind="contrast").rows
     assert {row.template for row in rows} <= {"kernel", "transitions", "first", "last"}
     assert rows[0].template == rows[0].feature == "kernel"
     of_words = pipe.explain(doc, doc.ents[0], kind="words")

@@ -210,7 +210,7 @@ def test_evidence_counts_words_beside_links(nlp):
     # With two labels, the words' share of the log-odds does not depend on what links say
     assert linked.evidence(np.array([0, 1]))[:4] == pytest.approx(alone.evidence(np.array([0])), abs=1e-6)
     assert abs(linked.scores[0] - alone.scores[0]).max() > 0.01
-    assert abs(cat.explain(docs[0], "FRUIT").check) < 1e-6
+    assert abs(cat.explain(docs[0], "FRUIT", kind="contrast").check) < 1e-6
 
 
 def test_other_methods_predict():

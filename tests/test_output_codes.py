@@ -385,7 +385,7 @@ def test_distances_of_bits_are_not_explained(decode):
     _, pipe, examples = tagger(["the/A dog/B runs/C"], steps=5, decode=decode)
     doc = examples[0].reference
     with pytest.raises(ValueError, match=rf"CRF838.*decode = '{decode}'.*'product'"):
-        pipe.explain(doc, doc[0:1])
+        pipe.explain(doc, doc[0:1], kind="contrast")
     _, pipe, examples = tagger(["the/A dog/B runs/C"], steps=5)
     with pytest.raises(ValueError, match=r"CRF840.*bits of tags"):
         pipe.explain(doc, Span(doc, 0, 1, label="A"), kind="texts", corpus=examples, l2=0.1)

@@ -363,7 +363,7 @@ def test_sharing_features_is_a_chain(vocab, tmp_path):
     assert not len(pipe.model.get_param("tables"))
     doc = data[0].predicted
     assert pipe.n_best(doc, 2)[0][0] > 0.5
-    found = pipe.explain(doc, Span(doc, 5, 6, label=data[0].reference.ents[1].label_))
+    found = pipe.explain(doc, Span(doc, 5, 6, label=data[0].reference.ents[1].label_), kind="contrast")
     assert any(row.feature.startswith("fn:share_features[0]=lower[") for row in found.rows)
     nlp.to_disk(tmp_path)
     np.testing.assert_array_equal(spacy.load(tmp_path).get_pipe("crf_ner").marginals(doc)[0], pipe.marginals(doc)[0])

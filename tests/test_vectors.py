@@ -541,7 +541,7 @@ def test_explanations_show_what_a_vector_says(hashed):
     """One row for a word at an offset, not for each number; together they are the score."""
     nlp = train(blank(vectors=word_vectors(), hashed=hashed))
     pipe, doc = pipe_of(nlp), nlp("Rome left Ann")
-    found = pipe.explain(doc, Span(doc, 2, 3, label="PER"))
+    found = pipe.explain(doc, Span(doc, 2, 3, label="PER"), kind="contrast")
     of_vectors = [row for row in found.rows if row.template.startswith("vector")]
     assert {(row.feature, row.token) for row in of_vectors} >= {("vector[0]", 2), ("vector[-2]", 2)}
     assert any(row.feature.startswith("vector[0]=#") for row in pipe.weights("PER")) or hashed

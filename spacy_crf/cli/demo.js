@@ -79,9 +79,9 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     let reason;
     try {
       const { title, told, rows } = await get("why", { component: name, text, span: span.slice(0, 3) });
-      const head = ["contribution", "feature", "at", "weights"].map((cell) => make("th", { scope: "col" }, cell));
+      const head = ["log-odds", "word"].map((cell) => make("th", { scope: "col" }, cell));
       const body = rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, cell))));
-      const table = make("table", {}, make("caption", {}, "The features that speak for it (+) and against it (-)"),
+      const table = make("table", {}, make("caption", {}, "The words that speak for it (+) and against it (-)"),
         make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
       reason = [make("h3", {}, title), ...told.map((line) => make("p", {}, line)), table];
     } catch (error) { reason = [make("p", {}, error.message)]; }

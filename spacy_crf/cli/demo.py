@@ -24,7 +24,8 @@ from .texts import doc_before
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
 MOST_BEST = 100  # labellings
-_TOP = 12  # features of an explanation
+_TOP = 12  # words of an explanation
+_CANDIDATES = 1  # words of each label that might change the decision
 _SECONDS = 10.0  # that a client may take for a part of its request
 
 
@@ -36,7 +37,7 @@ def demo_cli(
     component: ComponentOption = None,
 ) -> None:
     """Open a page on this machine where a pipeline can be tried. It marks what the pipeline finds in a text with probabilities,
-    lists the most probable labellings, and says which features decide. With --save, its user corrects the labels."""
+    lists the most probable labellings, and says which words decide. With --save, its user corrects the labels."""
     check_writable(save)
     demo = Demo(load_pipeline(model), component, save)
     with open_server(demo, port) as server:
@@ -114,11 +115,12 @@ class Demo:
         return {"components": sections}
 
     def why(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Explain a "span" of a "text", by the weights of a "component"."""
+        """Explain a "span" of a "text", by the words that decide for a "component"."""
         pipe = self._pipe(given)
         doc = doc_before(self._nlp, pipe, _field(given, "text", str))
         [span] = _spans([given.get("span")], doc)
-        explanation = pipe.explain(doc, span.label_ if _kind(pipe) == "cats" else span)
+        asked = span.label_ if _kind(pipe) == "cats" else span
+        explanation = pipe.explain(doc, asked, kind="words", candidates=_CANDIDATES)
         return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
 
     def save(self, given: dict[str, Any]) -> dict[str, Any]:

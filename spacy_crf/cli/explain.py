@@ -12,7 +12,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
-from ..errors import Errors, counted
+from ..errors import Errors, counted, shown
 from ..whole_files import write_whole
 from .formats.annotation import check_length
 from .shared import (
@@ -98,10 +98,12 @@ _SPAN = re.compile(r"(\d{1,9}):(\d{1,9})(?::(.+))?")
 def explain_cli(
     model: ModelArgument,
     text: str = Arg(..., help="The text."),
-    span: Optional[str] = Opt(None, help="Tokens such as 3:5, or 3:5:LABEL; by default each predicted entity."),
+    span: Optional[str] = Opt(
+        None, help="Tokens such as 3:5, or 3:5:LABEL; by default each predicted entity, or the most probable one."
+    ),
     label: Optional[str] = Opt(None, help="For crf_textcat: a label; by default the most probable one."),
     against: Optional[str] = Opt(None, help="The label to compare with, or O; by default all others."),
-    kind: str = Opt("contrast", "--kind", "-k", help="contrast, log_odds, leave_out, words or texts."),
+    kind: str = Opt("words", "--kind", "-k", help="words, leave_out, contrast, log_odds or texts."),
     train: Optional[Path] = Opt(None, help="For --kind texts: the training texts.", exists=True),
     effect: bool = Opt(False, "--effect", help="For --kind texts: changes of the decision without each listed text."),
     top: int = Opt(20, "--top", "-n", min=1, help="Number of features in each list."),
@@ -109,7 +111,7 @@ def explain_cli(
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
-    """Print the weights that decide the prediction for a text."""
+    """Print the words that decide the prediction for a text, and by how much; with other kinds, features and weights."""
     from rich.console import Console
 
     from ..explain.explanation import page
@@ -134,7 +136,8 @@ def explain_cli(
             asked = [_parse_span(span, doc)]
         else:
             best = pipe.n_best(doc, 1)
-            asked = list(best[0][1]) if best and best[0][1] else [None]  # without spans, the whole labelling
+            asked = list(best[0][1]) if best else []
+            asked = asked or _likeliest(pipe, doc)
         found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
     if html is not None:
         write_whole(html, page(found, top).encode("utf8"))
@@ -147,6 +150,15 @@ def explain_cli(
     for explanation in found:
         console.print(explanation.to_rich(top))
         console.print()
+
+
+def _likeliest(pipe: Any, doc: Doc) -> list[Span]:
+    """The most probable span of a Doc in which nothing is found. RAISES (ValueError): CRF838 if no span is possible."""
+    for least in (0.01, 0.0):
+        for span, _ in pipe.span_probabilities(doc, least):
+            return [span]
+    reason = "nothing is found, and no span is possible in it"
+    raise ValueError(Errors.CRF838.format(name=pipe.name, what=shown(doc.text), reason=reason))
 
 
 def _parse_span(given: str, doc: Doc) -> Span:

@@ -34,7 +34,7 @@ KINDS: dict[str, Callable[..., Explanation]] = {
     "texts": texts,
 }
 _OF_LABELS = {**KINDS, "contrast": contrast_of_labels}
-_OPTIONS = {"words": ("candidates",), "texts": ("corpus", "l2", "l1", "effect")}
+_OPTIONS = {"words": ("candidates", "near"), "texts": ("corpus", "l2", "l1", "effect")}
 
 
 def explain(
@@ -42,7 +42,7 @@ def explain(
     doc: Doc,
     span: Union[Span, str, None] = None,
     against: Against = None,
-    kind: str = "contrast",
+    kind: str = "words",
     **options: Any,
 ) -> Explanation:
     """Explain a decision. See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""

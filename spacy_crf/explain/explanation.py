@@ -159,24 +159,31 @@ class Explanation:
         for flip in self.flips[:_MOST_FLIPS]:
             words = ", ".join(f"{other} instead of {word}" for _, word, other in flip.words)
             lines.append(f"another decision with {words}: log-odds {_number(flip.log_odds)}")
+        if self.kind == "words":
+            lines.append(_LOSSES)
         return lines
 
-    def table(self, top: int = 20) -> list[tuple[str, str, str, str]]:
-        """Table of the features with the largest contributions: contribution, feature, words, and weights by tag. The last row
-        sums up all other features."""
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads of the columns of `table`."""
+        return ("", "word") if self.kind == "words" else ("", "feature", "at", "weights")
+
+    def table(self, top: int = 20) -> list[tuple[str, ...]]:
+        """Table of the features with the largest contributions: contribution, feature, words, and weights by tag; for "words",
+        contribution and word. The last row sums up all others."""
         top = checks.count("An explanation", "top", top, least=0, most=checks.ANY)
         found: dict[tuple, list[Row]] = {}
         for row in self.rows:
             found.setdefault((row.feature, row.token, row.end), []).append(row)
         by_size = sorted(found.items(), key=lambda item: _size(item[1][0]._replace(contribution=_sum(item[1]))))
-        table = [
+        table: list[tuple[str, ...]] = [
             (f"{_sum(rows):+.4f}", feature, self._words(token, end), ", ".join(map(_weights, rows[:_MOST_TAGS])))
             for (feature, token, end), rows in by_size[:top]
         ]
         rest = [row for _, rows in by_size[top:] for row in rows]
         if rest:
             table.append((f"{_sum(rest):+.4f}" if self.additive else "", f"{len(by_size) - top} others", "", ""))
-        return table
+        return [row[: len(self.heads)] for row in table]
 
     def _words(self, token: Optional[int], end: Optional[int]) -> str:
         return "" if token is None else " ".join(self.words[token : (token + 1 if end is None else end)])
@@ -222,7 +229,7 @@ class Explanation:
         from rich.text import Text
 
         table = Table(box=None)
-        for head in ("", "feature", "at", "weights"):
+        for head in self.heads:
             table.add_column(head, overflow="fold")
         for contribution, *cells in self.table(top):
             style = "red" if contribution.startswith("-") else "green"
@@ -243,6 +250,7 @@ def shorter(text: str, most: int = 60) -> str:
 
 
 _MOST_TAGS, _MOST_FLIPS = 3, 3
+_LOSSES = "how much the log-odds fall without each word:"
 _SHARES = "shares of the score, not what would change without a text"
 
 
@@ -301,8 +309,7 @@ def page(explanations: Iterable[Explanation], top: int = 20) -> str:
 
 def _figure(explanation: Explanation, top: int) -> str:
     told = "".join(f"<p>{escape(line)}</p>" for line in explanation.told())
-    rows = [row[:4] for row in explanation.table(top)]
-    table = _table("Largest contributions", ("", "feature", "at", "weights"), rows)
+    table = _table("Largest contributions", explanation.heads, explanation.table(top))
     if explanation.additive:
         sums = list(explanation.by("template").items())[:_MOST_TEMPLATES]
         templates = [(f"{value:+.4f}", template) for (template,), value in sums]

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -70,42 +71,71 @@ class Terms(NamedTuple):
         sums: Any = np.bincount(cells, self.value * self.weight, minlength=self.shape[0] * size)
         return sums.reshape(self.shape)
 
+    def subtracted(self, sums: Floats) -> Floats:
+        """Subtract the weights from an array of their shape."""
+        rest = sums.reshape(self.shape[0], -1).copy()
+        np.subtract.at(rest, (self.row, self.column), self.value * self.weight)
+        return rest.reshape(self.shape)
+
     def uses(self, derivative: Floats) -> Floats:
         """Uses of each weight (float64[N]), from the derivative with respect to the array."""
         return derivative.reshape(self.shape[0], -1)[self.row, self.column]
 
-    def read(self, token: int) -> NDArray[np.bool_]:
-        """Which features read a token: bool[N]."""
+    def readers(self) -> "Readers":
+        """List the weights whose features read each token."""
         begin, end = (ends[self.place] for ends in self.tokens)
-        _, first, number = np.unique(self.feature, return_index=True, return_inverse=True)
-        reads = np.zeros(len(self.place), dtype=bool)
-        templates = [self.name(int(row)).template for row in self.feature[first]]
-        for template in set(templates):
-            of_template = np.array([one == template for one in templates])[number]
+        features, number = np.unique(self.feature, return_inverse=True)
+        of_template: dict[str, list[int]] = {}
+        for n, row in enumerate(features.tolist()):
+            of_template.setdefault(self.name(row).template, []).append(n)
+        tokens, weights = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+        for template, chosen in of_template.items():
+            some = np.flatnonzero(np.isin(number, chosen))
             from_begin, from_end, inside = read_by(template)
-            reads |= of_template & (
-                np.isin(token - begin, from_begin)
-                | np.isin(token - end + 1, from_end)
-                | (inside & (token >= begin) & (token < end))
-            )
-        return reads
+            tokens += [begin[some] + offset for offset in from_begin]
+            tokens += [end[some] - 1 + offset for offset in from_end]
+            weights += [some] * (len(from_begin) + len(from_end))
+            if inside:
+                tokens.append(arrays.ranges(begin[some], end[some]))
+                weights.append(np.repeat(some, end[some] - begin[some]))
+        token, weight = np.concatenate(tokens), np.concatenate(weights)
+        order = np.argsort(token, kind="stable")
+        return Readers(token[order], weight[order])
 
     def only(self, chosen: NDArray) -> "Terms":
         return self._replace(**{name: getattr(self, name)[chosen] for name in self._fields[1:7]})
 
 
-class LayerTerms(NamedTuple):
+class Readers(NamedTuple):
+    """Which weights have features that read which token, sorted by token. A pair may be there twice."""
+
+    token: NDArray[np.int64]  # [R]
+    weight: NDArray[np.int64]  # [R] numbers of the terms
+
+    def of(self, token: int) -> NDArray[np.int64]:
+        """The weights whose features read a token."""
+        return np.unique(self.weight[slice(*np.searchsorted(self.token, [token, token + 1]))])
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTerms:
     """The output of a layer, and the terms of its arrays."""
 
     output: Any
     terms: list[Terms]
     summed: Any  # Callable[[dict[str, Floats]], Any] that makes an output from other sums; None for an encoder
 
+    @cached_property
+    def _known(self) -> list[tuple[Readers, Floats]]:
+        """For the terms of each array, the readers of each token, and the array."""
+        return [(terms.readers(), terms.sum()) for terms in self.terms]
+
     def erased(self, token: int) -> Any:
         """The output without the features that read a token."""
         sums: dict[str, Any] = {}
-        for terms in self.terms:
-            sums[terms.of] = sums.get(terms.of, 0.0) + terms.only(~terms.read(token)).sum()
+        for terms, (readers, whole) in zip(self.terms, self._known):
+            gone = terms.only(readers.of(token))
+            sums[terms.of] = sums.get(terms.of, 0.0) + gone.subtracted(whole)
         return self.summed(sums)
 
 
@@ -196,7 +226,7 @@ def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
     scores have parts name these."""
     output, own = layer.predict(docs), layer.attrs["role"].layer_terms(layer, docs)
     if own is not None:
-        return _read_terms(own, output)._replace(summed=None)
+        return replace(_read_terms(own, output), summed=None)
     if isinstance(output, Emissions):
         return LayerTerms(output, [_whole("scores", output.scores, None, layer.attrs["role"].source)], None)
     assert isinstance(output, EncodedSegments)

@@ -15,30 +15,34 @@ from .weights import Block, largest
 
 UNKNOWN = "\u2047"  # a word that no training text has
 _WORDS = ("orth[0]", "lower[0]", "norm[0]", "lemma[0]")  # templates whose features are words
-_NEAR = 50  # number of words on each side of a span that are left out one by one
 _MOST_PLACES = 5  # largest number of words that are replaced one by one
 _MOST_CHANGES = 3  # largest number of words that are replaced together
 _KEPT = [TAG, POS, MORPH, LEMMA, ENT_IOB, ENT_TYPE, ENT_KB_ID, ENT_ID]
 
 
-def words(comparison: Comparison, candidates: int = 5) -> Explanation:
+def words(comparison: Comparison, candidates: int = 5, near: int = 50) -> Explanation:
     """Explain by words: each row has the decrease of the log-odds without a word, that is, without the features that read it, and
     with an unknown word for an encoder. Then other words replace the most influential words, one by one and together.
 
-    candidates (int): Number of words to try for each label, those with the largest weights.
+    candidates (int): Number of words to try for each label, those with the largest weights. With 0, no words are replaced.
+    near (int): Number of words on each side of a span that are left out one by one.
     """
     candidates = checks.count(comparison.pipe.owner, "candidates", candidates, least=0, most=1000)
+    near = checks.count(comparison.pipe.owner, "near", near, least=0, most=checks.ANY)
     odds, first, last = comparison.measure().odds, comparison.tokens.start, comparison.tokens.stop
     if comparison.is_of_texts:
         first, last = 0, len(comparison.doc)
     elif comparison.span is not None:
-        first, last = max(first, comparison.span[0] - _NEAR), min(last, comparison.span[1] + _NEAR)
+        first = max(first, comparison.span[0] - near)
+        last = min(last, comparison.span[1] + near)
     label, rows = () if comparison.span is None else (comparison.span[2],), []
     for token in range(first, last):
         loss = odds - _odds_without(comparison, token)
         rows.append(Row(comparison.doc[token].text, "word", 0, token, token + 1, label, 1.0, loss, 1.0, loss))
-    places = [row.token for row in sorted(rows, key=lambda row: -abs(row.contribution))[:_MOST_PLACES]]
-    flips = sorted(_flips(comparison, places, candidates), key=lambda flip: (len(flip.words), flip.characters))
+    flips: list[Flip] = []
+    if candidates:
+        places = [row.token for row in sorted(rows, key=lambda row: -abs(row.contribution))[:_MOST_PLACES]]
+        flips = sorted(_flips(comparison, places, candidates), key=lambda flip: (len(flip.words), flip.characters))
     return comparison.explanation("words", odds, 0.0, rows, comparison.probability(odds), flips=flips, additive=False)
 
 

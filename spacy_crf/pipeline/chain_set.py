@@ -253,7 +253,7 @@ class ChainSetPipe(CRFPipe):
         return sum(lower), sum(upper)
 
     def explain(
-        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "contrast", **options: Any
+        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "words", **options: Any
     ) -> Any:
         """Explain a decision of the chain that has the label of the span, see `CRFPipe.explain`. Without a label, the span's most
         probable label is explained; with several chains, a span is needed."""

@@ -296,20 +296,20 @@ class CRFTextClassifier(LearningPipe):
         doc: Doc,
         label: Optional[str] = None,
         against: Optional[str] = None,
-        kind: str = "contrast",
+        kind: str = "words",
         **options: Any,
     ) -> Any:
-        """Explain why a text has a label or does not have it: the share of each weight, feature or word in the decision. In a
+        """Explain why a text has a label or does not have it: the share of each word, feature or weight in the decision. In a
         naive Bayes model, the weight of a feature is the logarithm of its relative frequency under a label.
 
         label (str): The label; None for the most probable one.
         against (str): The label to compare with; None for all others. With `multilabel`, None: the text without the label.
-        kind (str): "contrast": the difference between the scores of the label and of the most probable other label, which is the
-            sum of the rows: each weight, times how much more often the label uses it. In a hidden chain these are expected uses
-            under each of the two labels, and the `base` is the difference of the entropies of the hidden states. "log_odds": the
-            log-odds of the label, split up among all weights by integrated gradients. "leave_out": the loss of log-odds without
-            each feature at each token. "words": the same for each word, and other words that would change the decision. "texts",
-            for MaxEntText models: the contrast, split up among the training texts.
+        kind (str): "words": the loss of log-odds without each word, and other words that would change the decision. "leave_out":
+            the same for each feature at each token. "contrast": the difference between the scores of the label and of the most
+            probable other label, which is the sum of the rows: each weight, times how much more often the label uses it. In a
+            hidden chain these are expected uses under each of the two labels, and the `base` is the difference of the entropies
+            of the hidden states. "log_odds": the log-odds of the label, split up among all weights by integrated gradients.
+            "texts", for MaxEntText models: the contrast, split up among the training texts.
         **options: See `CRFPipe.explain`.
         RETURNS (Explanation)
         RAISES (ValueError): CRF846 for an unknown label, CRF840 if the decision cannot be split up among the texts, CRF838 for

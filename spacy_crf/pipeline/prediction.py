@@ -539,22 +539,22 @@ class CRFPipe(LearningPipe):
         return [Span(doc, b, e, label=labels[n]) for b, e, n in zip(*(column.tolist() for column in segments))]
 
     def explain(
-        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "contrast", **options: Any
+        self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "words", **options: Any
     ) -> Any:
-        """Explain why a span is found or is not: the share of each weight, feature or word in the decision.
+        """Explain why a span is found or is not: the share of each word, feature or weight in the decision.
 
         doc (Doc): The text, which is not changed.
         span (Span): The span; without a label, its most probable label is explained. None for the best labelling as a whole.
         against (Union[str, Span, Iterable[Span]]): The alternative: another label of these tokens ("O" for none), another span,
             or a complete labelling. By default everything else, or without a span the second best labelling.
-        kind (str): "contrast": the difference between the scores of the best labelling with the span and of the best one without
-            it. "log_odds": the log-odds of the span, split up among all weights. "leave_out": the loss of log-odds without each
-            feature, one at a time. "words": the same for each word, and other words that would change the decision. "texts": the
-            contrast, split up among the training texts; these shares add up, but are not the change without a text. On request,
-            `effect` estimates that change of the log-odds.
-        **options: For "words": `candidates`, the number of words to try for each label. For "texts": `corpus`, the training
-            Examples, `l2` and `l1`, by default those of the component's own optimizer, and `effect`, the number of texts for
-            which to estimate the change without them, True for all.
+        kind (str): "words": the loss of log-odds without each word, and other words that would change the decision. "leave_out":
+            the same for each feature, one at a time. "contrast": the difference between the scores of the best labelling with
+            the span and of the best one without it, the sum of weights. "log_odds": the log-odds of the span, split up among all
+            weights. "texts": the contrast, split up among the training texts; these shares add up, but are not the change without
+            a text. On request, `effect` estimates that change of the log-odds.
+        **options: For "words": `candidates`, the number of words to try for each label (0: none), and `near`, the number of words
+            on each side. For "texts": `corpus`, the training Examples, `l2` and `l1`, by default those of the component's own
+            optimizer, and `effect`, the number of texts for which to estimate the change without them, True for all.
         RETURNS (Explanation)
         RAISES (ValueError): For a span that cannot be explained.
         """

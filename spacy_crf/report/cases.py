@@ -142,14 +142,15 @@ def _likeness(gold: Mention, found: Mention) -> tuple[bool, bool, int, int]:
 # ------------------------------------------------------------------------------------------------------------- reasons
 
 MOST_EXPLAINED = 200  # number of explained mistakes, the most certain ones
-TOP = 6  # number of features in each explanation
+TOP = 6  # number of words in each explanation
+NEAR = 10  # number of words on each side of a mistake that an explanation looks at
 
-Reason = tuple[str, str, float]  # feature, its words, its contribution
+Reason = tuple[str, float]  # a word, and how much the log-odds fall without it
 
 
 def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason]]:
-    """Explain the most certain mistakes: by features for the found mention against the annotated one, or against all alternatives
-    if there is no annotated one; for a missed mention, by features for and against it.
+    """Explain the most certain mistakes: by words for the found mention against the annotated one, or against all alternatives
+    if there is no annotated one; for a missed mention, by words for and against it.
 
     RETURNS (dict[int, list[Reason]]): Reasons by the number of the mistake; none for held-out texts, labelled by other models.
     """
@@ -169,11 +170,11 @@ def _reasons(judged: Judged, case: Case) -> list[Reason]:
     if not spans or None in spans:
         return []  # the annotation has another tokenization
     try:
-        explanation = judged.pipe.explain(doc, *spans)
+        explanation = judged.pipe.explain(doc, *spans, kind="words", candidates=0, near=NEAR)
     except NothingToCompare:  # such as an entity that crosses sentences
         return []
     rows = explanation.table(TOP)[:TOP]
-    return [(feature, words, float(contribution)) for contribution, feature, words, _ in rows]
+    return [(word, float(contribution)) for contribution, word in rows]
 
 
 MOST_TEXTS = 1000  # number of texts on which the effects of rules are computed

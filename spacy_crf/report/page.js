@@ -12,10 +12,10 @@ const percent = (share) => (share === null ? "" : ` (${share < 0.001 ? "under 0.
 const said = ([label, probability], before) => `${before} ${label}${percent(probability)}`;
 
 const why = (rows) => {
-  const head = make("tr", {}, ...["feature", "word", "for", "against"].map((name) => make("th", { scope: "col" }, name)));
-  const body = rows.map(([feature, word, weight]) => {
+  const head = make("tr", {}, ...["word", "for", "against"].map((name) => make("th", { scope: "col" }, name)));
+  const body = rows.map(([word, weight]) => {
     const amount = Math.abs(weight).toFixed(2);
-    return make("tr", {}, make("th", { scope: "row" }, feature), make("td", {}, word),
+    return make("tr", {}, make("th", { scope: "row" }, word),
       make("td", {}, weight > 0 ? amount : ""), make("td", {}, weight > 0 ? "" : amount));
   });
   const table = make("table", {}, make("thead", {}, head), make("tbody", {}, ...body));
