@@ -172,7 +172,7 @@ def _tagging(first: dict[str, Any], follows: set[tuple[str, str]], scheme: Optio
     spelling: Optional[re.Pattern[str]] = _STANDARD
     if not any(map(_STANDARD.fullmatch, tags)):
         spelling, alike = find_spelling(tags)
-        is_certain = len(alike) == len(tags) and (scheme is not None or _has_pair(spelling, alike))
+        is_certain = len(alike) == len(tags) and (scheme is not None or has_pair(spelling, alike))
         if spelling is not None and not is_certain:
             shown_tags = ", ".join(map(repr, alike[:3]))
             raise ValueError(Errors.CRF740.format(place=first[alike[0]].place, tags=shown_tags))
@@ -212,12 +212,12 @@ def find_spelling(labels: Sequence[str]) -> tuple[Optional[re.Pattern[str]], lis
     for spelling in _SPELLINGS:
         alike = [label for label in labels if spelling.fullmatch(label)]
         is_all = len(alike) == len(labels) and any(label != label.lower() for label in alike)  # e-mail is a label
-        if alike and (is_all or _has_pair(spelling, alike)):
+        if alike and (is_all or has_pair(spelling, alike)):
             return spelling, alike
     return None, []
 
 
-def _has_pair(spelling: Optional[re.Pattern[str]], tags: Sequence[str]) -> bool:
+def has_pair(spelling: Optional[re.Pattern[str]], tags: Sequence[str]) -> bool:
     """Whether a label has tags with different letters."""
     names = [match["label"] for match in map(spelling.fullmatch, tags) if match] if spelling else []
     return len({*names}) < len(names)
@@ -298,9 +298,9 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
     layout = _find_layout(source, word, label)
     width = None
     rows: list[Row] = []
-    for place, line in _marked_lines(source):
+    for place, line in _unmarked_lines(source):
         cells = split_columns(line)
-        begins_document = bool(cells) and (cells[0] == _DOCUMENT or _NEW_DOCUMENT.match(line) is not None)
+        begins_document = bool(cells) and (cells[0].strip(" ") == _DOCUMENT or _NEW_DOCUMENT.match(line) is not None)
         if is_blank(line) or begins_document:
             if rows:
                 yield rows
@@ -309,7 +309,8 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             rows = []
             continue
         if line.startswith("#") and _is_comment(line, cells, layout, within=bool(rows)):
-            if rows or (len(cells) == layout.width and layout.has_tabs == ("\t" in line)):
+            has_width = len(cells) == layout.width and layout.has_tabs == ("\t" in line)
+            if rows or has_width or (len(cells) > 1 and is_tag(cells[-1])):
                 report.comments.append(place)
             continue
         if "\r" in line and any("\r" in cell.strip("\r") for cell in line.split("\t")):
@@ -347,9 +348,9 @@ def _find_layout(source: Source, word: Optional[int], label: Optional[int]) -> _
     has_tabs, width = False, 0
     labels: set[str] = set()
     first_place, number, is_numbered, begins = "", 0, True, True
-    for place, line in _marked_lines(source):
+    for place, line in _unmarked_lines(source):
         cells = split_columns(line)
-        if is_blank(line) or cells[0] == _DOCUMENT:
+        if is_blank(line) or cells[0].strip(" ") == _DOCUMENT:
             begins = True
         elif not line.startswith("#"):
             if not width:
@@ -364,12 +365,11 @@ def _find_layout(source: Source, word: Optional[int], label: Optional[int]) -> _
     return _Layout(has_tabs, width, label, frozenset(labels))
 
 
-def _marked_lines(source: Source) -> Iterator[tuple[str, str]]:
-    """The lines of a source, without byte order marks in front of sentences: files that were joined have several."""
-    begins = True
+def _unmarked_lines(source: Source) -> Iterator[tuple[str, str]]:
+    """The lines of a source, without byte order marks, of which files that were joined have several, or blanks before ``#``."""
     for place, line in source.lines():
-        yield place, (line.removeprefix("\ufeff") or line) if begins else line
-        begins = is_blank(line)
+        bare = line.lstrip("\ufeff ")
+        yield place, bare if bare.startswith("#") else line.lstrip("\ufeff") or line
 
 
 def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -> bool:

@@ -1,7 +1,7 @@
 """Reads CoNLL-U: words with tags, morphology, lemmas and heads in ten columns."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -10,7 +10,7 @@ from spacy.tokens import Doc
 
 from ...blanks import is_blank
 from ...errors import Errors, counted, known_names
-from .columns import Tagging, find_tagging, in_bio, in_groups, is_tag
+from .columns import Tagging, find_spelling, find_tagging, has_pair, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
 _WIDTH = 10
@@ -57,22 +57,19 @@ def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
     """
     ignored = {key.lower() for key in settings.ignore}
     places: dict[str, str] = {}  # by key, the first place
-    n_tags: Counter[str] = Counter()
-    n_values: Counter[str] = Counter()
+    values: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for sentence in _sentences(source):
         for word in sentence or ():
             for key, value in word.misc.items():
                 if key.lower() not in ignored:
                     places.setdefault(key, word.place)
-                    n_tags[key] += is_tag(value)
-                    n_values[key] += 1
+                    values[key][value] += 1
     if settings.label_column is not None:
         if settings.label_column not in places:
             known = known_names(filter(None, places), settings.label_column)
             raise ValueError(Errors.CRF868.format(option="label-column", value=settings.label_column, known=known))
         return settings.label_column
-    found = [key for key in places if key.lower() in _SURE_KEYS or 2 * n_tags[key] > n_values[key]]
-    found += [key for key in places if key.lower() == _SPANS and key not in found]
+    found = [key for key in places if _holds_tags(key.lower(), values[key])]
     keys = sorted((key for key in found if key.lower() in _ENTITY_KEYS), key=lambda key: key == _BARE)
     for key in found:
         if key not in keys:
@@ -81,6 +78,18 @@ def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:
         names = " and ".join(repr(key) if key else "tags without a key" for key in keys)
         raise ValueError(Errors.CRF714.format(place=places[keys[0]], keys=names, last=keys[0]))
     return keys[0] if keys else None
+
+
+def _holds_tags(key: str, values: Counter[str]) -> bool:
+    """Whether a key of the last column, in lower case, holds annotation of entities."""
+    if key == _SPANS or key in _SURE_KEYS:
+        return True
+    labels = [value for value in values if value not in ("O", "-")]
+    n_tags = sum(n for value, n in values.items() if is_tag(value))
+    spelling, alike = find_spelling(labels)
+    is_spelled = len(alike) == len(labels) and (key in _ENTITY_KEYS or has_pair(spelling, alike))
+    needed = values.total() if key in _ENTITY_KEYS else values.total() + 1
+    return 2 * n_tags >= needed or (spelling is not None and is_spelled)
 
 
 def _tagged(source: Source, key: Optional[str]) -> Iterator[Optional[list[Word]]]:

@@ -86,8 +86,12 @@ def _conll(found: Annotated) -> str:
     """Write words and the tags of entities, without white space tokens. Tokens of doubtful entities have missing annotation."""
     doc, blocks = found.doc, ["-DOCSTART-\tO\n"]
     has_ents = doc.has_annotation("ENT_IOB")
-    entity = {token.i: f"{'I' if n else 'B'}-{span.label_}" for span, _ in found.spans for n, token in enumerate(span)}
+    entity: dict[int, str] = {}
+    for span, _ in found.spans:
+        words = [token.i for token in span if not token.is_space]
+        entity |= dict.fromkeys(words, f"I-{span.label_}") | dict.fromkeys(words[:1], f"B-{span.label_}")
     entity |= {token.i: "-" for span in found.doubtful for token in span}
+    entity |= {token.i: "-" for token in doc if token.ent_iob == 0}
     for sentence in doc.sents if doc.has_annotation("SENT_START") else [doc[:]]:
         rows = [
             f"{token.text}\t{entity.get(token.i, 'O') if has_ents else token.tag_ or '-'}\n"
@@ -104,6 +108,7 @@ def _spacy(found: Annotated) -> str:
     if doc.has_annotation("ENT_IOB"):
         ents = {*doc.ents}
         missing = [span for span in found.doubtful if span in ents]
+        missing += [doc[token.i : token.i + 1] for token in doc if token.ent_iob == 0]
         doc.set_ents([span for span in likely if span in ents], missing=missing, default="outside")
     for key, group in doc.spans.items() if doubtful else ():
         scores = group.attrs.get("scores")
