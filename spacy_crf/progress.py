@@ -1,58 +1,156 @@
-"""A progress bar in the terminal for work that takes long; nothing where stderr is not a terminal."""
+"""Progress of work that takes long: bars in a terminal, which share one display, and lines now and then elsewhere."""
 
+import logging
 import sys
 import time
 from typing import Any, Optional
 
+from .errors import counted
+
 _SHORT = 2.0  # seconds: shorter work has no bar
+_EACH = 60.0  # seconds between two lines, where stderr is no terminal
 
 
 class Bar:
-    """A line on stderr, if that is a terminal. It appears after two seconds and disappears at the end.
+    """A line on stderr, if that is a terminal. It appears after two seconds and disappears at the end; the bars of work within
+    work stand below each other.
 
     what (str): Text in front of the bar.
-    unit (str): Name of the counted things.
+    unit (str): Name of a counted thing; "" to show the share that is done.
     total (Optional[int]): Their number, which may change; None if it is unknown.
-    at_once (bool): Show the bar from the beginning.
+    at_once (bool): Show the bar from the beginning; without a terminal, print a line each minute.
     """
 
     def __init__(self, what: str, unit: str, total: Optional[int] = None, *, at_once: bool = False):
-        self._what, self._unit, self.total = what, unit, total
+        self.what, self.total = what, total
+        self._unit = unit
+        self._speaks = at_once
         self._shown_at = time.monotonic() + (0.0 if at_once else _SHORT)
+        self._spoke_at = time.monotonic()
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._progress: Any = None
+        self._row: Any = None  # in the display
 
     def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.pause()
+        if self._row is not None:
+            _display.remove(self._row)
+            self._row = None
 
     @property
     def is_shown(self) -> bool:
-        return self._progress is not None and self._progress.live.is_started
+        return self._row is not None and _display.shows(self._row)
 
     def show(self, done: int, note: str = "") -> None:
         """Show how many are done."""
-        if self._progress is None and self._is_terminal and time.monotonic() >= self._shown_at:
-            self._progress = self._made()
-        if self._progress is not None:
-            self._progress.start()  # at first, and after a pause
-            self._progress.update(self._progress.task_ids[0], completed=done, total=self.total, note=note)
+        now = time.monotonic()
+        if not self._is_terminal:
+            if self._speaks and now - self._spoke_at >= _EACH:
+                self._spoke_at = now
+                print(f"{self.what}: {self._share(done)} {note}".rstrip(), file=sys.stderr, flush=True)
+            return
+        if self._row is None and now >= self._shown_at:
+            self._row = _display.row()
+        if self._row is not None:
+            fields = {"share": self._share(done), "note": note}
+            _display.show(self._row, self.what, completed=done, total=self.total, **fields)
 
     def pause(self) -> None:
-        """Hide the bar until it is shown again, before other lines are written."""
+        """Hide the bar until it is shown again."""
+        if self._row is not None:
+            _display.hide(self._row)
+
+    def _share(self, done: int) -> str:
+        if not self._unit:
+            return f"{done / self.total:.0%}" if self.total else ""
+        if self.total is None:
+            return counted(done, self._unit)
+        return f"{done:,} of {counted(self.total, self._unit)}"
+
+
+class _Display:
+    """All bars of this process. Two displays of rich would write over each other."""
+
+    def __init__(self) -> None:
+        self._progress: Any = None
+        self._rows: dict[Any, bool] = {}  # whether each is visible
+        self._stderr: Any = None
+
+    def row(self) -> Any:
+        """Add a row. It is hidden."""
+        stderr = getattr(
+            sys.stderr, "rich_proxied_file", sys.stderr
+        )  # while bars are shown, rich stands in front of it
+        if self._progress is None or self._stderr is not stderr:
+            self._progress = _made()
+            self._rows = {}
+            self._stderr = stderr
+        row = self._progress, self._progress.add_task("", total=None, visible=False, share="", note="")
+        self._rows[row] = False
+        return row
+
+    def shows(self, row: Any) -> bool:
+        return self._rows.get(row, False) and self._progress.live.is_started
+
+    def show(self, row: Any, what: str, **fields: Any) -> None:
+        progress, task = row
+        if row in self._rows:
+            appears = not self._rows[row]
+            self._rows[row] = True
+            progress.update(
+                task, description=what, visible=True, refresh=appears and progress.live.is_started, **fields
+            )
+            _make_room_for_lines()
+            progress.start()  # at first, and after a line was written
+
+    def hide(self, row: Any) -> None:
+        progress, task = row
+        if self._rows.get(row):
+            self._rows[row] = False
+            if not any(self._rows.values()):
+                progress.stop()
+            progress.update(task, visible=False)
+
+    def remove(self, row: Any) -> None:
+        self.hide(row)
+        if self._rows.pop(row, None) is not None:
+            progress, task = row
+            progress.remove_task(task)
+
+    def clear(self) -> None:
+        """Remove the bars from the terminal until one is shown again."""
         if self._progress is not None:
             self._progress.stop()
 
-    def _made(self) -> Any:
-        from rich.console import Console  # most tasks end before a bar is needed
-        from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-        of_all = "" if self.total is None else " of {task.total:,}"
-        done, note = f"{{task.completed:,}}{of_all} {self._unit}", "{task.fields[note]}"
-        seconds = TimeElapsedColumn() if self.total is None else TimeRemainingColumn()
-        columns = "{task.description}", BarColumn(), done, note, seconds
-        progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        progress.add_task(self._what, total=self.total, note="")
-        return progress
+def _made() -> Any:
+    from rich.console import Console  # most tasks end before a bar is needed
+    from rich.progress import BarColumn, Progress, ProgressColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    left, spent = TimeRemainingColumn(), TimeElapsedColumn()
+
+    class TimeColumn(ProgressColumn):
+        """The time left, or without a total the time spent."""
+
+        def render(self, task: Any) -> Any:
+            return (spent if task.total is None else left).render(task)
+
+    columns = "{task.description}", BarColumn(), "{task.fields[share]}", "{task.fields[note]}", TimeColumn()
+    # Estimated over ten minutes: parts of the work may take one each
+    return Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=600.0)
+
+
+def _make_room_for_lines() -> None:
+    """Let lines of the log begin where bars stood, not behind them."""
+    for handler in (*logging.getLogger("spacy").handlers, *logging.getLogger().handlers):
+        if _without_bars not in handler.filters:
+            handler.addFilter(_without_bars)
+
+
+def _without_bars(record: logging.LogRecord) -> bool:
+    _display.clear()
+    return True
+
+
+_display = _Display()

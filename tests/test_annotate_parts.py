@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from spacy_crf import __version__
+from spacy_crf import __version__, progress
 from spacy_crf.cli import annotate, app
 from spacy_crf.cli.annotator import ERRORS, AnnotateOptions, annotate_archive
 from spacy_crf.cli.archive_parts import lines, plan
@@ -395,12 +395,12 @@ def run(*args):
 
 
 def test_where_there_is_no_terminal_lines_tell_how_far_it_is(monkeypatch, capsys):
-    monkeypatch.setattr(annotate, "_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_EACH", 0.0)
     with annotate._progress_bar() as told:
         told(100, 250, 1000)  # of an earlier run
         told(200, 500, 1000)
     [line] = [line for line in capsys.readouterr().err.splitlines() if "left" in line]
-    assert line.startswith("50% done, ") and line.endswith(" texts/s, about 0 minutes left")
+    assert line.startswith("annotating, ") and line.endswith(" texts/s, about 0 minutes left: 50%")
 
 
 def test_the_command_says_what_it_did(model, source, tmp_path):

@@ -5,6 +5,7 @@ import gc
 import io
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,12 +18,14 @@ import numba
 import numpy as np
 import pytest
 
-from spacy_crf import kernels
+from spacy_crf import kernels, progress
+from spacy_crf.errors import quietly
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.kernels import announcing
 from spacy_crf.kernels.announcing import Announcer
 from spacy_crf.kernels.exponentials import extremes
 from spacy_crf.kernels.numba_setup import PausedCollector
+from spacy_crf.progress import Bar
 from spacy_crf.types import ChainScores
 
 compiled = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
@@ -70,10 +73,15 @@ def test_products_of_matrices_still_ask_for_blas():
 
 
 def test_compiling_is_announced_once_and_long_kernels_each(compile_):
+    """Also where training is quiet: a first fit without a terminal said nothing for minutes."""
+    compile_.announcer.expected = 10**9
     assert compile_("long", module="another.package") == []
     assert compile_("long", module=None) == []  # of a string that was executed
-    [once] = compile_("short", "long")
-    assert "compiling numba kernels" in once and "the folder" in once
+    with quietly():
+        [once] = compile_("short", "long")
+    assert (
+        re.search(r"compiling [\d,]{11,} numba kernels", once) and "the folder" in once and "seconds longer" not in once
+    )
     assert compile_("short") == []
     for _ in range(2):  # for other features
         [long] = compile_("long", "short")
@@ -107,7 +115,42 @@ def test_where_nobody_knows_how_many_are_left_a_terminal_counts_up(compile_, mon
     monkeypatch.setenv("TERM", "xterm")
     for name in ("viterbi", "forward"):
         compile_(name)
-    assert "1 kernels" in terminal.getvalue() and " of " not in terminal.getvalue()
+    assert "1 kernel " in terminal.getvalue() and " of " not in terminal.getvalue()
+
+
+def test_without_a_terminal_lines_count_kernels(compile_, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_EACH", 0.0)
+    for name in ("viterbi", "forward"):
+        compile_(name)
+    assert capsys.readouterr().err.splitlines() == ["compiling: 0 kernels viterbi", "compiling: 1 kernel forward"]
+
+
+def test_bars_within_bars_and_lines_do_not_write_over_each_other(monkeypatch):
+    """Each bar had a display of its own, and lines of the log were written into them."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    logger = logging.getLogger("spacy")
+    handler = logging.StreamHandler(terminal)
+    logger.addHandler(handler)
+    try:
+        with (
+            Bar("training", "fold", at_once=True) as outer,
+            Bar("crf_ner: LBFGS", "iteration", 9, at_once=True) as inner,
+        ):
+            outer.show(2)
+            inner.show(1)
+            shown = terminal.getvalue().rpartition("crf_ner: LBFGS")[0].rpartition("\r")[2]
+            assert "training" in shown and "2 folds" in shown  # one display with two rows
+            logger.warning("a line")
+            assert terminal.getvalue().rpartition("a line")[0].endswith("\x1b[2K")  # where the bars were
+            inner.show(3)
+            assert "2 folds" in terminal.getvalue().rpartition("a line")[2]
+    finally:
+        logger.removeHandler(handler)
+    left = terminal.getvalue().rpartition("\x1b[2K")[2]
+    assert not inner.is_shown and "folds" not in left and "iterations" not in left
 
 
 @compiled
@@ -251,6 +294,7 @@ def test_an_edited_helper_is_compiled_into_its_callers(tmp_path):
 
 SORTING = """
 import os
+import re
 import sys
 import numpy as np
 from numba.core.bytecode import FunctionIdentity
@@ -341,6 +385,7 @@ found = [float(x) for x in (*total, *derivative.emissions.ravel(), *derivative.t
 _WITHOUT_VECTORS = f"""
 import numpy as np
 from llvmlite import ir
+from spacy_crf.errors import quietly
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.types import ChainScores
 

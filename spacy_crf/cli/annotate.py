@@ -24,8 +24,6 @@ FormatName = choice("FormatName", WRITERS)
 Order = choice("Order", ("uncertainty", "variance"))
 ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
-_SECONDS = 60.0  # between two lines of progress, where there is no terminal
-
 
 @command("annotate")
 def annotate_cli(
@@ -91,19 +89,19 @@ def annotate_cli(
 
 @contextmanager
 def _progress_bar() -> Iterator["Progress"]:
-    """Show a progress bar with the speed of this run and the time left; without a terminal, print a line each minute."""
-    with progress_bar("annotating", speed_estimate_period=600.0) as update:  # parts may take minutes
-        began, before, spoke = time.monotonic(), None, time.monotonic()  # before: texts and bytes of earlier runs
+    """Show a progress bar with the speed of this run and the time left."""
+    with progress_bar("annotating") as update:
+        began = time.monotonic()
+        before: Optional[tuple[int, int]] = None  # texts and bytes of earlier runs
 
         def progress(texts: int, done: int, size: int) -> None:
-            nonlocal before, spoke
+            nonlocal before
             before = (texts, done) if before is None else before
-            now = time.monotonic()
-            speed = f"{(texts - before[0]) / (now - began):,.0f} texts/s" if texts > before[0] else ""
-            update(description=f"annotating {speed}", completed=done, total=size or None)
-            if not sys.stderr.isatty() and now - spoke >= _SECONDS and done > before[1]:
-                left = (size - done) * (now - began) / (done - before[1]) / 60
-                print(f"{done / size:.0%} done, {speed}, about {left:.0f} minutes left", file=sys.stderr, flush=True)
-                spoke = now
+            spent = time.monotonic() - began
+            description = "annotating"
+            if texts > before[0] and done > before[1]:
+                left = (size - done) * spent / (done - before[1]) / 60
+                description += f", {(texts - before[0]) / spent:,.0f} texts/s, about {left:.0f} minutes left"
+            update(description=description, completed=done, total=size or None)
 
         yield progress

@@ -55,7 +55,7 @@ def fit_cli(
     from ..cross_validation import fit
     from ..features.clusters import PACKAGE, PACKAGED_LANGUAGES, has_packaged_clusters
 
-    with progress_bar("training") as progress:
+    with progress_bar("training", "fold") as progress:
         check_writable(output / "meta.json")
         settings = read_config(config, ctx, interpolate=True)
         grid = [_regularizers(name, text) for name, text in (("--l1", l1), ("--l2", l2))]

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial, wraps
+from functools import wraps
 from importlib.util import spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,6 +20,7 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, no_component, shown
+from ..progress import Bar
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
 
@@ -86,17 +87,29 @@ def brief_errors() -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(task: str, **settings: Any) -> Iterator[Callable[..., None]]:
+def progress_bar(task: str, unit: str = "") -> Iterator[Callable[..., None]]:
     """Show a progress bar on the standard error. Yields a function that updates it by any of the arguments `total`, `advance`,
     `completed` and `description`.
 
-    settings: Arguments of `rich.progress.Progress`.
+    unit (str): Name of a counted thing; "" to show the share that is done.
     """
-    from rich.console import Console
-    from rich.progress import Progress
+    done = 0
+    with Bar(task, unit, at_once=True) as bar:
 
-    with Progress(console=Console(stderr=True), transient=True, **settings) as bars:
-        yield partial(bars.update, bars.add_task(task, total=None))
+        def update(
+            total: Optional[int] = None,
+            advance: int = 0,
+            completed: Optional[int] = None,
+            description: Optional[str] = None,
+        ) -> None:
+            nonlocal done
+            done = (done if completed is None else completed) + advance
+            bar.total = bar.total if total is None else total
+            bar.what = bar.what if description is None else description
+            bar.show(done)
+
+        bar.show(0)
+        yield update
 
 
 def load_pipeline(model: str) -> Language:

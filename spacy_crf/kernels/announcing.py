@@ -3,24 +3,30 @@
 numba reports each function that it compiles and none that it loads from its cache, so callers of kernels announce nothing.
 """
 
+import logging
 import sys
 from typing import Any, Optional
 
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
-from ..errors import announcements
+from ..errors import counted
 from ..progress import Bar
+
+# Not among the announcements, which are switched off for what trains many times: that takes longest to compile
+waiting = logging.getLogger("spacy.spacy_crf.kernels")
+if waiting.level == logging.NOTSET:
+    waiting.setLevel(logging.INFO)
 
 _PACKAGE = __name__.partition(".")[0]
 _ONCE = (
-    "spacy_crf: compiling numba kernels that nothing has asked for before: a first prediction takes about 5 seconds longer, a "
-    "first training 10 to 30, another first question up to 10. They are kept in %s. Ahead of time: `python -m spacy crf compile`"
+    "spacy_crf: compiling %s, which nothing has called before. They are kept in %s. Ahead of time: "
+    "`python -m spacy crf compile`"
 )
 # How many kernels a first training and a first prediction call with the shipped configs, by structure
 TRAINING = {"linear_chain": 33, "chain_set": 40, "semi_markov": 39, "hidden_chain": 24, "gaussian_chain": 21}
 PREDICTION = {"linear_chain": 16, "chain_set": 25, "semi_markov": 21, "hidden_chain": 16, "gaussian_chain": 15}
-_LONG = "spacy_crf: compiling '%s' for these features and this loss, once: up to %d seconds"
+_LONG = "spacy_crf: compiling '%s' for these features and this loss, once: %d seconds where a core is free"
 
 
 class Announcer(event.Listener):
@@ -41,19 +47,18 @@ class Announcer(event.Listener):
         self._depth += 1
         if self._depth > 1:
             return
+        left = self.expected - self.compiled - _n_loaded()
         if not self._told:
             self._told = True
-            announcements.info(_ONCE, kernel.stats.cache_path)
+            waiting.info(_ONCE, counted(left, "numba kernel") if left > 0 else "numba kernels", kernel.stats.cache_path)
         name = kernel.py_func.__name__
         if name in self.seconds:
-            announcements.info(_LONG, name, self.seconds[name])
-        if sys.stderr is not None and sys.stderr.isatty():
-            left = self.expected - self.compiled - _n_loaded()
-            if self._bar is None:
-                self._bar = Bar("compiling", "kernels", left if left > 0 else None, at_once=True)
-            if self._bar.total is not None:
-                self._bar.total = self.compiled + max(left, 1)
-            self._bar.show(self.compiled, name)
+            waiting.info(_LONG, name, self.seconds[name])
+        if self._bar is None:
+            self._bar = Bar("compiling", "kernel", left if left > 0 else None, at_once=True)
+        if self._bar.total is not None:
+            self._bar.total = self.compiled + max(left, 1)
+        self._bar.show(self.compiled, name)
 
     def on_end(self, event: Any) -> None:
         if not _is_ours(event.data["dispatcher"]):

@@ -73,7 +73,7 @@ class TreeBoost(CRFOptimizer):
             run = self._runs[key] = BoostRun(objective.weights(), corpus.features.forest, iteration)
         value, gradient = objective.evaluate(run.weights)
         try:
-            with Bar(f"{key}: {type(self).__name__}", "rounds", self.rounds_per_step) as bar:
+            with Bar(f"{key}: {type(self).__name__}", "round", self.rounds_per_step) as bar:
                 for done in range(1, self.rounds_per_step + 1):
                     if run.stop_reason is not None:
                         break

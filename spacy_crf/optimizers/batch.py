@@ -109,7 +109,7 @@ class BatchOptimizer(CRFOptimizer):
         self.on_iteration: Optional[Callable[[Progress], None]] = None
         self._warned: set[str] = set()
         self._last_said = 0.0
-        self._bar = Bar("", "iterations")  # for the current step
+        self._bar = Bar("", "iteration")  # for the current step
 
     def new_memory(self) -> Any:
         """An empty memory of the curvature: its truth value is False, and it proposes steepest descent.
@@ -148,7 +148,7 @@ class BatchOptimizer(CRFOptimizer):
         if isinstance(n_iterations, str):  # "auto"
             wanted = math.ceil((1 / OVERHEAD - 1) * getattr(objective, "passes_per_evaluation", 0.0))
             n_iterations = min(max(FEWEST, wanted), MOST) if run.is_near_minimum else EARLY
-        with Bar(f"{key}: {type(self).__name__}", "iterations", n_iterations) as self._bar:
+        with Bar(f"{key}: {type(self).__name__}", "iteration", n_iterations) as self._bar:
             for done in range(1, n_iterations + 1):
                 self._iterate(objective, run, key)
                 if run.stop_reason is not None:

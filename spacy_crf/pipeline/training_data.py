@@ -60,7 +60,7 @@ class TrainingData:
         features = self._pipe.sparse_features
         limit = block_tokens(features) if features is not None else _BLOCK_TOKENS
         block, size, n_texts = [], 0, 0
-        with Bar(f"{self._pipe.name}: reading features of", "texts") as bar:
+        with Bar(f"{self._pipe.name}: reading features", "text") as bar:
             for group in self._groups(examples):
                 block += group
                 size += sum(len(example.predicted) for example in group)
