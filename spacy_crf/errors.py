@@ -538,6 +538,8 @@ class Errors:
         "--save can't write the annotation of component '{name}': JSONL has no place for {attribute}, only for tag."
     )
     CRF979 = "The pipeline can't answer: {reason}."
+    CRF981 = """{path} is {reason}, so nothing is written there, and nothing of it is used. Look at who has made it; then delete
+        it, or name another folder."""
     CRF980 = "Port {port} can't be used: {reason}. Give another one with --port, or 0 for any free one."
     CRF952 = """For clusters of Brown or Clark give texts and the file to write; for k-means give --from-vectors and the file to
         write. Given: texts {files}, vectors {vectors}."""

@@ -20,6 +20,7 @@ from spacy_crf.cli.formats import ReadSettings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
+from spacy_crf.lab.workers.work_folder import Lock, check_ours
 
 from .test_probabilities import trained
 from .util import draws, tag_examples
@@ -198,6 +199,108 @@ def test_work_goes_on_with_the_same_only(folder, tmp_path):
     manifest.write_text("{")
     with pytest.raises(ValueError, match=r"CRF786.*manifest"):
         annotate(folder, target, options)
+
+
+def _entry(**changes):
+    entry = {
+        "file": "part-00000.jsonl",
+        "bytes": None,
+        "checksum": 0,
+        "texts": 1,
+        "spans": 0,
+        "doubtful": 0,
+        "errors": [],
+    }
+    return {name: value for name, value in {**entry, **changes}.items() if value != "left out"}
+
+
+PREPARED = {
+    "another folder": [0, _entry(file="{victim}")],
+    "the folder above": [0, _entry(file="../victim.jsonl")],
+    "the manifest": [0, _entry(file="manifest.jsonl", bytes=10**9)],
+    "another number": [1, _entry(bytes=24)],
+    "no number": ["0", _entry(bytes=24)],
+    "negative": [0, _entry(bytes=24, texts=-1)],
+    "no counts": [0, _entry(bytes=24, spans="left out")],
+    "counts of text": [0, _entry(bytes=24, spans="3")],
+    "no errors": [0, _entry(bytes=24, errors=[1])],
+    "no entry": [0, 3],
+    "no file": [0, {"texts": 1}],
+    "no name": [0, _entry(file=["x"])],
+    "no pair": 0,
+    "no key": [[], _entry(bytes=24)],
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_a_prepared_manifest_leads_to_no_other_file(name, folder, tmp_path):
+    """A manifest that names a file elsewhere had this file copied into the output, and deleted; others were raw KeyErrors."""
+    target, victim = tmp_path / "out", tmp_path / "victim.jsonl"
+    victim.write_text('[0.5, "secret"]\n')
+    annotate(folder, target, ("prodigy",), stops_after=2)
+    manifest = tmp_path / "out.part" / "manifest.jsonl"
+    head = manifest.read_text().splitlines()[0]
+    manifest.write_text(f"{head}\n{json.dumps(PREPARED[name])}\n".replace("{victim}", str(victim)))
+    try:
+        annotate(folder, target, ("prodigy",))
+    except ValueError as error:
+        assert str(error).startswith("CRF786")
+    else:
+        assert "secret" not in target.read_text()
+    assert victim.read_text() == '[0.5, "secret"]\n'
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners on this system")
+def test_links_and_what_others_have_prepared_is_not_taken(folder, tmp_path, monkeypatch):
+    """The file `lock` was opened through links and emptied."""
+    target, victim = tmp_path / "out", tmp_path / "victim"
+    victim.write_text("precious")
+    for name in ("lock", "manifest.jsonl", "part-00000.jsonl"):
+        part = tmp_path / "out.part"
+        part.mkdir()
+        (part / name).symlink_to(victim)
+        with pytest.raises(ValueError, match=rf"CRF981.*{name} is a link"):
+            annotate(folder, target, ("prodigy",))
+        (part / name).unlink()
+        part.rmdir()
+    os.mkfifo(tmp_path / "lock")
+    for path, reason in ((tmp_path / "link", "a link"), (tmp_path / "lock", "not a regular file")):
+        if reason == "a link":
+            path.symlink_to(victim)
+            with pytest.raises(ValueError, match=f"CRF981.*{reason}"):
+                Lock(path)
+            path.unlink()
+        with pytest.raises(ValueError, match="CRF981"):
+            check_ours(tmp_path)
+    (tmp_path / "lock").unlink()
+    (tmp_path / "out.part").symlink_to(tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"CRF981.*not a folder"):
+        annotate(folder, target, ("prodigy",))
+    (tmp_path / "out.part").unlink()
+    annotate(folder, target, ("prodigy",), stops_after=2)
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    with pytest.raises(ValueError, match=r"CRF981.*of another user"):
+        annotate(folder, target, ("prodigy",))
+    assert victim.read_text() == "precious"
+
+
+def test_a_folder_with_other_files_keeps_them(folder, tmp_path):
+    """It was refused, and then deleted with all that was in it."""
+    kept = tmp_path / "out.part" / "precious.txt"
+    kept.parent.mkdir()
+    kept.write_text("precious")
+    with pytest.raises(ValueError, match=r"CRF786.*other files"):
+        annotate(folder, tmp_path / "out", ("prodigy",))
+    assert kept.read_text() == "precious"
+
+
+def test_a_damaged_part_is_told(folder, tmp_path):
+    annotate(folder, tmp_path / "out", ("prodigy",), stops_after=2)
+    part = tmp_path / "out.part" / "part-00000.jsonl"
+    part.write_bytes(b"[" + b"x" * (part.stat().st_size - 1))
+    with pytest.raises(ValueError, match=r"CRF786.*part-00000.jsonl"):
+        annotate(folder, tmp_path / "out", ("prodigy",))
 
 
 def test_standard_input_and_output(folder, tmp_path):

@@ -374,6 +374,12 @@ def test_a_folder_prepared_by_others_is_not_taken(tmp_path, monkeypatch):
     (tmp_path / "theirs").mkdir()
     expected.symlink_to(tmp_path / "theirs")
     assert kernels._private_temporary_folder() != expected
+    expected.unlink()
+    expected.symlink_to(tmp_path / "missing")  # this and a file were raw FileExistsErrors
+    assert kernels._private_temporary_folder() != expected
+    expected.unlink()
+    expected.write_text("theirs")
+    assert kernels._private_temporary_folder().is_dir()
 
 
 _EXPECTATIONS = """

@@ -8,7 +8,7 @@ output. A manifest names the finished parts; the same command continues with the
 import hashlib
 import io
 import json
-import shutil
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -38,6 +38,7 @@ from .texts import STANDARD, items_of_line, read_items
 
 ERRORS = "errors.jsonl"
 TEXTS = 512  # texts of a batch; if one of them can't be annotated, each is annotated alone
+_PART = re.compile(r"part-([0-9]{5,20})\.[a-z0-9.]+")  # names of files in a work folder
 _ROW = "row"  # key of an item for the number of its row in the table
 _KEPT = 1 << 20  # a worker that has written as many bytes forgets the words of each part
 
@@ -109,7 +110,7 @@ def annotate_archive(
     head = _head(options) | {"files": stamps, "part_bytes": part_bytes}
     run = partial(executor.run, partial(Annotator, options, len(parts)))
     with folder.alone():
-        manifest = Manifest(folder, head)
+        manifest = Manifest(folder, head, is_entry=_is_entry)
         left = [part for part in parts if part.number not in manifest.done]
         total = _annotate(run, left, manifest, source, sum(part.size for part in parts), progress)
         if total["errors"]:
@@ -128,20 +129,24 @@ def annotate_file(options: AnnotateOptions, source: Path, progress: Progress) ->
     """
     output, path = Path(options.target), Path(f"{options.target}.part")
     folder, annotator = WorkFolder(str(path)), Annotator(options._replace(target=str(path), code=None))
+    is_over = False  # whether the output has all texts, or no part was finished
     try:
         with folder.alone():
-            manifest = Manifest(folder, _head(options) | {"file": str(source), "batch": TEXTS})
-            batches = read_batches(source, annotator.nlp, manifest.done, folder)
-            size = 0 if str(source) == STANDARD else source.stat().st_size
-            total = _annotate(annotator.run, batches, manifest, str(source), size, progress)
-            files = [path / manifest.done[number]["file"] for number in sorted(manifest.done)]
-            with whole(output) as file:
-                WRITERS[options.format].join(_joined(files, bool(options.sort)), file, annotator.nlp.vocab)
-            for part in files:
-                part.unlink()
+            manifest = Manifest(folder, _head(options) | {"file": str(source), "batch": TEXTS}, is_entry=_is_entry)
+            try:
+                batches = read_batches(source, annotator.nlp, manifest.done, folder)
+                size = 0 if str(source) == STANDARD else source.stat().st_size
+                total = _annotate(annotator.run, batches, manifest, str(source), size, progress)
+                files = [path / manifest.done[number]["file"] for number in sorted(manifest.done)]
+                with whole(output) as file:
+                    WRITERS[options.format].join(_joined(files, bool(options.sort)), file, annotator.nlp.vocab)
+                for part in files:
+                    part.unlink()
+            finally:
+                is_over = not any(path.glob("part-*"))
     finally:
-        if not any(path.glob("part-*")):  # the output has all texts, or no part was finished
-            shutil.rmtree(path, ignore_errors=True)
+        if is_over:
+            folder.remove()
     return total
 
 
@@ -196,6 +201,24 @@ def _totals(manifest: Manifest) -> Entry:
     return {**counts, "errors": [error for part in parts for error in part["errors"]]}
 
 
+def _is_entry(number: Any, entry: Any) -> bool:
+    """Whether a line of a manifest may be the entry of a part: others could name files that are no parts."""
+    counts = ("bytes", "checksum", "texts", "spans", "doubtful")
+    if not isinstance(entry, dict) or {*entry} != {"file", "errors", *counts}:
+        return False
+    if not all(type(count) is int and count >= 0 for count in (number, *(entry[name] for name in counts))):
+        return False
+    name = _PART.fullmatch(entry["file"]) if isinstance(entry["file"], str) else None
+    if name is None or int(name[1]) != number:
+        return False
+    errors = entry["errors"]
+    return isinstance(errors, list) and all(map(_is_error, errors))
+
+
+def _is_error(error: Any) -> bool:
+    return isinstance(error, list) and list(map(type, error)) == [str, str]
+
+
 def _head(options: AnnotateOptions) -> dict[str, Any]:
     """The head of a manifest: the pipeline and the options that identify the work.
 
@@ -233,8 +256,12 @@ def _stored(path: Path, at: int = 0) -> Iterator[tuple[float, int, str]]:
     with path.open("rb") as file:
         file.seek(at)
         for line in file:
-            uncertainty, text = json.loads(line)
-            yield uncertainty, at, text
+            try:
+                uncertainty, text = json.loads(line)
+                record = float(uncertainty), at, text + ""
+            except (ValueError, TypeError, RecursionError) as error:
+                raise ValueError(Errors.CRF786.format(path=path, reason=f"byte {at}: {error}")) from error
+            yield record
             at += len(line)
 
 

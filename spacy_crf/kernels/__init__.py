@@ -10,8 +10,9 @@ packages' kernels stay where they are.
 import hashlib
 import os
 import re
+import stat
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,10 @@ def _private_temporary_folder() -> Path:
     could have prepared is refused."""
     user = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir()) / f"spacy_crf_numba_{user}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):  # also another user's file or dangling link, see below
+        folder.mkdir(mode=0o700)
     if hasattr(os, "getuid"):
         status = folder.lstat()
-        if folder.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
             return Path(tempfile.mkdtemp(prefix="spacy_crf_numba_"))
     return folder

@@ -131,6 +131,14 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
     return None
 
 
+def _is_entry(key: Any, known: Any) -> bool:
+    """Whether a line of a manifest may be an entry of `ShardedTraining`."""
+    if key == "cut":
+        counts = [known.get(name) for name in ("texts", "tokens", "check")] if isinstance(known, dict) else [None]
+        return all(type(count) is int for count in counts)
+    return known is True if key == _FROZEN else key in ("laid out", "prepared") and isinstance(known, list)
+
+
 class ShardedTraining:
     """The folder and the workers of a training.
 
@@ -143,7 +151,7 @@ class ShardedTraining:
         folder, head = WorkFolder(str(shards.path.absolute()), Errors.CRF472), _head(shards, pipe, nlp)
         folder.make()
         self._lock = shared_lock(shards.path)
-        self._manifest = Manifest(folder, head, first=_FROZEN)
+        self._manifest = Manifest(folder, head, first=_FROZEN, is_entry=_is_entry)
         self.pieces = Pieces(shards.path / "corpus")
         threads = max(1, default_threads() // shards.workers) if shards.executor == "processes" else shards.cores
         self._digest = zlib.crc32(json.dumps(head, sort_keys=True).encode("utf8"))

@@ -7,10 +7,12 @@ and a different command is refused. A file that was written but not entered in t
 import json
 import os
 import socket
+import stat
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Optional
 from weakref import WeakValueDictionary, finalize
@@ -18,7 +20,7 @@ from weakref import WeakValueDictionary, finalize
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from ...errors import Errors, Warnings, announcements
+from ...errors import Errors, Warnings, announcements, shown
 from ...whole_files import is_unfinished, room_for, unfinished_name
 
 MANIFEST, LOCK = "manifest.jsonl", "lock"
@@ -26,6 +28,36 @@ _SHARE = 0.01  # largest share of the time for writing the manifest, which grows
 _SECONDS = 2.0  # shortest time between two writes of the manifest
 # The byte that is locked. On Windows other processes can't read it, so it lies behind the bytes that name the process.
 _LOCKED_BYTE = 1 << 30
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but neither through a link nor, without a reader, a pipe, which would wait for one."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode=0o666)
+
+
+def check_ours(folder: Path) -> None:
+    """Check that nobody else has prepared a folder: all that is in it, and a link to it, belong to this user, and there are only
+    files and folders in it. A link in it would lead writing, and deleting, to other places.
+
+    RAISES (ValueError): CRF981.
+    """
+    if not hasattr(os, "getuid"):
+        return
+    user = os.getuid()
+    owners = {folder.lstat().st_uid, folder.stat().st_uid}
+    if user != 0 and not owners <= {user, 0}:  # root may be told to work in the folder of any user
+        raise ValueError(Errors.CRF981.format(path=folder, reason="a folder of another user"))
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            status = path.lstat()
+            reason = None
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                reason = "a link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            elif status.st_uid != user:
+                reason = "a file of another user"
+            if reason is not None:
+                raise ValueError(Errors.CRF981.format(path=path, reason=reason))
 
 
 class NoLocks(ValueError):
@@ -36,11 +68,14 @@ class Lock:
     """The locked file `lock` of a folder. The system releases the lock when its process ends, however it ends. The file stays in
     the folder, and names the last process that held the lock.
 
-    RAISES (ValueError): CRF736 if another process holds the lock, CRF475 if the disk is full. (NoLocks): CRF737.
+    RAISES (ValueError): CRF736 if another process holds the lock, CRF475 if the disk is full, CRF981 for a link or another user's
+        file. (NoLocks): CRF737.
     """
 
     def __init__(self, path: Path):
-        self._file = path.open("a+b", buffering=0)
+        if path.is_symlink():
+            raise ValueError(Errors.CRF981.format(path=path, reason="a link"))
+        self._file = FileIO(path, "a+b", opener=_open_no_link)
         finalize(self, self._file.close)
         try:
             _lock(self._file)
@@ -124,8 +159,16 @@ class WorkFolder:
         return {entry["name"].rsplit("/", 1)[-1]: entry["size"] for entry in entries}
 
     def make(self) -> None:
-        """Make the folder. RAISES (ValueError): The folder's error if it contains files, but no manifest."""
-        self._system.makedirs(self._root, exist_ok=True)
+        """Make the folder. RAISES (ValueError): The folder's error if it contains files, but no manifest; CRF981 if somebody else
+        has prepared it."""
+        if isinstance(self._system, LocalFileSystem):
+            with suppress(FileExistsError):  # an error of `check_ours`, which follows
+                os.makedirs(self._root, exist_ok=True)
+            if not os.path.isdir(self._root):
+                raise ValueError(Errors.CRF981.format(path=self._root, reason="not a folder"))
+            check_ours(Path(self._root))
+        else:
+            self._system.makedirs(self._root, exist_ok=True)
         names = {name for name in self.sizes() if name != LOCK and not is_unfinished(name)}
         if names and MANIFEST not in names:
             raise self.refusal("there are other files in it")
@@ -143,6 +186,13 @@ class WorkFolder:
         with held:
             yield
 
+    def remove(self) -> None:
+        """Remove the manifest and the lock of a local folder, and the folder if nothing else is in it."""
+        for name in (MANIFEST, LOCK):
+            Path(self._root, name).unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(self._root).rmdir()
+
     def sweep(self) -> None:
         """Remove unfinished files of processes that died."""
         for name in filter(is_unfinished, self.sizes()):
@@ -156,13 +206,21 @@ class Manifest:
     head (dict): Description of the work, its input and its program. Work continues only under the same head.
     first (str): Key of the first result worth keeping: without this result, work under another head starts anew. By default all
         results are worth keeping.
-    done (dict): Entries by key. If a result is a file, its entry has the name of the "file" and its number of "bytes"; an entry
-        that does not match the folder is dropped.
+    is_entry (Callable): Whether a key and its entry may be what this command has written; by default any may.
+    done (dict): Entries by key. If a result is a file, its entry has the name of the "file" in the folder and its number of
+        "bytes"; an entry that does not match the folder is dropped.
     RAISES (ValueError): The folder's error if it holds work with another head.
     """
 
-    def __init__(self, folder: WorkFolder, head: dict[str, Any], first: Optional[str] = None):
+    def __init__(
+        self,
+        folder: WorkFolder,
+        head: dict[str, Any],
+        first: Optional[str] = None,
+        is_entry: Callable[[Any, Any], bool] = lambda key, known: True,
+    ):
         self._folder, self.head = folder, head
+        self._is_entry = is_entry
         self.done: dict[Any, Any] = {}
         self._next = 0.0  # time of the next write
         folder.sweep()
@@ -174,16 +232,15 @@ class Manifest:
     def _read(self, first: Optional[str]) -> None:
         try:
             before, *entries = map(json.loads, self._folder.read(MANIFEST).splitlines())
-            sizes = self._folder.sizes()
-            self.done = {
-                key: known
-                for key, known in entries
-                if not (isinstance(known, dict) and "file" in known) or sizes.get(known["file"]) == known["bytes"]
-            }
             differing = [key for key in self.head if before.get(key) != self.head[key]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            sizes = self._folder.sizes()
+            self.done = {key: known for key, known in entries if _is_there(known, sizes)}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise self._folder.refusal(f"{MANIFEST}: {error}") from error
         if not differing:
+            for line in self.done.items():
+                if not self._is_entry(*line):
+                    raise self._folder.refusal(f"{MANIFEST} has a line that this command does not write: {shown(line)}")
             return
         if self.done if first is None else first in self.done:
             key = differing[0]
@@ -210,6 +267,14 @@ class Manifest:
         """Write the manifest, after removing unfinished files to make room."""
         self._folder.sweep()
         self.write()
+
+
+def _is_there(known: Any, sizes: dict[str, int]) -> bool:
+    """Whether the file of an entry, if it has one, is in the folder."""
+    if not isinstance(known, dict) or "file" not in known:
+        return True
+    name = known["file"]
+    return isinstance(name, str) and name in sizes and sizes[name] == known.get("bytes")
 
 
 def _difference(before: Any, now: Any) -> str:
