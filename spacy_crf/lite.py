@@ -30,6 +30,7 @@ _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 _AT_ONCE, _MOST_BYTES, _MOST_STEPS = 512, 1 << 26, 1 << 22
 _NO_EXPORT = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # for content of another form
 _LEAST = float(np.finfo(np.float64).min)
+_KINDS_OF_WORDS = ("alpha", "ascii", "digit", "lower", "space", "title", "upper")
 _KINDS = {"chain": ("words", "tag"), "segments": ("segments", "entities"), "text": ("texts", "classify")}
 Text = Sequence[Any]  # words; or rows of columns, of which one is the word
 Array = Any
@@ -108,10 +109,7 @@ _EMAIL = re.compile(r"([a-zA-Z0-9_.+-]+@[a-zA-Z0-9-]+\.[a-zA-Z0-9-.]+)")
 _DIGIT = re.compile(r"\d")
 
 FLAGS: dict[str, Callable[[str], bool]] = {
-    **{
-        f"is_{name}": getattr(str, f"is{name}")
-        for name in ("alpha", "ascii", "digit", "lower", "space", "title", "upper")
-    },
+    **{f"is_{kind}": getattr(str, f"is{kind}") for kind in _KINDS_OF_WORDS},
     "is_punct": lambda word: all(unicodedata.category(c).startswith("P") for c in word),
     "is_currency": lambda word: all(unicodedata.category(c) == "Sc" for c in word),
     "is_bracket": {*"()[]{}<>"}.__contains__,
@@ -167,8 +165,7 @@ def _cluster(word: str, table: dict[str, Any], numbers: dict[int, int], width: O
     return _ABSENT if found is None else table["paths"][found][:width]
 
 
-# By scheme: the letter of a single token; of the first, of the others, of the last
-_SPELLINGS = {"IO": "IIII", "BIO": "BBII", "IOB1": "IIII", "BILUO": "UBIL"}
+_SPELLINGS = {"IO": "IIII", "BIO": "BBII", "IOB1": "IIII", "BILUO": "UBIL"}  # of a single token; first, others, last
 
 
 def _spelled(scheme: str, label: str, length: int) -> list[str]:
@@ -247,8 +244,7 @@ class _Texts(NamedTuple):
 
 
 class _Features:
-    """Reads texts, and sums the weights of their features by table. The sums of templates that read a single word are kept for
-    each word and offset."""
+    """Reads texts, and sums the weights of their features by table; sums of single words are kept by word and offset."""
 
     def __init__(self, content: dict[str, Any], n_states: int):
         self.columns: list[str] = content["columns"]
@@ -447,8 +443,7 @@ class _Steps:
         return self.matrix + self._of_tokens[tokens][:, self._tag_of[:, np.newaxis], self._tag_of]
 
     def sums(self, scores: Array, tokens: Array, *, back: bool = False) -> Array:
-        """log sum_i exp(scores[n, i] + steps[n, i, j]) for steps into tokens (int[N]): float64[N, S]; with `back`, sums over
-        the state j that a step leads to."""
+        """log sum_i exp(scores[n, i] + steps[n, i, j]) for steps into tokens (int[N]), with `back` over j: float64[N, S]."""
         if self._of_tokens is not None:
             axes, n_parts = (0, 2, 1) if back else (0, 1, 2), 1 + scores.size * scores.shape[1] // _MOST_STEPS
             parts = zip(np.array_split(scores[:, :, np.newaxis], n_parts), np.array_split(tokens, n_parts))
@@ -493,8 +488,7 @@ def _best(scores: Array, n: int) -> tuple[Array, Array]:
 
 
 class _Segments:
-    """Labellings of a batch of texts by segments of O, one token long, and of labels, each of which is a span; by the scores of
-    segments by first token, length and tag (float64[T, K, C])."""
+    """Labellings of texts by segments: O, one token long, and spans, by the scores of length and tag (float64[T, K, C])."""
 
     def __init__(self, states: _States, scores: Array, bounds: Array, of_pairs: Optional[Array] = None):
         self.states, self.bounds, self._of_pairs = states, bounds, of_pairs
@@ -617,8 +611,7 @@ class _Chain(_Segments):
         return self.weighed(begin, self.bounds[1:][self.text_of[begin]], label, least)
 
     def weighed(self, begin: Array, end: Array, label: Array, least: Optional[float] = None) -> _Spans:
-        """The probabilities that these spans (int64[N]) have their label, and are no longer and no shorter; with `least`, all
-        spans that are so probable and begin like one of these, but may end before it."""
+        """The probabilities of exactly these spans; with `least`, of all so probable ones that begin and may end like these."""
         _, ends, begins, behind, log_z = self.sums
         log_z, emissions = log_z[self.text_of], self.scores[:, 0]
         inside, around = self.steps(self.states.continues), self.steps(~self.states.continues)
@@ -695,12 +688,13 @@ class Model:
     def marginals(self, text: Text) -> Array:
         """The probability of each of `tags` at each word: float64[T, tags]."""
         self._expect("marginals", "chain")
-        return self._labellings([text]).marginals(self._states.tag_of[:, np.newaxis] == np.arange(len(self.tags)))
+        labellings = self._possible(text)
+        return labellings.marginals(labellings.states.tag_of[:, np.newaxis] == np.arange(len(self.tags)))
 
     def n_best(self, text: Text, n: int) -> list[tuple[float, list[str]]]:
         """The n most probable labellings: their probabilities and tags, the best first."""
         self._expect("n_best", "chain", "segments")
-        labellings = self._labellings([text])
+        labellings = self._possible(text)
         [log_z], ([scores], number, *segments) = labellings.sums[-1], labellings.n_best(n)
         probabilities = np.minimum(np.exp(scores[scores > -np.inf] - log_z), 1.0).tolist()
         tags = (labellings.tags(*(column[number == rank] for column in segments)).tolist() for rank in count())
@@ -759,15 +753,21 @@ class Model:
             scores[:n, k] += inside + begins[:n] + totals["ends"][k:] + self._lengths[k]
         return (_Segments if self.kind == "segments" else _Chain)(states or self._states, scores, bounds, of_pairs)
 
-    def _labelled(self, texts: list[Text], weigh: bool, states: Optional[_States] = None) -> list[Labelled]:
+    def _possible(self, text: Text) -> Any:
+        """The labellings of a text that keep all rules; all its labellings if none does."""
+        for states in filter(None, (self._states, self._without_rules)):
+            labellings = self._labellings([text], states)
+            if labellings.sums[-1][0] > -np.inf:
+                return labellings
+        raise LiteError("A text has no labelling with a finite score. Export the model again.")
+
+    def _labelled(self, texts: list[Text], weigh: bool, labellings: Any = None) -> list[Labelled]:
         """Tags and entities of texts; no entities without `weigh`."""
-        labellings = self._labellings(texts, states)
+        labellings = labellings or self._labellings(texts)
         bounds, choice, outside = labellings.bounds, labellings.states.choice, "O" if self.has_spans else ""
         scores, _, *segments = labellings.n_best(1) if choice is None else (labellings.sums[-1], None)
         if not (scores > -np.inf).all():  # no labelling of some text keeps the rules
-            if states is not None or self._without_rules is None:
-                raise LiteError("A text has no labelling with a finite score. Export the model again.")
-            instead = [None if score > -np.inf else self._without_rules for score in scores]
+            instead = [None if score > -np.inf else self._possible(text) for score, text in zip(scores, texts)]
             return [self._labelled([text], weigh, other)[0] for text, other in zip(texts, instead)]
         if choice is not None:
             tags, spans = [outside] * len(labellings.scores), self._chosen(labellings, choice)

@@ -246,6 +246,23 @@ def test_rules_that_are_masks_or_automata(factory, rules, tmp_path):
     assert_same(nlp, exported(nlp, tmp_path / "model"), some_texts(60))
 
 
+@pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
+def test_a_text_that_can_not_keep_the_rules_has_labellings(factory, tmp_path, caplog):
+    """Tags and entities had dropped the rules; there were no best labellings, and the marginals were NaN."""
+    rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "exactly", "label": "PER", "n": 2}]}
+    nlp = make(factory, {"constraints": rules})
+    model, ner = exported(nlp, tmp_path / "model"), nlp.get_pipe(factory)
+    for words in (["Paris"], ["Ann", "saw", "Bob"]):
+        doc = Doc(nlp.vocab, words=words)
+        assert_same(nlp, model, [words])
+        ours = [p for p, _ in ner.n_best(doc, 3)]
+        assert ours and [p for p, _ in model.n_best(words, 3)] == pytest.approx(ours, abs=1e-6)
+        assert model.tag(words) == model.n_best(words, 1)[0][1]
+        if factory == "crf_ner":
+            np.testing.assert_allclose(model.marginals(words), ner.marginals(doc)[0], atol=1e-6)
+    assert "CRFW601" in caplog.text  # of the component, for the one word
+
+
 @pytest.mark.parametrize("rules", [None, *RULES.values(), AT_LEAST], ids=["none", *RULES, "at least"])
 @pytest.mark.parametrize("factory, scheme", [*(("crf_ner", name) for name in SCHEMES), ("semicrf_ner", None)])
 def test_decoding_by_spans(factory, scheme, rules, tmp_path):
