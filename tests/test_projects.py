@@ -104,13 +104,60 @@ def test_a_project_is_copied_with_its_texts(tmp_path):
     assert code == 0 and all(name in output for name in NAMES)
 
 
+def _fetch(folder, names=("assets/train.xml", "assets/test.xml")):
+    for name in names:
+        (folder / name).write_text("<AddressCollection/>")
+
+
 def test_texts_are_fetched_where_no_folder_has_them(tmp_path, monkeypatch):
-    fetched = []
-    monkeypatch.setattr(projects, "project_assets", fetched.append)
+    monkeypatch.setattr(projects, "project_assets", _fetch)
     monkeypatch.chdir(tmp_path)
     assert run("project", "addresses")[0] == 0
     assert run("project", "redaction", "letters")[0] == 0  # has no assets: it makes its texts
-    assert [str(folder) for folder in fetched] == ["addresses"]
+    assert sorted(path.name for path in tmp_path.rglob("*.xml")) == ["test.xml", "train.xml"]
+
+
+def _stop(folder):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("fetch", [lambda folder: None, lambda folder: _fetch(folder, ["assets/test.xml"]), _stop])
+@pytest.mark.parametrize("was_there", [True, False])
+def test_without_a_network_nothing_is_left(fetch, was_there, tmp_path, monkeypatch):
+    """Half of a project was left, which the same command refused to fill, and nothing said what to do."""
+    made = tmp_path / "made"
+    if was_there:
+        made.mkdir()
+    monkeypatch.setattr(projects, "project_assets", fetch)
+    code, output = run("project", "addresses", made)
+    assert code and made.exists() == was_there and not list(tmp_path.glob("made/*"))
+    if fetch is not _stop:
+        assert all(part in output for part in ("CRF982", "train.xml", "--assets FOLDER"))
+    monkeypatch.setattr(projects, "project_assets", _fetch)
+    assert run("project", "addresses", made)[0] == 0 and (made / "assets" / "train.xml").is_file()
+
+
+def test_only_files_of_texts_are_copied(tmp_path, monkeypatch):
+    """`--assets /` copied /dev, which has no end."""
+    texts, made = tmp_path / "texts", tmp_path / "made"
+    (texts / "train").mkdir(parents=True)
+    (texts / "train" / "a.jsonl").write_text("{}")
+    (texts / "dev").mkdir()
+    code, output = run("project", "addresses", made, "--assets", texts)
+    assert code == 1 and "CRF797" in output  # as of /, where dev alone has such a name
+    (texts / "test.jsonl").write_text("{}")
+    for name in ("train/b.jsonl", "train/c"):
+        (texts / name).symlink_to(tmp_path if name == "train/c" else "/dev/zero")
+        code, output = run("project", "addresses", made, "--assets", texts)
+        assert code == 1 and "CRF983" in output and not made.exists()
+        (texts / name).unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(projects, "_MOST_BYTES", 3)
+        code, output = run("project", "addresses", made, "--assets", texts)
+    assert code == 1 and "CRF983" in output and not made.exists()
+    assert run("project", "addresses", made, "--assets", texts)[0] == 0
+    copied = {path.relative_to(made / "assets").as_posix() for path in (made / "assets").rglob("*.jsonl")}
+    assert copied == {"train/a.jsonl", "test.jsonl"}
 
 
 def test_upstream_texts_are_prepared(tmp_path):

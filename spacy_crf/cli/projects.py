@@ -2,6 +2,7 @@
 
 import platform
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parents[1]
 FOLDER = next(folder for folder in (_PACKAGE / "projects", _PACKAGE.parent / "projects") if folder.is_dir())
 _SPLITS = ("train", "dev", "test")
+_MOST_FILES, _MOST_BYTES = 10_000, 4_000_000_000  # of the annotated texts that are copied into a project
 _WARM_UP = 20  # texts, so that the speed is not that of compiling kernels
 _OF_META = ("name", "version", "description", "author", "email", "url", "license", "sources")
 
@@ -56,17 +58,60 @@ def project_cli(
     target = folder or Path(name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(Errors.CRF796.format(path=target))
-    given = [] if assets is None else sorted(path for path in assets.iterdir() if path.stem in _SPLITS)
-    if assets is not None and not given:
-        raise ValueError(Errors.CRF797.format(path=assets))
-    shutil.copytree(FOLDER / name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    (target / "assets").mkdir()
-    for path in given:
-        copy = shutil.copytree if path.is_dir() else shutil.copy
-        copy(path, target / "assets" / path.name)
-    if not given and load_project_config(target).get("assets"):
-        project_assets(target)
+    given = [] if assets is None else _texts(assets)
+    was_there = target.exists()
+    try:
+        shutil.copytree(FOLDER / name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        (target / "assets").mkdir()
+        for path in given:
+            copy = target / "assets" / path.relative_to(assets or path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        if not given:
+            _fetch(name, target)
+    except BaseException:  # also when the user stops it: the same command shall work again
+        shutil.rmtree(target, ignore_errors=True)
+        if was_there:
+            target.mkdir(exist_ok=True)
+        raise
     msg.good(f"Project in {target}. Next: python -m spacy project run all {target}")
+
+
+def _texts(folder: Path) -> list[Path]:
+    """The files of annotated texts in a folder: train, test and dev, with any suffix, each a file or a folder of files.
+
+    RAISES (ValueError): CRF797 without train or test, CRF983 for what is no usual file, or if there are too many or too large.
+    """
+    found = sorted(path for path in folder.iterdir() if path.stem in _SPLITS)
+    if not {"train", "test"} <= {path.stem for path in found}:
+        raise ValueError(Errors.CRF797.format(path=folder))
+    files: list[Path] = []
+    size = 0
+    for path in chain.from_iterable([path, *path.rglob("*")] if path.is_dir() else [path] for path in found):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if not path.is_file():
+            raise ValueError(
+                Errors.CRF983.format(path=path, reason="neither a file nor a folder, or a link to a folder")
+            )
+        files.append(path)
+        size += path.stat().st_size
+        if len(files) > _MOST_FILES or size > _MOST_BYTES:
+            reason = f"beyond {_MOST_FILES:,} files or {_MOST_BYTES / 1e9:g} GB"
+            raise ValueError(Errors.CRF983.format(path=path, reason=reason))
+    return files
+
+
+def _fetch(name: str, target: Path) -> None:
+    """Fetch the texts of a project. RAISES (ValueError): CRF982 for texts that can't be fetched."""
+    listed = load_project_config(target).get("assets") or []
+    if not listed:  # it makes its texts
+        return
+    project_assets(target)  # which only prints what fails
+    places = [asset["dest"] for asset in listed]
+    missing = [place for place in places if not (target / place).is_file() or not (target / place).stat().st_size]
+    if missing:
+        raise ValueError(Errors.CRF982.format(name=name, missing=", ".join(missing)))
 
 
 @command("card")
