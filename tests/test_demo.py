@@ -256,6 +256,10 @@ def test_each_refusal_has_its_code(server, name):
         ([[0, 2, "PER"], [1, 3, "ORG"]], "CRF409"),
         ([[0, 1, ""]], "CRF020"),
         ([[0, 1, "\ud800"]], "CRF979"),
+        ([[0, 1, " "]], "CRF976"),
+        ([[0, 1, "PER "]], "CRF976"),
+        ([[0, 1, "P\0"]], "CRF976"),
+        ([[0, 1, 100_000 * "P"]], "CRF976"),
     ],
 )
 def test_nothing_wrong_is_saved(nlp, tmp_path, spans, code):

@@ -24,6 +24,7 @@ from .texts import doc_before
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
 MOST_BEST = 100  # labellings
+_MOST_OF_LABEL = 200  # characters
 _TOP = 12  # words of an explanation
 _CANDIDATES = 1  # words of each label that might change the decision
 _SECONDS = 10.0  # that a client may take for a part of its request
@@ -134,6 +135,8 @@ class Demo:
         spans, kind = _spans(_field(given, "spans", list), doc), _kind(pipe)
         for span in spans:
             pipe.annotation.check_label(span.label_)
+            if span.label_ not in pipe.labels:
+                _check_new_label(span.label_)
         labelling(pipe.name, doc, spans, overlap=kind == "spans")
         line = json.dumps(_record(doc, spans, kind, pipe.labels), ensure_ascii=False) + "\n"
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -181,6 +184,13 @@ def _spans(values: list[Any], doc: Doc) -> list[Span]:
             must = f"[first token, token behind the last, label] in a text of {len(doc)} tokens"
             raise _wrong("span", must, value)
     return [Span(doc, start, end, label=label) for start, end, label in values]
+
+
+def _check_new_label(label: str) -> None:
+    """RAISES (ValueError): CRF976 for text that nobody means as a label."""
+    if len(label) > _MOST_OF_LABEL or label != label.strip() or not label.isprintable():
+        must = f"a label of at most {_MOST_OF_LABEL} printable characters, without blanks around it"
+        raise _wrong("label", must, label)
 
 
 def _record(doc: Doc, spans: list[Span], kind: str, labels: list[str]) -> dict[str, Any]:
