@@ -111,6 +111,7 @@ def test_what_came_with_the_texts_is_kept(folder, tmp_path):
     run(folder / "model", folder / "texts.jsonl", tmp_path / "out.jsonl")
     items = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [item["meta"]["n"] for item in items] == list(range(8))
+    assert [item["meta"]["place"] for item in items] == [f"{folder / 'texts.jsonl'}, line {n}" for n in range(1, 9)]
     assert all(0 < span["prob"] <= 1 for item in items for span in item["spans"])
 
 

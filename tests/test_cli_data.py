@@ -9,6 +9,9 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli.data import describe, inconsistent, overlap
+from spacy_crf.cli.formats import ReadSettings
+from spacy_crf.cli.texts import read_docs
+from spacy_crf.pipeline.corpora import doc_bin
 
 pytestmark = pytest.mark.issue(15)
 NLP = spacy.blank("en")
@@ -149,7 +152,7 @@ def files(tmp_path):
         ("Ann met Paris", [[0, 3, "PER"], [8, 13, "per"]]),
         ("Paris and Annabel", [[0, 5, "GPE"], [10, 13, "PER"]]),
     ]
-    train = [{"text": text, "label": spans} for text, spans in texts]
+    train = [{"id": name, "text": text, "label": spans} for name, (text, spans) in zip((71, "b"), texts)]
     (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in train))
     (tmp_path / "dev.conll").write_text("Ann\tB-PER\nmet\tO\nParis\tB-LOC\n")
     return tmp_path
@@ -176,7 +179,14 @@ def test_json(files):
     found = json.loads(output)
     assert code == 0 and set(found) == {"train", "dev", "overlap"}
     assert found["train"]["labels"]["PER"]["spans"] == 1 and len(found["train"]["unread"]["misaligned"]) == 1
-    assert found["train"]["inconsistent"] == [{"text": "Paris", "labels": {"per": 1, "GPE": 1}, "unlabelled": 0}]
+    [paris] = found["train"]["inconsistent"]
+    places = paris.pop("places")
+    assert paris == {"text": "Paris", "labels": {"per": 1, "GPE": 1}, "unlabelled": 0}
+    assert places == [
+        {"label": "per", "start": 8, "place": f"{files / 'train.jsonl'}, line 1", "id": 71},
+        {"label": "GPE", "start": 0, "place": f"{files / 'train.jsonl'}, line 2", "id": "b"},
+    ]
+    assert found["train"]["misaligned"] == [] and "line 2, 10-13" in found["train"]["unread"]["misaligned"][0]
     assert found["overlap"]["only_in_dev"] == ["LOC"]
 
 
@@ -186,3 +196,23 @@ def test_what_cannot_be_read(files):
     for path, says in ((files / "bad.jsonl", "CRF701"), (files / "empty", "CRF708")):
         code, output = run(path)
         assert code == 1 and says in output
+
+
+def test_groups_of_spans_and_numbers_are_counted(tmp_path):
+    """Of a file for crf_spancat or crf_scorer it was said that it has no entities."""
+    items = [
+        {"text": "Ann Lee ran", "spans": [[0, 7, "PER"], [0, 3, "FIRST"]]},
+        {"text": "Bob ran", "spans": [[0, 3, "PER"]]},
+    ]
+    (tmp_path / "spans.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
+    docs = read_docs(tmp_path / "spans.jsonl", NLP, ReadSettings(spans_key="sc"))
+    doc_bin(docs).to_disk(tmp_path / "spans.spacy")
+    code, output = run(tmp_path / "spans.spacy")
+    assert code == 0 and "spans in doc.spans['sc']" in output and "0 entities" not in output
+    found = describe(docs, NLP)
+    assert found.groups["sc"]["PER"] == {"spans": 2, "strings": 2, "lengths": {2: 1, 1: 1}}
+    prices = [{"text": "Ann ran", "numbers": {"price": n}} for n in (1, 2.5)]
+    (tmp_path / "prices.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in prices))
+    code, output = run(tmp_path / "prices.jsonl")
+    assert code == 0 and "price" in output and "1.75" in output and "0 entities" not in output
+    assert ".spacy files: 2 documents" in run(tmp_path)[1]

@@ -210,7 +210,9 @@ def test_annotation_that_was_spoilt_is_found(nlp):
 
 
 def test_suspects_of_texts_with_other_ends_of_lines_are_read_again():
-    suspect = suspects.Suspect("Ann\u2028ran\x85\r\n", 1.5, [], [Mention(0, 3, "PER")])
+    suspect = suspects.Suspect(
+        "Ann\u2028ran\x85\r\n", 1.5, [], [Mention(0, 3, "PER")], {"place": "a.jsonl, line 3", "id": 7}
+    )
     assert suspects.of_jsonl(suspects.to_jsonl([suspect, suspect])) == [suspect, suspect]
     assert suspects.of_jsonl("") == []
 
@@ -373,6 +375,7 @@ def test_report(files, tmp_path):
     code, printed = run("report", files / "model", files / "data.spacy", *options)
     assert code == 0 and "Report in" in printed
     html = target.read_text(encoding="utf8")
+    assert "data.spacy, document 8" in html  # where the text with the last mistake stands
     assert "en_pipeline on data.spacy" in html and "in the training texts" in html and "Learning curve" in html
 
 
@@ -405,6 +408,7 @@ def test_errors(files, capsys):
     code, printed = run("errors", files / "model", files / "data.spacy", "--label", "GPE", "--json")
     found = json.loads(printed)["crf_ner"]
     assert code == 0 and found["scores"]["all"]["annotated"] == 17
+    assert all(e["place"] == f"{files / 'data.spacy'}, document {e['text'] + 1}" for e in found["errors"])
     assert all("GPE" in ((e["annotated"] or {}).get("label"), (e["found"] or {}).get("label")) for e in found["errors"])
 
 

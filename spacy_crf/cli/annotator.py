@@ -27,6 +27,7 @@ from ..errors import Errors, shown
 from ..lab.posterior import disagreement, draw_weights
 from ..lab.workers.executors import Executor
 from ..lab.workers.work_folder import Manifest, WorkFolder
+from ..pipeline.origins import set_origin
 from ..whole_files import whole
 from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
 from .formats.annotation import check_length
@@ -363,18 +364,25 @@ class Annotator:
         items = iter(items)
         while some := list(islice(items, TEXTS)):
             try:
-                found = list(self.records(some, format_))
+                found = list(self.records(some, format_, with_places=False))
             except Exception:  # whatever components raise
                 found = []
                 for item in some:
                     with self._kept(item.place):
-                        found += self.records([item], format_)
+                        found += self.records([item], format_, with_places=False)
             yield from found
 
-    def records(self, items: Iterable[Item], format_: Optional[str] = None) -> Iterator[Record]:
-        """Annotate texts for a format, by default the format in the options. A span without a probability counts as certain."""
+    def records(
+        self, items: Iterable[Item], format_: Optional[str] = None, *, with_places: bool = True
+    ) -> Iterator[Record]:
+        """Annotate texts for a format, by default the format in the options. A span without a probability counts as certain.
+
+        with_places (bool): Whether to write where each text comes from. Texts of archives keep only their fields, such as an id.
+        """
         options, format_ = self._options, format_ or self._options.format
-        for doc, fields in self.nlp.pipe(((fields["text"], fields) for _, fields in items), as_tuples=True):
+        for doc, (place, fields) in self.nlp.pipe(((item.value["text"], item) for item in items), as_tuples=True):
+            if with_places:
+                set_origin(doc, place, fields.get("id"))
             groups = [doc.spans[pipe.cfg["spans_key"]] for pipe in self._pipes if "spans_key" in pipe.cfg]
             check_spans(format_, doc, groups)
             found = [(span, probability(span)) for span in doc.ents]

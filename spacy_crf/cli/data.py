@@ -14,7 +14,9 @@ from spacy.matcher import PhraseMatcher
 from spacy.tokens import Doc, Span
 from wasabi import msg
 
+from .. import checks
 from ..explain.explanation import shorter
+from ..pipeline.origins import in_words, named_origin, origin_of
 from .formats import FORMATS, ReadSettings, Report
 from .formats.columns import find_spelling
 from .shared import JsonOption, LangOption, blank, command, print_table
@@ -27,7 +29,7 @@ _SHOWN = 3  # examples in a warning
 
 @dataclass
 class CorpusFacts:
-    """Counts of a set of texts. Lists hold shortened texts or spans."""
+    """Counts of a set of texts. Lists hold shortened texts or spans, with their places in files."""
 
     documents: int = 0
     tokens: int = 0
@@ -36,6 +38,8 @@ class CorpusFacts:
     unannotated_tokens: int = 0  # tokens whose annotation of entities is missing
     # By label: the number of "spans", of different "strings", and of spans of each length in tokens ("lengths")
     labels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)  # the same for doc.spans, by key
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)  # by name, of numbers of texts
     tags: dict[str, int] = field(default_factory=dict)
     untagged_tokens: int = 0
     cats: dict[str, int] = field(default_factory=dict)  # by label of `doc.cats`, the number of texts with 1.0
@@ -53,23 +57,34 @@ class CorpusFacts:
 
 @dataclass
 class Wording:
-    """Words that are annotated in several ways, with the number of occurrences by label and without one."""
+    """Words that are annotated in several ways, with the number of occurrences by label and without one, and all occurrences."""
 
     text: str
     labels: dict[str, int]
     unlabelled: int
+    # Of each occurrence: its "label" (None for none), its first character ("start"), the "place" of its text, and its "id"
+    places: list[dict[str, Any]]
 
     @property
     def doubtful(self) -> int:
         """Number of occurrences whose annotation differs from the most frequent one."""
         return sum(self.labels.values()) + self.unlabelled - max(*self.labels.values(), self.unlabelled)
 
+    @property
+    def different(self) -> list[dict[str, Any]]:
+        """The occurrences whose annotation differs from the most frequent one."""
+        counts = {**self.labels, None: self.unlabelled}
+        usual = max(counts, key=lambda label: counts[label])
+        return [place for place in self.places if place["label"] != usual]
+
 
 def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     """Count the contents of Docs. nlp (Language): The pipeline whose tokenizer the training will use."""
     docs = list(docs)
     found, tags, cats = CorpusFacts(), Counter(), Counter()
-    lengths, strings = defaultdict(Counter), defaultdict(set)
+    of_entities = _Lengths()
+    of_groups: dict[str, _Lengths] = defaultdict(_Lengths)
+    of_numbers: dict[str, list[float]] = defaultdict(list)
     annotated: dict[str, Any] = {}
     for doc in docs:
         found.documents += 1
@@ -81,15 +96,19 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
         tags.update(token.tag_ for token in doc)
         cats.update({label: int(value == 1.0) for label, value in doc.cats.items()})
         if len(_cats(doc)) > 1:
-            found.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))})")
+            found.several_cats.append(f"{_short(doc.text)} ({', '.join(_cats(doc))}){_at(doc)}")
         uncertain = [f"{label} {value:g}" for label, value in doc.cats.items() if value not in (0.0, 1.0)]
         if uncertain:
-            found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)})")
+            found.uncertain_cats.append(f"{_short(doc.text)} ({', '.join(uncertain)}){_at(doc)}")
+        for key, group in doc.spans.items():
+            for span in group:
+                of_groups[key].add(span)
+        for name, value in _numbers(doc).items():
+            of_numbers[name].append(value)
         cut = nlp.make_doc(doc.text) if doc.ents and len(doc.text) <= nlp.max_length else doc
         for span in doc.ents:
-            lengths[span.label_][len(span)] += 1
-            strings[span.label_].add(_words(span))
-            shown = f"{_short(span.text)} ({span.label_})"
+            of_entities.add(span)
+            shown = f"{_short(span.text)} ({span.label_}){_at(doc)}"
             if cut.char_span(span.start_char, span.end_char) is None:
                 found.misaligned.append(shown)
             if not any(letter.isalnum() for letter in span.text):
@@ -98,12 +117,19 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
                 found.crossing.append(shown)
         spans = [(span.start, span.end, span.label_) for span in doc.ents]
         annotation = spans, [token.tag_ for token in doc], dict(doc.cats)
-        before = annotated.setdefault(_key(doc), annotation)
+        before, first = annotated.setdefault(_key(doc), (annotation, doc))
         found.repeated += before is not annotation
         if before != annotation:
-            found.repeated_otherwise.append(_short(doc.text))
-    for label, of in sorted(lengths.items()):
-        found.labels[label] = {"spans": of.total(), "strings": len(strings[label]), "lengths": dict(of)}
+            found.repeated_otherwise.append(f"{_short(doc.text)}{_at(first)}{_at(doc)}")
+    found.labels = of_entities.table()
+    found.groups = {key: of_groups[key].table() for key in sorted(of_groups)}
+    for name, values in sorted(of_numbers.items()):
+        found.numbers[name] = {
+            "texts": len(values),
+            "least": min(values),
+            "mean": sum(values) / len(values),
+            "most": max(values),
+        }
     found.untagged_tokens = tags.pop("", 0)
     found.tags = dict(tags.most_common())
     found.cats = dict(cats.most_common())
@@ -112,13 +138,33 @@ def describe(docs: Iterable[Doc], nlp: Language) -> CorpusFacts:
     return found
 
 
+class _Lengths:
+    """Counts spans by label and length, and their different strings."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[str, Counter[int]] = defaultdict(Counter)
+        self._strings: dict[str, set[Words]] = defaultdict(set)
+
+    def add(self, span: Span) -> None:
+        self._lengths[span.label_][len(span)] += 1
+        self._strings[span.label_].add(_words(span))
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        return {
+            label: {"spans": of.total(), "strings": len(self._strings[label]), "lengths": dict(of)}
+            for label, of in sorted(self._lengths.items())
+        }
+
+
 def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
     """Compare the texts, labels and spans of dev with those of train.
 
     RETURNS (Dict[str, Any]): "documents": texts of dev that train has too. "only_in_dev", "only_in_train": labels of spans,
         tags, and labels of texts in one of the two. "unseen": by label, the share of dev's spans whose words train does not have.
     """
-    texts = {_key(doc) for doc in train}
+    texts: dict[str, Doc] = {}
+    for doc in train:
+        texts.setdefault(_key(doc), doc)
     known, seen, unseen = {_words(span) for doc in train for span in doc.ents}, Counter(), Counter()
     for doc in dev:
         for span in doc.ents:
@@ -126,7 +172,7 @@ def overlap(train: list[Doc], dev: list[Doc]) -> dict[str, Any]:
             unseen[span.label_] += _words(span) not in known
     of_train, of_dev = _all_labels(train), _all_labels(dev)
     return {
-        "documents": [_short(doc.text) for doc in dev if _key(doc) in texts],
+        "documents": [f"{_short(doc.text)}{_at(texts[_key(doc)])}{_at(doc)}" for doc in dev if _key(doc) in texts],
         "only_in_dev": sorted(of_dev - of_train),
         "only_in_train": sorted(of_train - of_dev),
         "unseen": {label: unseen[label] / n for label, n in sorted(seen.items())},
@@ -137,17 +183,25 @@ def inconsistent(docs: list[Doc]) -> list[Wording]:
     """Find strings that are annotated in one place and not in another, or with several labels; the most doubtful first.
     Occurrences within a longer span, or with missing annotation, do not count."""
     labels: dict[Any, Counter] = defaultdict(Counter)
+    places: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     for doc in docs:
         for span in doc.ents:
             labels[_words(span)][span.label_] += 1
+            places[_words(span)].append(_place(span, span.label_))
     unlabelled: Counter[Words] = Counter()
     if labels:
         matcher = PhraseMatcher(docs[0].vocab)
         matcher.add("annotated", [Doc(docs[0].vocab, words=words) for words in labels])
         for doc in docs:
             matches = (doc[start:end] for _, start, end in matcher(doc))
-            unlabelled.update(_words(span) for span in matches if all(token.ent_iob_ == "O" for token in span))
-    found = [Wording(" ".join(words), dict(of.most_common()), unlabelled[words]) for words, of in labels.items()]
+            for span in matches:
+                if all(token.ent_iob_ == "O" for token in span):
+                    unlabelled[_words(span)] += 1
+                    places[_words(span)].append(_place(span, None))
+    found = [
+        Wording(" ".join(words), dict(of.most_common()), unlabelled[words], places[words])
+        for words, of in labels.items()
+    ]
     return sorted((one for one in found if one.doubtful), key=lambda one: (-one.doubtful, one.text))
 
 
@@ -176,6 +230,26 @@ def _words(span: Span) -> Words:
 
 def _short(text: str) -> str:
     return shorter(" ".join(text.split()))
+
+
+def _at(doc: Doc) -> str:
+    """The place of a text, behind its words; empty if it is not known."""
+    origin = named_origin(doc)
+    return f" – {origin}" if origin else ""
+
+
+def _place(span: Span, label: Optional[str]) -> dict[str, Any]:
+    return {"label": label, "start": span.start_char, **origin_of(span.doc)}
+
+
+def _numbers(doc: Doc) -> dict[str, float]:
+    """The numbers of a text: those of its extensions that are not ours."""
+    extensions = [(key, value) for key, value in doc.user_data.items() if isinstance(key, tuple) and len(key) == 4]
+    return {
+        key[1]: float(value)
+        for key, value in extensions
+        if key[0] == "._." and key[2] is None and not key[1].startswith("crf_") and checks.is_number(value)
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- command
@@ -223,9 +297,10 @@ def data_cli(
         rows = []
         for one in facts.inconsistent[:top]:
             labels = ", ".join(f"{label} {n:,}" for label, n in one.labels.items())
-            rows.append((one.text, labels, f"{one.unlabelled:,}" if one.unlabelled else ""))
+            where = [in_words(place) for place in one.different if in_words(place)]
+            rows.append((one.text, labels, _some(where), f"{one.unlabelled:,}" if one.unlabelled else ""))
         title = f"{len(facts.inconsistent):,} strings are annotated in several ways"
-        print_table(title, ("words", "as", "not annotated"), rows, n_texts=2)
+        print_table(title, ("words", "as", "where it is unusual", "not annotated"), rows, n_texts=3)
     elif facts.spans:
         msg.good("No words are annotated in several ways")
 
@@ -233,36 +308,52 @@ def data_cli(
 def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[CorpusFacts] = None) -> None:
     msg.divider(title)
     counted = [f"{facts.documents:,} documents, {facts.tokens:,} tokens"]
-    if facts.spans or not (facts.tags or facts.cats):
+    if facts.spans or not (facts.tags or facts.cats or facts.groups or facts.numbers):
         counted.append(f"{facts.spans:,} entities; {facts.without_spans:,} documents without any")
-    msg.info(f"{FORMATS[report.format].title}: {', '.join(counted)}")
-    rows = []
-    for label, of in facts.labels.items():
-        mean = sum(length * n for length, n in of["lengths"].items()) / of["spans"]
-        of_dev = [f"{dev.labels[label]['spans']:,}" if label in dev.labels else "0"] if dev else []
-        rows.append((label, f"{of['spans']:,}", f"{of['strings']:,}", f"{mean:.1f}", str(max(of["lengths"])), *of_dev))
+    is_folder = report.format == "spacy" and Path(title).is_dir()
+    msg.info(f"{'.spacy files' if is_folder else FORMATS[report.format].title}: {', '.join(counted)}")
+    _show_spans("entities", facts.labels, dev and dev.labels)
+    for key, labels in facts.groups.items():
+        _show_spans(f"spans in doc.spans['{key}']", labels, dev and dev.groups.get(key, {}))
     of_dev = [dev] if dev else []
-    if rows:
-        columns = ("label", "spans", "different", "mean tokens", "most", *("spans of dev" for _ in of_dev))
-        print_table("entities", columns, rows, n_texts=1)
     for title, name, what in (("tags", "tags", ("tag", "tokens")), ("labels of texts", "cats", ("label", "texts"))):
         counts = [getattr(each, name) for each in (facts, *of_dev)]
         if counts[0]:
             rows = [(key, *(f"{each.get(key, 0):,}" for each in counts)) for key in counts[0]]
             print_table(title, (*what, *(f"{what[1]} of dev" for _ in of_dev)), rows, n_texts=1)
+    if facts.numbers:
+        columns = ("number", "texts", "least", "mean", "most")
+        rows = [
+            (name, f"{of['texts']:,}", *(f"{of[each]:.6g}" for each in columns[2:]))
+            for name, of in facts.numbers.items()
+        ]
+        print_table("numbers", columns, rows, n_texts=1)
     report.print_warnings()
     for warning in _warnings(facts):
         msg.warn(warning)
 
 
+def _show_spans(title: str, labels: dict[str, Any], dev: Optional[dict[str, Any]]) -> None:
+    """Print the labels of spans. dev (Optional[dict[str, Any]]): Those of dev."""
+    rows = []
+    for label, of in labels.items():
+        mean = sum(length * n for length, n in of["lengths"].items()) / of["spans"]
+        of_dev = [] if dev is None else [f"{dev[label]['spans']:,}" if label in dev else "0"]
+        rows.append((label, f"{of['spans']:,}", f"{of['strings']:,}", f"{mean:.1f}", str(max(of["lengths"])), *of_dev))
+    if rows:
+        columns = ("label", "spans", "different", "mean tokens", "most", *([] if dev is None else ["spans of dev"]))
+        print_table(title, columns, rows, n_texts=1)
+
+
 def _warnings(facts: CorpusFacts) -> list[str]:
     """Warnings about annotation that a training would not learn, or would learn wrongly."""
-    few = [f"{label} ({of['spans']})" for label, of in facts.labels.items() if of["spans"] < _FEW]
+    of_spans = [item for labels in (facts.labels, *facts.groups.values()) for item in labels.items()]
+    few = [f"{label} ({of['spans']})" for label, of in of_spans if of["spans"] < _FEW]
     few_texts = [f"{label} ({n})" for label, n in facts.cats.items() if n < _FEW]
     tags = [tag for tag in facts.tags if tag.strip() and any(letter.isalpha() for letter in tag)]
     _, like_tags = find_spelling(list(facts.labels))
     by_name: dict[str, set[str]] = {}
-    for name in (*facts.labels, *tags, *facts.cats):
+    for name in (*(label for label, _ in of_spans), *tags, *facts.cats):
         by_name.setdefault("".join(name.lower().split()), set()).add(name)
     shown = (
         (few, f"labels with fewer than {_FEW} spans"),

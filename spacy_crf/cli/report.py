@@ -17,6 +17,7 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors
+from ..pipeline.origins import named_origin, origin_of
 from ..whole_files import write_whole
 from .shared import (
     PROBABILITIES,
@@ -90,11 +91,11 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
     rows = []
     for case in chosen[:most]:
         text = judged.texts[case.doc]
-        rows.append(
-            (KINDS[case.kind], _described(text, case.gold), _described(text, case.found), _around(text, *case.places))
-        )
+        mentions = _described(text, case.gold), _described(text, case.found)
+        origin = named_origin(judged.examples[case.doc].reference)
+        rows.append((KINDS[case.kind], *mentions, _around(text, *case.places), origin))
     title = f"{min(most, len(chosen))} of {len(chosen)} mistakes"
-    print_table(title, ("kind", "annotated", "found", "around it"), rows, n_texts=4)
+    print_table(title, ("kind", "annotated", "found", "around it", "text"), rows, n_texts=5)
 
 
 def _around(text: str, first: int, last: int) -> str:
@@ -125,7 +126,8 @@ def _as_data(judged: "Judged", chosen: "list[Case]") -> dict[str, Any]:
     errors = []
     for case in chosen:
         sides = {"annotated": case.gold and case.gold._asdict(), "found": case.found and case.found._asdict()}
-        errors.append({"text": case.doc, "kind": case.kind, **sides})
+        origin = origin_of(judged.examples[case.doc].reference)
+        errors.append({"text": case.doc, **origin, "kind": case.kind, **sides})
     return {"scores": of_labels, "errors": errors}
 
 

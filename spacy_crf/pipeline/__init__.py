@@ -82,6 +82,7 @@ for owner, name, default in (
     (Doc, "crf_id", None),
     (Doc, "crf_links", None),
     (Doc, "crf_group", None),
+    (Doc, "crf_source", None),  # where a text comes from: its "place" in a file, and its "id"
     (Token, "crf_word", None),  # the word that another program finds in this token
     (Doc, "crf_prob", None),  # probability of the label of a text
 ):

@@ -27,7 +27,7 @@ const item = (error) => {
   const sayings = [];
   if (error.gold) sayings.push(said(error.gold, "annotated"));
   if (error.found) sayings.push(said(error.found, "found"));
-  const verdict = make("p", {}, make("b", {}, error.kind), `: ${sayings.join(", ")}`);
+  const verdict = make("p", {}, make("b", {}, error.kind), `: ${sayings.join(", ")} `, make("small", {}, error.origin));
   const node = make("li", {}, make("p", { class: "context" }, ...parts), verdict);
   if (error.why) node.append(why(error.why));
   return node;
@@ -63,7 +63,7 @@ for (const box of document.querySelectorAll(".errors")) {
     const chosen = errors.filter((error) =>
       (!kind.value || error.kind === kind.value) &&
       (!label.value || error.gold?.[0] === label.value || error.found?.[0] === label.value) &&
-      (!words || error.parts.map(([part]) => part).join("").toLowerCase().includes(words)));
+      (!words || `${error.parts.map(([part]) => part).join("")} ${error.origin}`.toLowerCase().includes(words)));
     chosen.sort(ORDERS[order.value][1]);
     list.replaceChildren(...chosen.slice(first, first + PAGE).map(item));
     const last = Math.min(first + PAGE, chosen.length);

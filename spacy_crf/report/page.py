@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..pipeline.annotation.annotation import Mention
+from ..pipeline.origins import in_words, named_origin
 from ..pipeline.scorers import calibration
 from . import charts
 from .cases import KINDS, MOST_TEXTS, Case, Judged, Reason, certainty, reasons, rule_effects
@@ -143,6 +144,7 @@ def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, A
             "gold": case.gold and (case.gold.label, case.gold.probability),
             "found": case.found and (case.found.label, case.found.probability),
             "parts": parts(judged.texts[case.doc], case),
+            "origin": named_origin(judged.examples[case.doc].reference),
             **({"why": why[number]} if number in why else {}),
         }
         for number, case in numbered
@@ -184,6 +186,7 @@ def _spelt(suspect: Suspect) -> dict[str, str]:
     ratio = f"a factor of {math.exp(suspect.log_ratio):,.3g}" if suspect.log_ratio < 50 else "more than e^50"
     return {
         "text": suspect.text,
+        "origin": in_words(suspect.origin),
         "ratio": ratio,
         "gold": listed([mention for mention in suspect.gold if mention.place not in there]),
         "best": listed([mention for mention in suspect.best if mention.place not in here]),

@@ -16,6 +16,7 @@ from ..errors import Errors
 from ..optimizers.lbfgs import LBFGS
 from ..pipeline.annotation.annotation import GoldReport, Mention
 from ..pipeline.initialization import earlier_annotation
+from ..pipeline.origins import origin_of
 from ..pipeline.prediction import CRFPipe
 
 ITERATIONS = 100
@@ -28,6 +29,7 @@ class Suspect(NamedTuple):
     log_ratio: float  # log p(best) - log p(annotated); infinite if the annotation is impossible for the model
     gold: list[Mention]
     best: list[Mention]
+    origin: dict[str, Any]  # "place" and "id" of the text, where they are known
 
 
 def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
@@ -45,7 +47,7 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
             found = [Mention(span.start_char, span.end_char, span.label_) for span in best]
             if {mention.place for mention in found} != {mention.place for mention in gold}:
                 log_ratio = pipe.log_probability(doc, best) - pipe.log_probability(doc, spans)
-                yield Suspect(doc.text, log_ratio, gold, found)
+                yield Suspect(doc.text, log_ratio, gold, found, origin_of(example.reference))
 
 
 def cross_validated(
@@ -95,7 +97,8 @@ def to_jsonl(suspects: Iterable[Suspect]) -> str:
     for suspect in suspects:
         mentions = {name: [mention.place for mention in getattr(suspect, name)] for name in ("gold", "best")}
         ratio = suspect.log_ratio if math.isfinite(suspect.log_ratio) else None
-        lines.append(json.dumps({"text": suspect.text, "log_ratio": ratio, **mentions}, ensure_ascii=False))
+        row = {"text": suspect.text, **suspect.origin, "log_ratio": ratio, **mentions}
+        lines.append(json.dumps(row, ensure_ascii=False))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -104,7 +107,7 @@ def of_jsonl(text: str) -> list[Suspect]:
     suspects = []
     for row in map(json.loads, filter(None, text.split("\n"))):  # texts may have other separators of lines
         ratio = math.inf if row["log_ratio"] is None else float(row["log_ratio"])
-        suspects.append(
-            Suspect(row["text"], ratio, *([Mention(*place) for place in row[key]] for key in ("gold", "best")))
-        )
+        gold, best = ([Mention(*place) for place in row[key]] for key in ("gold", "best"))
+        origin = {key: row[key] for key in ("place", "id") if key in row}
+        suspects.append(Suspect(row["text"], ratio, gold, best, origin))
     return suspects

@@ -9,6 +9,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors
+from ...pipeline.origins import origin_of, set_origin
 from . import brat, columns, conllu, label_studio, spacy_files, table, texts, word_spans, xml
 from .annotation import check_doc
 from .refused import refuse, refuse_running_text
@@ -71,6 +72,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         if len(doc) > _LONG:
             report.long.append(f"{place}: {len(doc):,} tokens")
         check_doc(doc, nlp, place)
+        if not origin_of(doc):
+            set_origin(doc, place)
         yield doc
     if report.broken and not settings.skip_broken:
         raise _broken(source, report.broken)

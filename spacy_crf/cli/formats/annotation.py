@@ -8,6 +8,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
+from ...pipeline.origins import set_origin
 from .offsets import HABITS, index_of, suspected
 from .source import ReadSettings, Report, unreadable
 
@@ -175,6 +176,7 @@ def make_doc(
 ) -> Doc:
     """Make a Doc whose entities are spans of its text, as `annotated` does."""
     doc = tokenized(text, nlp, place)
+    set_origin(doc, place)
     if spans is None:
         return doc
     return annotated(

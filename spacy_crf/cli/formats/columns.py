@@ -12,6 +12,7 @@ from spacy.tokens import Doc, Span
 
 from ...blanks import is_blank, split_columns, split_words
 from ...errors import Errors, shown
+from ...pipeline.origins import set_origin
 from .annotation import Span as Characters
 from .annotation import is_unicode, make_doc, named
 from .source import ReadSettings, Report, Source, unreadable
@@ -104,7 +105,10 @@ def read_sentences(
             found = [ent for tags in ents for ent in Doc(nlp.vocab, words=[row.word for row in rows], ents=tags).ents]
             places = sorted({(ent.start, ent.end, ent.label_) for ent in found})
             doc.spans[settings.spans_key] = [Span(doc, begin, end, label=label) for begin, end, label in places]
-        yield _cut_again(doc, nlp, rows[0].place, settings, report) if settings.retokenize else doc
+        if settings.retokenize:
+            doc = _cut_again(doc, nlp, rows[0].place, settings, report)
+        set_origin(doc, rows[0].place)
+        yield doc
 
 
 def spaces_between(words: Sequence[str], lang: str) -> Optional[list[bool]]:

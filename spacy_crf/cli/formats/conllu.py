@@ -10,6 +10,7 @@ from spacy.tokens import Doc
 
 from ...blanks import is_blank
 from ...errors import Errors, counted, known_names
+from ...pipeline.origins import set_origin
 from .columns import Tagging, find_spelling, find_tagging, has_pair, in_bio, in_groups, is_tag
 from .source import ReadSettings, Report, Source, unreadable
 
@@ -47,7 +48,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         tagging = find_tagging(_tagged(source, key), settings.scheme, report)
     for group in in_groups(_tagged(source, key), settings.n_sents):
         docs = [_make_doc(sentence, nlp, tagging, report) for sentence in group]
-        yield docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
+        doc = docs[0] if len(docs) == 1 else Doc.from_docs(docs, ensure_whitespace=False)
+        set_origin(doc, group[0][0].place)
+        yield doc
 
 
 def _entity_key(source: Source, settings: ReadSettings) -> Optional[str]:

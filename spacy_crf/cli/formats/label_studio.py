@@ -7,6 +7,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
+from ...pipeline.origins import set_origin
 from .annotation import GivenSpan, Labels, TextLabels, holds_annotation, is_labels, make_doc, parse_labels, read_spans
 from .offsets import HabitSearch, index_of
 from .source import ReadSettings, Report, Source, unreadable
@@ -20,6 +21,7 @@ class LabelledTask(NamedTuple):
     """A text with its spans as they are written, and its labels by the name of the question."""
 
     place: str
+    id: Any
     text: str
     spans: list[Any]
     choices: dict[str, Any]  # Labels
@@ -61,6 +63,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             nlp, task.text, found, is_complete=is_complete, place=task.place, settings=settings, report=report
         )
         doc.cats = labels.cats(task.labels, task.place, report)
+        set_origin(doc, task.place, task.id)
         yield doc
 
 
@@ -98,7 +101,7 @@ def _of_task(fields: dict[str, Any], annotation: dict[str, Any], place: str, set
     if not isinstance(results, list) or not all(isinstance(one, dict) for one in results):
         raise unreadable(place, f'"result" is not a list of objects: {shown(results)}')
     data = fields["data"] if isinstance(fields.get("data"), dict) else {}
-    found = LabelledTask(place, _text(data, place, settings), [], {})
+    found = LabelledTask(place, fields.get("id"), _text(data, place, settings), [], {})
     for result in results:
         kind, name, value = result.get("type"), str(result.get("from_name")), result.get("value")
         if kind in settings.ignore or name in settings.ignore:
@@ -132,7 +135,7 @@ def _of_min(fields: dict[str, Any], place: str, settings: ReadSettings) -> Label
         raise ValueError(Errors.CRF714.format(place=place, keys=" and ".join(map(repr, lists)), last=list(lists)[-1]))
     text = _text({key: value for key, value in fields.items() if key not in choices}, place, settings)
     spans = [span for part in lists.values() for value in part for span in _spans(value, place)]
-    return LabelledTask(place, text, spans, choices)
+    return LabelledTask(place, fields.get("id"), text, spans, choices)
 
 
 def _text(data: dict[str, Any], place: str, settings: ReadSettings) -> str:

@@ -12,6 +12,8 @@ from spacy.tokens import Doc, DocBin
 from spacy.training.converters import json_to_docs
 
 from ...errors import Errors, shown
+from ...pipeline.corpora import docs_in
+from ...pipeline.origins import set_origin
 from .annotation import annotated, check_length, holds_annotation, is_unicode, read_spans
 from .source import ReadSettings, Report, Source, unreadable
 
@@ -29,7 +31,7 @@ def read_docbin(source: Source, nlp: Language, settings: ReadSettings, report: R
 def docs_of(path: Path, nlp: Language) -> list[Doc]:
     """Read the Docs of a ``.spacy`` file. RAISES (ValueError): CRF701 if the file is damaged, or has another format."""
     try:
-        return list(DocBin().from_disk(path).get_docs(nlp.vocab))
+        return list(docs_in(DocBin().from_disk(path), nlp.vocab))
     except OSError:
         raise
     except Exception as error:  # zlib and msgpack may raise anything
@@ -79,6 +81,7 @@ def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Repo
             report.has_spans = True
             spans, is_complete = read_spans(ents if isinstance(ents, list) else [ents], doc.text, place, report)
             doc = annotated(doc, spans, is_complete=is_complete, place=place, settings=settings, report=report)
+        set_origin(doc, place, item.get("id"))
         yield doc
 
 
@@ -108,7 +111,9 @@ def read_json(source: Source, nlp: Language, settings: ReadSettings, report: Rep
             if entities not in (None, [], [[]]):
                 shows = {"key": "entities", "value": shown(entities), "known": '"ner" of the tokens'}
                 raise ValueError(Errors.CRF707.format(place=where, **shows))
-            yield _make_doc({**value, "paragraphs": [paragraph]}, where)
+            doc = _make_doc({**value, "paragraphs": [paragraph]}, where)
+            set_origin(doc, where, value.get("id"))
+            yield doc
 
 
 def _make_doc(document: dict[str, Any], place: str) -> Doc:

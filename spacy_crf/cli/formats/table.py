@@ -13,6 +13,7 @@ from spacy.tokens import Doc
 
 from ...blanks import is_blank, split_words
 from ...errors import Errors, known_names, shown
+from ...pipeline.origins import set_origin
 from .annotation import Labels, TextLabels, named, parse_labels, tokenized
 from .columns import Row, is_tag, read_sentences
 from .source import ReadSettings, Report, Source, unreadable
@@ -183,9 +184,9 @@ def _holds_texts(source: Source, settings: ReadSettings) -> bool:
     """Whether a table has texts: the header names texts and labels, some text is longer than a word, and no label is a tag."""
     texts, labels = [], []
     try:
-        for _, text, label in islice(_text_rows(source, settings, Report()), _HEAD):
-            texts.append(text.strip())
-            labels.append(label)
+        for row in islice(_text_rows(source, settings, Report()), _HEAD):
+            texts.append(row.text.strip())
+            labels.append(row.label)
     except ValueError:  # the reader will report it
         pass
     return any(" " in text or len(text) > _LONG for text in texts) and not any(map(is_tag, labels))
@@ -194,25 +195,35 @@ def _holds_texts(source: Source, settings: ReadSettings) -> bool:
 def _labelled_docs(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:
     """Make Docs of texts with labels. The file is read twice, since any row may add a label."""
     cells: dict[str, str] = {}
-    for place, _, cell in _text_rows(source, settings, Report()):
-        cells.setdefault(cell, place)
+    for row in _text_rows(source, settings, Report()):
+        cells.setdefault(row.label, row.place)
     labels = TextLabels()
     for cell, place in cells.items():
         labels.add(_labels_of(cell, cells, settings, place))
-    for place, text, cell in _text_rows(source, settings, report):
-        if not text.strip():
-            report.rejected.append(f"{place} (no text)")
+    for row in _text_rows(source, settings, report):
+        if not row.text.strip():
+            report.rejected.append(f"{row.place} (no text)")
             continue
-        doc = tokenized(text, nlp, place)
-        doc.cats = labels.cats(_labels_of(cell, cells, settings, place), place, report)
+        doc = tokenized(row.text, nlp, row.place)
+        doc.cats = labels.cats(_labels_of(row.label, cells, settings, row.place), row.place, report)
+        set_origin(doc, row.place, row.id)
         yield doc
 
 
-def _text_rows(source: Source, settings: ReadSettings, report: Report) -> Iterator[tuple[str, str, str]]:
-    """Yield place, text and label of each row, as written."""
+class TextRow(NamedTuple):
+    """A row as it is written."""
+
+    place: str
+    text: str
+    label: str
+    id: Optional[str]
+
+
+def _text_rows(source: Source, settings: ReadSettings, report: Report) -> Iterator[TextRow]:
     for place, cells, header in _table(source, settings, report, _TEXT, _CLASS, has_tokens=False):
         if any(cell.strip() for cell in cells):
-            yield place, cells[header.word], cells[header.label].strip()
+            ids = [cell for name, cell in zip(header.names, cells) if name.lower() == "id"]
+            yield TextRow(place, cells[header.word], cells[header.label].strip(), ids[0] if ids else None)
 
 
 def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place: str) -> Labels:

@@ -8,6 +8,7 @@ from spacy.tokens import Doc
 
 from ... import checks
 from ...errors import Errors, known_names, shown
+from ...pipeline.origins import set_origin
 from .annotation import (
     GivenSpan,
     Labels,
@@ -78,6 +79,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         found = None if is_open or (label_keys and not has_spans) else spans
         doc = make_doc(nlp, text, found, is_complete=is_complete, place=place, settings=settings, report=report)
         doc.cats = all_labels.cats(labels, place, report)
+        set_origin(doc, place, _id_of(item))
         for key in LINK_KEYS if are_linked else ():
             if item.get(key) is not None:
                 doc._.set(f"crf_{key}", item[key])
@@ -97,6 +99,13 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
                 doc.spans[INCORRECT] = judged
             report.binary.append(place)
         yield doc
+
+
+def _id_of(item: dict[str, Any]) -> Any:
+    """The id of a text: its own, that in Prodigy's "meta", or the number of Prodigy's task."""
+    meta = item.get("meta")
+    given = (item.get("id"), meta.get("id") if isinstance(meta, dict) else None, item.get("_task_hash"))
+    return next((value for value in given if value is not None), None)
 
 
 def _numbers_of(item: dict[str, Any], place: str) -> dict[str, Optional[float]]:

@@ -9,6 +9,7 @@ from spacy.tokens import Doc
 
 from ...blanks import is_blank
 from ...errors import Errors, shown
+from ...pipeline.origins import set_origin
 from .annotation import GivenSpan, Span, annotated, holds_annotation, is_label, is_unicode, make_doc
 from .columns import spaces_between
 from .source import ReadSettings, Report, Source, unreadable
@@ -66,9 +67,11 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         spans, is_complete = _spans(item[keys.spans], keys, doc, place, report)
         common = {"is_complete": is_complete, "place": place, "settings": settings, "report": report}
         if settings.retokenize:
-            yield make_doc(nlp, doc.text.rstrip(), spans, **common)
+            doc = make_doc(nlp, doc.text.rstrip(), spans, **common)
         else:
-            yield annotated(doc, spans, **common)
+            doc = annotated(doc, spans, **common)
+        set_origin(doc, place, item.get("id"))
+        yield doc
 
 
 def _spans(values: list[Any], keys: _Keys, doc: Doc, place: str, report: Report) -> tuple[list[Span], bool]:

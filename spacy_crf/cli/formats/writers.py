@@ -10,6 +10,7 @@ from spacy.vocab import Vocab
 
 from ...errors import Errors
 from ...pipeline.corpora import doc_bin
+from ...pipeline.origins import origin_of
 
 
 class Annotated(NamedTuple):
@@ -47,7 +48,9 @@ def _prodigy(found: Annotated) -> str:
         for token in found.doc
     ]
     spans = [{**_span(span, prob), "token_start": span.start, "token_end": span.end - 1} for span, prob in found.spans]
-    return _line({**found.fields, "text": found.doc.text, "tokens": tokens, "spans": spans})
+    given = found.fields.get("meta", {})
+    meta = {"meta": {**origin_of(found.doc), **given}} if isinstance(given, dict) else {}
+    return _line({**found.fields, **meta, "text": found.doc.text, "tokens": tokens, "spans": spans})
 
 
 def _span(span: Span, prob: float) -> dict[str, Any]:
@@ -58,12 +61,12 @@ def _spans(found: Annotated) -> str:
     """Write text, spans, and the labels of the text if it has any."""
     cats = {"cats": found.doc.cats} if found.doc.cats else {}
     spans = [_span(span, prob) for span, prob in found.spans]
-    return _line({**found.fields, "text": found.doc.text, "spans": spans, **cats})
+    return _line({**origin_of(found.doc), **found.fields, "text": found.doc.text, "spans": spans, **cats})
 
 
 def _doccano(found: Annotated) -> str:
     spans = [[span.start_char, span.end_char, span.label_] for span, _ in found.spans]
-    return _line({**found.fields, "text": found.doc.text, "label": spans})
+    return _line({**origin_of(found.doc), **found.fields, "text": found.doc.text, "label": spans})
 
 
 def _labelstudio(found: Annotated) -> str:
@@ -78,7 +81,7 @@ def _labelstudio(found: Annotated) -> str:
         for span, prob in found.spans
     ]
     score = min((prob for _, prob in found.spans), default=1.0)
-    data = {**found.fields, "text": found.doc.text}
+    data = {**origin_of(found.doc), **found.fields, "text": found.doc.text}
     return _line({"data": data, "predictions": [{"result": result, "score": score}]})
 
 
