@@ -644,5 +644,8 @@ class Warnings:
     CRFW986 = """{name}: {share:.0%} of {n:,} tokens of the training data are not tokens that the pipeline's tokenizer makes of
         their text, such as {example}, so raw texts will be read in other tokens than those learned. Name the tokenizer
         that made them in [nlp.tokenizer], or let this one cut the texts: `crf convert --retokenize`."""
+    CRFW907 = """{name}: with {tags} tags and {tokens:,} tokens each of some hundred passes over the training data takes about
+        {seconds:.0f} s of CPU, since time grows by the square of the number of tags. What helps: {advice}the model
+        spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags), or spacy_crf.OutputCodes.v1."""
     CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
         Check the language and the spelling."""

@@ -1,5 +1,6 @@
 """States that training can't tell apart are one in its passes: the same function, over fewer states."""
 
+import time
 from functools import partial
 
 import numpy as np
@@ -9,8 +10,11 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, SoftmaxMargin
+from spacy_crf.models.merged import MergedStates, _split
 from spacy_crf.models.objective import CorpusObjective, TiedObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.initialization import warn_of_long_passes
+from spacy_crf.schemes import SCHEMES
 
 # A and C are never of one token, D and E always are, B is both
 TEXTS = [
@@ -134,3 +138,49 @@ def test_all_features_have_weights_for_all_states():
     every, fewer = both(pipe, pipe.training.data(examples))
     assert n_states(fewer) == n_states(every)  # in another order
     descend(every, fewer, steps=2)
+
+
+def test_four_hundred_labels_are_merged_in_seconds():
+    """The states of 400 labels were split into groups by products of S·S integers, which took minutes before the first step."""
+    mask = SCHEMES["BILUO"].transition_mask(400)
+    possible = {"transitions": mask.transitions, "first": mask.first, "last": mask.last}
+    is_known = np.arange(len(mask.first)) % 3 > 0
+    begin = time.process_time()
+    merged = MergedStates(possible, {name: may & False for name, may in possible.items()}, is_known)
+    assert time.process_time() - begin < 5.0
+    assert is_known.sum() < merged.n_states < len(is_known)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_states_of_one_group_have_equal_numbers_of_steps_between_groups(seed):
+    """The groups by random sums are those by counting the steps to and from each group."""
+    rng = np.random.default_rng(seed)
+    like = rng.integers(0, 3, 12)
+    kinds = {
+        "transitions": rng.integers(0, 3, (3, 3))[like][:, like],
+        "first": rng.integers(0, 3, 3)[like],
+        "last": rng.integers(0, 3, 3)[like],
+    }
+    if seed % 2:
+        kinds["transitions"][rng.integers(12), rng.integers(12)] = rng.integers(3)
+    before = rng.integers(0, 2, 12)
+    group = _split(kinds, before)
+
+    expected = before
+    for _ in range(12):  # until nothing is split
+        counts = [(kinds["transitions"] == kind).astype(int) for kind in (1, 2)]
+        inside = (expected[:, np.newaxis] == np.arange(12)).astype(int)
+        columns = [step @ inside for count in counts for step in (count, count.T)]
+        rows_of = np.column_stack([expected, kinds["first"], kinds["last"], *columns])
+        expected = np.unique(rows_of, axis=0, return_inverse=True)[1].ravel()
+    np.testing.assert_array_equal(group[:, np.newaxis] == group, expected[:, np.newaxis] == expected)
+
+
+def test_too_many_tags_are_told_before_training(caplog):
+    """The first iteration of 400 labels took minutes, and nothing said why, or what to do."""
+    pipe, _ = make()
+    for count, message in ((1_000_000, []), (100_000_000, ["CRFW907"])):
+        caplog.clear()
+        warn_of_long_passes(pipe, count)
+        assert [record.message[:7] for record in caplog.records] == message
+    assert 'scheme = "IO"' in caplog.text and "21 tags and 100,000,000 tokens" in caplog.text

@@ -152,12 +152,17 @@ def _find_block(size: int, mask: bytes) -> TransitionLayout:
     mask (bytes): Bits of bool[S, S], the allowed transitions. (As a key the mask costs less than decoding a sentence.)
     """
     allowed = np.unpackbits(np.frombuffer(mask, dtype=np.uint8), count=size * size).astype(bool).reshape(size, size)
-    n_sources = allowed.sum(axis=0)
-    elsewhere = allowed.T.astype(np.float64) @ ~allowed  # [target, k] predecessors of the target, but not of k
+    # States with equal predecessors, such as all B-x and U-x, count as one kind: S kinds would take S³ operations
+    packed = np.packbits(allowed.T, axis=1)
+    _, first, kind, n_states = np.unique(packed, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    of_kinds = allowed[:, first]  # [S, K] predecessors
+    n_sources = of_kinds.sum(axis=0)
+    elsewhere = of_kinds.T.astype(np.float64) @ ~of_kinds  # [target, k] predecessors of the target, but not of k
     on_arcs = ARC_COST * n_sources[:, np.newaxis]
     in_block = n_sources + ARC_COST * elsewhere
-    k = np.minimum(on_arcs, in_block).sum(axis=0).argmin()
-    is_source, is_target = allowed[:, k], in_block[:, k] < on_arcs[:, 0]
+    costs = n_states @ np.minimum(on_arcs, in_block)
+    k = np.lexsort((first, costs))[0]
+    is_source, is_target = of_kinds[:, k], (in_block[:, k] < on_arcs[:, 0])[kind.ravel()]
 
     # Arcs are added up by runs of such as rise side by side: so states with more arcs come first, and behind arcs the order is
     # that of their first sources

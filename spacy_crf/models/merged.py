@@ -192,15 +192,30 @@ class MergedStates:
 def _split(kinds: SharedScores, group: Ints) -> Ints:
     """The coarsest refinement of groups in which all states of a group have equally many transitions of each kind to and from
     each group: int64[S].
+
+    These numbers are not counted for each pair of groups, which takes S³ operations. A random number stands for each group, and
+    states are compared by the sums of those of the groups that they follow or precede, modulo 2**64. By chance the sums of two
+    different states are equal once in 2**64.
     """
-    ends, steps = [kinds[name][:, np.newaxis] for name in ("first", "last")], kinds["transitions"]
+    first, last, steps = (kinds[name] for name in ("first", "last", "transitions"))
+    random = np.random.default_rng(SEEDS[0])
     n_before = 0
     while True:
         _, group = np.unique(group, return_inverse=True)
-        members = (group[:, np.newaxis] == np.arange(group.max() + 1)).astype(np.int64)
-        if members.shape[1] == n_before:
+        n_groups = int(group.max()) + 1
+        if n_groups == n_before:
             return group
-        n_before = members.shape[1]
-        of_kinds = [matrix @ members for kind in (1, 2) for matrix in (steps == kind, kind == steps.T)]
-        _, group = np.unique(np.hstack([group[:, np.newaxis], *ends, *of_kinds]), axis=0, return_inverse=True)
-        group = group.ravel()
+        n_before = n_groups
+        marks = random.integers(1 << 64, size=(2, n_groups), dtype=np.uint64)[:, group]  # [2 kinds, S]
+        following = np.zeros(len(group), dtype=np.uint64)
+        preceding = np.zeros(len(group), dtype=np.uint64)
+        for kind, mark in zip((1, 2), marks):
+            of_kind = steps == kind  # [S, S]
+            following += np.where(of_kind, mark, 0).sum(axis=1, dtype=np.uint64)
+            preceding += np.where(of_kind.T, mark, 0).sum(axis=1, dtype=np.uint64)
+        columns = preceding, following, last.astype(np.uint64), first.astype(np.uint64), group.astype(np.uint64)
+        order = np.lexsort(columns)  # by the last one first
+        rows = np.stack(columns, axis=1)[order]
+        is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))
+        group = np.empty(len(order), dtype=np.int64)
+        group[order] = np.cumsum(is_new) - 1

@@ -18,6 +18,7 @@ from ..features.clusters import TABLE_NAME, read_clusters
 from ..features.doc_batch import DocBatch
 from ..features.gazetteers import read_gazetteers
 from ..features.word_vectors import read_vectors
+from ..inference.linear_chain import LinearChain
 from ..kernels import announcing
 from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
@@ -35,6 +36,8 @@ Read = Callable[[], Iterable[Example]]
 
 LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
 _ITERATIONS = 20  # iterations before starting points are compared
+_PER_PAIR = 2.6e-10  # seconds of CPU for a pass of a chain, for each token and pair of tags
+_LONG_PASS = 10.0  # seconds
 _L2 = 0.1  # if the optimizer has no l2
 
 
@@ -374,11 +377,11 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     report, left_out, was_read = GoldReport(), set(pipe.cfg["left_out"]), False
     says_something = pipe.model.attrs["role"].learns_unannotated(pipe.model)
     n_tags = len(pipe.tags())
-    annotate, unread, n_docs = earlier_annotation(pipe, nlp), _unread(pipe), 0
+    annotate, unread, n_docs, n_tokens = earlier_annotation(pipe, nlp), _unread(pipe), 0, 0
     comparison = None if nlp is None else TokenComparison(nlp)
 
     def annotated() -> Iterator[AnnotatedDocs]:
-        nonlocal says_something, was_read, n_docs
+        nonlocal says_something, was_read, n_docs, n_tokens
         is_first, was_read = not was_read, True
         # Without labels there is nothing to count, but neural layers need a text for their initialization
         for examples in pipe.training.blocks(get_examples() if pipe.labels or pipe.has_encoder else ()):
@@ -395,6 +398,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
                 leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
                 says_something |= n_tags < 2 or leaves_out
             if is_first:
+                n_tokens += sum(map(len, docs))
                 left_out.update(labels_of(pipe, examples).difference(pipe.labels))
             yield batch
         if not says_something and pipe.labels and not had_labels:
@@ -410,7 +414,17 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
         pipe.warn(Warnings.CRFW885, attributes=attributes, n=n_docs)
     if comparison is not None:
         comparison.warn(pipe)
+    warn_of_long_passes(pipe, n_tokens)
     return says_something or not was_read
+
+
+def warn_of_long_passes(pipe: LabelPipe, n_tokens: int) -> None:
+    """Warn that training takes long if a chain has too many tags for its texts: its time grows by the square of their number."""
+    n_tags = len(pipe.tags())
+    seconds = _PER_PAIR * n_tokens * n_tags**2
+    if type(pipe.decoding.structure) is LinearChain and seconds > _LONG_PASS:
+        advice = "" if pipe.cfg.get("scheme") in (None, "IO") else 'scheme = "IO" or "BIO" (fewer tags), '
+        pipe.warn(Warnings.CRFW907, tags=n_tags, tokens=n_tokens, seconds=seconds, advice=advice)
 
 
 def earlier_annotation(pipe: LabelPipe, nlp: Optional[Language]) -> Callable[[Example], Doc]:
