@@ -8,9 +8,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import spacy
+import srsly
 from spacy.tokens import Doc
 
+from spacy_crf import whole_files
 from spacy_crf.features.clusters import Clusters
+from spacy_crf.lab import brown
 from spacy_crf.lab.brown import Brown, WordCounter
 from spacy_crf.lab.kernels import brown as kernels
 
@@ -156,3 +159,47 @@ def test_going_on_from_a_checkpoint():
     assert Brown.from_bytes(saved[1], "something else", "the test") is None
     with pytest.raises(ValueError, match="CRF508: the test"):
         Brown.from_bytes(saved[1][:-1], "this", "the test")
+
+
+def _fill(name, value):
+    """Fill a saved array."""
+
+    def change(content):
+        dtype, shape, octets = content["arrays"][name]
+        content["arrays"][name] = dtype, shape, np.full_like(np.frombuffer(octets, dtype=dtype), value).tobytes()
+
+    return change
+
+
+CRAFTED = {
+    "no arrays": lambda content: content.pop("arrays"),
+    "no description": lambda content: content.pop("what"),
+    "done is a text": lambda content: content.update(done="x"),
+    "more done than words": lambda content: content.update(done=10**6),
+    "no clusters": lambda content: content.update(n=0),
+    "words are numbers": lambda content: content.update(words=[1] * len(content["words"])),
+    "a word is missing": lambda content: content["words"].pop(),
+    "an array is missing": lambda content: content["arrays"].pop("slots"),
+    "an array is of floats": lambda content: content["arrays"]["slots"].__setitem__(0, "<f4"),
+    "neighbours in a column": lambda content: content["arrays"]["next_words"][1].append(1),
+    "slots in a matrix": lambda content: content["arrays"]["slots"].__setitem__(1, [8, 8]),
+    "losses are NaN": _fill("losses", np.nan),
+    **{
+        f"{value} in {name}": _fill(name, value)
+        for name in ("next_starts", "next_words", "next_counts", "slots")
+        for value in (2**30, -1)
+    },
+}
+
+
+@pytest.mark.parametrize("crafted", CRAFTED)
+def test_arrays_of_a_crafted_checkpoint_are_checked(crafted):
+    """Kernels indexed by them, which ended the process; missing ones were raw KeyErrors."""
+    saved = []
+    Brown(text_of(random_lines(5, n_words=100, n_lines=200)), 20, "x").run(
+        lambda state: saved.append(state.to_bytes("x"))
+    )
+    content = whole_files.unpacked(whole_files.unseal(brown.CHECKPOINT, saved[0], "x"))
+    CRAFTED[crafted](content)
+    with pytest.raises(ValueError, match="CRF508: the test is damaged"):
+        Brown.from_bytes(whole_files.seal(brown.CHECKPOINT, srsly.msgpack_dumps(content)), "x", "the test")

@@ -5,7 +5,7 @@ merges the two clusters whose merge loses least mutual information of neighbours
 the n clusters into one; the tree of these merges gives the paths.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from .kernels.brown import Bigrams, Window, join_classes, place_words, slots_of
 
 _LOGS = 1 << 16  # size of the table of n log n
 _STEP = 64  # words between two calls of `on_step`
-CHECKPOINT = FileFormat("a checkpoint", b"spacy_crf brown\n", 1)
+CHECKPOINT = FileFormat("a checkpoint", b"spacy_crf brown\n", 2)
 
 
 class CountedText(NamedTuple):
@@ -74,6 +74,11 @@ def _bigrams(tokens: NDArray[np.int64], n_words: int) -> Bigrams:
     beside = (left >= 0) & (right >= 0)
     pairs, counts = np.unique(left[beside] * max(1, n_words) + right[beside], return_counts=True)
     left, right = np.divmod(pairs, max(1, n_words))
+    return _sorted_bigrams(left, right, counts, n_words)
+
+
+def _sorted_bigrams(left: NDArray, right: NDArray, counts: NDArray, n_words: int) -> Bigrams:
+    """The counts (int[P]) of pairs of words (int[P], int[P]), which are sorted by the left one."""
     by_right = np.argsort(right, kind="stable")
     bounds = np.arange(n_words + 1)
     return Bigrams(
@@ -143,7 +148,9 @@ class Brown:
 
     def to_bytes(self, what: str) -> bytes:
         """Serialize the state. what (str): Description of the texts and settings, which `from_bytes` compares."""
-        arrays = {name: _packed(array) for name, array in (*_named(self._window), *_named(self.text.bigrams))}
+        bigrams, slots = self.text.bigrams, slots_of(self._window)[: self.done]
+        saved = (bigrams.next_starts, bigrams.next_words, bigrams.next_counts, slots, self._window.losses)
+        arrays = {name: _packed(array, dtype) for (name, dtype), array in zip(_SAVED.items(), saved)}
         content = {"what": what, "n": self.n, "done": self.done, "arrays": arrays}
         content |= {"words": self.text.words, "digits": self.text.digits}
         return seal(CHECKPOINT, srsly.msgpack_dumps(content))
@@ -156,24 +163,80 @@ class Brown:
         RAISES (ValueError): CRF501, CRF502 or CRF508 for a damaged file.
         """
         with unpacking(data):
-            content = unpacked(unseal(CHECKPOINT, data, source))
-        if content["what"] != what:
-            return None
-        arrays = {name: _unpacked(*packed) for name, packed in content["arrays"].items()}
-        bigrams = Bigrams(*(arrays[name] for name in Bigrams._fields))
-        brown = cls(CountedText(content["words"], bigrams, content["digits"]), content["n"], source)
-        brown._window = Window(*(arrays[name] for name in Window._fields))
-        brown.done = content["done"]
+            content = unseal(CHECKPOINT, data, source)
+            try:
+                content = unpacked(content)
+                if content["what"] != what:
+                    return None
+                arrays = {name: _unpacked(*content["arrays"][name], dtype) for name, dtype in _SAVED.items()}
+                return cls._restored(content, Saved(**arrays), source)
+            except Exception as error:  # msgpack raises many kinds, and fields may be missing
+                raise ValueError(Errors.CRF508.format(source=source, reason=str(error).rstrip("."))) from error
+
+    @classmethod
+    def _restored(cls, content: dict[str, Any], saved: "Saved", source: str) -> "Brown":
+        """The clustering with these arrays. Kernels index by them: all other arrays are computed from them anew.
+
+        RAISES (ValueError): For arrays that no clustering has.
+        """
+        words, n, done = content["words"], content["n"], content["done"]
+        n_words, size = len(words), n + 1
+        starts, right, counts, slots, losses = saved
+        _expect(all(array.ndim == 1 for array in saved[:4]), "shapes")
+        _expect(all(isinstance(word, str) for word in words) and isinstance(content["digits"], bool), "words")
+        _expect(type(n) is int and 0 < n <= n_words, "number of clusters")
+        _expect(type(done) is int and 0 <= done <= n_words, "number of words in clusters")
+        _expect(len(starts) == n_words + 1 and starts[0] == 0 and (np.diff(starts) >= 0).all(), "starts")
+        _expect(len(right) == len(counts) == starts[-1], "pairs")
+        _expect(0 <= right.min(initial=0) <= right.max(initial=0) < n_words, "neighbours")
+        _expect(counts.min(initial=1) > 0 and int(counts.sum(dtype=np.int64)) <= np.iinfo(np.int32).max, "counts")
+        _expect(len(slots) == done and 0 <= slots.min(initial=0) <= slots.max(initial=0) < size, "slots")
+        _expect(losses.shape == (size, size), "losses")
+        left = np.repeat(np.arange(n_words), np.diff(starts))
+        brown = cls(CountedText(words, _sorted_bigrams(left, right, counts, n_words), content["digits"]), n, source)
+        window = brown._window
+        window.is_used[slots] = True
+        _expect(int(window.is_used.sum()) == min(done, n), "slots")
+        rows, columns = np.tril_indices(size, -1)
+        _expect(
+            bool(np.isfinite(losses[rows, columns][window.is_used[rows] & window.is_used[columns]]).all()), "losses"
+        )
+        window.losses[:] = losses
+        window.slot[:done] = slots
+        _, first, of_word = np.unique(slots, return_index=True, return_inverse=True)
+        window.parent[:done] = first[of_word]  # the first word of the class
+        inside = (left < done) & (right < done)
+        one, other, of_pairs = slots[left[inside]], slots[right[inside]], counts[inside]
+        np.add.at(window.after, (other, one), of_pairs)
+        window.before[:] = window.after.T
+        window.first[:] = window.after.sum(axis=0)
+        window.second[:] = window.after.sum(axis=1)
+        brown.done = done
         return brown
 
 
-def _named(arrays: NamedTuple) -> Iterable[tuple[str, NDArray]]:
-    return arrays._asdict().items()
+class Saved(NamedTuple):
+    """The arrays of a checkpoint: counts of pairs of words, as in `Bigrams`, the classes of words, and the losses of merges."""
+
+    next_starts: NDArray[np.int64]  # [V + 1]
+    next_words: NDArray[np.int32]  # [P]
+    next_counts: NDArray[np.int32]  # [P]
+    slots: NDArray[np.int32]  # [done] of the class of each word
+    losses: NDArray[np.float64]  # [M, M]
 
 
-def _packed(array: NDArray) -> tuple[str, list[int], bytes]:
-    return array.dtype.str, list(array.shape), array.tobytes()
+_SAVED = {"next_starts": "<i8", "next_words": "<i4", "next_counts": "<i4", "slots": "<i4", "losses": "<f8"}
 
 
-def _unpacked(dtype: str, shape: list[int], octets: bytes) -> NDArray[Any]:
+def _packed(array: NDArray, dtype: str) -> tuple[str, list[int], bytes]:
+    return dtype, list(array.shape), array.astype(dtype).tobytes()
+
+
+def _unpacked(given: str, shape: list[int], octets: bytes, dtype: str) -> NDArray[Any]:
+    _expect(given == dtype, "types of numbers")
     return np.frombuffer(octets, dtype=dtype).reshape(shape).copy()
+
+
+def _expect(is_whole: bool, what: str) -> None:
+    if not is_whole:
+        raise ValueError(f"its {what} do not fit together")
