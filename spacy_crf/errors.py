@@ -297,6 +297,8 @@ class Errors:
     CRF505 = "{source} does not fit the component '{name}': {reason}. Load it with its own config, or train again."
     CRF507 = """Component '{name}' is a copy that can't train, since its optimizer has a schedule, which can't be copied
         or sent to another process. Train the original, or save the pipeline and load it here."""
+    CRF927 = """A process was killed while it replaced the pipeline in {path}: some of its files are new, and others old. Save
+        it again, or copy all of its files there again and delete the file .replacing."""
     CRF508 = "{source} is damaged: {reason}. Copy it again, or train again."
     CRF509 = "{what} is {found} in the saved model, where {expected} is needed"
     CRF511 = "unpacked it takes more than {most:,} bytes, and files of spacy_crf never take {times} times their size"
@@ -603,6 +605,9 @@ class Warnings:
         gets one batch instead. Name the corpus in [initialize.components.{name}.corpus], so that each step uses all of
         it, or use an optimizer that learns batch by batch, such as spacy_crf.AveragedPerceptron.v1."""
     CRFW405 = "{name}: {count} {problem}. First: {places}. Correct the annotation if this is not intended."
+    CRFW925 = """Component '{name}': {path} has other settings than the component was saved with, and they are used: {other}. If
+        somebody has edited the config, save the pipeline with it, and this warning ends. If not, a process was killed while it
+        saved: save or copy the whole pipeline again."""
     CRFW412 = """{name}: no token of the examples is annotated, so no features were counted. It has {n} labels, and no
         features until update brings annotated texts."""
     CRFW420 = """{name}: '{doc}...': doc.spans['{key}'] leaves {n} tokens without any label, first token {token}

@@ -3,10 +3,12 @@
 import io
 import os
 import pickle
+import re
 import shutil
 import tracemalloc
 import zlib
 from itertools import pairwise, permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -601,6 +603,71 @@ def test_what_a_killed_process_left_is_removed_at_the_next_save(trained, tmp_pat
     os.utime(tmp_path / f".whole-{LEFT}", (0, 0))
     save_pipeline(nlp, tmp_path / "whole")
     assert {path.name for path in tmp_path.iterdir()} == {"model", "whole"}
+
+
+def test_a_process_killed_while_it_replaces_a_pipeline_leaves_no_mixture(trained, tmp_path, monkeypatch):
+    """New settings of decoding with old weights were loaded without a word, and gave other entities than both pipelines."""
+    old, examples = trained
+    new, _ = make({"decode": "spans", "min_prob": 0.7})
+    replace, n_files = Path.replace, 0
+    while n_files < 40:
+        folder = tmp_path / f"{n_files}"
+        old.to_disk(folder)
+        left = list(range(n_files))
+
+        def replaced(self, target, left=left, folder=folder):
+            if Path(target).is_relative_to(folder):
+                if not left:
+                    raise KeyboardInterrupt
+                left.pop()
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", replaced)
+        try:
+            save_pipeline(new, folder)
+        except KeyboardInterrupt:
+            with pytest.raises(ValueError, match=rf"CRF927.*{re.escape(str(folder))}"):
+                spacy.load(folder)
+            n_files += 1
+            continue
+        finally:
+            monkeypatch.undo()
+        break
+    assert n_files > 8 and spacy.load(folder).get_pipe("crf_ner").cfg["decode"] == "spans"
+    for save in (lambda: save_pipeline(old, tmp_path / "3"), lambda: old.to_disk(tmp_path / "3")):
+        (tmp_path / "3" / saving.REPLACING).touch()
+        save()
+        assert predictions(spacy.load(tmp_path / "3"), examples) == predictions(old, examples)
+
+
+def test_settings_of_another_config_are_told_and_used(trained, tmp_path, caplog):
+    """Of a config that was edited, or left by a killed process; but not if spacy.load is given other settings."""
+
+    def warned():
+        return [record for record in caplog.records if record.levelname == "WARNING"]
+
+    folder = tmp_path / "model"
+    trained[0].to_disk(folder)
+    change = {"components": {"crf_ner": {"decode": "spans", "min_prob": [["PER", 0.7]]}}}
+    assert spacy.load(folder, config=change).get_pipe("crf_ner").cfg["decode"] == "spans"
+    assert not warned()
+    config = folder / "config.cfg"
+    text = (
+        config.read_text().replace('decode = "viterbi"', 'decode = "spans"').replace("min_prob = 0.0", "min_prob = 0.7")
+    )
+    config.write_text(text)
+    again = spacy.load(folder)
+    assert again.get_pipe("crf_ner").cfg["min_prob"] == 0.7
+    [record] = warned()
+    expected = "decode = 'spans' (saved: 'viterbi'), min_prob = 0.7 (saved: 0.0)"
+    assert record.getMessage().startswith("CRFW925") and expected in record.getMessage()
+    caplog.clear()
+    again.to_disk(folder)
+    assert spacy.load(folder) and not warned()
+    copy = spacy.blank("en")
+    copy.add_pipe("crf_ner", source=again, name="other")
+    copy.to_disk(tmp_path / "sourced")
+    assert spacy.load(tmp_path / "sourced") and not warned()
 
 
 @pytest.mark.issue(33)

@@ -211,10 +211,15 @@ def check_writable(path: Optional[Path], *inputs: Optional[Path]) -> None:
 
 
 def save_pipeline(nlp: Language, output: Path) -> None:
-    """Save a pipeline. New files replace the old ones only after all new files are written."""
+    """Save a pipeline. New files replace the old ones only after all new files are written. If the process is killed while they
+    do, the folder holds parts of two pipelines, and its components refuse to be loaded (CRF927)."""
+    from ..pipeline.saving import REPLACING
+
     output = output.absolute()  # "." has no name
     with named_in_errors(output), beside(output) as folder:
         nlp.to_disk(folder)
+        output.mkdir(parents=True, exist_ok=True)
+        (output / REPLACING).touch()
         for made in sorted(folder.rglob("*")):  # folders before what is in them
             target = output / made.relative_to(folder)
             if made.is_dir():
@@ -222,6 +227,7 @@ def save_pipeline(nlp: Language, output: Path) -> None:
             else:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 made.replace(target)
+        (output / REPLACING).unlink()
 
 
 PROBABILITIES = "that gives probabilities of spans or tokens (crf_textcat has them in doc.cats: use `spacy evaluate`)"

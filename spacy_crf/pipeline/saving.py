@@ -11,11 +11,11 @@ from pathlib import Path
 from types import GeneratorType
 from typing import Any, BinaryIO, Optional, Union
 
-from thinc.api import Model
+from thinc.api import Config, Model
 from thinc.util import convert_recursive, is_xp_array
 
-from ..checks import is_written
-from ..errors import Errors, announcements
+from ..checks import in_config, is_written
+from ..errors import Errors, Warnings, announcements
 from ..kernels import announcing
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
@@ -25,6 +25,10 @@ from .labels import LabelPipe
 _WHOLE = "model"  # what `exclude` calls the component's file
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
+# A file in the folder of a pipeline while commands replace the files in it one by one: some are new, some are old
+REPLACING = ".replacing"
+# Settings that decide what texts get. The config has the last word, but not unnoticed if the model was saved with others
+_DECIDE = ("decode", "beam", "beam_margin", "min_prob", "threshold", "average", "max_positive")
 
 
 def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:
@@ -201,23 +205,48 @@ class SavingPipe(LabelPipe):
             return
         with whole(Path(path) / FILE_NAME) as file:
             self._save(file)
+        (Path(path).parent / REPLACING).unlink(missing_ok=True)  # spaCy writes all files of the pipeline anew
 
     def from_disk(self, path: Union[str, Path], *, exclude: Iterable[str] = ()) -> "SavingPipe":
         """Load a folder that `to_disk` wrote, unless "model" is excluded. After an error the component is unchanged.
 
-        RAISES (ValueError): If the file is missing, damaged or does not fit.
+        Warns (CRFW925) if the config.cfg beside the folder has other settings of decoding than the component was saved with.
+
+        RAISES (ValueError): If the file is missing, damaged or does not fit; CRF927 if a process was killed while it replaced the
+            files of the pipeline.
         """
         if _WHOLE in exclude:
             return self
         file = Path(path) / FILE_NAME
+        if (file.parent.parent / REPLACING).exists():
+            raise ValueError(Errors.CRF927.format(path=file.parent.parent))
         try:
             data = file.read_bytes()
         except OSError as error:
             raise ValueError(Errors.CRF701.format(place=file, reason=error)) from error
-        self._load(data, str(file))
+        saved = self._load(data, str(file))
+        self._compare(saved, file.parent)
         return self
 
-    def _load(self, data: bytes, source: str) -> None:
+    def _compare(self, saved: dict[str, Any], folder: Path) -> None:
+        """Warn if settings that decide were saved otherwise than the config on the disk has them: it was edited, or a process was
+        killed when it had saved the config and not the component. Settings given to `spacy.load` do not count."""
+        config = folder.parent / "config.cfg"
+        if not config.is_file():
+            return
+        components = Config().from_disk(config, interpolate=False).get("components", {})
+        read = components.get(folder.name, {})
+        other = []
+        for name in _DECIDE:
+            given, kept = read.get(name), in_config(saved.get(name))
+            is_variable = isinstance(given, str) and "${" in given
+            if None not in (given, kept) and not is_variable and given != kept:
+                other.append(f"{name} = {given!r} (saved: {kept!r})")
+        if other:
+            self.warn(Warnings.CRFW925, path=config, other=", ".join(other))
+
+    def _load(self, data: bytes, source: str) -> dict[str, Any]:
+        """RETURNS (Dict[str, Any]): The settings with which the component was saved."""
         with unpacking(data):
             settings, model, first = unpack(data, source, type(self).__name__)
             try:
@@ -237,6 +266,7 @@ class SavingPipe(LabelPipe):
                 raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()
         self.training.go_on()
+        return settings
 
     def _take_settings(self, saved: dict[str, Any]) -> None:
         """Take over the learned state of a saved component; the other settings come from the config.
