@@ -418,6 +418,7 @@ def test_a_folder(jsonl, columns, tmp_path):
     code, output = run(tmp_path, tmp_path / "out")
     assert code == 0
     assert "1 documents, 1 entities" in output
+    assert "1 file of" in output and "not read, by their names: notes.txt" in output  # nothing was said of it
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["items.spacy", "tokens.spacy"]
     [doc] = DocBin().from_disk(tmp_path / "out" / "tokens.spacy").get_docs(spacy.blank("en").vocab)
     assert entities(doc) == [(0, 1, "PER")]

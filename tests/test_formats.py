@@ -115,6 +115,19 @@ def hugging_face():
         yield {"text": text, "entities": found}
 
 
+def azure():
+    """An offset and a length, in UTF-16 units if somebody says so."""
+    for text, spans in zip(TEXTS, SPANS):
+        found = [{"text": text[s:e], "category": x, "offset": s, "length": e - s, "score": 1.0} for s, e, x in spans]
+        yield {"id": "1", "text": text, "entities": found}
+
+
+def camel_case():
+    for text, spans in zip(TEXTS, SPANS):
+        found = [{"BeginOffset": s, "EndOffset": e, "Type": x, "Text": text[s:e]} for s, e, x in spans]
+        yield {"text": text, "spans": found}
+
+
 def doc_to_json():
     for text, spans in zip(TEXTS, SPANS):
         doc = NLP(text)
@@ -212,6 +225,8 @@ FILES = {
     "DataTurks": ("a.jsonl", lines(dataturks()), "texts"),
     "Argilla": ("a.jsonl", lines(argilla()), "texts"),
     "Hugging Face's pipeline": ("a.jsonl", lines(hugging_face()), "texts"),
+    "Azure": ("a.jsonl", lines(azure()), "texts"),
+    "camel case": ("a.jsonl", lines(camel_case()), "prodigy"),
     "Doc.to_json": ("a.json", json.dumps(list(doc_to_json())), "doc"),
     "GLiNER": ("a.json", json.dumps(list(words_and_spans("tokenized_text", "ner", 1))), "word_spans"),
     "SpERT": ("a.json", json.dumps(list(words_and_spans("tokens", "entities", 0))), "word_spans"),
@@ -1313,6 +1328,24 @@ def test_running_text_is_named(write):
         docs_of(write("plain.txt", "Ann Lee ran.\nBob stayed at home.\n\nNobody came.\n"))
     with pytest.raises(ValueError, match=r"CRF703.*line 4"):  # columns with a wrong line
         docs_of(write("a.conll", "Ann NNP\nran VBD\nto TO\nNew York NNP\n. PUNCT\n" + "x NN\n" * 5))
+
+
+def test_spans_beside_lists_of_tags_are_not_lost(write):
+    """They were, without a word."""
+    item = {"tokens": ["Ann", "ran"], "ner_tags": ["B-PER", "O"], "entities": [{"start": 0, "end": 1, "type": "PER"}]}
+    with pytest.raises(ValueError, match=r"CRF707.*'entities'"):
+        docs_of(write("a.jsonl", lines([item])))
+
+
+def test_a_doc_of_json_keeps_all_that_it_holds(write):
+    doc = NLP("Ann Lee ran")
+    doc.spans["sc"] = [doc.char_span(0, 7, "PER"), doc.char_span(0, 3, "FIRST")]
+    doc[2].tag_ = "VBD"
+    doc.cats = {"A": 1.0, "B": 0.0}
+    report = Report()
+    [read_again] = docs_of(write("a.json", json.dumps([doc.to_json()])), report)
+    assert [(span.text, span.label_) for span in read_again.spans["sc"]] == [("Ann Lee", "PER"), ("Ann", "FIRST")]
+    assert read_again[2].tag_ == "VBD" and read_again.cats == doc.cats and report.groups == {"sc": 2}
 
 
 def test_parts_of_words_are_no_entities(write):

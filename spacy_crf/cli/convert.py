@@ -23,6 +23,7 @@ SUFFIXES = (
     *(".jsonl", ".ndjson", ".json", ".conllu", ".conllx", ".csv", ".tsv", ".xml"),
     *(".conll", ".iob", ".iob2", ".bio", ".biluo", ".bioes"),
 )
+_SHOWN = 5  # names of files in a warning
 FormatName = choice("FormatName", FORMATS)
 SchemeName = choice("SchemeName", SCHEMES)
 Overlaps = choice("Overlaps", ("longest", "error"))
@@ -82,7 +83,13 @@ def convert_cli(
         skip_broken=skip_broken,
     )
     nlp = blank(lang)
-    for path, target in _files(input_path, output_path):
+    targets = _files(input_path, output_path)
+    unread = _unread(input_path, [path for path, _ in targets])
+    if unread:
+        msg.warn(
+            f"{counted(len(unread), 'file')} of {input_path} are not read, by their names: {', '.join(unread[:_SHOWN])}"
+        )
+    for path, target in targets:
         check_writable(target, path)
         source, report = Source(path, settings.encoding), Report()
         with progress_bar(f"reading {path.name}") as progress:
@@ -95,12 +102,13 @@ def convert_cli(
         )
         labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
         counts = [f"{report.documents:,} documents", f"{report.spans:,} {'spans' if spans_key else 'entities'}"]
+        counts += [f"{counted(n, 'span')} in doc.spans['{key}']" for key, n in sorted(report.groups.items())]
         counts += [f"{report.incorrect:,} spans that are none"] if report.incorrect else []
         counts += [f"{report.tagged:,} documents with tags"] if report.tagged else []
         counts += [f"{report.labelled:,} documents with labels {labels}"] if report.labelled else []
         counts += [f"{report.numbered:,} documents with numbers"] if report.numbered else []
         msg.good(f"{target}: {', '.join(counts)}")
-        if not (report.has_spans or report.tagged or report.labelled or report.numbered):
+        if not (report.has_spans or report.groups or report.tagged or report.labelled or report.numbered):
             msg.warn(
                 f"{path} has no annotation: all of its tokens count as outside of entities. If texts have labels under "
                 "another key, name it with --label-column"
@@ -131,6 +139,19 @@ def _files(source: Path, target: Path) -> list[tuple[Path, Path]]:
         if path == following:
             raise ValueError(Errors.CRF713.format(one=one, other=other, target=path))
     return targets
+
+
+def _unread(folder: Path, files: list[Path]) -> list[str]:
+    """Names of the other files of a folder that is converted; those of brat are read together."""
+    if not folder.is_dir():
+        return []
+    read = {*files}
+    if brat.is_collection(folder):
+        read |= {
+            file.with_suffix(suffix) for file in folder.glob(f"*{brat.SUFFIX}") for suffix in (brat.SUFFIX, ".txt")
+        }
+    others = [path for path in folder.iterdir() if path.is_file() and path not in read]
+    return sorted(path.name for path in others if not path.name.startswith("."))
 
 
 def _followed(docs: Iterable[Doc], source: Source, progress: Callable[..., None]) -> Iterator[Doc]:

@@ -63,6 +63,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
         report.documents += 1
         report.spans += len(doc.spans.get(settings.spans_key, ()) if settings.spans_key else doc.ents)
+        for key in doc.spans.keys() - {settings.spans_key, texts.INCORRECT}:
+            report.groups[key] = report.groups.get(key, 0) + len(doc.spans[key])
         report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
         report.tagged += len(doc) > 0 and doc.has_annotation("TAG")
         report.labelled += bool(doc.cats)

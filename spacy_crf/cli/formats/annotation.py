@@ -13,10 +13,10 @@ from .offsets import HABITS, index_of, suspected
 from .source import ReadSettings, Report, unreadable
 
 _HALF = re.compile("[\ud800-\udfff]")
-# The keys of a span; of several keys of a kind the first counts
-_START = ("start", "start_offset", "start_char")
-_END = ("end", "end_offset", "end_char")
-_LABEL = ("label", "entity_group", "entity", "entity_type", "type", "tag")
+# The keys of a span, in lower case and without "_"; of several keys of a kind the first counts
+_START = ("start", "startoffset", "startchar", "startindex", "begin", "beginoffset", "offset")
+_END = ("end", "endoffset", "endchar", "endindex")
+_LABEL = ("label", "entitygroup", "entity", "entitytype", "type", "tag", "category")
 _SUBWORD = re.compile("[BI]-.+")  # what Hugging Face's pipeline writes under "entity" for each part of a word
 
 
@@ -49,7 +49,17 @@ class GivenSpan(NamedTuple):
             return cls(start, end, label, None)
         if not isinstance(span, dict):
             return cls(None, None, None, None)
-        return cls(_first(span, _START), _first(span, _END), _first(span, _LABEL), span.get("text"))
+        fields = _spelled_alike(span)
+        start, end, label = (_first(fields, keys) for keys in (_START, _END, _LABEL))
+        length = fields.get("length")
+        if end is None and type(start) is int and type(length) is int:  # Azure
+            end = start + length
+        return cls(start, end, label, fields.get("text"))
+
+
+def _spelled_alike(fields: dict[str, Any]) -> dict[str, Any]:
+    """An object with the keys in lower case and without "_": "start_offset", "startOffset" and "StartOffset" are one key."""
+    return {key.replace("_", "").lower(): value for key, value in fields.items()}
 
 
 def _first(fields: dict[str, Any], keys: Iterable[str]) -> Any:
@@ -129,8 +139,8 @@ def holds_annotation(value: Any) -> bool:
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            has_offsets = bool(value.keys() & {*_START, "points"})
-            if has_offsets and value.keys() & {*_LABEL, "labels"}:
+            keys = _spelled_alike(value).keys()
+            if keys & {*_START, "points"} and keys & {*_LABEL, "labels"}:
                 return True
             waiting.extend(value.values())
         elif isinstance(value, list):

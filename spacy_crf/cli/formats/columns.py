@@ -14,7 +14,7 @@ from ...blanks import is_blank, split_columns, split_words
 from ...errors import Errors, shown
 from ...pipeline.origins import set_origin
 from .annotation import Span as Characters
-from .annotation import is_unicode, make_doc, named
+from .annotation import holds_annotation, is_unicode, make_doc, named
 from .source import ReadSettings, Report, Source, unreadable
 
 # The letters that a scheme puts before labels. The scheme of a file is the first one with all letters of the file
@@ -468,5 +468,6 @@ def _check(item: dict[str, Any], used: list[str], place: str) -> None:
             counts = f'{len(item[words])} words under "{words}", but {len(item[key])} tags under "{key}"'
             raise unreadable(place, counts)
     for key, value in item.items():
-        if key not in used and isinstance(value, list) and value and key.endswith(("tags", "labels", "ner")):
+        is_of_tokens = isinstance(value, list) and bool(value) and key.endswith(("tags", "labels", "ner"))
+        if key not in used and (is_of_tokens or holds_annotation(value)):
             raise ValueError(Errors.CRF707.format(place=place, key=key, value=shown(value), known=", ".join(lists)))

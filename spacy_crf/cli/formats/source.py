@@ -76,6 +76,7 @@ class Report:
     numbered: int = 0  # documents with numbers
     labels: dict[str, None] = field(default_factory=dict)  # labels of documents, in order of occurrence
     exclusive: bool = True  # whether no document has several labels
+    groups: dict[str, int] = field(default_factory=dict)  # spans in doc.spans, by key, beside those that are asked for
     incorrect: int = 0  # spans that are annotated as wrong
     has_spans: bool = False  # whether the file has keys or columns for spans, filled or empty
     offsets: list[str] = field(default_factory=list)  # how the file counts characters: keys of HABITS

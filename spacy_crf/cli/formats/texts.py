@@ -244,12 +244,20 @@ def _spans_of(fields: dict[str, Any], place: str) -> list[Any]:
 
 
 def _regions(spans: Any) -> list[Any]:
-    """Take apart the regions of DataTurks, which have labels and points with inclusive ends; other spans stay as they are."""
+    """Take apart spans with several labels, and the regions of DataTurks, which have points with inclusive ends; other spans stay
+    as they are."""
     found: list[Any] = []
     for span in spans if isinstance(spans, list) else ():
-        points = span.get("points") if isinstance(span, dict) else None
-        labels = span.get("label") if points else None
-        if not (isinstance(points, list) and isinstance(labels, list) and labels):
+        fields = span if isinstance(span, dict) else {}
+        points = fields.get("points")
+        labels = fields.get("label") if points else fields.get("labels")
+        if not isinstance(labels, list) or not labels:
+            found.append(span)
+            continue
+        if not points:
+            found += [{**fields, "label": label} for label in labels]
+            continue
+        if not isinstance(points, list):
             found.append(span)
             continue
         for point in points:
