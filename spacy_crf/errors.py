@@ -624,7 +624,8 @@ class Warnings:
     CRFW601 = """{name}: no labelling of '{doc}...' keeps all rules. Dropped, as later rules give way to earlier ones:
         {rules}."""
     CRFW602 = "{name}: {seconds} s (time_limit) were too few to prove the best labelling of '{doc}...': {used} is used."
-    CRFW603 = "{name}: probabilities ignore the rules {rules}: {reason}."
+    CRFW603 = """{name}: what is found keeps the rules {rules}, but probabilities (crf_prob) are computed without them:
+        {reason}. Harmless unless you use probabilities."""
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRFW605 = """{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the
         constraints). Dropped, as later rules give way to earlier ones: {rules}."""

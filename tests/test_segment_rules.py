@@ -546,8 +546,16 @@ def test_probabilities_know_a_rule_for_all_of_its_labels_or_for_none(caplog, tmp
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         nlp("Bob")
     [told] = [record.message for record in caplog.records if "CRFW603" in record.message]
-    assert "the rules once:" in told
+    assert "keeps the rules once, but" in told
     nlp.to_disk(tmp_path)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
+        loaded = spacy.load(tmp_path)
+        loaded("Bob")  # a warning at each load says nothing new
+        assert "CRFW603" not in caplog.text
+        loaded.get_pipe("semicrf_ner").add_rule({**ONCE, "name": "again"})
+        loaded("Bob")
+        assert "rules once, again, but" in caplog.text
     rows = run("rules", tmp_path).output.replace("│", " ").splitlines()
     assert [row.split()[-1] for row in rows if "states" in row] == ["no", "yes"]
 

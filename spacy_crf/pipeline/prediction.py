@@ -382,6 +382,7 @@ class CRFPipe(LearningPipe):
         if self.constraints is None:
             self.constraints = Constraints([])
         self.constraints.add(rule)
+        self.told.discard(Warnings.CRFW603)
         self._compiled = None
         try:
             if self.labels:

@@ -1,5 +1,6 @@
 """Decoding under rules, and the distribution over the labellings of a Doc."""
 
+import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -16,7 +17,7 @@ from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
 from .decoding import Decoding, Distribution
-from .parts import Parts
+from .parts import Parts, logger
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
@@ -295,10 +296,11 @@ class Batch:
             places = {asked.automata[n].rule.place for n in binding}
             names = [rule.name for rule in asked.left_out if rule.place in places]
         limit = f"{asked.most_states} states (max_states, or fewer for many tags)"
-        too_large = f"with them the automaton of all rules has more than {limit}"
+        too_large = f"with so many labels, exact ones would need more than {limit}"
         of_texts = [rule.name for rule in asked.global_]
         for ignored, reason in ((names, too_large), (of_texts, "no automaton holds them")):
             rules = ", ".join(ignored)
             if rules and rules not in asked.told:
                 asked.told.add(rules)
-                self.parts.warn(Warnings.CRFW603, rules=rules, reason=reason)
+                level = logging.INFO if Warnings.CRFW603 in self.parts.told else logging.WARNING
+                logger.log(level, Warnings.CRFW603.format(name=self.parts.name, rules=rules, reason=reason))

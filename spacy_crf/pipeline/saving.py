@@ -261,6 +261,7 @@ class SavingPipe(LabelPipe):
                     if first is not None:
                         self.first_stage.load(first)
                     self.expect_kernels(announcing.PREDICTION)
+                    self.told.add(Warnings.CRFW603)  # who trained it was warned
             except Exception as error:  # a file may contain anything, so any error may occur
                 reason = reason_of(error)
                 raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
