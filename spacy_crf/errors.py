@@ -45,25 +45,40 @@ def shown(value: Any) -> str:
 
 
 def known_names(names: Iterable[Any], *asked: Any) -> str:
-    """A list of known names for messages, followed by those that were probably meant.
+    """Known names for messages, with those that were probably meant: a short list of them, or the number of many.
 
     asked: Names that are not known.
     """
+    names = list(map(str, names))
+    nearest = [_nearest(str(name), names) for name in asked]
+    meant = list(dict.fromkeys(name for name in nearest if name is not None))
+    question = f" (did you mean {' or '.join(map(repr, meant))}?)" if meant else ""
+    if meant and len(names) > _MOST_LISTED:
+        return f"{len(names)} names{question}"
+    return (", ".join(names) or "none") + question
+
+
+_MOST_LISTED = 20
+
+
+def _nearest(asked: str, names: list[str]) -> Optional[str]:
+    """The name that differs by few letters, or else the longest one with which the asked name begins; None without either."""
     from rapidfuzz.distance import OSA
     from rapidfuzz.process import extractOne
 
-    names = list(map(str, names))
-    nearest = [
-        extractOne(str(name), names, scorer=OSA.normalized_similarity, processor=str.lower, score_cutoff=0.6)
-        for name in asked
-    ]
-    meant = " or ".join(dict.fromkeys(repr(found[0]) for found in nearest if found is not None))
-    return (", ".join(names) or "none") + (f" (did you mean {meant}?)" if meant else "")
+    found = extractOne(asked, names, scorer=OSA.normalized_similarity, processor=str.lower, score_cutoff=0.6)
+    if found is not None:
+        return found[0]
+    begins = [name for name in names if len(name) > 3 and asked.lower().startswith(name.lower())]
+    return max(begins, key=len, default=None)
 
 
 def counted(n: int, what: str) -> str:
-    """A number with its noun: 1 label, 2,000 labels."""
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+    """A number with its noun: 1 label, 2,000 labels, 3 entities."""
+    if n == 1:
+        return f"1 {what}"
+    plural = f"{what[:-1]}ies" if what.endswith("ty") else f"{what}s"
+    return f"{n:,} {plural}"
 
 
 def is_coded(error: Exception) -> bool:

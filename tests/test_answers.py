@@ -99,7 +99,7 @@ def test_several_teachers(scored, tmp_path):
     agree = [("Ann", "PER", 0.95), ("Bob", "PER", 0.2)]
     assert labels_of(tmp_path / "soft.spacy") == [agree, [("nobody", "", 1.0)], [("Ann", "", 1.0)]]
     done = run(answers, raw, "--teacher", scored, *options, "--max-disagreement", "0.4")
-    assert done.exit_code == 0 and "1 texts where the teachers differ" in done.output, done.output
+    assert done.exit_code == 0 and "since the teachers differ: 1 text" in done.output, done.output
     assert labels_of(tmp_path / "soft.spacy") == [agree, [("nobody", "", 1.0)]]
 
 

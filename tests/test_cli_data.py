@@ -169,7 +169,7 @@ def test_the_command(files):
         "labels with fewer than 50 spans",
         "1 documents of dev are in train too",
         "1 labels are in dev only",
-        "1 strings are annotated in several ways",
+        "Annotated in several ways: 1 string",
     ):
         assert told in output, (told, output)
 

@@ -157,7 +157,7 @@ def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
     path = jsonl(item("one"), item("two", answer="reject"), item("three", answer="ignore"))
     code, output = run(path, tmp_path / "out.spacy", "--without-spans")
     assert code == 0
-    assert "1 documents" in output
+    assert "1 document" in output
     assert "2 texts were not accepted" in output
 
 
@@ -210,7 +210,9 @@ def test_answers_to_single_spans_say_nothing_of_the_rest(jsonl, tmp_path, mark):
     assert [token.ent_iob_ for token in rejected] == ["", "", ""]
     assert [(span.start, span.end, span.label_) for span in rejected.spans["incorrect_spans"]] == [(0, 1, "PER")]
     code, output = run(path, tmp_path / "out.spacy")
-    assert code == 0 and "1 entities, 1 spans that are none" in output and "2 answers are about single spans" in output
+    assert (
+        code == 0 and "1 entity, 1 span annotated as wrong" in output and "2 answers are about single spans" in output
+    )
     only_rejected = jsonl({**asked, "answer": "reject"})
     assert run(only_rejected, tmp_path / "out.spacy")[0] == 0
     [doc] = DocBin().from_disk(tmp_path / "out.spacy").get_docs(spacy.blank("en").vocab)
@@ -272,7 +274,7 @@ def test_annotation_that_is_not_understood_is_an_error(jsonl, tmp_path, key, val
         convert(path)
     assert [len(doc.ents) for doc in convert(path, ignore=[key])] == [0, 1]
     code, output = run(path, tmp_path / "out.spacy", "--ignore", key)
-    assert code == 0 and "1 entities" in output
+    assert code == 0 and "1 entity" in output
 
 
 def test_labels_of_texts(jsonl, tmp_path):
@@ -417,7 +419,7 @@ def test_a_folder(jsonl, columns, tmp_path):
     (tmp_path / "notes.txt").write_text("not data")
     code, output = run(tmp_path, tmp_path / "out")
     assert code == 0
-    assert "1 documents, 1 entities" in output
+    assert "1 document, 1 entity" in output
     assert "1 file of" in output and "not read, by their names: notes.txt" in output  # nothing was said of it
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["items.spacy", "tokens.spacy"]
     [doc] = DocBin().from_disk(tmp_path / "out" / "tokens.spacy").get_docs(spacy.blank("en").vocab)

@@ -526,6 +526,7 @@ def test_settings_of_gazetteers_are_checked(nlp, given):
     "templates, message",
     [
         (["lowre[0]"], r"CRF106: The template 'lowre\[0\]' names the attribute 'lowre'.*did you mean 'lower'"),
+        (["lowercase[0]"], r"CRF106: .*Attributes: \d+ names \(did you mean 'lower'\?\)\.$"),
         (["ext:nope_not_set[0]"], r"CRF106.*'ext:nope_not_set\[0\]'.*Token\.set_extension\('nope_not_set'"),
         (["fn:nope[0]"], r"CRF106.*'fn:nope\[0\]'"),
         ([], "CRF107"),

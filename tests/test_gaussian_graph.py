@@ -115,7 +115,7 @@ def test_crf_graph_prints_the_pairs_of_numbers(tmp_path, extensions):
     assert (edge["first"], edge["second"], edge["tokens"]) == ("ext:long", "ext:rank", 40)
     assert edge["correlation"] == pytest.approx(np.corrcoef(rows, rowvar=False)[0, 1])
     result = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "page.html")])
-    assert "2 numbers, 40 tokens, 1 pairs" in result.output
+    assert "2 numbers, 40 tokens, 1 pair" in result.output
     assert "Numbers of texts.spacy" in (tmp_path / "page.html").read_text()
 
 

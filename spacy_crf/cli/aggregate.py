@@ -10,7 +10,7 @@ from spacy.tokens import Doc, Span, SpanGroup
 from wasabi import msg
 
 from .. import checks
-from ..errors import known_names
+from ..errors import counted, known_names
 from ..pipeline.corpora import doc_bin
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
@@ -79,8 +79,8 @@ def aggregate_cli(
     print_table("Estimated reliability, by the tokens of entities", columns, rows, n_texts=1)
     n_found = sum(len(doc.spans.get(SOFT_LABELS, ()) if soft else doc.ents) for doc in docs)
     n_open = sum(not token.ent_iob for doc in docs for token in doc if not soft or SOFT_LABELS not in doc.spans)
-    what = "likely spans" if soft else "entities"
-    msg.good(f"{output}: {len(docs):,} texts, {n_found:,} {what}, {n_open:,} tokens open")
+    what = "likely span" if soft else "entity"
+    msg.good(f"{output}: {counted(len(docs), 'text')}, {counted(n_found, what)}, {counted(n_open, 'token')} open")
 
 
 def _annotate(doc: Doc, found: Any, labels: list[str], least: float, *, is_seen: bool, soft: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Optional
 from spacy.cli._util import Arg, Opt
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..whole_files import named_in_errors
 from .formats.writers import WRITERS
 from .shared import CodeOption, ModelArgument, check_writable, choice, command, progress_bar
@@ -84,7 +84,7 @@ def annotate_cli(
             found = annotate_archive(options, input_path, workforce, part_bytes, progress)
     doubtful = f", {found['doubtful']:,} less probable ones left out" if min_prob else ""
     left_out = f", {len(found['errors']):,} that could not be annotated are in errors.jsonl" if found["errors"] else ""
-    msg.good(f"{output_path}: {found['texts']:,} texts, {found['spans']:,} spans{doubtful}{left_out}")
+    msg.good(f"{output_path}: {counted(found['texts'], 'text')}, {counted(found['spans'], 'span')}{doubtful}{left_out}")
 
 
 @contextmanager

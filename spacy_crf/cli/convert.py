@@ -101,12 +101,12 @@ def convert_cli(
             "one label each" if report.exclusive else "some with several labels, for multilabel = true of crf_textcat"
         )
         labels = f"(doc.cats; {counted(len(report.labels), 'label')}, {each})"
-        counts = [f"{report.documents:,} documents", f"{report.spans:,} {'spans' if spans_key else 'entities'}"]
+        counts = [counted(report.documents, "document"), counted(report.spans, "span" if spans_key else "entity")]
         counts += [f"{counted(n, 'span')} in doc.spans['{key}']" for key, n in sorted(report.groups.items())]
-        counts += [f"{report.incorrect:,} spans that are none"] if report.incorrect else []
-        counts += [f"{report.tagged:,} documents with tags"] if report.tagged else []
-        counts += [f"{report.labelled:,} documents with labels {labels}"] if report.labelled else []
-        counts += [f"{report.numbered:,} documents with numbers"] if report.numbered else []
+        counts += [f"{counted(report.incorrect, 'span')} annotated as wrong"] if report.incorrect else []
+        counts += [f"{counted(report.tagged, 'document')} with tags"] if report.tagged else []
+        counts += [f"{counted(report.labelled, 'document')} with labels {labels}"] if report.labelled else []
+        counts += [f"{counted(report.numbered, 'document')} with numbers"] if report.numbered else []
         msg.good(f"{target}: {', '.join(counts)}")
         if not (report.has_spans or report.groups or report.tagged or report.labelled or report.numbered):
             msg.warn(

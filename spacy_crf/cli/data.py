@@ -15,6 +15,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from .. import checks
+from ..errors import counted
 from ..explain.explanation import shorter
 from ..pipeline.origins import in_words, named_origin, origin_of
 from .formats import FORMATS, ReadSettings, Report
@@ -299,7 +300,7 @@ def data_cli(
             labels = ", ".join(f"{label} {n:,}" for label, n in one.labels.items())
             where = [in_words(place) for place in one.different if in_words(place)]
             rows.append((one.text, labels, _some(where), f"{one.unlabelled:,}" if one.unlabelled else ""))
-        title = f"{len(facts.inconsistent):,} strings are annotated in several ways"
+        title = f"Annotated in several ways: {counted(len(facts.inconsistent), 'string')}"
         print_table(title, ("words", "as", "where it is unusual", "not annotated"), rows, n_texts=3)
     elif facts.spans:
         msg.good("No words are annotated in several ways")
@@ -307,11 +308,11 @@ def data_cli(
 
 def _show_corpus(title: str, facts: CorpusFacts, report: Report, dev: Optional[CorpusFacts] = None) -> None:
     msg.divider(title)
-    counted = [f"{facts.documents:,} documents, {facts.tokens:,} tokens"]
+    counts = [f"{counted(facts.documents, 'document')}, {counted(facts.tokens, 'token')}"]
     if facts.spans or not (facts.tags or facts.cats or facts.groups or facts.numbers):
-        counted.append(f"{facts.spans:,} entities; {facts.without_spans:,} documents without any")
+        counts.append(f"{counted(facts.spans, 'entity')}; {counted(facts.without_spans, 'document')} without any")
     is_folder = report.format == "spacy" and Path(title).is_dir()
-    msg.info(f"{'.spacy files' if is_folder else FORMATS[report.format].title}: {', '.join(counted)}")
+    msg.info(f"{'.spacy files' if is_folder else FORMATS[report.format].title}: {', '.join(counts)}")
     _show_spans("entities", facts.labels, dev and dev.labels)
     for key, labels in facts.groups.items():
         _show_spans(f"spans in doc.spans['{key}']", labels, dev and dev.groups.get(key, {}))

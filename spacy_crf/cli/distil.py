@@ -13,7 +13,7 @@ from spacy.vocab import Vocab
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, no_component
+from ..errors import Errors, counted, no_component
 from ..types import SOFT_LABELS
 from ..whole_files import write_whole
 from .answers import Answer, Soft, agreed, certain, read_answers
@@ -123,8 +123,8 @@ def distil_cli(
             raise ValueError(Errors.CRF833.format(path=texts or teacher))
         write_whole(output, docs.to_bytes())
     if n_dropped:
-        msg.info(f"{n_dropped:,} texts where the teachers differ are left out")
-    msg.good(f"{output}: {len(docs):,} texts, {n_spans:,} spans with their probabilities")
+        msg.info(f"Left out, since the teachers differ: {counted(n_dropped, 'text')}")
+    msg.good(f"{output}: {counted(len(docs), 'text')}, {counted(n_spans, 'span')} with probabilities")
 
 
 def find_teacher(

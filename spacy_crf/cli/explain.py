@@ -141,7 +141,7 @@ def explain_cli(
         found += [pipe.explain(doc, one, against, kind, **options) for one in asked]
     if html is not None:
         write_whole(html, page(found, top).encode("utf8"))
-        msg.good(f"{len(found)} explanations in {html}")
+        msg.good(f"{counted(len(found), 'explanation')} in {html}")
         return
     if as_json:
         print(json.dumps([explanation.to_dict() for explanation in found], ensure_ascii=False))

@@ -58,7 +58,7 @@ def export_cli(
 
         weights = weights_of(load_pipeline(model), component)
         write_crfsuite(weights, output)
-        msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {weights.n_weights:,} weights")
+        msg.good(f"{output}: {counted(len(weights.labels), 'label')}, {counted(weights.n_weights, 'weight')}")
         return
     if kind == "wapiti":
         from ..migrate.wapiti_export import export_wapiti
@@ -73,7 +73,7 @@ def export_cli(
     write_lite(content, output, kind)
     tables = [table for reader in content["readers"] for table in reader["tables"].values()]
     n_weights, size = sum(len(table["weights"]) for table in tables), output.stat().st_size / 1e6
-    msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {n_weights:,} weights, {size:.2f} MB")
+    msg.good(f"{output}: {counted(len(content['labels']), 'label')}, {counted(n_weights, 'weight')}, {size:.2f} MB")
     if with_reader:
         write_whole(output.parent / "lite.py", Path(lite.__file__).read_bytes())
         msg.good(f"{output.parent / 'lite.py'}: reads it, with NumPy alone")

@@ -9,7 +9,7 @@ from spacy.cli._util import Opt
 from spacy.language import Language
 from wasabi import msg
 
-from ..errors import quietly
+from ..errors import counted, quietly
 from ..pipeline.corpora import doc_bin
 from ..whole_files import write_whole
 from .shared import (
@@ -108,7 +108,9 @@ def _show_fitted(fitted: "Fitted", folds: int) -> None:
         min_prob = "best path" if trial.min_prob is None else f"{trial.min_prob:.2f}"
         words = "clusters" if clusters else "none"
         rows.append([words, f"{l1:g}", f"{l2:g}", min_prob, f"{100 * trial.f:.1f}", f"{trial.folds}"])
-    print_table(f"{fitted.name}: {folds} folds of {fitted.texts:,} texts", columns, rows, n_texts=1, bold=rows[0])
+    print_table(
+        f"{fitted.name}: {folds} folds of {counted(fitted.texts, 'text')}", columns, rows, n_texts=1, bold=rows[0]
+    )
     msg.info(f"{fitted.name}: {fitted.expectation()}")
 
 

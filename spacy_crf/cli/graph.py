@@ -9,7 +9,7 @@ import numpy as np
 from spacy.cli._util import Opt
 from wasabi import msg
 
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .shared import DataArgument, JsonOption, LangOption, SvgOption, blank, check_writable, choice, command, print_table
 from .texts import read_examples, read_raw
@@ -61,14 +61,14 @@ def graph_cli(
     settings = dict(zip(("method", "rule"), found))
     template = LearnedGraph(**settings, l1=l1, max_degree=max_degree)
     if numbers is None:
-        (edges, known), kind, unit = label_graph(data, lang, template), "label", "texts"
+        (edges, known), kind, unit = label_graph(data, lang, template), "label", "text"
         n = round(known.counts.sum())
     else:
-        (edges, known), kind, unit = number_graph(data, lang, template, numbers), "number", "tokens"
+        (edges, known), kind, unit = number_graph(data, lang, template, numbers), "number", "token"
         n = len(known.values)
-    columns = (kind, kind, unit, "weight", "correlation", "partial")
+    columns = (kind, kind, f"{unit}s", "weight", "correlation", "partial")
     rows = [(*edge[:2], f"{edge.texts:,}", *(f"{number:.3f}" for number in edge[3:])) for edge in edges]
-    title = f"{len(known.labels)} {kind}s, {n:,} {unit}, {len(edges)} pairs"
+    title = f"{counted(len(known.labels), kind)}, {counted(n, unit)}, {counted(len(edges), 'pair')}"
     chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
     if svg is not None:
         write_whole(svg, charts.alone(chart))
@@ -77,7 +77,9 @@ def graph_cli(
             output, table_page(f"{kind.capitalize()}s of {data.name}", title, chart, columns, rows).encode("utf8")
         )
     if as_json:
-        found = [{unit if key == "texts" else key: value for key, value in edge._asdict().items()} for edge in edges]
+        found = [
+            {f"{unit}s" if key == "texts" else key: value for key, value in edge._asdict().items()} for edge in edges
+        ]
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     print_table(title, columns, rows, n_texts=2)

@@ -76,9 +76,8 @@ def import_cli(
     packages = [path.partition(":")[0] for path in (word_features, features) if path is not None]
     settings["program"] = next((package for package in packages if package in WORDS_OF), None)
     nlp = make_pipeline(model, names, features, **settings, entities=kind == "entities")
-    msg.good(
-        f"{counted(len(model.labels), 'label')}, {len(model.states.names):,} features, {model.n_weights:,} weights"
-    )
+    counts = [counted(len(model.labels), "label"), counted(len(model.states.names), "feature")]
+    msg.good(", ".join([*counts, counted(model.n_weights, "weight")]))
     if native is not None:
         n_native = len(native.of_labels.templates) + len(native.of_pairs.templates)
         if n_native:
@@ -99,7 +98,7 @@ def import_cli(
         msg.info(f"{makes} its features: give --code {registered} to commands that load the pipeline")
     if comparison is None:
         return
-    counts = f"{comparison.sequences:,} sequences, {comparison.tokens:,} tokens"
+    counts = f"{counted(comparison.sequences, 'sequence')}, {counted(comparison.tokens, 'token')}"
     if comparison.is_same:
         ties = f", but for {comparison.ties} in ties" if comparison.ties else ""
         msg.good(f"{counts}: both programs give the same labels{ties}")

@@ -14,7 +14,7 @@ from weasel.cli.assets import project_assets
 from weasel.util import load_project_config
 
 from .. import __version__, checks
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..whole_files import write_whole
 from .shared import (
     ComponentOption,
@@ -175,7 +175,7 @@ def _scores(judged: "Judged") -> str:
     wrong, n = len({case.doc for case in judged.errors}), len(judged.examples)
     lines = [f"### What `{judged.pipe.name}` finds", ""]
     lines += [
-        f"In {n:,} texts from which it did not learn, of which {(n - wrong) / max(n, 1):.1%} have no mistake:",
+        f"In {counted(n, 'text')} from which it did not learn, of which {(n - wrong) / max(n, 1):.1%} have no mistake:",
         "",
     ]
     lines += ["| Label | Annotated | Precision | Recall | F1 | 95 % |", "| --- | ---: | ---: | ---: | ---: | --- |"]

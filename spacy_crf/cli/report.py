@@ -16,7 +16,7 @@ from spacy.util import Config
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors
+from ..errors import Errors, counted
 from ..pipeline.origins import named_origin, origin_of
 from ..whole_files import write_whole
 from .shared import (
@@ -203,7 +203,7 @@ def _number_page(nlp: Language, scorers: list[Any], data: Path) -> str:
         rows.append((pipe.name, f"{len(points):,}", *numbers))
     columns = ("component", "numbers", "R²", "correlation", "RMSE", "mean absolute error", "in their 90 % intervals")
     title = f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}"
-    return table_page(title, f"{len(examples):,} texts", charts.Chart("".join(drawn)), columns, rows)
+    return table_page(title, counted(len(examples), "text"), charts.Chart("".join(drawn)), columns, rows)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from spacy.training.loop import train
 from spacy.util import Config, dot_to_object, load_config
 from wasabi import msg
 
-from ..errors import no_component, quietly
+from ..errors import counted, no_component, quietly
 from ..pipeline.corpora import doc_bin
 from .configs import FOLDER, RECIPES, ComponentName
 from .shared import (
@@ -182,7 +182,7 @@ def compile_cli(
             list(spacy.load(Path(folder, "model-best")).pipe(_COMPILED_TEXTS))
         compiled, seconds = announcer.compiled - before, time.perf_counter() - started
         if compiled:
-            msg.good(f"{component}: {compiled} kernels compiled in {seconds:.0f} s")
+            msg.good(f"{component}: {counted(compiled, 'kernel')} compiled in {seconds:.0f} s")
         else:
             msg.good(f"{component}: everything is compiled already")
     msg.info(f"Kept in {cache_folder(__file__).parent}")

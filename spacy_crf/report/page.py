@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from .. import __version__
+from ..errors import counted
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.origins import in_words, named_origin
 from ..pipeline.scorers import calibration
@@ -54,7 +55,7 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     return environment.from_string(_source("page.html.jinja")).render(
         title=title,
         version=f"spacy-crf {__version__}",
-        n_texts=len(subjects[0].examples),
+        texts=counted(len(subjects[0].examples), "text"),
         level=round(100 * LEVEL),
         most_texts=MOST_TEXTS,
         sections=[_section(judged) for judged in subjects],
