@@ -20,6 +20,7 @@ from spacy_crf.cli.formats import ReadSettings
 from spacy_crf.cli.formats.writers import WRITERS
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
+from spacy_crf.lab.workers import work_folder
 from spacy_crf.lab.workers.work_folder import Lock, check_ours
 
 from .test_probabilities import trained
@@ -279,8 +280,7 @@ def test_links_and_what_others_have_prepared_is_not_taken(folder, tmp_path, monk
         annotate(folder, target, ("prodigy",))
     (tmp_path / "out.part").unlink()
     annotate(folder, target, ("prodigy",), stops_after=2)
-    me = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    monkeypatch.setattr(work_folder, "_owner_of_new_files", lambda folder: os.getuid() + 1)
     with pytest.raises(ValueError, match=r"CRF981.*of another user"):
         annotate(folder, target, ("prodigy",))
     assert victim.read_text() == "precious"

@@ -41,23 +41,37 @@ def check_ours(folder: Path) -> None:
 
     RAISES (ValueError): CRF981.
     """
-    if not hasattr(os, "getuid"):
-        return
-    user = os.getuid()
-    owners = {folder.lstat().st_uid, folder.stat().st_uid}
-    if user != 0 and not owners <= {user, 0}:  # root may be told to work in the folder of any user
+    owner = _owner_of_new_files(folder)
+    is_root = hasattr(os, "getuid") and os.getuid() == 0  # who may be told to work in the folder of any user
+    if not is_root and not {folder.lstat().st_uid, folder.stat().st_uid} <= {owner, 0}:
         raise ValueError(Errors.CRF981.format(path=folder, reason="a folder of another user"))
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
-            status = path.lstat()
-            reason = None
-            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-                reason = "a link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            elif status.st_uid != user:
+            try:
+                status = path.lstat()
+            except FileNotFoundError:  # another process has just finished it
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                reason = "a link"
+            elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                reason = "not a regular file"
+            elif status.st_uid != owner:
                 reason = "a file of another user"
-            if reason is not None:
-                raise ValueError(Errors.CRF981.format(path=path, reason=reason))
+            else:
+                continue
+            raise ValueError(Errors.CRF981.format(path=path, reason=reason))
+
+
+def _owner_of_new_files(folder: Path) -> int:
+    """The owner of a file that this process makes in a folder: on disks of other machines it may not be the user's own number."""
+    path = folder / unfinished_name("owner")
+    with room_for(path):
+        path.touch(exist_ok=False)
+    try:
+        return path.lstat().st_uid
+    finally:
+        path.unlink()
 
 
 class NoLocks(ValueError):
