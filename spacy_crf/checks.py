@@ -122,7 +122,7 @@ def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) 
                 raise ValueError(Errors.CRF926.format(owner=owner, name=name, line=f"{label} = {given}"))
         is_kept = _is_section(found)
     if not is_kept:
-        instead = json.dumps(_pairs(found), ensure_ascii=False)
+        instead = json.dumps(_pairs(found), ensure_ascii=False, default=str)
         instead = instead if len(instead) <= _MOST_SHOWN else f"{instead[:_MOST_SHOWN]}…"
         raise ValueError(Errors.CRF925.format(owner=owner, name=name, pairs=instead))
     return found

@@ -108,6 +108,8 @@ def test_a_config_trains_with_it(path, tmp_path):
         ({"gazetteer_share": 1.5}, "CRF020.*gazetteer_share"),
         ({"seed": -1}, "CRF020.*seed"),
         ({"gazetteers": ["people.txt"]}, "CRF020.*gazetteers"),
+        ({"gazetteers": {"NAME:PER": "empty.txt"}}, r'CRF925.*\[\["NAME:PER", "empty.txt"\]\]'),
+        ({"gazetteers": [["NAME:PER", "empty.txt"]]}, "CRF846.*'NAME:PER'"),
         ({"gazetteers": {"PER": "nowhere.txt"}}, "CRF701.*nowhere.txt.*No such file"),
         ({"gazetteers": {"PER": "empty.txt"}}, "CRF701.*empty.txt.*no mentions"),
         ({"gazetteers": {"PRE": "empty.txt"}}, "CRF846.*gazetteers.*'PRE'.*did you mean 'PER'"),

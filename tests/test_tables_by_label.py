@@ -187,11 +187,12 @@ def test_fitted_thresholds_of_hostile_labels_are_saved(tmp_path):
 
 
 def test_groups_of_labels_with_dollars_are_loaded(tmp_path):
-    """spaCy writes $ twice into the config, so the groups were not those of the saved model."""
-    nlp = piped("crf_spancat", {"groups": [["US$", "EUR"]]})
+    """spaCy writes $ twice into the config: the groups were not those of the saved model, and spans went to another key."""
+    nlp = piped("crf_spancat", {"groups": [["US$", "EUR"]], "spans_key": "money$"})
     for label in ("US$", "EUR"):
         nlp.get_pipe("crf_spancat").add_label(label)
     for number in range(3):
         nlp.to_disk(tmp_path / f"{number}")
         nlp = spacy.load(tmp_path / f"{number}")
         assert nlp.get_pipe("crf_spancat").cfg["groups"] == [["US$", "EUR"]]
+        assert nlp.get_pipe("crf_spancat").key == "money$"

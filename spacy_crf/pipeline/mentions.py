@@ -32,7 +32,7 @@ Pools = dict[str, list[list[Word]]]  # mentions by label
 def mentions(
     path: Union[str, Path],
     copies: int = 3,
-    gazetteers: Optional[dict[str, Union[str, Path]]] = None,
+    gazetteers: Optional[checks.ByLabel] = None,
     gazetteer_share: float = 0.5,
     seed: int = 0,
 ) -> Callable[[Language, Example], Iterator[Example]]:
@@ -46,7 +46,10 @@ def mentions(
     seed (int): Seed of the random numbers.
     """
     checks.expect(checks.is_path(path), _OWNER, "path", path, "the path of training data")
-    lists = checks.table(_OWNER, "gazetteers", gazetteers, "paths", checks.is_path)
+    lists = checks.by_label(_OWNER, "gazetteers", gazetteers, "paths", text=True)
+    checks.expect(
+        all(map(checks.is_path, lists.values())), _OWNER, "gazetteers", gazetteers, "a table from labels to paths"
+    )
     copies = checks.count(_OWNER, "copies", copies, most=1000)
     share = checks.number(_OWNER, "gazetteer_share", gazetteer_share, most=1.0)
     seed = checks.count(_OWNER, "seed", seed, least=0, most=checks.ANY)

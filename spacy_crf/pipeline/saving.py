@@ -280,7 +280,10 @@ class SavingPipe(LabelPipe):
         known = {name: list(dict.fromkeys(saved.get(name, ()))) for name in ("labels", "left_out")}
         for label in (*known["labels"], *known["left_out"]):
             self.annotation.check_label(label)
-        self.cfg = {**self.cfg, **{name: saved[name] for name in self.meaning}, **known}
+        alike = {
+            name: saved[name] for name, value in self.cfg.items() if name in saved and is_written(saved[name], value)
+        }
+        self.cfg = {**self.cfg, **alike, **known}
 
 
 def _refuse_step(name: str, *args: Any, **kwargs: Any) -> None:
