@@ -644,6 +644,9 @@ class Warnings:
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
     CRFW605 = """{name}: no labelling of '{doc}...' that keeps all rules was found within {seconds} s (time_limit in the
         constraints). Dropped, as later rules give way to earlier ones: {rules}."""
+    CRFW920 = """{name}: '{doc}...' may break the rules {rules}: the automaton of all rules that it would break has too many
+        states (states times tags are at most 4,096), or none holds a rule, and only linear chains and segments have another
+        search. Leave rules out, or count to smaller numbers."""
     CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
     CRFW607 = """{name}: '{doc}...' has ties, and {inference} can't keep all of its rules: none of its automata holds one,
         or max_table is too small. Chains whose scores include messages of the ties answer."""

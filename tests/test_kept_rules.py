@@ -9,14 +9,18 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
+import spacy
 from spacy.tokens import Doc, Span
 
+from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.settings import constraints
+from spacy_crf.models.weights import Weights
 from spacy_crf.schemes import Segments
 
 from . import test_probabilities, test_segment_rules
 from .random_rules import random_rule, times_broken
 from .test_probabilities import key
+from .util import tag_examples
 
 WORDS = ["aa", "Bob", "New", "York"]
 COMPONENTS = [("crf_ner", scheme) for scheme in ("BILUO", "BIO", "IO", "IOB1")]
@@ -308,3 +312,56 @@ def test_answers_do_not_depend_on_other_texts(seed, time_limit):
     for _ in pipe.pipe([Doc(pipe.vocab, words=long), beside], batch_size=2):
         pass
     assert key(beside.ents) == key(alone.ents)
+
+
+SPARSE = {
+    "@architectures": "spacy_crf.SparseEmissions.v1",
+    "possible_states": True,
+    "features": {"@misc": "spacy_crf.features.v1", "templates": ["orth[0]"]},
+}
+WITHOUT_PROGRAMS = {
+    "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": None, "emissions": SPARSE},
+    "order 3": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 3, "keep": None, "emissions": SPARSE},
+    "MEMM": {"@architectures": "spacy_crf.MEMM.v1", "order": 2, "emissions": SPARSE},
+}
+AT_MOST = [{"rule": "at_most", "label": label, "n": 2} for label in ("DT", "NN", "VB")]
+
+
+def tagger_of(model):
+    nlp = spacy.blank("en")
+    tagger = nlp.add_pipe("crf_tagger", config={"model": WITHOUT_PROGRAMS[model]})
+    nlp.initialize(lambda: tag_examples(nlp))
+    rng = np.random.default_rng(1)
+    weights = Weights(tagger.model)
+    weights.assign(rng.normal(size=len(weights.weights())))
+    tagger.forget_scores()
+    return nlp, tagger
+
+
+@pytest.mark.parametrize("model", WITHOUT_PROGRAMS)
+@pytest.mark.parametrize("rules", [[{"rule": "in_one_piece", "label": "NN"}], AT_MOST], ids=["in one piece", "at most"])
+def test_rules_beyond_max_states_are_kept_without_a_program(model, rules, caplog):
+    """They were broken, and a warning spoke of 30 seconds after a tenth of one."""
+    nlp, tagger = tagger_of(model)
+    rng = np.random.default_rng(0)
+    texts = [rng.choice(["the", "dog", "barks", "a"], size=6).tolist() for _ in range(10)]
+
+    def found():
+        return [[token.tag_ for token in tagger(Doc(nlp.vocab, words=words))] for words in texts]
+
+    set_rules(tagger, rules, max_states=512)
+    kept = found()
+    set_rules(tagger, rules, max_states=1)
+    assert found() == kept and "CRFW6" not in caplog.text
+    tagger.constraints = tagger._compiled = None
+    assert found() != kept
+
+
+@pytest.mark.parametrize("model", WITHOUT_PROGRAMS)
+def test_rules_without_any_search_are_named(model, monkeypatch, caplog):
+    monkeypatch.setattr(rule_set, "MOST_GRAPH_STATES", 5 * 4)  # states of automata times tags
+    nlp, tagger = tagger_of(model)
+    set_rules(tagger, AT_MOST)
+    for words in itertools.product(["the", "dog", "barks"], repeat=5):
+        tagger(Doc(nlp.vocab, words=words))
+    assert "CRFW920" in caplog.text and "at_most" in caplog.text and "CRFW605" not in caplog.text

@@ -43,6 +43,7 @@ class Decoded(NamedTuple):
     unfinished: list[int]  # documents whose budget was spent
     solved: dict[int, list[str]]  # names of the rules that were added for documents that broke a rule at first
     approximate: list[int]  # documents with ties that are decoded as chains
+    unsearchable: list[int]  # documents with rules for which there is no search
 
 
 class KeptRules(NamedTuple):
@@ -98,7 +99,7 @@ def decode(
         broken[np.searchsorted(doc_starts, begin, side="right") - 1] = True
     if kept is not None:
         broken[list(kept.instead)] = True
-    decoded = Decoded(tags, {}, [], {}, [])
+    decoded = Decoded(tags, {}, [], {}, [], [])
     [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # an empty document has one labelling
     for d in to_solve.tolist():
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
@@ -116,6 +117,8 @@ def decode(
             decoded.unfinished.append(d)
         if answer.approximate:
             decoded.approximate.append(d)
+        if answer.unsearchable:
+            decoded.unsearchable.append(d)
         decoded.solved[d] = answer.added
     return decoded
 
@@ -158,6 +161,7 @@ class Answer(NamedTuple):
     finished: bool
     added: list[str]
     approximate: bool = False
+    unsearchable: bool = False  # whether there was no search for some of the rules
 
 
 class RuleSearch:
@@ -175,6 +179,7 @@ class RuleSearch:
         self._decoded: dict[frozenset[int], Tags] = {}  # by places of the rules: best labelling, -1 for none
         self._finished = True
         self._added: list[str] = []
+        self.unsearchable = False  # set by a solver
 
     def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
         """Store the best labelling under the masks of some rules (int32[T], -1 for none), or compute it if `tags` is None."""
@@ -209,7 +214,7 @@ class RuleSearch:
             found = self._solve(kept, self.budget)
             self._finished &= found is not None  # a labelling exists, so None means that the budget was spent
             tags = tags if found is None else found
-        return Answer(tags, relaxed, self._finished, self._added)
+        return Answer(tags, relaxed, self._finished, self._added, unsearchable=self.unsearchable)
 
     def under(self, kept: frozenset[int]) -> Answer:
         """The best labelling under some rules, given by their places, if at least one labelling keeps them all."""
@@ -298,6 +303,7 @@ class RuleSearch:
             search = RuleSearch(self.rules, self.document.at(tokens), part, of_sentence=True)
             search.begin_with(kept, tags[tokens].copy())
             found = search._solve(kept, part)
+            self.unsearchable |= search.unsearchable
             self._added += [name for name in search._added if name not in self._added]
             if found is None:
                 return None, search._finished
@@ -355,8 +361,10 @@ class GraphSolver:
 
         RETURNS (int32[T] or None, bool): The labelling, None if none exists or none was found; and whether the result is proved.
         """
-        graph = None if texts else self._search.rules.graph(active)
+        rules = self._search.rules
+        graph = None if texts else rules.graph(active, rules.most_searched)
         if graph is None:
+            self._search.unsearchable = True
             return None, False
         scores, clamp, facts, _ = self._search.document
         joined = arrays.join_sequences(self._search.rules.apply(scores, facts, self._kept), clamp)

@@ -293,14 +293,22 @@ class RuleSet:
         """Largest number of states in a product of automata: `max_states`, or fewer if there are many tags."""
         return min(self.constraints.max_states, MOST_GRAPH_STATES // len(self.allowed))
 
-    def graph(self, automata: frozenset[int]) -> Any:
-        """Structure over the graph of some automata; None if their product has more than `most_states` states."""
-        return self._graphs.find(automata, lambda: self._make_graph(automata))
+    @property
+    def most_searched(self) -> int:
+        """Largest number of states in a product of automata for the search of a labelling: more than `most_states` where no
+        program takes over."""
+        return MOST_GRAPH_STATES // len(self.allowed) if self.programs is None else self.most_states
 
-    def _make_graph(self, automata: frozenset[int]) -> Any:
+    def graph(self, automata: frozenset[int], limit: Optional[int] = None) -> Any:
+        """Structure over the graph of some automata; None if their product has more states than the limit, `most_states` by
+        default."""
+        limit = self.most_states if limit is None else limit
+        return self._graphs.find((automata, limit), lambda: self._make_graph(automata, limit))
+
+    def _make_graph(self, automata: frozenset[int], limit: int) -> Any:
         together = make_automaton(1, self.tags.n_events)
         for n in sorted(automata):
-            together = self._with(together, n)
+            together = self._with(together, n, limit)
             if together is None:
                 return None
         return self.structure.over(rule_graph(self.tags, together, self.allowed))
@@ -334,10 +342,9 @@ class RuleSet:
         begin, end, label = self.tags.segments_of(states[begins], ends(starts, len(states))[0][begins])
         return Segments(begins[begin], np.append(begins, len(states))[end], label)
 
-    def _with(self, together: Automaton, n: int) -> Optional[Automaton]:
-        """The product with one more automaton; None if it has more than `most_states` states."""
+    def _with(self, together: Automaton, n: int, limit: int) -> Optional[Automaton]:
+        """The product with one more automaton; None if it has more states than the limit."""
         # Before minimisation the product may be much larger.
-        limit = self.most_states
         larger = product(together, self.automata[n].automaton, max_states=8 * limit)
         larger = None if larger is None else minimised(larger)
         return None if larger is None or larger.n_states > limit else larger
@@ -352,7 +359,7 @@ class RuleSet:
         for rule in self.rules:
             larger: Optional[Automaton] = together
             for n in self.automata_of([rule.place]):
-                larger = None if larger is None else self._with(larger, n)
+                larger = None if larger is None else self._with(larger, n, self.most_states)
             if larger is not None:
                 fitting.update(self.automata_of([rule.place]))
                 together = larger

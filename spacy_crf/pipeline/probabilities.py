@@ -101,9 +101,13 @@ class Batch:
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
             message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
+            message = Warnings.CRFW920 if d in found.unsearchable else message
             self._warn(message, d, rules=", ".join(rule.name for rule in rules))
+        soft = ", ".join(rule.name for rule in self._rules.rules if not rule.hard)
         for d in found.unfinished:
-            if d not in found.relaxed:
+            if d in found.unsearchable and d not in found.relaxed:
+                self._warn(Warnings.CRFW920, d, rules=soft)
+            elif d not in found.relaxed:
                 self._warn(Warnings.CRFW602, d, used="the best that was found")
         for d in found.approximate:
             self._warn_of_approximate(d)
