@@ -132,10 +132,10 @@ def test_each_component_answers_and_what_is_saved_trains_it(factory, tmp_path):
         assert status == 200 and label in why["title"] and len(why["rows"]) > 3
         assert any("probability" in line for line in why["told"])
         spans = [one[:3] for one in section["spans"] if one != [*span, one[3]]] + [[*span[:2], "NEW"]]
-        for _ in range(2):
+        for is_new in (True, False):
             given = {"component": factory, "text": text, "spans": spans}
-            assert ask(server, "/save", given) == (200, {"saved": str(saved)})
-    assert saved.read_text().count("\n") == 2
+            assert ask(server, "/save", given) == (200, {"saved": str(saved), "is_new": is_new})
+    assert saved.read_text().count("\n") == 1
     arguments = ["update", tmp_path / "model", saved, "--output", tmp_path / "updated"]
     result = CliRunner().invoke(app, [*map(str, arguments)])
     assert result.exit_code == 0, result.output
@@ -399,7 +399,7 @@ def test_the_command_prints_its_address_and_ends_by_ctrl_c(nlp, tmp_path):
             address = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
             connection = http.client.HTTPConnection("127.0.0.1", int(address[1]))
             connection.request("GET", "/about")
-            assert json.load(connection.getresponse()) == {"model": "pipeline", "saves": False}
+            assert json.load(connection.getresponse()) == {"model": f"{tmp_path.name}/model", "saves": False}
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=60)
             assert process.returncode == 0 and "Traceback" not in output + errors

@@ -64,20 +64,23 @@ def test_a_text_is_marked_explained_corrected_and_saved(page, demo):
     page.get_by_role("heading", name="crf_ner: 'Ann Lee' as PER").wait_for()
     assert page.get_by_role("columnheader").all_inner_texts() == ["log-odds", "word"]
     assert "Lee" in page.get_by_role("table").inner_text()
-    page.get_by_label("label of the chosen one").fill("NICK")
+    page.get_by_label("label of the chosen mark").fill("NICK")
     page.get_by_role("button", name="change").click()
     page.get_by_role("button", name="New York").click()
     page.get_by_role("button", name="remove").click()
     assert marks(page) == ["Ann Lee, NICK"]
     assert saved(page, demo[1]) == [("Ann Lee", "NICK")]
-    page.get_by_role("button", name="take").first.click()
+    page.get_by_role("button", name="save").click()  # which wrote the same line again
+    page.get_by_text("Saved before").wait_for()
+    assert len(demo[1].read_text(encoding="utf8").splitlines()) == 1
+    page.get_by_role("button", name="use this").first.click()
     assert page.get_by_role("status").inner_text() == ""  # no longer "Saved to"
     assert saved(page, demo[1]) == [("Ann Lee", "PER"), ("New York", "GPE")]
 
 
 def test_a_span_is_marked_anew_by_mouse(page, demo):
     find(page, "😀 Ann Lee lives in New York .")
-    page.get_by_label("their label").fill("PLACE")
+    page.get_by_label("as", exact=True).fill("PLACE")
     # from within "in" to within "York"
     page.locator(".context").evaluate(
         """context => { const range = document.createRange(), texts = [];
@@ -89,7 +92,7 @@ def test_a_span_is_marked_anew_by_mouse(page, demo):
         getSelection().removeAllRanges(); getSelection().addRange(range); }"""
     )
     page.locator(".context").dispatch_event("mouseup")
-    assert page.get_by_label("words").input_value() == "in New York"
+    assert page.get_by_label("words to mark").input_value() == "in New York"
     page.get_by_role("button", name="mark", exact=True).click()
     assert saved(page, demo[1])[-1] == ("in New York", "PLACE")
 
@@ -103,7 +106,7 @@ def test_everything_is_reached_by_keyboard(page, demo):
         page.keyboard.press(key)
     page.get_by_role("heading", name="crf_ner: 'Ann Lee' as PER").wait_for()
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Ann Lee, PER")
-    page.get_by_label("words").focus()
+    page.get_by_label("words to mark").focus()
     page.keyboard.type("lives in")
     page.keyboard.press("Tab")
     page.keyboard.type("DOES")
@@ -116,8 +119,8 @@ def test_everything_is_reached_by_keyboard(page, demo):
 def test_markup_in_texts_and_labels_is_text(page, demo):
     find(page, f"{BAD} Ann Lee <img src=x onerror='window.harmed = true'> .")
     assert BAD in page.locator(".context").inner_text()
-    page.get_by_label("words").fill("Ann Lee")
-    page.get_by_label("their label").fill(BAD)
+    page.get_by_label("words to mark").fill("Ann Lee")
+    page.get_by_label("as", exact=True).fill(BAD)
     page.get_by_role("button", name="mark", exact=True).click()
     page.get_by_role("button", name=f"Ann Lee, {BAD}").click()
     page.get_by_text("CRF846").wait_for()  # a label that the component does not have is not explained
@@ -152,12 +155,22 @@ def test_spans_that_overlap_and_small_screens(browser, tmp_path):
         assert page.locator(".context").inner_text() == TEXT
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         page.get_by_role("button", name="remove").click()
-        page.get_by_label("words").fill("York")
-        page.get_by_label("their label").fill("LAST")
+        page.get_by_label("words to mark").fill("York")
+        page.get_by_label("as", exact=True).fill("LAST")
         page.get_by_role("button", name="mark", exact=True).click()
         expected = [("Ann", "FIRST"), ("Ann Lee", "PER"), ("New York", "GPE"), ("York", "LAST")]
         assert sorted(saved(page, file)) == expected
         page.close()
+
+
+def test_the_page_says_what_to_do_and_labels_differ_in_colour(page):
+    page.get_by_label("Text").fill("  ")
+    page.get_by_role("button", name="Find").click()
+    page.get_by_text("Type a text first.").wait_for()
+    find(page)
+    assert page.get_by_text("Choose a mark to see why. Select words").count() == 1
+    colours = [mark.evaluate("one => getComputedStyle(one).borderBottomColor") for mark in page.locator("mark").all()]
+    assert len({*colours}) == len(colours) == 2
 
 
 def test_a_refusal_is_shown(page, nlp, monkeypatch):

@@ -12,6 +12,7 @@ const button = (name, act) => {
   node.addEventListener("click", act);
   return node;
 };
+const COLOURS = 8; // of labels, in demo.css
 const percent = (share) => (typeof share === "number" ? `${(100 * share).toFixed(1)} %` : "");
 const get = async (path, question) => {
   const headers = { "Content-Type": "application/json" };
@@ -40,7 +41,8 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
 
   const mark = (span) => {
     const label = [span[2], percent(span[3])].join(" ").trim();
-    const node = make("mark", { role: "button", tabindex: "0", "data-label": label, "aria-label": `${words(span)}, ${label}`,
+    const number = labels.indexOf(span[2]), colour = `label-${(number < 0 ? labels.length : number) % COLOURS}`;
+    const node = make("mark", { class: colour, role: "button", tabindex: "0", "data-label": label, "aria-label": `${words(span)}, ${label}`,
       "aria-pressed": String(span === chosen) }, words(span));
     node.addEventListener("click", () => choose(span));
     node.addEventListener("keydown", (event) => {
@@ -89,15 +91,15 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
     panel.replaceChildren(...(saves ? [corrections(span)] : []), ...reason);
   };
   const corrections = (span) => {
-    const [label, labelled] = field("label of the chosen one", span[2], { list: known.id });
+    const [label, labelled] = field("label of the chosen mark", span[2], { list: known.id });
     const parts = [labelled, button("change", () => label.value && change([span], [[span[0], span[1], label.value]]))];
     if (kind !== "cats") parts.push(button("remove", () => change([span], [])));
     return make("div", { class: "filters" }, ...parts);
   };
 
   // Words to mark anew: those selected with the mouse, or typed
-  const [typed, typedLabel] = field("words");
-  const [label, labelled] = field("their label", labels[0], { list: known.id });
+  const [typed, typedLabel] = field("words to mark");
+  const [label, labelled] = field("as", labels[0], { list: known.id });
   context.addEventListener("mouseup", () => {
     const selection = getSelection();
     if (!selection.rangeCount || selection.isCollapsed) return;
@@ -134,21 +136,25 @@ const section = (text, { name, kind, labels, tokens, spans, best }, number) => {
 
   const spelt = (span) => (kind === "cats" ? span[2] : `${words(span)} (${span[2]})`);
   const items = best.map(([share, of]) => {
-    const take = saves ? [" ", button("take", () => change(spans, of.map((span) => [...span])))] : [];
+    const take = saves ? [" ", button("use this", () => change(spans, of.map((span) => [...span])))] : [];
     return make("li", {}, `${percent(share)}: ${of.map(spelt).join("; ") || "nothing"}`, ...take);
   });
   const save = () => told(async () => {
     const given = spans.map((span) => span.slice(0, 3));
-    return `Saved to ${(await get("save", { component: name, text, spans: given })).saved}`;
+    const { saved, is_new } = await get("save", { component: name, text, spans: given });
+    return is_new ? `Saved to ${saved}` : `Saved before, in ${saved}`;
   });
   draw();
   const tools = saves ? [button("save", save)] : [];
+  const hints = ["Choose a mark to see why."];
+  if (saves && kind !== "cats") hints.push("Select words, or type them below, to mark them.");
   const marking = saves && kind !== "cats" ? [make("div", { class: "filters" }, typedLabel, labelled, button("mark", add))] : [];
   return make("section", { "aria-labelledby": `name-${number}` }, make("h2", { id: `name-${number}` }, name), known, context,
-    others, panel, ...marking, ...tools, make("h3", {}, "Most probable labellings"), make("ol", {}, ...items));
+    make("p", { class: "low hint" }, spans.length ? hints.join(" ") : `Nothing is found. ${hints.slice(1).join(" ")}`), others, panel, ...marking, ...tools, make("h3", {}, "Most probable labellings"), make("ol", {}, ...items));
 };
 
 const find = () => told(async () => {
+  if (!text.value.trim()) return "Type a text first.";
   status.textContent = "…";
   const asked = text.value, { components } = await get("find", { text: asked });
   found.replaceChildren(...components.map((component, number) => section(asked, component, number)));

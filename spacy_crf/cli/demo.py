@@ -18,7 +18,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg
 
 from ..errors import Errors, shown
-from .shared import ComponentOption, ModelArgument, check_writable, command, load_pipeline, our_pipes
+from .shared import ComponentOption, ModelArgument, check_writable, command, load_pipeline, name_of, our_pipes
 from .texts import doc_before
 
 HOST = "127.0.0.1"
@@ -40,7 +40,8 @@ def demo_cli(
     """Open a page on this machine where a pipeline can be tried. It marks what the pipeline finds in a text with probabilities,
     lists the most probable labellings, and says which words decide. With --save, its user corrects the labels."""
     check_writable(save)
-    demo = Demo(load_pipeline(model), component, save)
+    nlp = load_pipeline(model)
+    demo = Demo(nlp, component, save, name_of(nlp, model))
     with open_server(demo, port) as server:
         print(f"http://{HOST}:{server.server_port} (Ctrl-C to stop)", flush=True)
         try:
@@ -55,11 +56,17 @@ class Demo:
     """Answers the questions of the page. Each question is JSON, and so is its answer.
 
     nlp (Language): The pipeline. component (str): Name of the only component to show; None for all of spacy_crf.
-    file (Path): JSONL to append corrected texts to; None for none.
+    file (Path): JSONL to append corrected texts to; None for none. title (str): Name of the pipeline.
     RAISES (ValueError): CRF710 without a component; CRF977 or CRF978 for a file that can't hold what they find.
     """
 
-    def __init__(self, nlp: Language, component: Optional[str] = None, file: Optional[Path] = None):
+    def __init__(
+        self,
+        nlp: Language,
+        component: Optional[str] = None,
+        file: Optional[Path] = None,
+        title: str = "pipeline",
+    ):
         from ..pipeline.prediction import tell_probabilities
 
         wanted = "of spacy_crf that gives labels, to try"
@@ -72,6 +79,8 @@ class Demo:
             attribute = pipe.cfg["attribute"] if _kind(pipe) == "tags" else "tag"
             if attribute != "tag":
                 raise ValueError(Errors.CRF978.format(name=name, attribute=attribute))
+        self._title = title
+        self._saved: set[str] = set()  # lines that this demo has written
         # Memory zones are not for several threads, nor are sets of chains, which keep the scores of a Doc while they are asked
         self._lock = threading.Lock()
         # What stays, such as compiled rules, begins outside of a memory zone
@@ -89,7 +98,7 @@ class Demo:
 
     def about(self) -> dict[str, Any]:
         """The name of the pipeline, and whether corrections can be saved."""
-        return {"model": self._nlp.meta.get("name") or "pipeline", "saves": self._file is not None}
+        return {"model": self._title, "saves": self._file is not None}
 
     def find(self, given: dict[str, Any]) -> dict[str, Any]:
         """Label a "text". Spans are lists of the first token, the token behind the last, the label, and the probability.
@@ -125,7 +134,7 @@ class Demo:
         return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
 
     def save(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Append a "text" with all its "spans", the annotation of a "component", to the file."""
+        """Append a "text" with all its "spans", the annotation of a "component", to the file, unless it was appended before."""
         from ..pipeline.prediction import labelling
 
         if self._file is None:
@@ -139,13 +148,16 @@ class Demo:
                 _check_new_label(span.label_)
         labelling(pipe.name, doc, spans, overlap=kind == "spans")
         line = json.dumps(_record(doc, spans, kind, pipe.labels), ensure_ascii=False) + "\n"
+        if line in self._saved:
+            return {"saved": str(self._file), "is_new": False}
+        self._saved.add(line)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a+b") as file:
             if file.seek(0, 2):
                 file.seek(-1, 2)
                 line = line if file.read() == b"\n" else f"\n{line}"
             file.write(line.encode("utf8"))
-        return {"saved": str(self._file)}
+        return {"saved": str(self._file), "is_new": True}
 
     def _pipe(self, given: dict[str, Any]) -> Any:
         name = _field(given, "component", str)

@@ -29,6 +29,7 @@ from .shared import (
     check_writable,
     command,
     load_pipeline,
+    name_of,
     our_pipes,
     print_table,
     progress_bar,
@@ -158,12 +159,13 @@ def report_cli(
                 if len(points) < 2:
                     raise ValueError("a learning curve has at least two rows")
         nlp = load_pipeline(model)
+        title = f"{name_of(nlp, model)} on {data.name}"
         scorers = our_pipes(nlp, component, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
         pipes = our_pipes(nlp, component, None if scorers else PROBABILITIES)
         if not pipes:
             is_possible, must = train is None and curve is None, "left out: no component finds what they show"
             checks.expect(is_possible, "report", "--train and --curve", str(train or curve), must)
-            write_whole(output, _number_page(nlp, scorers, data).encode("utf8"))
+            write_whole(output, _number_page(nlp, scorers, data, title).encode("utf8"))
             msg.good(f"Report in {output}")
             return
         progress(total=2 + folds * len(pipes))
@@ -180,12 +182,12 @@ def report_cli(
                 on_fold = partial(progress, advance=1)
                 suspects = cross_validated(nlp, of_pipe.pipe, training, folds, on_fold=on_fold)
             subjects.append(of_pipe._replace(training=training, suspects=suspects))
-        page = render(f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}", subjects, curve=points)
+        page = render(title, subjects, curve=points)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
 
 
-def _number_page(nlp: Language, scorers: list[Any], data: Path) -> str:
+def _number_page(nlp: Language, scorers: list[Any], data: Path, title: str) -> str:
     """A page on the components that give numbers: predicted and annotated numbers, and their scores."""
     from ..report import charts
     from ..report.page import table_page
@@ -202,7 +204,6 @@ def _number_page(nlp: Language, scorers: list[Any], data: Path) -> str:
         numbers = ("" if scores[name] is None else f"{scores[name]:.4g}" for name in names)
         rows.append((pipe.name, f"{len(points):,}", *numbers))
     columns = ("component", "numbers", "R²", "correlation", "RMSE", "mean absolute error", "in their 90 % intervals")
-    title = f"{nlp.meta['lang']}_{nlp.meta['name']} on {data.name}"
     return table_page(title, counted(len(examples), "text"), charts.Chart("".join(drawn)), columns, rows)
 
 

@@ -123,6 +123,14 @@ def load_pipeline(model: str) -> Language:
         raise ValueError(Errors.CRF715.format(model=model, reason=error or type(error).__name__)) from error
 
 
+def name_of(nlp: Language, model: str) -> str:
+    """The name of a pipeline, for titles of pages: its package, or else its folder and the one around it."""
+    name = nlp.meta.get("name") or ""
+    if name in ("", "pipeline"):
+        return "/".join(Path(model).absolute().parts[-2:])
+    return f"{nlp.lang}_{name}"
+
+
 def read_config(path: Path, ctx: Any, *, interpolate: bool) -> Config:
     """Read a config, with the settings that the command line overrides.
 
