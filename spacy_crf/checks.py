@@ -109,12 +109,11 @@ def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) 
         a line of a section that the config parser has cut in the wrong place.
     """
     if isinstance(value, (list, tuple)):
-        pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
-        found = {_unescaped(label): _unescaped(given) for label, given in pairs if isinstance(label, str)}
+        found = of_config(value)
         is_table = len(found) == len(value) and not any(isinstance(given, Mapping) for given in found.values())
         must = f"a list of pairs of a label and one of {of}, in which each label is once and tables are lists of pairs"
         expect(is_table, owner, name, value, must)
-        is_kept = not any(isinstance(part, str) and "$" in part for pair in pairs for part in pair)
+        is_kept = not any(isinstance(part, str) and "$" in part for pair in value for part in pair)
     else:
         found = table(owner, name, value, of)
         for label, given in found.items():
@@ -126,6 +125,14 @@ def by_label(owner: str, name: str, value: Any, of: str, *, text: bool = False) 
         instead = instead if len(instead) <= _MOST_SHOWN else f"{instead[:_MOST_SHOWN]}…"
         raise ValueError(Errors.CRF925.format(owner=owner, name=name, pairs=instead))
     return found
+
+
+def of_config(value: Any) -> Any:
+    """The table for which the pairs of a config stand, without what is no pair; any other setting as it is."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    pairs = [pair for pair in value if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    return {_unescaped(label): _unescaped(given) for label, given in pairs if isinstance(label, str)}
 
 
 def in_config(value: Any) -> Any:

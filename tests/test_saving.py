@@ -664,6 +664,14 @@ def test_settings_of_another_config_are_told_and_used(trained, tmp_path, caplog)
     caplog.clear()
     again.to_disk(folder)
     assert spacy.load(folder) and not warned()
+    for pairs in ([["PER", 0.7]], [["US%24", 0.7], ["PER", 0.2]]):  # the config has pairs, and the component a table
+        pair = blank({"decode": "spans", "min_prob": pairs})
+        pair.from_bytes(again.to_bytes()).to_disk(tmp_path / "pairs")
+        loaded = spacy.blank("en").from_config(pair.config)
+        loaded.get_pipe("crf_ner").from_disk(tmp_path / "pairs" / "crf_ner")
+        assert not warned()
+    config.write_text(f"{text}\n[x]\ntag:A = 1\ntag:B = 1\n")  # as version 0.21 saved tables by label
+    assert blank({"decode": "spans", "min_prob": 0.7}).get_pipe("crf_ner").from_disk(folder / "crf_ner").labels
     copy = spacy.blank("en")
     copy.add_pipe("crf_ner", source=again, name="other")
     copy.to_disk(tmp_path / "sourced")

@@ -3,6 +3,7 @@
 import copyreg
 import io
 from collections.abc import Iterable, Iterator
+from configparser import Error as ConfigParserError
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import partial
@@ -14,8 +15,8 @@ from typing import Any, BinaryIO, Optional, Union
 from thinc.api import Config, Model
 from thinc.util import convert_recursive, is_xp_array
 
-from ..checks import in_config, is_written
-from ..errors import Errors, Warnings, announcements
+from ..checks import is_written, of_config
+from ..errors import Errors, Warnings, announcements, shown
 from ..kernels import announcing
 from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
@@ -234,14 +235,18 @@ class SavingPipe(LabelPipe):
         config = folder.parent / "config.cfg"
         if not config.is_file():
             return
-        components = Config().from_disk(config, interpolate=False).get("components", {})
+        try:
+            components = Config().from_disk(config, interpolate=False).get("components", {})
+        except (ValueError, ConfigParserError):  # a component is loaded alone where spaCy can't load its pipeline
+            return
         read = components.get(folder.name, {})
         other = []
         for name in _DECIDE:
-            given, kept = read.get(name), in_config(saved.get(name))
+            given = of_config(read.get(name))
+            kept = saved.get(name)
             is_variable = isinstance(given, str) and "${" in given
             if None not in (given, kept) and not is_variable and given != kept:
-                other.append(f"{name} = {given!r} (saved: {kept!r})")
+                other.append(f"{name} = {shown(given)} (saved: {shown(kept)})")
         if other:
             self.warn(Warnings.CRFW925, path=config, other=", ".join(other))
 
