@@ -671,5 +671,7 @@ class Warnings:
     CRFW907 = """{name}: with {tags} tags and {tokens:,} tokens each of some hundred passes over the training data takes about
         {seconds:.0f} s of CPU, since time grows by the square of the number of tags. What helps: {advice}the model
         spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags), or spacy_crf.OutputCodes.v1."""
+    CRFW908 = """{name}: the new texts have no {label} where the model is sure of {n}, such as '{text}' in '{start}...': training
+        on them unteaches {label}. If annotators did not look for it, name the labels that they looked for: --labels."""
     CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
         Check the language and the spelling."""

@@ -19,6 +19,7 @@ from spacy_crf.lab.dual import FrankWolfe
 from spacy_crf.models.node import Evidence
 from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.new_texts import complete
 from spacy_crf.pipeline.training_data import VIEWS
 
 from .test_new_labels import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, texts_of, wanted
@@ -381,3 +382,58 @@ def test_a_folder_to_start_from_that_is_gone_is_said_first(tmp_path):
     nlp.to_disk(tmp_path / "trained")
     loaded = spacy.load(tmp_path / "trained")  # which needs it no more
     assert found(loaded, "crf_ner", examples) == found(nlp, "crf_ner", examples)
+
+
+DOGS = ["Ann Lee left [Rex](DOG) .", "In New York [Fido](DOG) ran .", "[Rex](DOG) is old ."] * 3
+
+
+def with_dogs(component, path):
+    """A pipeline that knows no dogs, and texts in which only dogs are annotated."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe(component)
+    examples = ner_examples(nlp)
+    texts = ner_examples(nlp, DOGS)
+    for example in [*examples, *texts]:
+        example.reference.spans["sc"] = [*example.reference.ents]
+    nlp.initialize(lambda: examples, sgd=LBFGS(l2=0.01))
+    nlp.update(examples, sgd=LBFGS(l2=0.01, iterations_per_step=50))
+    nlp.to_disk(path / "model")
+    DocBin(docs=[example.reference for example in texts]).to_disk(path / "dogs.spacy")
+    return nlp, examples
+
+
+@pytest.mark.parametrize("component", ["crf_ner", "semicrf_ner", "crf_spancat"])
+def test_texts_that_are_annotated_for_a_new_label_alone_keep_the_others(component, tmp_path, caplog):
+    """They taught that there are no persons and places: F fell from 100 to 71, without a word."""
+    nlp, examples = with_dogs(component, tmp_path)
+
+    def update(*options):
+        caplog.clear()
+        command = ["update", str(tmp_path / "model"), str(tmp_path / "dogs.spacy"), *options]
+        result = CliRunner().invoke(app, ["crf", *command, "--output", str(tmp_path / "new")])
+        return result, [record.message[:7] for record in caplog.records if record.levelno == logging.WARNING]
+
+    assert update()[1] == ["CRFW908", "CRFW908"]
+    assert "no PER where" in caplog.text and "'Ann Lee' in 'Ann Lee left Rex" in caplog.text
+    result, told = update("--labels", "DOG")
+    assert result.exit_code == 0 and told == []
+    score = "spans_sc_f" if component == "crf_spancat" else "ents_f"
+    updated = spacy.load(tmp_path / "new")
+    assert updated.evaluate(examples)[score] == nlp.evaluate(examples)[score] == 1.0
+    found = updated("Rex barked")
+    spans = found.spans["sc"] if component == "crf_spancat" else found.ents
+    assert [(span.text, span.label_) for span in spans] == [("Rex", "DOG")]
+    result, _ = update("--labels", "DOG,CAT")
+    assert result.exit_code == 1 and "CRF846" in result.stdout and "CAT" in result.stdout
+
+
+def test_what_the_model_is_not_sure_of_counts_as_not_annotated(tmp_path):
+    nlp, _ = with_dogs("crf_ner", tmp_path)
+    ner = nlp.get_pipe("crf_ner")
+    [example] = ner_examples(nlp, ["[Rex](DOG) saw Ann Lee in Oslo ."])
+    likely = {(span.start, span.end): p for span, p in ner.span_probabilities(example.predicted, 0.05)}
+    assert likely[2, 4] > 0.9 and 0.05 < max(p for (start, _), p in likely.items() if start == 5) < 0.9
+    complete(nlp, ner, [example], ["DOG"])
+    doc = example.reference
+    assert [(ent.start, ent.end, ent.label_) for ent in doc.ents] == [(0, 1, "DOG"), (2, 4, "PER")]
+    assert [token.ent_iob_ for token in doc] == ["B", "O", "B", "I", "O", "", "O"]

@@ -20,7 +20,8 @@ from spacy.training.loop import train
 from spacy.util import Config, dot_to_object, load_config
 from wasabi import msg
 
-from ..errors import counted, no_component, quietly
+from .. import checks
+from ..errors import Warnings, counted, no_component, quietly
 from ..pipeline.corpora import doc_bin
 from .configs import FOLDER, RECIPES, ComponentName
 from .shared import (
@@ -106,20 +107,33 @@ def update_cli(
     output: Path = Opt(..., "--output", "-o", help="Folder to write the pipeline to."),
     dev: Optional[Path] = Opt(None, help="Annotated texts for scoring the pipeline.", exists=True),
     component: ComponentOption = None,
+    labels: Optional[str] = Opt(None, help="The texts are annotated for these labels only, separated by commas."),
     l2: float = Opt(0.1, help="Weight of the squared distance from the old weights."),
 ) -> None:
     """Continue the training of a pipeline on new texts. The training adds new labels and features, and
     changes old weights as little as the new texts allow. The command prints the scores before and after."""
     from ..optimizers.lbfgs import LBFGS
+    from ..pipeline.new_texts import complete, contradicted, labels_of
 
     nlp = load_pipeline(model)
     check_writable(output / "meta.json")
     pipes = our_pipes(nlp, component, "of spacy_crf to update", of_tokens=False)
+    finders = [pipe for pipe in pipes if hasattr(pipe.annotation, "gold_spans")]
+    if labels is not None and not finders:
+        raise no_component("that finds entities or spans, which --labels is about", nlp.pipe_names, component)
     names, keys = [pipe.name for pipe in pipes], {pipe.cfg.get("spans_key") for pipe in pipes}
     spans_key = keys.pop() if len(keys) == 1 else None
     examples = read_examples(data, nlp, spans_key)
     sets = {} if dev is None else {"dev": read_examples(dev, nlp, spans_key)}
     sets["new texts"] = examples
+    for pipe in finders:
+        if labels is not None:
+            wanted = [label.strip() for label in labels.split(",")]
+            checks.labels(f"--labels of '{pipe.name}'", wanted, sorted(labels_of(pipe, examples)))
+            complete(nlp, pipe, examples, wanted)
+        for label, spans in contradicted(nlp, pipe, examples).items():
+            found = {"text": spans[0].text, "start": spans[0].doc.text[:40]}
+            pipe.warn(Warnings.CRFW908, n=len(spans), label=label, **found)
     before = {title: _scores(nlp, names, texts) for title, texts in sets.items()}
     sgd = nlp.resume_training(sgd=LBFGS(l2=l2, iterations_per_step=100))
     others = [name for name in nlp.pipe_names if name not in names]

@@ -1,19 +1,28 @@
 """Texts of later updates: their new labels and features, and how often a model that continues training has met known features."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Optional
 
 from spacy.attrs import IDS
+from spacy.language import Language
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from ..errors import Errors, announcements
 from ..models.node import Evidence
+from ..schemes import OUTSIDE
 from . import supervision
 from .labels import LabelPipe
 from .saving import unchanged_by_errors
 
 if TYPE_CHECKING:
     from ..optimizers.anchor import Anchor
+
+SURE = 0.9  # probability from which a span that a component finds counts as annotated
+_POSSIBLE = 0.05  # probability from which tokens of a span count as not annotated
+_MOST_TEXTS = 1000  # in which contradictions are looked for
 
 
 def add_labels(pipe: LabelPipe, examples: Iterable[Example]) -> None:
@@ -55,6 +64,72 @@ def unmet(pipe: LabelPipe, examples: Iterable[Example], met: set[int]) -> list[E
             met.add(check)
             new.append(example)
     return new
+
+
+# ------------------------------------------------------------------------------- texts annotated for some labels alone
+
+
+def complete(nlp: Language, pipe: Any, examples: Iterable[Example], labels: Collection[str]) -> None:
+    """Add to the annotation of new texts, in which annotators looked for some labels alone, what a trained component knows of its
+    other labels: otherwise the texts would teach that there are none. Spans of which it is sure count as annotated, and tokens
+    of other likely spans as not annotated. The reference Docs are changed.
+
+    nlp (Language): The pipeline of the component, whose earlier components annotate the texts.
+    pipe: A component that finds entities, or spans in ``doc.spans``.
+    labels (Collection[str]): The labels that annotators looked for.
+    """
+    for example in examples:
+        doc = example.reference
+        annotated = [*pipe.annotation.gold_spans(doc)]
+        likely = [
+            (span, probability)
+            for span, probability in _likely_spans(nlp, pipe, doc, _POSSIBLE)
+            if span.label_ not in labels and _is_outside(pipe, span, annotated)
+        ]
+        sure = [span for span, probability in likely if probability >= SURE]
+        if sure and "spans_key" in pipe.cfg:
+            doc.spans[pipe.cfg["spans_key"]] = [*annotated, *sure]
+        elif likely and "spans_key" not in pipe.cfg:
+            known = {token.i for span in sure for token in span}
+            tokens = {token.i for span, _ in likely for token in span}
+            missing: list[Any] = [doc[i : i + 1] for i in sorted(tokens - known)]
+            doc.set_ents(sure, missing=missing, default="unmodified")
+
+
+def contradicted(nlp: Language, pipe: Any, examples: Iterable[Example]) -> dict[str, list[Span]]:
+    """By label, the spans of which a trained component is sure where new texts have none; without labels of which the texts
+    have at least as many."""
+    found: dict[str, list[Span]] = {}
+    counts: Counter[str] = Counter()
+    for example in islice(examples, _MOST_TEXTS):
+        annotated = [*pipe.annotation.gold_spans(example.reference)]
+        counts.update(span.label_ for span in annotated)
+        for span, _ in _likely_spans(nlp, pipe, example.reference, SURE):
+            if _is_outside(pipe, span, annotated):
+                found.setdefault(span.label_, []).append(span)
+    return {label: spans for label, spans in found.items() if len(spans) > counts[label]}
+
+
+def _likely_spans(nlp: Language, pipe: Any, reference: Doc, least: float) -> list[tuple[Span, float]]:
+    """The spans that a component finds in the words of a reference Doc with at least this probability."""
+    if not len(reference):
+        return []
+    doc = Doc(nlp.vocab, words=[t.text for t in reference], spaces=[bool(t.whitespace_) for t in reference])
+    for name, earlier in nlp.pipeline:
+        if name == pipe.name:
+            break
+        doc = earlier(doc)
+    found = pipe.span_probabilities(doc, least)
+    return [(Span(reference, span.start, span.end, label=span.label_), p) for span, p in found]
+
+
+def _is_outside(pipe: Any, span: Span, annotated: Iterable[Span]) -> bool:
+    """Whether the annotation has nothing where this span is."""
+    if any(span.start < other.end and other.start < span.end for other in annotated):
+        return False
+    if "spans_key" in pipe.cfg:
+        return pipe.cfg["spans_key"] in span.doc.spans
+    return all(token.ent_iob == OUTSIDE for token in span)
 
 
 class Continuation:
