@@ -8,7 +8,6 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...errors import Errors, shown
-from ...pipeline.origins import set_origin
 from .offsets import HABITS, index_of, suspected
 from .source import ReadSettings, Report, unreadable
 
@@ -186,16 +185,16 @@ def make_doc(
 ) -> Doc:
     """Make a Doc whose entities are spans of its text, as `annotated` does."""
     doc = tokenized(text, nlp, place)
-    set_origin(doc, place)
     if spans is None:
         return doc
     return annotated(
-        doc, spans, missing=missing, is_complete=is_complete, place=place, settings=settings, report=report
+        doc, text, spans, missing=missing, is_complete=is_complete, place=place, settings=settings, report=report
     )
 
 
 def annotated(
     doc: Doc,
+    text: str,
     spans: Iterable[Span],
     *,
     missing: Iterable[Span] = (),
@@ -204,10 +203,9 @@ def annotated(
     settings: ReadSettings,
     report: Report,
 ) -> Doc:
-    """Set the entities of a Doc. The tokens of a span that does not align with them, and the tokens of ``missing``, become
-    missing annotation; if spans are broken (not ``is_complete``), all tokens without an entity do. With `spans_key` in the
-    settings, the spans are in ``doc.spans`` instead, and a Doc with broken spans has none."""
-    text = doc.text
+    """Set the entities of a Doc, which are spans of its text. The tokens of a span that does not align with them, and those of
+    ``missing``, become missing annotation; if spans are broken (not ``is_complete``), all tokens without an entity do. With
+    `spans_key` in the settings, the spans are in ``doc.spans`` instead, and a Doc with broken spans has none."""
     entities, cut = [], []
     for span in missing:
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())

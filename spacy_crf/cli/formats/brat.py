@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 from spacy.language import Language
 from spacy.tokens import Doc
 
+from ...pipeline.origins import set_origin
 from .annotation import make_doc, read_spans
 from .offsets import BOM, CRLF, UTF16, HabitSearch, index_of
 from .source import ReadSettings, Report, Source, unreadable
@@ -72,7 +73,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
                 in_parts.extend(found)
                 report.unkept.setdefault("spans in several parts", []).append(span.place)
         report.has_spans |= bool(spans)
-        yield make_doc(
+        doc = make_doc(
             nlp,
             standoff.text,
             spans,
@@ -82,6 +83,8 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             settings=settings,
             report=report,
         )
+        set_origin(doc, standoff.place)
+        yield doc
 
 
 def _annotated(path: Path) -> list[Path]:

@@ -59,12 +59,14 @@ class HabitSearch:
 
     def see(self, text: str, spans: Iterable[tuple[Any, Any, Any]]) -> None:
         """Drop the habits with which words of a text are not at their offsets. spans (Iterable): Start, end and words of each."""
+        if self._asked:
+            return
         given = [
             (start, end, words.split())
             for start, end, words in spans
             if type(start) is int and type(end) is int and isinstance(words, str)
         ]
-        if not given or self._asked:
+        if not given:
             return
         kept = []
         for habits in self._left:

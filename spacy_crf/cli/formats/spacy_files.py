@@ -80,7 +80,9 @@ def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Repo
         if ents is not None:
             report.has_spans = True
             spans, is_complete = read_spans(ents if isinstance(ents, list) else [ents], doc.text, place, report)
-            doc = annotated(doc, spans, is_complete=is_complete, place=place, settings=settings, report=report)
+            doc = annotated(
+                doc, doc.text, spans, is_complete=is_complete, place=place, settings=settings, report=report
+            )
         set_origin(doc, place, item.get("id"))
         yield doc
 

@@ -69,7 +69,7 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
         if settings.retokenize:
             doc = make_doc(nlp, doc.text.rstrip(), spans, **common)
         else:
-            doc = annotated(doc, spans, **common)
+            doc = annotated(doc, doc.text, spans, **common)
         set_origin(doc, place, item.get("id"))
         yield doc
 

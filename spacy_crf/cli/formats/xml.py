@@ -8,6 +8,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 
 from ...blanks import split_words
+from ...pipeline.origins import set_origin
 from .annotation import Span, make_doc
 from .source import ReadSettings, Report, Source, unreadable
 
@@ -35,7 +36,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             raise unreadable(
                 place, "a text consists of words, and of elements whose names are labels and which hold words only"
             )
-        yield make_doc(nlp, text, spans, place=place, settings=settings, report=report)
+        doc = make_doc(nlp, text, spans, place=place, settings=settings, report=report)
+        set_origin(doc, place)
+        yield doc
 
 
 def _parts(element: ElementTree.Element) -> tuple[str, list[Span]]:
