@@ -55,6 +55,7 @@ def test_all_that_comes_from_texts_is_escaped(doc):
     assert html.count("&lt;script&gt;") == 6
     assert "http" not in html.replace("https://x/&lt;Q&gt;&quot;", "")  # nothing from elsewhere
     assert '<meta charset="utf-8">' in html and "Zoë" in html
+    assert "<title>Found in texts</title>" in html and "<h1>Found in texts</h1>" in html
     assert html.count("color-scheme: light dark") == 1  # white on white is not read, nor is a lamp at night
 
 

@@ -1,9 +1,13 @@
 """The report in a browser, as its reader has it: offline, by keyboard, in light and dark, without JavaScript."""
 
 import pytest
+from spacy.tokens import Doc
+from spacy.vocab import Vocab
 
+import spacy_crf
 from spacy_crf.report.cases import judge
-from spacy_crf.report.page import render
+from spacy_crf.report.charts import label_graph
+from spacy_crf.report.page import render, table_page
 
 from .test_probabilities import trained
 from .util import NER_TEXTS, ner_examples
@@ -130,3 +134,31 @@ def test_on_a_phone_captions_are_whole_and_charts_can_be_read(page):
         "all => all.map(each => each.ownerSVGElement.getScreenCTM().d * parseFloat(getComputedStyle(each).fontSize))"
     )
     assert min(texts.evaluate_all(pixels)) >= 11
+
+
+def test_marked_texts_and_graphs_of_labels_fit_small_screens(browser, tmp_path):
+    """The table of a graph was 537 wide, and marks broke in two."""
+    doc = Doc(
+        Vocab(), words=["Somebody", "met", "Zoe", "in", "Wolfsburg"] * 6, ents=["B-PERSON", *["O"] * 3, "B-CITY"] * 6
+    )
+    edge = ("LABEL_WITH_A_LONG_NAME", "ANOTHER_WITH_A_LONG_NAME", 1.0)
+    rows = [(*edge[:2], "1,000", "1.000", "0.100", "0.100")]
+    pages = [
+        spacy_crf.render(doc, page=True, title="Found"),
+        table_page(
+            "Graph",
+            "1 pair",
+            label_graph([edge]),
+            ("label", "label", "texts", "weight", "correlation", "partial"),
+            rows,
+        ),
+    ]
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    for number, html in enumerate(pages):
+        path = tmp_path / f"{number}.html"
+        path.write_text(html, encoding="utf8")
+        opened.goto(path.as_uri())
+        assert opened.evaluate("document.documentElement.scrollWidth") == 390
+        for mark in opened.locator("mark").all():
+            assert mark.evaluate("one => one.getClientRects().length") == 1
+    opened.close()

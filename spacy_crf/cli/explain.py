@@ -22,6 +22,7 @@ from .shared import (
     check_writable,
     command,
     load_pipeline,
+    name_of,
     our_pipes,
     print_table,
 )
@@ -63,7 +64,7 @@ def show_cli(
     if not docs:
         raise ValueError(Errors.CRF718)
     if html is not None:
-        write_whole(html, (render(docs, page=True, jupyter=False) or "").encode("utf8"))
+        write_whole(html, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
         msg.good(f"Marked texts in {html}")
 
 

@@ -22,6 +22,12 @@ Method = choice("Method", ("nodewise", "graphical_lasso", "chow_liu"))
 Rule = choice("Rule", ("and", "or"))
 
 
+_LEGEND = (
+    "Lines: solid for pairs that go together, broken for pairs that exclude each other, wider for more weight. "
+    "Partial: the correlation given all others."
+)
+
+
 class Edge(NamedTuple):
     """Two labels or numbers that depend on each other."""
 
@@ -74,7 +80,10 @@ def graph_cli(
         write_whole(svg, charts.alone(chart))
     if output is not None:
         write_whole(
-            output, table_page(f"{kind.capitalize()}s of {data.name}", title, chart, columns, rows).encode("utf8")
+            output,
+            table_page(f"{kind.capitalize()}s of {data.name}", f"{title}. {_LEGEND}", chart, columns, rows).encode(
+                "utf8"
+            ),
         )
     if as_json:
         found = [

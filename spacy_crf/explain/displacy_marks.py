@@ -1,5 +1,6 @@
 """HTML of texts with marked predictions, in the style of displaCy; the colour of a mark shows its probability."""
 
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any, Optional, Union
@@ -14,9 +15,10 @@ from .. import pipeline  # noqa: F401  sets crf_prob, which is read
 _MARK = """
 <mark class="entity" style="background: linear-gradient(rgba(255, 255, 255, {faint}), rgba(255, 255, 255, {faint})), {bg}; \
 color: #000; border: 1px solid rgba(128, 128, 128, 0.5); padding: 0.45em 0.6em; margin: 0 0.25em; line-height: 1; \
-border-radius: 0.35em" title="{told}">
+border-radius: 0.35em; display: inline-block" title="{told}">
     {text}
-    <span style="font-size: 0.8em; font-weight: bold; line-height: 1; border-radius: 0.35em; vertical-align: middle; \
+    <span style="font-size: 0.8em; white-space: nowrap; \
+font-weight: bold; line-height: 1; border-radius: 0.35em; vertical-align: middle; \
 margin-inline-start: 0.5rem">{label}{kb_link}{percent}</span>
 </mark>
 """
@@ -24,7 +26,8 @@ margin-inline-start: 0.5rem">{label}{kb_link}{percent}</span>
 _HEAD = """\
         <meta charset="utf-8">
         <meta name="viewport" content="width=device-width, initial-scale=1">
-        <style>:root { color-scheme: light dark }</style>"""
+        <style>:root { color-scheme: light dark }
+        body { max-width: 62rem; margin: 0 auto; padding: 1rem !important } figure { margin: 1rem 0 !important }</style>"""
 _FAINTEST = 0.9  # share of white of a mark whose probability is 0
 
 
@@ -32,6 +35,7 @@ def render(
     docs: Union[Doc, Iterable[Doc]],
     *,
     page: bool = False,
+    title: str = "Found in texts",
     jupyter: Optional[bool] = None,
     options: Optional[dict[str, Any]] = None,
 ) -> Optional[str]:
@@ -39,7 +43,7 @@ def render(
     its ``crf_prob`` is, if a component with ``confidence = true`` set it.
 
     docs (Doc, Iterable[Doc]): Docs that a pipeline has annotated.
-    page (bool): Whether to make a complete page without external resources.
+    page (bool): Whether to make a complete page without external resources. title (str): Its title.
     jupyter (bool): Whether to show the HTML in the notebook and return None; by default in notebooks.
     options (dict): Options of displaCy: colors, ents, kb_url_template.
     RETURNS (str)
@@ -52,7 +56,10 @@ def render(
     settings = {key: value for key, value in options.items() if key != "ents"} | {"template": _MARK}
     html = displacy.render(parsed, style="ent", page=page, jupyter=jupyter, options=settings, manual=True)
     if page and html is not None:
-        html = html.replace("<head>", f"<head>\n{_HEAD}", 1)
+        html = html.replace("<head>", f"<head>\n{_HEAD}", 1).replace("<title>displaCy<", f"<title>{escape(title)}<", 1)
+        body = re.search("<body[^>]*>", html)
+        if body is not None:
+            html = f"{html[: body.end()]}<h1>{escape(title)}</h1>{html[body.end() :]}"
     return html
 
 

@@ -74,10 +74,12 @@ def table_page(title: str, caption: str, chart: Markup, columns: Sequence[str], 
     lines = [Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(cell) for cell in row) for tag, row in cells]
     table = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
     head = Markup(
-        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{}</title><style>{}</style></head>\n'
+        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{}</title><style>{}</style></head>\n'
     )
     body = Markup(
-        "<body><header><h1>{}</h1></header>\n<main>{}\n<table><caption>{}</caption>\n{}</table></main></body></html>\n"
+        '<body><header><h1>{0}</h1></header>\n<main>{1}\n<div class="wide" tabindex="0" role="region" aria-label="{0}">'
+        "<table><caption>{2}</caption>\n{3}</table></div></main></body></html>\n"
     )
     return head.format(title, style) + body.format(title, chart, caption, table)
 
