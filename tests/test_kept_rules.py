@@ -183,7 +183,7 @@ def test_all_answers_keep_the_same_rules(nlp, seed, caplog):
 def _probability(doc, begin, end, label):
     """Probability of an entity, or of the label of a token."""
     is_entity = any((ent.start, ent.end, ent.label_) == (begin, end, label) for ent in doc.ents)
-    return (doc[begin:end] if is_entity else doc[begin])._.crf_prob
+    return (Span(doc, begin, end, label) if is_entity else doc[begin])._.crf_prob
 
 
 def _spans_of(doc):

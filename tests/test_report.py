@@ -24,6 +24,7 @@ from spacy_crf.report import charts, figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
 from spacy_crf.report.page import parts, render
 
+from . import test_crf_textcat, test_label_graph
 from .test_commands import run
 from .test_probabilities import trained, with_rules
 from .util import NER_TEXTS, draws, ner_doc, ner_examples, tag_examples
@@ -440,6 +441,67 @@ def test_taggers():
     html = render("tags", [judged._replace(training=examples)])
     assert "by length" not in html and "wrong label" in html
     assert [suspect.text for suspect in suspects.judged_by(judged.pipe, examples)] == ["the dog barks "]
+
+
+WRONG_TEXTS = [("play rain on monday", "WEATHER"), ("the table", "PLAY"), ("is there rain", {"BOOK": 0.0})]
+
+
+@pytest.mark.parametrize("kind", ["bag", "sentences", "counts"])
+def test_labels_of_texts(kind, tmp_path):
+    """The README and report.md spoke of every component; `report` and `errors` refused this one."""
+    nlp = test_crf_textcat.trained(kind)
+    pipe = nlp.get_pipe("crf_textcat")
+    examples = test_crf_textcat.examples_of(nlp, [*test_crf_textcat.TEXTS, *WRONG_TEXTS])
+    (judged,) = judge(nlp, [pipe], examples)
+    assert len(judged.cases) == len(examples) - 1  # the last text is annotated in part
+    probabilities = [pipe.probabilities(example.predicted) for example in judged.examples]
+    for case in judged.cases:
+        [gold] = [label for label, value in examples[case.doc].reference.cats.items() if value]
+        best = next(iter(probabilities[case.doc]))
+        assert (case.gold.label, case.found.label) == (gold, best) and case.kind in ("right", "label")
+        assert case.gold.probability == pytest.approx(probabilities[case.doc][gold])
+        assert (case.kind == "right") == (gold == best)
+    for suspect in suspects.judged_by(pipe, judged.examples):
+        [number] = [n for n, example in enumerate(examples) if example.reference.text == suspect.text]
+        [gold], [best] = suspect.gold, suspect.best
+        ratio = probabilities[number][best.label] / probabilities[number][gold.label]
+        assert suspect.log_ratio == pytest.approx(math.log(ratio), abs=1e-5)
+    if kind == "bag":
+        assert suspects.cross_validated(nlp, pipe, examples, 2)
+        assert "the table" in render("texts", [judged._replace(training=examples)])
+        nlp.to_disk(tmp_path / "model")
+        DocBin(docs=[example.reference for example in examples]).to_disk(tmp_path / "data.spacy")
+        paths = tmp_path / "model", tmp_path / "data.spacy"
+        code, printed = run("report", *paths, "--train", paths[1], "--folds", 2, "-o", tmp_path / "report.html")
+        assert code == 0, printed
+        page = (tmp_path / "report.html").read_text(encoding="utf8")
+        assert "Recall by length, words" in page and "wrong label" in page and "missed</li>" not in page
+        code, printed = run("errors", *paths)
+        assert code == 0 and "wrong label" in printed and "the table" in printed
+
+
+@pytest.mark.parametrize("threshold", [0.5, {"WAR": 0.01, "*": 0.9}])
+def test_several_labels_of_texts(threshold):
+    nlp = test_label_graph.trained("learned", steps=1, threshold=threshold)
+    pipe = nlp.get_pipe("crf_textcat")
+    texts = [*test_label_graph.TEXTS, ("love", "WAR"), ("the war", {"WAR": 0.0})]
+    examples = [*test_label_graph.examples_of(nlp, texts)]
+    (judged,) = judge(nlp, [pipe], examples)
+    found = {(case.doc, case.found.label) for case in judged.cases if case.found}
+    known = [example.reference.cats for example in examples]
+    assert found == {
+        (n, label)
+        for n, example in enumerate(examples)
+        for label in pipe.labels_of(example.predicted)
+        if label in known[n]
+    }
+    gold = {(n, label) for n, cats in enumerate(known) for label, value in cats.items() if value}
+    assert gold == {(case.doc, case.gold.label) for case in judged.cases if case.gold}
+    kinds = {case.kind for case in judged.cases}
+    assert {"right", "spurious"} <= kinds <= {"right", "missed", "spurious"}
+    render("texts", [judged])
+    for suspect in suspects.judged_by(pipe, judged.examples):
+        assert suspect.log_ratio > 0.0
 
 
 def test_rules(nlp, examples):

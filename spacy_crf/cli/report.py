@@ -17,10 +17,10 @@ from wasabi import msg
 
 from .. import checks
 from ..errors import Errors, counted
+from ..explain.explanation import shorter
 from ..pipeline.origins import named_origin, origin_of
 from ..whole_files import write_whole
 from .shared import (
-    PROBABILITIES,
     ComponentOption,
     DataArgument,
     JsonOption,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..pipeline.thresholds import Point
     from ..report.cases import Case, Judged
 
+_LABELLING = "of spacy_crf that labels tokens, spans or texts"
 _AROUND = 30  # characters of the text on each side of a mistake
 _SPACE = re.compile(r"\s")
 
@@ -63,7 +64,7 @@ def errors_cli(
     nlp = load_pipeline(model)
     data_of_pipes = {}
     examples, held_out = read_judged(data, nlp)
-    for judged in judge(nlp, our_pipes(nlp, component), examples, held_out=held_out):
+    for judged in judge(nlp, _with_labels(nlp, component, _LABELLING), examples, held_out=held_out):
         chosen = [
             case
             for case in judged.errors
@@ -92,9 +93,11 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
     rows = []
     for case in chosen[:most]:
         text = judged.texts[case.doc]
-        mentions = _described(text, case.gold), _described(text, case.found)
+        shown = None if judged.of_texts else text
+        mentions = _described(shown, case.gold), _described(shown, case.found)
         origin = named_origin(judged.examples[case.doc].reference)
-        rows.append((KINDS[case.kind], *mentions, _around(text, *case.places), origin))
+        around = " ".join(shorter(text, 4 * _AROUND).split()) if judged.of_texts else _around(text, *case.places)
+        rows.append((KINDS[case.kind], *mentions, around, origin))
     title = f"{min(most, len(chosen))} of {len(chosen)} mistakes"
     print_table(title, ("kind", "annotated", "found", "around it", "text"), rows, n_texts=5)
 
@@ -110,10 +113,18 @@ def _around(text: str, first: int, last: int) -> str:
     return " ".join((before + text[first:last] + after).split())
 
 
-def _described(text: str, mention) -> str:
+def _with_labels(nlp: Language, component: Optional[str], wanted: Optional[str]) -> list[Any]:
+    """The components that give labels to tokens, spans or texts."""
+    return our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled != "numbers", of_tokens=False)
+
+
+def _described(text: Optional[str], mention) -> str:
+    """A mention with its label; the label alone without a text."""
     if mention is None:
         return ""
     probability = "" if mention.probability is None else f" {mention.probability:.1%}"
+    if text is None:
+        return f"{mention.label}{probability}"
     return f"{text[mention.start : mention.end]} ({mention.label}{probability})"
 
 
@@ -161,7 +172,7 @@ def report_cli(
         nlp = load_pipeline(model)
         title = f"{name_of(nlp, model)} on {data.name}"
         scorers = our_pipes(nlp, component, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
-        pipes = our_pipes(nlp, component, None if scorers else PROBABILITIES)
+        pipes = _with_labels(nlp, component, None if scorers else _LABELLING)
         if not pipes:
             is_possible, must = train is None and curve is None, "left out: no component finds what they show"
             checks.expect(is_possible, "report", "--train and --curve", str(train or curve), must)
@@ -172,6 +183,8 @@ def report_cli(
         training = [] if train is None else read_examples(train, nlp)
         examples, held_out = read_judged(data, nlp)
         judged = judge(nlp, pipes, examples, held_out=held_out)
+        with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
+        judged = with_labels or judged  # the texts may have no labels of their own
         progress(advance=1, description="training without each part" if folds else "writing")
         subjects, suspects = [], None
         if held_out:

@@ -236,9 +236,14 @@ class CRFTextClassifier(LearningPipe):
     def labels_of(self, doc: Doc) -> list[str]:
         """RETURNS (List[str]): The labels of a text, the most probable first: its most probable one; with `multilabel` all whose
         probability reaches the `threshold`. The Doc is not changed."""
-        found, least = self.probabilities(doc), dict(zip(self.labels, self._thresholds().tolist()))
+        return self.decided(self.probabilities(doc))
+
+    def decided(self, probabilities: dict[str, float]) -> list[str]:
+        """RETURNS (List[str]): The labels of a text with these probabilities of labels, see `labels_of`."""
+        found = dict(sorted(probabilities.items(), key=lambda item: -item[1]))
         if not self.cfg["multilabel"]:
             return [*found][:1]
+        least = dict(zip(self.labels, self._thresholds().tolist()))
         return [label for label, probability in found.items() if probability >= least[label]]
 
     def best_labels(self, doc: Doc) -> list[str]:

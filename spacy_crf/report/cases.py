@@ -10,6 +10,7 @@ from spacy.training import Example
 from ..explain.comparison import NothingToCompare, effects
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.prediction import CRFPipe, tell_probabilities
+from .texts import is_of_texts, matches, words_for
 
 if TYPE_CHECKING:
     from .suspects import Suspect
@@ -53,6 +54,11 @@ class Judged(NamedTuple):
     suspects: "Optional[Sequence[Suspect]]" = None  # suspects in the training texts; None if they were not searched
 
     @property
+    def of_texts(self) -> bool:
+        """Whether the component labels texts."""
+        return is_of_texts(self.pipe)
+
+    @property
     def errors(self) -> list[Case]:
         return [case for case in self.cases if case.kind != "right"]
 
@@ -86,6 +92,9 @@ def certainty(case: Case) -> float:
 def _cases(pipe: CRFPipe, examples: list[Example], held_out: bool) -> list[Case]:
     cases = []
     for number, example in enumerate(examples):
+        if is_of_texts(pipe):
+            cases += [Case(number, *matched) for matched in matches(pipe, example)]
+            continue
         of_text = [Case(number, *matched) for matched in match(*pipe.annotation.mentions(example))]
         if not held_out and any(
             (case.gold and case.kind != "right") or _lacks_probability(case.found) for case in of_text
@@ -142,6 +151,7 @@ def _likeness(gold: Mention, found: Mention) -> tuple[bool, bool, int, int]:
 # ------------------------------------------------------------------------------------------------------------- reasons
 
 MOST_EXPLAINED = 200  # number of explained mistakes, the most certain ones
+MOST_ENCODED = 50  # the same for models with an encoder, which reads a text again without each word
 TOP = 6  # number of words in each explanation
 NEAR = 10  # number of words on each side of a mistake that an explanation looks at
 
@@ -156,12 +166,16 @@ def reasons(judged: Judged, most: int = MOST_EXPLAINED) -> dict[int, list[Reason
     """
     if judged.held_out:
         return {}
+    most = most if judged.pipe.is_linear else min(most, MOST_ENCODED)
     numbered = sorted(enumerate(judged.errors), key=lambda item: -certainty(item[1]))[:most]
     return {number: found for number, case in numbered if (found := _reasons(judged, case))}
 
 
 def _reasons(judged: Judged, case: Case) -> list[Reason]:
     doc = judged.examples[case.doc].predicted
+    if is_of_texts(judged.pipe):
+        labels = [mention.label for mention in (case.found, case.gold) if mention is not None]
+        return words_for(judged.pipe, doc, labels[0], TOP) if len(doc) and labels[0] in judged.pipe.labels else []
     spans = [
         doc.char_span(mention.start, mention.end, label=mention.label)
         for mention in (case.found, case.gold)

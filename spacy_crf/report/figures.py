@@ -15,6 +15,7 @@ LEVEL = 0.95
 _Z = 1.959964  # a normal distribution has `LEVEL` of its mass within so many standard deviations of the mean
 ALL = "all"
 LENGTHS = (1, 2, 3, 5)  # largest length in each group, in tokens
+TEXT_LENGTHS = (5, 10, 20, 50, 100, 200)  # the same for texts
 FREQUENCIES = (0, 1, 4, 19)
 
 
@@ -100,8 +101,9 @@ def confusion(cases: Iterable[Case], labels: Sequence[str]) -> NDArray[np.int64]
 
 def by_length(judged: Judged) -> list[Group]:
     """Groups of annotated mentions by number of tokens."""
-    names = _names(LENGTHS, "token", "tokens")
-    return _grouped(judged.cases, names, lambda case: bisect.bisect_left(LENGTHS, len(_span(judged, case))))
+    lengths = TEXT_LENGTHS if judged.of_texts else LENGTHS
+    names = _names(lengths, "token", "tokens")
+    return _grouped(judged.cases, names, lambda case: bisect.bisect_left(lengths, len(_span(judged, case))))
 
 
 def by_frequency(judged: Judged) -> list[Group]:
@@ -126,6 +128,8 @@ def by_words(judged: Judged) -> list[Group]:
 
 
 def _span(judged: Judged, case: Any) -> Any:
+    if judged.of_texts:
+        return judged.examples[case.doc].reference
     return judged.examples[case.doc].reference.char_span(case.gold.start, case.gold.end, alignment_mode="expand")
 
 

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from itertools import pairwise
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from markupsafe import Markup
 
 from .. import __version__
 from ..errors import counted
+from ..explain.explanation import shorter
 from ..pipeline.annotation.annotation import Mention
 from ..pipeline.origins import in_words, named_origin
 from ..pipeline.scorers import calibration
@@ -34,6 +35,7 @@ from .figures import (
 from .suspects import Suspect, judged_by, ranked
 
 AROUND = 90  # characters of the text on each side of a mistake
+MOST_OF_TEXT = 400  # characters of a text with a wrong label
 MOST_ERRORS = 5000
 MOST_SUSPECTS = 50
 MOST_LABELS = 30  # largest number of labels in charts and in the table of confusions
@@ -98,7 +100,7 @@ def _section(judged: Judged) -> dict[str, Any]:
         "name": judged.pipe.name,
         "scores": rows,
         "chart_of_scores": charts.shares("F1 by label", [(row.label, row.f) for row in rows[: MOST_LABELS + 1]]),
-        "kinds": [(name, kinds[kind]) for kind, name in KINDS.items()],
+        "kinds": [(name, kinds[kind]) for kind, name in KINDS.items() if kinds[kind] or not judged.of_texts],
         "labels": shown,
         "confusion": _confusion(judged, shown),
         "errors": _as_json(errors[:MOST_ERRORS]),
@@ -117,7 +119,8 @@ def _section(judged: Judged) -> dict[str, Any]:
 def _groups(judged: Judged) -> list[tuple[str, Markup, list[Group]]]:
     found = [] if judged.pipe.annotation.spans_are_tokens else [("length", by_length(judged))]
     if judged.training:
-        found += [("frequency", by_frequency(judged)), ("words", by_words(judged))]
+        found += [] if judged.of_texts else [("frequency", by_frequency(judged))]
+        found.append(("words", by_words(judged)))
     return [
         (name, charts.shares(f"Found, by {name}", [(group.name, group.found) for group in groups]), groups)
         for name, groups in found
@@ -146,7 +149,7 @@ def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, A
             "kind": KINDS[case.kind],
             "gold": case.gold and (case.gold.label, case.gold.probability),
             "found": case.found and (case.found.label, case.found.probability),
-            "parts": parts(judged.texts[case.doc], case),
+            "parts": parts(judged.texts[case.doc], None if judged.of_texts else case),
             "origin": named_origin(judged.examples[case.doc].reference),
             **({"why": why[number]} if number in why else {}),
         }
@@ -154,8 +157,11 @@ def _errors(judged: Judged, why: Mapping[int, list[Reason]]) -> list[dict[str, A
     ]
 
 
-def parts(text: str, case: Case) -> list[tuple[str, str]]:
-    """Split the text around a mistake into pieces, each with a class: annotated ("gold"), "found", "both", or neither ("")."""
+def parts(text: str, case: Optional[Case]) -> list[tuple[str, str]]:
+    """Split the text around a mistake into pieces, each with a class: annotated ("gold"), "found", "both", or neither ("").
+    Without a case, there is one piece: the beginning of the text."""
+    if case is None:
+        return [(shorter(text, MOST_OF_TEXT), "")]
     first, last = case.places
     begin, end = max(0, first - AROUND), min(len(text), last + AROUND)
     marks = [(name, mention) for name, mention in (("gold", case.gold), ("found", case.found)) if mention]
@@ -178,11 +184,16 @@ def _suspects(judged: Judged) -> list[tuple[str, str, list[dict[str, str]]]]:
     if judged.suspects is not None:
         said = "The same for training texts: a model that was trained without the text judges it (cross-validation)."
         found.append((f"{_SUSPECT}, in the training texts", said, judged.suspects))
-    return [(title, said, [_spelt(s) for s in suspects[:MOST_SUSPECTS]]) for title, said, suspects in found]
+    return [
+        (title, said, [_spelt(s, of_texts=judged.of_texts) for s in suspects[:MOST_SUSPECTS]])
+        for title, said, suspects in found
+    ]
 
 
-def _spelt(suspect: Suspect) -> dict[str, str]:
+def _spelt(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
     def listed(mentions: list[Mention]) -> str:
+        if of_texts:
+            return ", ".join(m.label for m in mentions) or "nothing"
         return "; ".join(f"{suspect.text[m.start : m.end]} ({m.label})" for m in mentions) or "nothing"
 
     here, there = {mention.place for mention in suspect.gold}, {mention.place for mention in suspect.best}

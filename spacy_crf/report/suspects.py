@@ -18,6 +18,7 @@ from ..pipeline.annotation.annotation import GoldReport, Mention
 from ..pipeline.initialization import earlier_annotation
 from ..pipeline.origins import origin_of
 from ..pipeline.prediction import CRFPipe
+from .texts import is_of_texts, less_probable
 
 ITERATIONS = 100
 
@@ -37,6 +38,10 @@ def judged_by(pipe: CRFPipe, examples: Iterable[Example]) -> Iterator[Suspect]:
 
     Skips texts with unannotated tokens, and texts for which the model predicts the annotation.
     """
+    if is_of_texts(pipe):
+        for example, log_ratio, gold, best in less_probable(pipe, examples):
+            yield Suspect(example.reference.text, log_ratio, gold, best, origin_of(example.reference))
+        return
     for example in examples:
         gold = pipe.annotation.mentions_in(example.reference)
         doc = example.predicted
@@ -73,10 +78,10 @@ def cross_validated(
         learned = [example for n, example in enumerate(examples) if n % folds != fold]
         fresh = copy.deepcopy(pipe)
         fresh.initialize(lambda learned=learned: learned, nlp=nlp)
-        objective = fresh.training.objective(LBFGS(), learned)
-        LBFGS(l1=0.05, l2=0.05, iterations_per_step=ITERATIONS, max_iterations=ITERATIONS).step(
-            objective, key=pipe.name
-        )
+        if not pipe.model.attrs["role"].counts_alone:  # otherwise `initialize` has computed all weights
+            objective = fresh.training.objective(LBFGS(), learned)
+            optimizer = LBFGS(l1=0.05, l2=0.05, iterations_per_step=ITERATIONS, max_iterations=ITERATIONS)
+            optimizer.step(objective, key=pipe.name)
         suspects.extend(judged_by(fresh, examples[fold::folds]))
         on_fold()
     return ranked(suspects)
