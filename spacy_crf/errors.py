@@ -662,6 +662,9 @@ class Warnings:
         stay equal. Give more texts, a larger holdout, or set weights to "equal"."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
+    CRFW900 = """{name}: {form} does not know that no entity begins or ends with white space, so labels of sequences with
+        tokens of white space may differ. Leave such tokens out there. An export for NumPy alone keeps it: `crf export
+        MODEL FILE --to npz`."""
     CRFW885 = """{name} reads {attributes}, which none of {n} Docs of the training data has, so what reads them finds
         nothing. Put the component that sets it before this one and name it in [training.annotating_components], or
         leave the templates or similarities that read it out."""

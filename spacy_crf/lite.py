@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-FORMAT, VERSION = "spacy_crf.lite", 2
+FORMAT, VERSION = "spacy_crf.lite", 3
 JOINT, BEFORE, BEHIND = "\x7f", "\ue000", "\ue001"  # between the values of a feature; around a word in its n-grams
 _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 # Texts that are labelled together, bytes of the cached scores of words, and scores of steps in memory
@@ -465,6 +465,7 @@ class _States:
     label_of (int[tags]): The label of each tag, -1 for none.
     continues (bool[tags, tags]): Whether a tag continues the span of the tag before it; by default none does.
     choice (_States): States of O and the labels, for sets of spans that are chosen by their probabilities; or None.
+    blank (_States): States for texts with white space, where no span may begin or end; None if spans may do so there.
     """
 
     def __init__(self, content: dict[str, Any], label_of: Array, continues: Array = False):
@@ -479,6 +480,11 @@ class _States:
         self.has_label = self.label_of[:, np.newaxis] == np.arange(n_labels)  # [S, labels]
         self.continues = np.broadcast_to(continues, (len(label_of),) * 2)[self.tag_of[:, np.newaxis], self.tag_of]
         self.choice = _States(content["choice"], np.arange(-1, n_labels)) if "choice" in content else None
+        # Whether segments that begin or end with white space, and others, may be in a state: bool[2, S]
+        self.may = _numbers(content["may"], np.bool_, (2, len(self.tag_of))) if "may" in content else None
+        self.blank = _States(content["blank"], label_of, continues) if "blank" in content else None
+        if self.blank is not None:
+            self.blank.choice = self.choice
 
 
 def _best(scores: Array, n: int) -> tuple[Array, Array]:
@@ -490,10 +496,14 @@ def _best(scores: Array, n: int) -> tuple[Array, Array]:
 class _Segments:
     """Labellings of texts by segments: O, one token long, and spans, by the scores of length and tag (float64[T, K, C])."""
 
-    def __init__(self, states: _States, scores: Array, bounds: Array, of_pairs: Optional[Array] = None):
+    def __init__(self, states: _States, scores: Array, bounds: Array, of_pairs: Optional[Array], blank: Array):
         self.states, self.bounds, self._of_pairs = states, bounds, of_pairs
         self.scores = scores[:, :, states.tag_of]  # [T, K, S]
         self.scores[~_inside(bounds, scores.shape[1])] = -np.inf
+        if states.may is not None:
+            last = np.minimum(np.add.outer(np.arange(len(blank)), np.arange(scores.shape[1])), len(blank) - 1)
+            has_edge = blank[:, np.newaxis] | blank[last]  # [T, K]
+            self.scores[~states.may[np.where(has_edge, 0, 1)]] = -np.inf
         lengths = np.diff(bounds)
         self.text_of = np.repeat(np.arange(len(lengths)), lengths)  # [T]
         # The longest texts first: the tokens at each place in the texts, of those that are so long
@@ -751,7 +761,10 @@ class Model:
             n = max(0, n_tokens - k)
             inside = inside[:n] + (totals["states"] + totals["tokens"])[k:]
             scores[:n, k] += inside + begins[:n] + totals["ends"][k:] + self._lengths[k]
-        return (_Segments if self.kind == "segments" else _Chain)(states or self._states, scores, bounds, of_pairs)
+        states, words_of = states or self._states, self._readers[0].words_of
+        blank = np.array([word.isspace() for text in texts for word in words_of(text)], dtype=bool)
+        states = states.blank if states.blank is not None and blank.any() else states
+        return (_Segments if self.kind == "segments" else _Chain)(states, scores, bounds, of_pairs, blank)
 
     def _possible(self, text: Text) -> Any:
         """The labellings of a text that keep all rules; all its labellings if none does."""
@@ -795,6 +808,6 @@ class Model:
         # A span that is just probable enough is taken; one that is not likely, only if rules ask for it
         worth = np.where(probabilities > 0.0, probabilities - np.append(0.0, prices) + 1e-9, -2.0)
         worth[:, :, 0], worth[:, 0, 0] = -np.inf, 0.0
-        chosen = _Segments(choice, worth, labellings.bounds)
+        chosen = _Segments(choice, worth, labellings.bounds, None, np.zeros(len(worth), bool))
         begin, end, label = chosen.spans(*chosen.n_best(1)[2:])
         return begin, end, label, probabilities[begin, end - begin - 1, 1 + label]

@@ -12,6 +12,7 @@ from ..errors import Errors
 from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
 from ..pipeline.preset_annotation import restrict
+from ..pipeline.white_space import by_steps
 from ..types import Floats
 from .explanation import Explanation, Row, RuleEffect, SpanOf
 from .reading import Reading
@@ -173,13 +174,14 @@ class Comparison:
 
 
 def preset_labellings(pipe: "CRFPipe", docs: DocBatch, scores: Any) -> tuple[Any, Any]:
-    """The scores and the clamp of the labellings that keep the Doc's preset annotation, as for all probabilities.
+    """The scores and the clamp of the labellings that keep the Doc's preset annotation and have no white space at the edges of
+    spans, as for all probabilities.
 
     RAISES (NothingToCompare): CRF838 if the annotation leaves tokens without any label.
     """
-    restricted = restrict(pipe.parts(), docs, scores, None)
+    restricted = restrict(pipe.parts(), docs, scores, None, by_steps)
     if restricted is None:
-        return scores, None
+        return by_steps(pipe.parts(), docs, scores)[1], None
     if restricted.kept is not None:
         reason = "doc.spans['crf_blocked'] leaves some of its tokens without any label"
         raise NothingToCompare(Errors.CRF838.format(name=pipe.name, what=f"'{docs[0].text[:40]}'", reason=reason))
@@ -289,7 +291,7 @@ def effects(pipe: "CRFPipe", doc: Doc) -> "tuple[list[Span], list[tuple[Rule, li
     compiled: Any = pipe.rules()
     constraints: Any = pipe.constraints
     docs = DocBatch([doc])
-    scores = pipe.model.predict(docs)
+    _, scores = by_steps(pipe.parts(), docs, pipe.model.predict(docs))
     facts = compiled.matcher(docs)
     every, structure = compiled.all.rules, pipe.decoding.structure
 

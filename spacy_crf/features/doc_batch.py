@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy.attrs import ENT_IOB, ORTH, SENT_START
+from spacy.attrs import ENT_IOB, IS_SPACE, ORTH, SENT_START
 from spacy.tokens import Doc
 
 from ..errors import Errors
@@ -15,8 +15,8 @@ from ..kernels.hashing import sequence_starts
 from ..types import Floats, TokenFeatures
 from .document import Labeller, Labelling
 
-# Read together: three attributes take hardly longer than one
-_PLAIN = [ORTH, SENT_START, ENT_IOB]
+# Read together: four attributes take hardly longer than one
+_PLAIN = [ORTH, SENT_START, ENT_IOB, IS_SPACE]
 TOKEN, SENT, TEXT = UNITS = ("token", "sent", "text")  # units that have scores
 Starts = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class DocBatch(list[Doc]):
         """Where the tokens of each Doc begin and end: int64[D + 1]."""
         return np.fromiter(accumulate(map(len, self), initial=0), dtype=np.int64, count=len(self) + 1)
 
-    # `read` sets these three properties together
+    # `read` sets these four properties together
 
     @cached_property
     def words(self) -> NDArray[np.uint64]:
@@ -57,6 +57,12 @@ class DocBatch(list[Doc]):
         """spaCy's ENT_IOB values: uint64[T]."""
         self.read([])
         return self.ent_iob
+
+    @cached_property
+    def is_space(self) -> NDArray[np.bool_]:
+        """Whether each token is white space: bool[T]."""
+        self.read([])
+        return self.is_space
 
     def of_tokens(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Number of the Doc of each of some tokens: int64[N]."""
@@ -79,7 +85,8 @@ class DocBatch(list[Doc]):
         if not attributes and "words" in vars(self):  # as for the second reader of a batch
             return np.zeros((len(self.words), 0), dtype=np.uint64)
         rows = read_attributes(self, [*_PLAIN, *attributes])
-        self.words, self.sent_start, self.ent_iob = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
+        self.words, self.sent_start, self.ent_iob, is_space = np.ascontiguousarray(rows[:, : len(_PLAIN)].T)
+        self.is_space = is_space.astype(bool)
         return rows[:, len(_PLAIN) :]
 
 
@@ -96,6 +103,7 @@ class DocPart(DocBatch):
         self.kept = kept
         self.bounds = np.searchsorted(kept, docs.bounds)
         self.words, self.sent_start, self.ent_iob = docs.words[kept], docs.sent_start[kept], docs.ent_iob[kept]
+        self.is_space = docs.is_space[kept]
 
 
 def read_attributes(docs: list[Doc], attributes: list[Any]) -> NDArray[np.uint64]:

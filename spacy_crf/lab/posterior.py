@@ -22,6 +22,7 @@ from ..pipeline.decoding import Distribution, States
 from ..pipeline.parts import Parts
 from ..pipeline.preset_annotation import restrict
 from ..pipeline.probabilities import Batch
+from ..pipeline.white_space import without_edges
 from ..schemes import Segments
 from ..types import Floats, Ints
 from .kernels.draws import add_scores_of_draws
@@ -194,7 +195,7 @@ class Draws:
         for shared, *of_draw in zip(drawn.shared, *outputs):
             scores = architecture.join(tuple(of_draw), shared)
             part = None if is_free else restrict(parts, self._docs, scores, self._preset)
-            every.append(scores if part is None else part.scores)
+            every.append(without_edges(parts, self._docs, scores)[1] if part is None else part.scores)
         return every
 
     def batch(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> "AveragedBatch":

@@ -91,7 +91,7 @@ def export_lite(
     of_spans = pipe.cfg.get("decode") == "spans"
     content: dict[str, Any] = {
         "format": lite.FORMAT,
-        "version": lite.VERSION if of_spans else 1,
+        "version": 2 if of_spans else 1,
         "made_by": f"spacy_crf {__version__}",
         "component": pipe.name,
         "kind": kind,
@@ -113,6 +113,10 @@ def export_lite(
             content["states"] = exporter.ruled(rules.all, shared)
             if of_spans:
                 content["states"]["choice"] = exporter.ruled(rules.all.of_segments_too, choice, only_hard=True)
+        if not pipe.annotation.space_edges:
+            content["version"] = lite.VERSION
+            for name, states in exporter.of_blank(pipe, rules, shared).items():
+                content[name]["blank"] = states
     if not pipe.annotation.spans_are_tokens and kind != "text":
         content["scheme"], content["letters"] = pipe.annotation.scheme.name, pipe.annotation.scheme.prefixes
     if kind == "segments":
@@ -287,6 +291,30 @@ class _Exporter:
             "words": np.array(words, dtype=np.uint64),
             "numbers": given.numbers,
         }
+
+    # ------------------------------------------------------------------------------------------------- white space
+
+    def of_blank(self, pipe: Any, rules: Any, shared: dict[str, NDArray]) -> dict[str, dict[str, Any]]:
+        """The states of texts with white space, at which no span begins or ends: those with rules, and those without."""
+        bridges = pipe.decoding.bridges
+        transitions, first, last = (shared[name] for name in ("transitions", "first", "last"))
+        graph = bridges.graph
+        if graph is not None:
+            of_arcs = transitions[graph.tag_of[graph.source], graph.tag_of[graph.target]]
+            transitions = np.full((len(graph.tag_of), len(graph.tag_of)), -np.inf)
+            transitions[graph.source, graph.target] = of_arcs
+            first, last = first[graph.tag_of] + graph.first, last[graph.tag_of] + graph.last
+        plain = _states(transitions, first, last)
+        found = {"states": plain}
+        if rules is not None:
+            over = rules if graph is None else rules.over(pipe.decoding.over_bridges())
+            wide = {"transitions": transitions, "first": first, "last": last}
+            found = {"states": self.ruled(over.all, wide), "without_rules": plain}
+        may = np.stack([bridges.at_blank, bridges.elsewhere]).astype(np.uint8)
+        for states in found.values():
+            states["may"] = may[:, states["tag_of"]]
+            states["tag_of"] = bridges.tag_of[states["tag_of"]]
+        return found
 
     # --------------------------------------------------------------------------------------------------------- rules
 

@@ -66,6 +66,8 @@ def build_pipeline(
     component: Any = nlp.add_pipe(
         "crf_ner" if entities else "crf_tagger", config={**own, "model": {"emissions": {"features": features}}}
     )
+    if entities:  # as the other program, which knows no white space
+        component.cfg["space_edges"] = True
     for label in model.labels:
         if not (entities and label == OUTSIDE):
             component.add_label(label)
@@ -244,6 +246,8 @@ def warn_of_decoding(tagger: LabelPipe, form: str) -> None:
     settings = [f"{name} = {tagger.cfg[name]!r}" for name in plain if tagger.cfg[name] != plain[name]]
     if settings:
         tagger.warn(Warnings.CRFW858, settings=" and ".join(settings), form=form)
+    if not tagger.annotation.space_edges:
+        tagger.warn(Warnings.CRFW900, form=form)
 
 
 def pipe_fits(pipe: Any) -> bool:

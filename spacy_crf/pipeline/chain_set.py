@@ -187,8 +187,8 @@ class ChainSetPipe(CRFPipe):
             raise ValueError(Errors.CRF408.format(name=self.name, n=len(self.chains), label=self.labels[0]))
         return self.chains[0].distribution(doc, keep_annotation=keep_annotation)
 
-    def expected_spans(self, scores: Any) -> float:
-        return sum(chain.expected_spans(of_states(scores, chain.states)) for chain in self.chains)
+    def expected_spans(self, docs: DocBatch, scores: Any) -> float:
+        return sum(chain.expected_spans(docs, of_states(scores, chain.states)) for chain in self.chains)
 
     @contextmanager
     def _asked(self, doc: Doc) -> Iterator[list[Chain]]:

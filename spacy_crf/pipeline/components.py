@@ -30,11 +30,13 @@ class CRFEntityRecognizer(CRFPipe):
     def __init__(self, vocab, model, name="crf_ner", *, scheme: str = "BILUO", **settings):
         self._chooses_scheme = scheme == "auto"
         known = get_scheme("BILUO" if self._chooses_scheme else scheme)
-        super().__init__(vocab, model, name, annotation=None, scheme=known.name, **settings)
+        # Only imported models set space_edges: they keep the answers of their program
+        settings = {"annotation": None, "scheme": known.name, "space_edges": False, **settings}
+        super().__init__(vocab, model, name, **settings)
 
     def make_annotation(self) -> Entities:
         """The annotation by the present settings."""
-        return Entities(get_scheme(self.cfg["scheme"]))
+        return Entities(get_scheme(self.cfg["scheme"]), space_edges=self.cfg["space_edges"])
 
     def choose_settings(self, get_examples: Callable[[], Iterable[Example]]) -> None:
         if not self._chooses_scheme:
@@ -53,6 +55,7 @@ class CRFEntityRecognizer(CRFPipe):
     def _take_settings(self, saved: dict[str, Any]) -> None:
         if self._chooses_scheme:
             self.cfg["scheme"] = saved["scheme"]
+        self.cfg["space_edges"] = saved.get("space_edges", False)  # earlier versions saved none
         super()._take_settings(saved)
 
 

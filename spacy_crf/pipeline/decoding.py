@@ -3,6 +3,8 @@
 Labellings are tags in all arguments and results; for segments these are BIO tags.
 """
 
+from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -16,11 +18,12 @@ from .. import arrays
 from ..arrays import Joined, Scores, spread
 from ..errors import Errors, cant_train
 from ..features.doc_batch import DocBatch
+from ..inference.bridges import Bridges
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
 from ..models.architecture import Architecture
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
-from ..types import Floats
+from ..types import ChainScores, Floats
 from . import supervision
 from .annotation.annotation import Annotation, GoldReport, Supervision
 from .supervision import Keys, Spelt
@@ -57,21 +60,48 @@ class Decoding:
         self.searched: Structure = self.structure
         self.beam: Any = None
         self.explained: Structure = self.structure  # the structure for explanations
-        # The tag of each state, in order: int64[S]
-        self.tag_of: Any = node.tag_of(model, annotation.tag_labels())
+        self._take_states(node.tag_of(model, annotation.tag_labels()))
+        # Ways to decode other than the best path
+        self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
+
+    def _take_states(self, tag_of: Any) -> None:
+        """Set what depends on the tag of each state, in order: int64[S]."""
+        annotation = self.annotation
+        self.tag_of: Any = tag_of
         n_tags = len(annotation.tag_labels())
         self._first = np.searchsorted(self.tag_of, np.arange(n_tags))  # first state of each tag: stands for the tag
         self._are_tags = len(self.tag_of) == n_tags  # whether each tag has one state
-        # Ways to decode other than the best path
-        self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
         # The break between sequences is an additional state and tag
         self.tags_and_break = np.append(self.tag_of, n_tags)
-        self.tag_spans: SpanStates = self.annotation.span_states()  # how tags spell spans
+        self.tag_spans: SpanStates = annotation.span_states()  # how tags spell spans
         self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.n_states = len(self.label_of_states)
         self.label_of_names = self.label_of_states  # label of each name in `state_names`: int64[N], -1 for none
         self.outside = self.tag_spans.offset - 1  # tag of tokens that lost their span; -1 if they get no tag
+
+    # ------------------------------------------------------------------------------------------------- white space
+
+    @cached_property
+    def bridges(self) -> Bridges:
+        """The states of Docs with white space, whose spans may not begin or end with it."""
+        found = Bridges.of(self.mask(), self.spans)
+        node: Architecture = self.model.attrs["role"]
+        return found if node.gives is ChainScores and self.ties is None else found.masked()
+
+    @cached_property
+    def _over_bridges(self) -> "Decoding":
+        over = copy(self)
+        over._take_states(self.tag_of[self.bridges.tag_of])
+        return over
+
+    def over_bridges(self) -> "Decoding":
+        """The decoding of scores that `bridges` have widened; the decoding itself if no state has a copy."""
+        if self.bridges.graph is None:
+            return self
+        over = self._over_bridges
+        over.searched, over.beam = self.searched, self.beam
+        return over
 
     # ------------------------------------------------------------------------------------------------------ states
 

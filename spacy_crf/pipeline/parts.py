@@ -1,6 +1,7 @@
 """The parts of a component that prediction and training need, whichever component it is."""
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from thinc.api import Model
@@ -21,6 +22,15 @@ class Rules(NamedTuple):
 
     all: "RuleSet"
     matcher: "RuleMatcher"
+    # The same rules for other states of the same tags: makes them, and what it has made
+    make: "Callable[[Decoding], Rules]"
+    made: "dict[Decoding, Rules]"
+
+    def over(self, decoding: Decoding) -> "Rules":
+        """The rules compiled for the states of another decoding."""
+        if decoding not in self.made:
+            self.made[decoding] = self.make(decoding)
+        return self.made[decoding]
 
 
 class Parts(NamedTuple):

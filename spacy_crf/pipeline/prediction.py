@@ -29,6 +29,7 @@ from .decoding import Decoding, States
 from .labels import check_doc, only_docs
 from .parts import Parts, Rules
 from .training import LearningPipe
+from .white_space import without_edges
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
@@ -60,8 +61,8 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     scores: The model's scores of the Docs; None to compute them.
     """
     scores = parts.model.predict(docs) if scores is None else scores
-    decoding, settings, rules = parts.decoding, parts.settings, parts.rules
-    starts, bounds, clamp, question = scores.starts, docs.bounds, None, None
+    settings, starts, bounds = parts.settings, scores.starts, docs.bounds
+    clamp, question = None, None
     preset = parts.annotation.preset(docs)
     draws = draws_for(parts, docs, preset) if settings.get("average") else None
     if preset is not None:
@@ -70,8 +71,11 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
         from .preset_annotation import restrict  # prediction rarely needs it
 
         question = restrict(parts, docs, scores, preset)
-        if question is not None:
-            docs, scores, clamp = question[:3]
+    if question is None:
+        parts, scores = without_edges(parts, docs, scores)
+    else:
+        parts, docs, scores, clamp = question[:4]
+    decoding, rules = parts.decoding, parts.rules
     probabilities: Any = None  # float64[N] of the spans, if they are needed
     deviations: Any = None
     least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
@@ -348,9 +352,10 @@ class CRFPipe(LearningPipe):
         """The settings by which the component finds spans of at least this probability."""
         return {"decode": "spans", "min_prob": least}
 
-    def expected_spans(self, scores: Any) -> float:
+    def expected_spans(self, docs: DocBatch, scores: Any) -> float:
         """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
-        return float(self.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
+        parts, scores = without_edges(self.parts(), docs, scores)
+        return float(parts.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
 
     def parts(self) -> Parts:
         """The parts by which the component predicts and learns, with its present settings and compiled rules.
@@ -403,11 +408,16 @@ class CRFPipe(LearningPipe):
         if not self.constraints.rules:
             return None
         if self._compiled is None:
-            from .rule_matching import RuleMatcher
-
-            matcher = RuleMatcher(self.vocab, self.constraints.rules, self.decoding.tag_of)
-            self._compiled = Rules(self.decoding.compile_rules(self.constraints), matcher)
+            self._compiled = self._compile(self.decoding)
         return self._compiled
+
+    def _compile(self, decoding: Decoding) -> Rules:
+        """The rules, compiled for the states of a decoding."""
+        from .rule_matching import RuleMatcher
+
+        constraints: Any = self.constraints  # the caller has asked whether there are any
+        matcher = RuleMatcher(self.vocab, constraints.rules, decoding.tag_of)
+        return Rules(decoding.compile_rules(constraints), matcher, self._compile, {})
 
     @property
     def rules_train(self) -> bool:
@@ -532,7 +542,10 @@ class CRFPipe(LearningPipe):
         self.require_ready(docs)
         scores = self.model.predict(docs)
         question = restrict(parts, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
-        return (parts, docs, scores, None, None) if question is None else (parts, *question[:3], question)
+        if question is not None:
+            return *question[:4], question
+        parts, scores = without_edges(parts, docs, scores)
+        return parts, docs, scores, None, None
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with labels."""

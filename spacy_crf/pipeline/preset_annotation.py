@@ -5,7 +5,7 @@ The annotation is added span by span. A span that contradicts earlier ones is le
 other spans. Tokens that no label is left for take no part in the labelling.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 from .parts import Parts
 from .supervision import without_steps
+from .white_space import without_edges
 
 if TYPE_CHECKING:
     from .decoding import Decoding
@@ -44,6 +45,7 @@ class PresetAnnotation(NamedTuple):
 class Unsettled(NamedTuple):
     """The part of some Docs that prediction still has to label."""
 
+    parts: Parts  # that decode the scores
     docs: DocBatch
     scores: Any
     clamp: Any
@@ -56,9 +58,15 @@ class Unsettled(NamedTuple):
         return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
-def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray[np.uint64]]) -> Optional[Unsettled]:
+def restrict(
+    parts: Parts,
+    docs: DocBatch,
+    scores: Any,
+    preset: Optional[NDArray[np.uint64]],
+    exclude: Callable[..., tuple[Parts, Any]] = without_edges,
+) -> Optional[Unsettled]:
     """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps. `preset` is
-    the result of `Annotation.preset`."""
+    the result of `Annotation.preset`; `exclude` excludes white space at the edges of spans, see `white_space`."""
     spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
     if preset is None and not spans:
         return None
@@ -69,15 +77,16 @@ def restrict(parts: Parts, docs: DocBatch, scores: Any, preset: Optional[NDArray
         problem = (_block if key == BLOCKED else _force)(parts, settled, scores.starts, span, shift)
         if problem:
             parts.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
-    scores, clamp = _leave_settled(parts.decoding, scores, settled)
     known = settled.iob != MISSING
+    parts, scores = exclude(parts, docs, scores, known)
+    scores, clamp = _leave_settled(parts.decoding, scores, settled)
     empty = ~np.any(states_of(clamp), axis=1)
     if not empty.any():
-        return Unsettled(docs, scores, clamp, known, None, scores.starts)
+        return Unsettled(parts, docs, scores, clamp, known, None, scores.starts)
     _warn_of_unlabelled(parts, docs, empty)
     kept = np.flatnonzero(~empty)
     some = _leave_out(scores, kept, empty)
-    return Unsettled(DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
+    return Unsettled(parts, DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
 
 
 def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
 from .annotation.annotation import GoldReport, Supervision
-from .supervision import Keys, aligned_spans, likely_spans
+from .supervision import Keys, aligned_spans, likely_spans, possible_spans, trimmed_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
 
@@ -27,8 +27,8 @@ class Texts(NamedTuple):
     """Some examples, and the limits of segments in them."""
 
     examples: list[Example]
+    annotation: Any
     starts: NDArray[np.int64]  # [B + 1] where their sequences start
-    labels: tuple[str, ...]
     longest: NDArray[np.int32]  # [S] tokens of the longest segment of each state; longer spans are split
     report: GoldReport
 
@@ -91,8 +91,8 @@ def find_incorrect(clamp: SegmentClamp, texts: Texts, key: str) -> Segments:
     """Wrong segments from the spans in ``reference.spans[key]``, unless the annotation decides already: exactly these tokens with
     this label."""
     annotated = set(zip(*(column.tolist() for column in certain_segments(clamp, texts.starts))))
-    found, labels, report = set(), texts.labels, texts.report
-    for first, span in aligned_spans(texts.examples, key):
+    found, labels, report = set(), texts.annotation.labels, texts.report
+    for first, span in possible_spans(texts.examples, key, texts.annotation, report):
         if not span.label:
             report.add_span(span, key, "have no label, and say nothing")
         if span.label_ == "O":  # forbidden where the annotation leaves another state
@@ -117,8 +117,9 @@ def join_segments(*parts: Segments) -> Segments:
 
 def _named(texts: Texts, key: str) -> Iterator[_Segment]:
     """The alternatives, as segments."""
-    examples, starts, labels, longest, report = texts
-    for first, span in aligned_spans(examples, key):
+    examples, annotation, starts, longest, report = texts
+    labels = annotation.labels
+    for first, span in trimmed_spans(examples, key, annotation, report):
         begin, end = first + span.start, first + span.end
         if span.label_ in ("", "O"):
             yield from ((t, t + 1, 0) for t in range(begin, end))

@@ -75,7 +75,7 @@ class SegmentDecoding(Decoding):
     ) -> Supervision:
         self._report_long(self._split(gold.clamp, starts), examples, report)
         clamp, wrong, named = gold.clamp, NO_SEGMENTS, NO_SEGMENTS
-        texts = Texts(examples, starts, self.annotation.labels, self.longest, report)
+        texts = Texts(examples, self.annotation, starts, self.longest, report)
         if keys.alternatives:
             clamp, wrong, named = segment_supervision.allow_alternatives(gold, texts, keys.alternatives)
         if keys.incorrect:

@@ -20,6 +20,7 @@ from ..losses.soft import NO_STATE, Runs, SoftLabelling, SoftSegments, SoftTrans
 from ..schemes import Segments
 from ..types import Floats
 from .annotation.annotation import GoldReport, Supervision, same_words
+from .annotation.trimming import without_blanks
 from .parts import Parts
 from .supervision import Spelt, soft_scores
 
@@ -95,6 +96,10 @@ def _read(
                     report.add_span(span, key, "do not align with the tokens, of which nothing is known then")
                     is_soft[tokens][_touched(example, span)] = False
                 elif score > 0.0 and len(aligned):
+                    kept = [*without_blanks([aligned], parts.annotation, key, report)]
+                    if not kept:
+                        continue
+                    [aligned] = kept
                     begin, end = shift + aligned.start, shift + aligned.end
                     rows.append((begin, end, parts.labels.index(span.label_), score))
                     if ((starts > begin) & (starts < end)).any() and not parts.annotation.spans_are_tokens:

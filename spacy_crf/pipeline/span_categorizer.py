@@ -27,6 +27,7 @@ from .parts import Parts
 from .prediction import MinProb, least_of_labels, predict, read_min_prob
 from .preset_annotation import BLOCKED, FORCED
 from .supervision import KEYS
+from .white_space import without_edges
 
 _CERTAIN = 0.5  # spans of one chain with at least this probability do not overlap
 _NEGLIGIBLE = 1e-12  # on one of several levels
@@ -83,19 +84,21 @@ class SpanChain(Chain):
         else:
             # A span that is probable enough is so on one level at least
             least = 1.0 - (1.0 - least) ** (1.0 / self.annotation.n_levels)
-            segments, probabilities = self.decoding.batch(scores, None).likely_spans(float(least.min(initial=1.0)))
+            parts, scores = without_edges(parts, docs, scores)
+            segments, probabilities = parts.decoding.batch(scores, None).likely_spans(float(least.min(initial=1.0)))
             probable = probabilities >= least[segments.label]
             segments = Segments(*(column[probable] for column in segments))
             probabilities = probabilities[probable]
         return LikelySpans(segments._replace(label=self.numbers[segments.label]), probabilities)
 
-    def weigh(self, scores: Any, spans: Segments) -> Floats:
+    def weigh(self, docs: DocBatch, scores: Any, spans: Segments) -> Floats:
         """The probability of spans with labels of the set, by their first token: float64[N], 0 for labels of other chains."""
         number = np.full(1 + len(self.of.labels), -1)
         number[self.numbers] = np.arange(len(self.numbers))
         own, found = number[spans.label] >= 0, np.zeros(len(spans.start))
         segments = Segments(spans.start[own], spans.end[own], number[spans.label[own]])
-        found[own] = self.decoding.batch(of_states(scores, self.states), None).span_probabilities(segments)
+        parts, scores = without_edges(self.parts(), docs, of_states(scores, self.states))
+        found[own] = parts.decoding.batch(scores, None).span_probabilities(segments)
         return found
 
 
@@ -140,7 +143,8 @@ class OutermostSpans:
         without.labelling = none
         scores, found = pipe.model.predict(without), []
         for chain, own in zip(outer, split(scores, [chain.states for chain in outer])):
-            spans = chain.decoding.segments(chain.decoding.best_tags(own, None), scores.starts)
+            parts, own = without_edges(chain.parts(), docs, own)
+            spans = chain.decoding.segments(parts.decoding.best_tags(own, None), scores.starts)
             found.append(spans._replace(label=chain.slots[spans.label]))
         return pipe.annotation.labelling(Segments(*map(np.concatenate, zip(*found))))
 
@@ -247,7 +251,9 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         restricted = any(BLOCKED in doc.spans or FORCED in doc.spans for doc in docs if doc.spans)
         parts = zip(self.chains, split(scores, [chain.states for chain in self.chains]))
         found = LikelySpans.join([chain.find(docs, own, restricted) for chain, own in parts])
-        (begin, end, label), probabilities = self._united(found, scores, restricted) if self.cfg["levels"] else found
+        (begin, end, label), probabilities = (
+            self._united(docs, found, scores, restricted) if self.cfg["levels"] else found
+        )
         order = np.lexsort((label, end, begin))
         most = self.cfg["max_positive"]
         if most is not None and len(order):
@@ -259,7 +265,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
             order = order[kept[order]]
         return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], docs.bounds)
 
-    def _united(self, found: LikelySpans, scores: Any, restricted: bool) -> LikelySpans:
+    def _united(self, docs: DocBatch, found: LikelySpans, scores: Any, restricted: bool) -> LikelySpans:
         """Spans of several levels, each once, with the probability that it is there on any of them."""
         places, inverse = np.unique(np.stack(found.segments, axis=1), axis=0, return_inverse=True)
         spans, absent = Segments(*np.ascontiguousarray(places.T)), np.ones(len(places))
@@ -271,7 +277,7 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
         of_levels, absent[several] = Segments(*(column[several] for column in spans)), 1.0
         for chain in self.chains:
             if chain.annotation.n_levels > 1:
-                absent[several] *= 1.0 - chain.weigh(scores, of_levels)
+                absent[several] *= 1.0 - chain.weigh(docs, scores, of_levels)
         likely = 1.0 - absent >= self.least()[spans.label]
         return LikelySpans(Segments(*(column[likely] for column in spans)), (1.0 - absent)[likely])
 

@@ -19,6 +19,7 @@ from ..inference.linear_chain import LinearChain
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats
 from .annotation.annotation import Annotation, GoldReport, Supervision, place_of, same_words
+from .annotation.trimming import trimmed, trims, without_blanks
 
 WEIGHT = "crf_weight"  # name of the Doc extension
 KEYS = ("alternatives_spans_key", "incorrect_spans_key")  # settings that name groups of spans
@@ -50,7 +51,7 @@ def allow_alternatives(
 ) -> None:
     """Allow the tags of the spans in ``reference.spans[key]``: where annotation is missing, only these are allowed; elsewhere
     they are allowed beside the annotation."""
-    for begin, span in aligned_spans(examples, key):
+    for begin, span in trimmed_spans(examples, key, annotation, report):
         tags = annotation.span_tags(span.label_, len(span))
         if tags is None:
             if span.label_ not in annotation.elsewhere:
@@ -88,7 +89,7 @@ def forbid_incorrect(
     """
     found, allowed = set(), gold.clamp
     opening = set(starts.tolist())
-    for begin, span in aligned_spans(examples, key):
+    for begin, span in possible_spans(examples, key, annotation, report):
         tags = annotation.span_tags(span.label_, len(span)) if span.label else None
         if tags is None:
             if not span.label:
@@ -227,3 +228,23 @@ def aligned_spans(examples: list[Example], key: str) -> Iterator[tuple[int, Span
                 spans = example.get_aligned_spans_y2x(spans, allow_overlap=True)
             yield from ((begin, span) for span in spans if len(span))
         begin += len(predicted)
+
+
+def trimmed_spans(
+    examples: list[Example], key: str, annotation: Annotation, report: GoldReport
+) -> Iterator[tuple[int, Span]]:
+    """`aligned_spans` without white space at their edges."""
+    for begin, span in aligned_spans(examples, key):
+        yield from ((begin, kept) for kept in without_blanks([span], annotation, key, report))
+
+
+def possible_spans(
+    examples: list[Example], key: str, annotation: Annotation, report: GoldReport
+) -> Iterator[tuple[int, Span]]:
+    """`aligned_spans` but for those that no labelling has, as they have white space at their edges. These are not trimmed: that a
+    span is wrong does not mean that a shorter one is."""
+    for begin, span in aligned_spans(examples, key):
+        if trims(annotation, span) and trimmed(span) is not span:
+            report.add_span(span, key, "begin or end with white space, as no span does, and say nothing")
+        else:
+            yield begin, span

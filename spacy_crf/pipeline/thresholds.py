@@ -81,7 +81,7 @@ def measure(
             batch = DocBatch.of(docs)
             scores = pipe.model.predict(batch)
             known: list[Judged] = [(None, {})] * len(docs)
-            likely = pipe.expected_spans(scores)
+            likely = pipe.expected_spans(batch, scores)
             for n, before in enumerate(points):
                 pipe.cfg.update(pipe.deciding_by(before.min_prob))
                 prediction: Any = pipe.predict(batch, scores)  # with probabilities, see `confidence` above

@@ -12,16 +12,19 @@ from thinc.api import Optimizer
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
 from ..features.token_columns import ANNOTATION
+from ..inference.bridges import BridgedStructure
+from ..inference.threads import default_threads
 from ..models.corpus import block_tokens
 from ..models.node import AnnotatedDocs, Evidence
 from ..models.objective import CorpusObjective, TiedObjective
 from ..models.sequences import SequencesObjective
 from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
-from ..types import SOFT_LABELS
+from ..types import SOFT_LABELS, Bools
 from . import supervision
 from .annotation.annotation import GoldReport, Supervision
 from .corpora import pass_links
+from .decoding import Decoding
 from .earlier_components import require_rest
 from .labels import LabelPipe
 from .supervision import Keys
@@ -166,23 +169,50 @@ class TrainingData:
         return known._replace(wrong=NO_SEGMENTS, steps=NO_STEPS)
 
     def _structure(self, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
-        """Structure with the rules, if they apply in training, and without wrong spans; None to use the model's own structure."""
+        """Structure with the rules, if they apply in training, without wrong spans, and without white space at the edges of
+        spans; None to use the model's own structure."""
+        node, decoding = self._pipe.model.attrs["role"], self._pipe.decoding
+        blank = self._blank(docs, known)
+        if blank is None:
+            return self._ruled(decoding, docs, known, starts)
+        bridges = decoding.bridges
+        wide = known._replace(clamp=bridges.clamp(known.clamp))
+        structure = self._ruled(decoding.over_bridges(), docs, wide, starts)
+        usual = node.in_training.with_threads(default_threads())
+        return BridgedStructure(structure or usual, bridges, blank)
+
+    def _blank(self, docs: list[Doc], known: Supervision) -> Optional[Bools]:
+        """The tokens that are white space, at which no span begins or ends (bool[T]); None if there are none, and if the loss or
+        the model is no sum over labellings that could leave these out."""
+        pipe = self._pipe
+        node = pipe.model.attrs["role"]
+        can_exclude = pipe.decoding.labelled in pipe.loss.excludes and known.soft is None and pipe.decoding.ties is None
+        if pipe.annotation.space_edges or not can_exclude or type(node.in_training) is not type(node.structure):
+            return None
+        blank = DocBatch.of(docs).is_space
+        return blank if blank.any() else None
+
+    def _ruled(self, decoding: Decoding, docs: list[Doc], known: Supervision, starts: NDArray[np.int64]) -> Any:
+        """Structure with the rules and without wrong spans over the states of a decoding; None if there are neither."""
         pipe = self._pipe
         rules = pipe.rules() if pipe.rules_train else None
         if rules is None and not len(known.wrong.start) and not len(known.steps):
             return None
+        rules = rules if rules is None or decoding is pipe.decoding else rules.over(decoding)
         from ..constraints.rule import PatternMatches
         from ..constraints.settings import Constraints
         from ..constraints.training import Excluded, RuledChain, RuledSegments
-        from ..inference.threads import default_threads
 
         bounds = DocBatch.of(docs).bounds
         if rules is None:
-            rule_set = pipe.decoding.compile_rules(Constraints([]))
+            rule_set = decoding.compile_rules(Constraints([]))
         else:
             rule_set = rules.all.upto(int(np.diff(bounds).max(initial=0)))
         facts = PatternMatches() if rules is None else rules.matcher(docs)
-        excluded = Excluded(known.wrong, known.steps, pipe.loss.least_costs(len(pipe.decoding.label_of_states)))
+        costs = pipe.loss.least_costs(len(pipe.decoding.label_of_states))
+        if decoding is not pipe.decoding:
+            costs = costs[pipe.decoding.bridges.tag_of]
+        excluded = Excluded(known.wrong, known.steps, costs)
         ruled = RuledSegments if rule_set.of_segments else RuledChain
         around = {"excluded": excluded, "threads": default_threads()}
         structure = ruled(rule_set, facts, known.clamp, starts, bounds, pipe.decoding.longest, **around)

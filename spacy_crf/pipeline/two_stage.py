@@ -28,6 +28,7 @@ from ..models.node import forget, gives
 from ..schemes import Segments
 from .labels import LabelPipe
 from .saving import unchanged_by_errors
+from .white_space import without_edges
 
 if TYPE_CHECKING:
     from ..optimizers.objective import CRFOptimizer
@@ -118,8 +119,9 @@ class FirstStage:
         hashes = np.array([component.vocab.strings[label] for label in component.labels], dtype=np.uint64)
         if not component.is_initialized:  # without labels
             return Labelling(_joined([]), hashes)
-        scores = component.model.predict(docs)
-        tags = component.decoding.best_tags(scores, None)
+        docs = DocBatch.of(docs)
+        parts, scores = without_edges(component.parts(), docs, component.model.predict(docs))
+        tags = parts.decoding.best_tags(scores, None)
         return Labelling(component.decoding.segments(tags, scores.starts), hashes)
 
     def to_learn(self, docs: list[Doc]) -> DocBatch:

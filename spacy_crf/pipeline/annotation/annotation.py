@@ -114,6 +114,7 @@ class Annotation:
     scores_prefix: str  # prefix of the names of scores
     needs_neighbours = False  # whether the tags of a span depend on the span before
     may_have_no_labels = False  # whether a component can begin without labels
+    space_edges = True  # whether spans may begin and end with white space
     outside = frozenset([""])  # values of gold annotation that name no label
     elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set, see `Spans`
 

@@ -18,7 +18,9 @@ from ...features.doc_batch import DocBatch, read_attributes
 from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
 from ...types import Clamp
+from ..white_space import without_edges
 from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
+from .trimming import DROPPED, TRIMMED
 
 if TYPE_CHECKING:
     from ..parts import Parts
@@ -39,6 +41,7 @@ class Entities(Annotation):
     """Named entities of a Doc. Entities that a Doc has already are kept. Entities end where a sentence is known to end.
 
     scheme (Scheme): The tag scheme of entities.
+    space_edges (bool): Whether entities may begin and end with white space, as those of imported models may.
     """
 
     writes = ("ent_iob", "ent_type")
@@ -48,8 +51,9 @@ class Entities(Annotation):
     may_have_no_labels = True  # a component without labels finds nothing
     outside = frozenset(["", "O"])
 
-    def __init__(self, scheme: Scheme):
+    def __init__(self, scheme: Scheme, *, space_edges: bool = False):
         self.scheme = scheme
+        self.space_edges = space_edges
         self.needs_neighbours = scheme.name == "IOB1"
 
     def _tabulate(self) -> None:
@@ -149,11 +153,35 @@ class Entities(Annotation):
             self._refuse_negated(unknown_label, partial(place, token))
             report.add("gold entities have a label the component does not know, and count as outside", place(token))
         iob = np.where(unknown, OUTSIDE, iob)
+        if not self.space_edges:
+            iob = self._trimmed(iob, examples, place, report)
         for token in starts[:-1][starts[:-1] < len(iob)].tolist():
             if iob[token] == INSIDE:
                 report.add("gold entities cross the start of a sentence, and count as missing", place(token))
                 iob = _without_entity_at(iob, token)
         return Supervision(self.scheme.clamp(iob, np.maximum(label, 0), starts, len(self.labels)), iob == MISSING)
+
+    @staticmethod
+    def _trimmed(iob: NDArray, examples: list[Example], place: Callable[[int], str], report: GoldReport) -> NDArray:
+        """Trim white space from the edges of entities, and leave out entities of white space alone."""
+        blank = DocBatch(example.predicted for example in examples).is_space
+        is_entity = (iob == BEGIN) | (iob == INSIDE)
+        if not (is_entity & blank).any():
+            return iob
+        iob = iob.copy()
+        begins = np.flatnonzero(iob == BEGIN)
+        outside = np.append(np.flatnonzero(iob != INSIDE), len(iob))
+        ends = outside[np.searchsorted(outside, begins, side="right")]
+        for begin, end in zip(begins.tolist(), ends.tolist()):
+            if not (blank[begin] or blank[end - 1]):
+                continue
+            words = begin + np.flatnonzero(~blank[begin:end])
+            report.add(f"gold entities {TRIMMED if len(words) else DROPPED}", place(begin))
+            iob[begin:end] = OUTSIDE
+            if len(words):
+                iob[words[0] : words[-1] + 1] = INSIDE
+                iob[words[0]] = BEGIN
+        return iob
 
     def fingerprint(self, docs: list[Doc]) -> int:
         """A number that changes with the annotation of Docs."""
@@ -187,6 +215,7 @@ class Entities(Annotation):
         if not others:
             return
         _LOOKED_AT[self] = n_before + len(docs)
+        parts, scores = without_edges(parts, docs, scores)
         found = parts.decoding.segments(parts.decoding.best_tags(scores, None), scores.starts)
         for begin, end, label in zip(*(column.tolist() for column in found)):
             for n in np.flatnonzero((present.start < end) & (present.end > begin)).tolist():

@@ -16,6 +16,7 @@ from ...features.document import Labelling
 from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
 from .annotation import GoldReport, Mention, Starts, Supervision, same_words
 from .entities import Entities
+from .trimming import without_blanks
 
 Groups = Union[str, Sequence[Sequence[str]]]
 NO_SPANS: tuple[Span, ...] = ()
@@ -168,7 +169,7 @@ class Spans(Entities):
                     if lost is not None:
                         iob[lost.start : lost.end] = MISSING
             known = [span for _, aligned in found for span in aligned]
-        return known
+        return [*without_blanks(known, self, self.key, report)]
 
     def own(self, spans: Iterable[Span]) -> list[Span]:
         """The given spans that belong to this chain."""
