@@ -1,6 +1,7 @@
 """All spans that another component finds likely, written to ``doc.spans``: for redaction, review, and whatever chooses later."""
 
 from collections.abc import Iterable, Iterator
+from typing import Union
 
 import numpy as np
 from spacy.language import Language
@@ -11,7 +12,7 @@ from .. import checks
 from ..errors import Errors, no_component
 from ..features.doc_batch import DocBatch
 from .labels import batches
-from .prediction import CRFPipe, MinProb, least_of_labels, read_min_prob
+from .prediction import CRFPipe, least_of_labels, read_min_prob
 from .preset_annotation import BLOCKED, FORCED
 from .supervision import Keys
 from .white_space import without_edges
@@ -55,7 +56,9 @@ class CRFCandidates(LaterPipe):
     RAISES (ValueError): CRF020 for settings that are not possible.
     """
 
-    def __init__(self, nlp: Language, name: str, *, component: str, spans_key: str, min_prob: MinProb):
+    def __init__(
+        self, nlp: Language, name: str, *, component: str, spans_key: str, min_prob: Union[float, checks.ByLabel]
+    ):
         super().__init__(nlp, name, component)
         owner = f"Component '{name}'"
         self.spans_key = checks.text(owner, "spans_key", spans_key)
