@@ -557,8 +557,8 @@ class Errors:
     CRF979 = "The pipeline can't answer: {reason}."
     CRF981 = """{path} is {reason}, so nothing is written there, and nothing of it is used. Look at who has made it; then delete
         it, or name another folder."""
-    CRF982 = """The texts of the project '{name}' can't be fetched: {missing}. The message above says why. Without a
-        network, give a folder with annotated texts, files named train, test and perhaps dev: --assets FOLDER."""
+    CRF982 = """Texts of the project '{name}' can't be fetched: {missing} ({reason}). Run the command again where there is a
+        network, or give a folder with annotated texts, files named train, test and perhaps dev: --assets FOLDER."""
     CRF983 = """{path} is {reason}, so it is not copied. Give --assets a folder with annotated texts: files, or folders of
         files, named train, test and perhaps dev."""
     CRF980 = "Port {port} can't be used: {reason}. Give another one with --port, or 0 for any free one."

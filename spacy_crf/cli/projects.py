@@ -107,11 +107,18 @@ def _fetch(name: str, target: Path) -> None:
     listed = load_project_config(target).get("assets") or []
     if not listed:  # it makes its texts
         return
-    project_assets(target)  # which only prints what fails
+    failed: Optional[OSError] = None
+    try:
+        project_assets(target)  # which prints some errors, and raises others
+    except OSError as error:
+        failed = error
     places = [asset["dest"] for asset in listed]
     missing = [place for place in places if not (target / place).is_file() or not (target / place).stat().st_size]
-    if missing:
-        raise ValueError(Errors.CRF982.format(name=name, missing=", ".join(missing)))
+    if missing or failed is not None:
+        reason = "see above" if failed is None else failed
+        raise ValueError(
+            Errors.CRF982.format(name=name, missing=", ".join(missing or places), reason=reason)
+        ) from failed
 
 
 @command("card")
