@@ -23,6 +23,8 @@ from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.vocab import Vocab
 
+from .origins import KEY, SOURCE
+
 # The texts read last for each pipeline, and the settings of the reader: training uses other reader objects than initialization
 _read_last: "WeakKeyDictionary[Language, tuple[tuple, list[Example]]]" = WeakKeyDictionary()
 
@@ -193,26 +195,31 @@ _ARRAY = b"\xdd"  # before the number of elements, in four bytes
 
 
 def docs_in(stored: DocBin, vocab: Vocab) -> Iterator[Doc]:
-    """The Docs of a DocBin. Decodes the user data of all Docs at once: spaCy decodes that of each Doc, which takes ten times as
-    long as the rest of a sentence."""
+    """The Docs of a DocBin, with the places that `doc_bin` has stored. Decodes the user data of all Docs at once: spaCy decodes
+    that of each Doc, which takes ten times as long as the rest of a sentence."""
     packed = [_NIL if data is None else data for data in stored.user_data]
     stored.user_data = []
     user_data: Any = ()
     if any(data != _NIL for data in packed):
         data = b"".join((_ARRAY, len(packed).to_bytes(4, "big"), *packed))
         user_data = srsly.msgpack_loads(data, use_list=False)
-    for doc, own in zip_longest(stored.get_docs(vocab), user_data):
+    for doc, own, flags in zip_longest(stored.get_docs(vocab), user_data, stored.flags):
         doc.user_data.update(own or {})
+        if SOURCE in flags:
+            doc.user_data[KEY] = flags[SOURCE]
         yield doc
 
 
 def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
-    """A DocBin that stores user data only for Docs that have some, and encodes it with one packer: spaCy makes one for each Doc,
-    which takes ten times as long as the rest of a sentence."""
+    """A DocBin that stores user data only for Docs that have some, and encodes it with one packer. Where texts come from is in
+    its flags, which only `docs_in` reads: user data would take spaCy's readers ten times as long as the rest of a sentence."""
     stored = DocBin(**settings)
     packer = srsly.msgpack.Packer(use_bin_type=True)
     for doc in docs:
         stored.add(doc)
-        stored.user_data.append(packer.pack(doc.user_data) if doc.user_data else None)
+        own = {key: value for key, value in doc.user_data.items() if key != KEY}
+        stored.user_data.append(packer.pack(own) if own else None)
+        if KEY in doc.user_data:
+            stored.flags[-1][SOURCE] = doc.user_data[KEY]
     stored.store_user_data = True
     return stored

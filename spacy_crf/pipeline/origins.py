@@ -5,7 +5,8 @@ from typing import Any
 
 from spacy.tokens import Doc
 
-_KEY = ("._.", "crf_source", None, None)  # of the extension in the user data
+SOURCE = "crf_source"
+KEY = ("._.", SOURCE, None, None)  # of the extension in the user data
 
 
 def set_origin(doc: Doc, place: str, id_: Any = None) -> None:
@@ -15,12 +16,12 @@ def set_origin(doc: Doc, place: str, id_: Any = None) -> None:
         origin["id"] = id_ if abs(id_) < 2**63 else str(id_)
     elif isinstance(id_, str) and id_:
         origin["id"] = _encodable(id_)
-    doc.user_data[_KEY] = origin
+    doc.user_data[KEY] = origin
 
 
 def origin_of(doc: Doc) -> dict[str, Any]:
     """RETURNS (dict[str, Any]): The "place" of a text, and its "id" if it has one; empty if neither is known."""
-    found = doc.user_data.get(_KEY)
+    found = doc.user_data.get(KEY)
     return {key: found[key] for key in ("place", "id") if key in found} if isinstance(found, dict) else {}
 
 

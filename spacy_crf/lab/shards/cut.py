@@ -12,7 +12,7 @@ from spacy.training import Example
 from spacy.vocab import Vocab
 
 from ...errors import Errors
-from ...pipeline.corpora import doc_bin
+from ...pipeline.corpora import doc_bin, docs_in
 from . import mapped
 
 _TOKENS, _DOCS = 4096, 64  # largest size of a piece, except for its last text
@@ -63,7 +63,7 @@ class Pieces:
         with self._path.open("rb") as file:
             for begin, *sizes, _, _ in self._index[list(numbers)].tolist():
                 file.seek(begin)
-                sides = (DocBin().from_bytes(file.read(size)).get_docs(vocab) for size in sizes)
+                sides = (docs_in(DocBin().from_bytes(file.read(size)), vocab) for size in sizes)
                 yield from (Example(predicted, reference) for predicted, reference in zip(*sides))
 
     def __len__(self) -> int:
