@@ -124,6 +124,21 @@ def test_scores_of_an_exact_solver(seed):
     assert compared > 60
 
 
+@pytest.mark.parametrize("integer", [False, True])
+def test_members_of_a_group_have_one_label_and_several_tags(integer):
+    """Rewards went to equal tags where chains have transitions: labellings were called the best that were not."""
+    rng, n_settled = np.random.default_rng(44), 0
+    for _ in range(60):
+        scores = random_graph([3, 2], 4, random_ties([3, 2], rng, 2), rng, labels=2)
+        scores = attracting(scores, rng, groups=2, chain=True)
+        program = LinearProgram(integer=integer)
+        _, values = TiedChains(program).viterbi(scores)
+        is_best = values.sum() == pytest.approx(EnumeratedGraph(scores).ways[0][0], abs=1e-6)
+        assert is_best or program.n_unsettled
+        n_settled += not program.n_unsettled
+    assert n_settled >= (60 if integer else 40)
+
+
 def test_expansions_never_lower_a_score():
     rng, better = np.random.default_rng(42), 0
     for _ in range(60):

@@ -49,11 +49,12 @@ class BestLabelling(Inference):
 
 
 class LabelScores(NamedTuple):
-    """The scores of a problem by K labels: those of its ties where chains have no transitions, else its states. Transitions are
-    ties then."""
+    """The scores of a problem by K columns: the labels of its ties where chains have no transitions, else its states. Transitions
+    are ties then."""
 
     graph: Agreeing
-    state_of: NDArray[np.int64]  # [T, K] the best state of each label
+    state_of: NDArray[np.int64]  # [T, K] the best state of each column
+    label_of: NDArray[np.int64]  # [K] of each column
     n_ties: int  # number of ties; those behind them are transitions
 
     @classmethod
@@ -61,7 +62,9 @@ class LabelScores(NamedTuple):
         """RAISES (ValueError): CRF040 for rewards of groups below 0."""
         own, label_of, transitions = problem.own, problem.label_of, np.asarray(problem.chains.transitions)
         tables, source, target, kind = problem.tables, problem.source, problem.target, problem.kind
+        columns = np.arange(problem.n_labels)
         if transitions.any():
+            columns = label_of
             state_of = np.broadcast_to(np.arange(len(label_of)), own.shape)
             later = np.setdiff1d(np.arange(len(own)), problem.starts)
             steps = transitions[later] if transitions.ndim == 3 else transitions[np.newaxis]
@@ -73,12 +76,13 @@ class LabelScores(NamedTuple):
             state_of = np.stack([(own + of_label).argmax(axis=1) for of_label in of_states], axis=1)
             by_label = np.take_along_axis(own, state_of, axis=1)
             own = np.where(label_of[state_of] == np.arange(problem.n_labels), by_label, -np.inf)
-        rewards = np.ascontiguousarray(tables.diagonal(axis1=1, axis2=2)[problem.group_kind])
+        of_labels = problem.tables.diagonal(axis1=1, axis2=2)[problem.group_kind]
+        rewards = np.ascontiguousarray(of_labels[:, columns])
         if (rewards < 0.0).any():
             raise ValueError(Errors.CRF040.format(reason=f"a group has the reward {rewards.min():.3g}, below 0"))
         ties = (source, target, kind), np.ascontiguousarray(tables)
         graph = Agreeing(np.ascontiguousarray(own), *ties[0], ties[1], problem.members, problem.group_starts, rewards)
-        return cls(graph, state_of, len(problem.source))
+        return cls(graph, state_of, columns, len(problem.source))
 
     def states(self, labels: NDArray[np.int64]) -> States:
         """The states (int32[T]) of labels (int64[T])."""

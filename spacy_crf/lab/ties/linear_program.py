@@ -7,6 +7,10 @@ Rewards for equal labels need K variables for a tie or a group c instead of K*K 
 
     max  ... + sum_c sum_k reward_c(k) m_c(k)    0 <= m_c(k) <= m_u(k) for each member u of c
 
+Where chains have transitions, k is a tag. A group then has a variable for each label l, whose tags may differ by member:
+
+    max  ... + sum_c sum_l reward_c(l) m_c(l)    0 <= m_c(l) <= sum_(k of l) m_u(k) for each member u of c
+
 The value is an upper bound of all scores. Where all m_u(k) are 0 or 1, as always on trees and with two labels that attract each
 other, they are the best labelling. Elsewhere they are rounded.
 """
@@ -67,7 +71,7 @@ class LinearProgram(BestLabelling):
     def solve(self, part: Problem) -> tuple[States, float]:
         """Solve a component that has a labelling. RETURNS (int32[T], float): A labelling, and the upper bound of all scores."""
         scores = LabelScores.of(part)
-        shares, bound = _solve(scores.graph, self.integer)
+        shares, bound = _solve(scores.graph, scores.label_of, self.integer)
         if self.rounding == "largest" or (abs(shares - shares.round()) < _WHOLE).all():
             return scores.states(shares.argmax(axis=1)), bound
         labellings = np.stack([scores.states(_round(shares, np.random.default_rng(n))) for n in range(_SEEDS)])
@@ -87,23 +91,44 @@ class _Rows(NamedTuple):
         return sparse.csr_array((self.value, (self.row, self.column)), shape=(n_rows, n_columns))
 
 
-def _solve(graph: Agreeing, integer: bool) -> tuple[Floats, float]:
-    """The shares of labels at tokens (float64[V, K]), and the value of the program."""
+class _Agreed(NamedTuple):
+    """Ties or groups with a reward for each of L labels that all of their members have."""
+
+    members: NDArray[np.int64]  # [M] tokens
+    of_member: NDArray[np.int64]  # [M] the group of each
+    rewards: Floats  # [G, L]
+    label_of: NDArray[np.int64]  # [K] of each tag
+
+    def rows(self, first_row: int, first_column: int) -> _Rows:
+        """m_c(l) - sum_(k of l) m_u(k) <= 0, for variables of groups from a column on."""
+        n_labels, n_tags = self.rewards.shape[1], len(self.label_of)
+        begin = first_row + n_labels * np.arange(len(self.members))[:, np.newaxis]  # [M, 1] rows of a member
+        of_groups = first_column + n_labels * self.of_member[:, np.newaxis] + np.arange(n_labels)  # [M, L]
+        of_tags = n_tags * self.members[:, np.newaxis] + np.arange(n_tags)  # [M, K]
+        row = np.append(begin + np.arange(n_labels), begin + self.label_of)
+        return _Rows(row, np.append(of_groups, of_tags), np.repeat([1.0, -1.0], [of_groups.size, of_tags.size]))
+
+
+def _solve(graph: Agreeing, label_of: NDArray[np.int64], integer: bool) -> tuple[Floats, float]:
+    """The shares of tags at tokens (float64[V, K]), and the value of the program. label_of (int64[K]): The label of each tag."""
     _, optimize = _scipy()
     (n_tokens, n_labels), tables = graph.own.shape, graph.tables
     n_own = n_tokens * n_labels
     equal = np.eye(n_labels, dtype=bool)
     compact = (tables[:, ~equal] == 0.0).all(axis=1) & (tables[:, equal] >= 0.0).all(axis=1)
     is_compact = compact[graph.kind] if len(graph.kind) else np.zeros(0, dtype=bool)
-    # Ties of two and groups as groups: m_c(k) - m_u(k) <= 0
+    # Ties of two as groups of equal tags, and groups of equal labels
     ends = np.stack([graph.source[is_compact], graph.target[is_compact]], axis=1)
-    sizes = np.append(np.full(len(ends), 2), np.diff(graph.group_starts))
-    members, of_group = np.append(ends.ravel(), graph.members), np.repeat(np.arange(len(sizes)), sizes)
-    rewards = np.concatenate([tables[graph.kind[is_compact]].diagonal(axis1=1, axis2=2), graph.rewards])
-    n_groups = len(sizes) * n_labels
-    rows, labels = np.arange(len(members) * n_labels), np.tile(np.arange(n_labels), len(members))
-    of_rows = np.repeat(of_group, n_labels) * n_labels + labels, np.repeat(members, n_labels) * n_labels + labels
-    at_most = _Rows(np.tile(rows, 2), np.append(n_own + of_rows[0], of_rows[1]), np.repeat([1.0, -1.0], len(rows)))
+    of_ends = np.repeat(np.arange(len(ends)), 2)
+    of_ties = tables[graph.kind[is_compact]].diagonal(axis1=1, axis2=2)
+    ties = _Agreed(ends.ravel(), of_ends, of_ties, np.arange(n_labels))
+    _, first_tag, label = np.unique(label_of, return_index=True, return_inverse=True)
+    of_members = np.repeat(np.arange(len(graph.rewards)), np.diff(graph.group_starts))
+    groups = _Agreed(graph.members, of_members, graph.rewards[:, first_tag], label)
+    n_groups = ties.rewards.size + groups.rewards.size
+    of_tie = ties.rows(0, n_own)
+    of_group = groups.rows(len(ties.members) * n_labels, n_own + ties.rewards.size)
+    at_most = _Rows(*(np.append(one, other) for one, other in zip(of_tie, of_group)))
     # The others: sum_l m_uv(k, l) - m_u(k) = 0 and sum_k m_uv(k, l) - m_v(l) = 0, behind sum_k m_u(k) = 1
     full = np.flatnonzero(~is_compact)
     pairs = n_own + n_groups + np.arange(len(full) * n_labels**2).reshape(-1, n_labels, n_labels)
@@ -118,7 +143,9 @@ def _solve(graph: Agreeing, integer: bool) -> tuple[Floats, float]:
     column = [np.arange(n_own), pairs.ravel(), pairs.ravel(), *(places.ravel() for places in of_ends)]
     signs = np.repeat([1.0, -1.0], [n_own + 2 * pairs.size, 2 * begin.size])
     equals = _Rows(np.concatenate(row), np.concatenate(column), signs)
-    scores = np.concatenate([graph.own.ravel(), rewards.ravel(), tables[graph.kind[full]].ravel()])
+    scores = np.concatenate(
+        [graph.own.ravel(), ties.rewards.ravel(), groups.rewards.ravel(), tables[graph.kind[full]].ravel()]
+    )
     possible, n = scores > -np.inf, len(scores)
     if n > _MOST:
         raise ValueError(Errors.CRF356.format(n=n, message=f"more than {_MOST}"))
@@ -129,7 +156,7 @@ def _solve(graph: Agreeing, integer: bool) -> tuple[Floats, float]:
         bounds=optimize.Bounds(0.0, possible.astype(np.float64)),
         constraints=[
             optimize.LinearConstraint(equals.matrix(n), right, right),
-            *([optimize.LinearConstraint(at_most.matrix(n), -np.inf, 0.0)] if len(rows) else []),
+            *([optimize.LinearConstraint(at_most.matrix(n), -np.inf, 0.0)] if len(at_most.row) else []),
         ],
         options={"mip_rel_gap": 0.0},
     )
