@@ -322,6 +322,9 @@ class Errors:
     CRF605 = "Rule {name}: {problem}."
     CRF610 = "{owner}: spaCy's Matcher refuses the pattern: {reason}"
     CRF611 = "Rule '{name}': '{function}' is not registered. Decorate it with @spacy.registry.misc('{function}')."
+    CRF907 = """Rule '{name}': the function '{function}' can't be called with a Doc: {reason}. Register the function that takes a
+        Doc and returns an array bool[tokens, tags], not one that makes it."""
+    CRF908 = "Rule '{name}': the function '{function}' failed for the document '{start}...': {reason}."
     CRF612 = """Rule '{name}': the function '{function}' returned {got} for a document of {tokens} tokens
         ('{start}...'). Return an array bool[tokens, tags], here of shape {expected}."""
     CRF613 = "Rules contradict each other: no text keeps those up to '{name}' ({reason}). Change one, or give a weight."
@@ -676,5 +679,7 @@ class Warnings:
         spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags), or spacy_crf.OutputCodes.v1."""
     CRFW908 = """{name}: the new texts have no {label} where the model is sure of {n}, such as '{text}' in '{start}...': training
         on them unteaches {label}. If annotators did not look for it, name the labels that they looked for: --labels."""
+    CRFW909 = """{name} has learned from {learned} of the {texts} of {path}: in texts that are new to it, it makes more
+        mistakes, and its probabilities are less right. Give texts that were held out."""
     CRFW940 = """{name}: none of the {n} words of the training data {what}, so templates that read it find nothing.
         Check the language and the spelling."""

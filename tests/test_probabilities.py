@@ -469,10 +469,38 @@ def test_registered_functions_are_rules():
     def wrong(doc):
         return np.ones((len(doc), 2), dtype=bool)
 
-    with pytest.raises(ValueError, match="CRF612"):
-        trained(**with_rules([{"rule": "custom", "function": "test_wrong_shape"}]))("Bob")
-    with pytest.raises(ValueError, match="CRF611"):
-        trained(**with_rules([{"rule": "custom", "function": "test_unknown"}]))("Bob")
+    @spacy.registry.misc("test_maker")
+    def make():
+        return allowed
+
+    @spacy.registry.misc("test_type_error")
+    def fails(doc):
+        return len(doc.text, doc)
+
+    def initialize(function):
+        nlp = spacy.blank("en")
+        nlp.add_pipe("crf_ner", config=with_rules([{"rule": "custom", "function": function}]))
+        nlp.initialize(lambda: ner_examples(nlp))
+        return nlp
+
+    # Before training, and not after hours of it
+    for function, message in (
+        ("test_wrong_shape", "CRF612"),
+        ("test_unknown", "CRF611"),
+        ("test_maker", r"CRF907.*'test_maker' can't be called with a Doc: too many positional"),
+        ("test_type_error", r"CRF908.*'test_type_error' failed.*TypeError: len"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            initialize(function)
+
+    @spacy.registry.misc("test_reads_what_comes_later")
+    def later(doc):
+        assert doc.has_annotation("TAG")
+        return allowed(doc)
+
+    nlp = initialize("test_reads_what_comes_later")
+    with pytest.raises(ValueError, match=r"CRF908.*AssertionError"):
+        nlp("Bob Ann Carla")
 
 
 def test_patterns_of_one_word_and_of_several():

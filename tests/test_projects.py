@@ -258,6 +258,7 @@ def test_the_card_is_what_spacy_package_makes_a_readme_of(trained_folder, tmp_pa
     assert code == 0, output
     saved = srsly.read_json(tmp_path / "packaged" / "meta.json")
     readme = generate_readme(saved)
+    assert "In 6 texts, 6 of which it has learned from (in new texts it makes more mistakes), 100.0% without" in readme
     assert "`en_crf_people`" in readme and "None known." in readme and "words a second" in readme and "People" in readme
     rows = dict(re.findall(r"^\| (\w+) \| ([\d,]+ \| .*) \|$", readme, re.MULTILINE))
     assert set(rows) == {"all", "PER", "GPE", "ORG"} and rows["all"].startswith("12 | 100.0 | 100.0 | 100.0 | ")

@@ -1,5 +1,6 @@
 """Saved components: the same after loading, never half of anything, and an error that names the file."""
 
+import copy
 import io
 import os
 import pickle
@@ -15,12 +16,14 @@ import pytest
 import spacy
 import srsly
 from spacy.tokens import Doc
+from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf import whole_files
 from spacy_crf.cli.shared import save_pipeline
 from spacy_crf.features.feature_index import FeatureIndex
-from spacy_crf.pipeline import saving
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline import learned_texts, saving
 
 from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
@@ -697,3 +700,40 @@ def test_a_component_that_is_not_of_its_config_is_told(trained, tmp_path):
             (left / "crf_ner" / "model").unlink()
         with pytest.raises(ValueError, match=["CRF505.*crf_ner.*BILUO.*BIO", "CRF701.*model"][n]):
             spacy.load(left)
+
+
+def test_the_texts_that_a_component_has_learned_from_are_known(tmp_path):
+    """The model card said of any texts that the model had not learned from them."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner")
+    examples = ner_examples(nlp)
+    assert ner.training.learned.count(examples) is None
+    nlp.initialize(lambda: examples[:4])
+    nlp.update(examples[:4], sgd=LBFGS(l2=0.1))
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    for pipe in (ner, loaded.get_pipe("crf_ner"), copy.deepcopy(loaded).get_pipe("crf_ner")):
+        assert pipe.training.learned.count(examples) == 4
+        assert pipe.training.learned.count(examples[4:]) == 0
+    other = [Example.from_dict(nlp.make_doc("Ann Lee lives in New York."), {"entities": []})]  # other white space
+    assert ner.training.learned.count(other) == 1
+    loaded.update(ner_examples(loaded)[4:5], sgd=loaded.resume_training(sgd=LBFGS(l2=0.1)))
+    again = spacy.blank("en").from_config(loaded.config).from_bytes(loaded.to_bytes()).get_pipe("crf_ner")
+    assert again.training.learned.count(examples) == 5
+    nlp.initialize(lambda: examples[4:])
+    assert ner.training.learned.count(examples) == 2
+
+
+def test_of_very_many_texts_the_smallest_hashes_are_kept(monkeypatch):
+    monkeypatch.setattr(learned_texts, "MOST", 100)
+    nlp = spacy.blank("en")
+    texts = [Example.from_dict(nlp.make_doc(f"text {n}"), {}) for n in range(1200)]
+    learned = learned_texts.LearnedTexts(is_known=True)
+    learned.add(texts[:600])
+    learned.add(texts[200:600])
+    for known in (learned, learned_texts.LearnedTexts.unpacked(learned.packed())):
+        assert len(known.packed()) == 800
+        assert known.count(texts[:600]) == 600 and known.count(texts[600:]) == 0
+        assert 400 < known.count(texts) < 800
+    for damaged in (None, b"1234567", "text", 3):
+        assert learned_texts.LearnedTexts.unpacked(damaged).count(texts) is None

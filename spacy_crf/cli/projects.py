@@ -181,10 +181,15 @@ def _scores(judged: "Judged") -> str:
 
     wrong, n = len({case.doc for case in judged.errors}), len(judged.examples)
     lines = [f"### What `{judged.pipe.name}` finds", ""]
-    lines += [
-        f"In {counted(n, 'text')} from which it did not learn, of which {(n - wrong) / max(n, 1):.1%} have no mistake:",
-        "",
-    ]
+    learned = judged.pipe.training.learned.count(judged.examples)
+    if learned is None:
+        which = " (which of them it has learned from, is not known)"
+    elif learned:
+        which = f", {learned:,} of which it has learned from (in new texts it makes more mistakes)"
+    else:
+        which = " from which it did not learn"
+    right = (n - wrong) / max(n, 1)
+    lines += [f"In {counted(n, 'text')}{which}, {right:.1%} without a mistake:", ""]
     lines += ["| Label | Annotated | Precision | Recall | F1 | 95 % |", "| --- | ---: | ---: | ---: | ---: | --- |"]
     for row in scores(judged):
         shares = " | ".join(f"{100 * share.value:.1f}" for share in (row.precision, row.recall, row.f))

@@ -34,6 +34,7 @@ from .shared import (
     print_table,
     progress_bar,
     save_pipeline,
+    warn_of_learned_texts,
 )
 from .texts import SUSPECTS, read_examples, read_judged, read_raw
 
@@ -182,6 +183,8 @@ def report_cli(
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
         examples, held_out = read_judged(data, nlp)
+        if not held_out:
+            warn_of_learned_texts(pipes, examples, data)
         judged = judge(nlp, pipes, examples, held_out=held_out)
         with_labels = [of_pipe for of_pipe in judged if of_pipe.cases or not of_pipe.of_texts]
         judged = with_labels or judged  # the texts may have no labels of their own
@@ -247,6 +250,8 @@ def calibrate_cli(
         raise ValueError(Errors.CRF746.format(components=", ".join(pipe.name for pipe in pipes)))
     tell_probabilities(pipes)
     examples, held_out = read_judged(data, nlp)
+    if not held_out:
+        warn_of_learned_texts(pipes, examples, data)
     of_all = {} if held_out else nlp.evaluate(examples)
     for pipe in pipes:
         scores, name = pipe.score(examples) if held_out else of_all, pipe.name
@@ -352,7 +357,9 @@ def _promise(
     [pipe], name = pipes, "crf_candidates"
     checks.text("threshold", "--spans-key", key)
     check_spans_key(name, key, pipe)
-    judged = judge(pipe, annotated_before(nlp, pipe.name, read_examples(data, nlp)))
+    examples = read_examples(data, nlp)
+    warn_of_learned_texts(pipes, examples, data)
+    judged = judge(pipe, annotated_before(nlp, pipe.name, examples))
     found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
     columns, rows = ("label", "min_prob", "annotated", "recall", "precision", "spans a text"), []
     for row in found:
@@ -400,6 +407,7 @@ def threshold(
         examples = [Example(nlp.make_doc(doc.text), doc) for _, doc in read_raw([data], nlp)]
     else:
         examples = read_examples(data, nlp)
+        warn_of_learned_texts(pipes, examples, data)
     found = {}
     for pipe in pipes:
         annotated = annotated_before(nlp, pipe.name, examples)

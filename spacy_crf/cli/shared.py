@@ -15,11 +15,12 @@ import spacy
 from click import UsageError
 from spacy.cli._util import Arg, Opt, parse_config_overrides
 from spacy.language import Language
+from spacy.training import Example
 from spacy.util import Config, import_file, load_config
 from wasabi import msg
 
 from .. import checks
-from ..errors import Errors, no_component, shown
+from ..errors import Errors, Warnings, counted, no_component, shown
 from ..progress import Bar
 from ..whole_files import beside, is_full, named_in_errors
 from .group import app
@@ -266,6 +267,14 @@ def our_pipes(
     if not found and wanted is not None:
         raise no_component(wanted, nlp.pipe_names, component)
     return found
+
+
+def warn_of_learned_texts(pipes: Iterable[Any], examples: list[Example], path: Path) -> None:
+    """Warn if components have learned from texts by which they are judged."""
+    for pipe in pipes:
+        learned = pipe.training.learned.count(examples)
+        if learned:
+            pipe.warn(Warnings.CRFW909, learned=learned, texts=counted(len(examples), "text"), path=path)
 
 
 def print_table(

@@ -27,6 +27,7 @@ from ..models.pool import held_out_sequences
 from .annotation.annotation import GoldReport
 from .earlier_components import annotator, annotators_that_learn, require_upstream
 from .labels import LabelPipe
+from .learned_texts import LearnedTexts
 from .new_texts import labels_of
 from .saving import FILE_NAME, forget_gradients
 from .tokenization import TokenComparison
@@ -108,6 +109,7 @@ class Initialization:
         pipe.check_settings()
         if is_new:
             pipe.training.continuation = None
+            pipe.training.learned = LearnedTexts(is_known=self.work is None)  # workers read the texts of shards
             forget(pipe.model)
         self.read_lists()
         if pipe.first_stage is not None and is_new:
@@ -397,7 +399,10 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
             if pipe.labels:
                 leaves_out = not getattr(batch.allowed, "states", batch.allowed).all() or len(batch.excluded.start) > 0
                 says_something |= n_tags < 2 or leaves_out
+            if is_first and not n_tokens:
+                _try_functions(pipe, docs)
             if is_first:
+                pipe.training.learned.add(examples)
                 n_tokens += sum(map(len, docs))
                 left_out.update(labels_of(pipe, examples).difference(pipe.labels))
             yield batch
@@ -416,6 +421,20 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
         comparison.warn(pipe)
     warn_of_long_passes(pipe, n_tokens)
     return says_something or not was_read
+
+
+def _try_functions(pipe: LabelPipe, docs: Iterable[Doc]) -> None:
+    """Call the functions of rules on a text, since in training nothing may call them. RAISES (ValueError): CRF612 or CRF908 for
+    functions that do not take a Doc or return no array for it; they may miss annotation that earlier components do not give yet.
+    """
+    some = [doc for doc in docs if len(doc)][:1]
+    for rules in (chain.rules() for chain in pipe.chains):
+        try:
+            if rules is not None:
+                rules.matcher(some)
+        except ValueError as error:
+            if error.__cause__ is None or isinstance(error.__cause__, TypeError):
+                raise
 
 
 def warn_of_long_passes(pipe: LabelPipe, n_tokens: int) -> None:

@@ -591,10 +591,11 @@ class CRFPipe(LearningPipe):
     # --------------------------------------------------------------------------------------------------- saving
 
     def _settings(self) -> dict[str, Any]:
+        settings = super()._settings()
         if self.constraints is None:
-            return self.cfg
+            return settings
         tables = self.constraints.tables
-        return {**self.cfg, "rules": {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}}
+        return {**settings, "rules": {"config": tables[: self._own_rules], "added": tables[self._own_rules :]}}
 
     def _take_settings(self, saved: dict[str, Any]) -> None:
         super()._take_settings(saved)

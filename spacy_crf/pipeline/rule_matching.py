@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, Optional
 
 import numpy as np
@@ -66,7 +67,7 @@ class RuleMatcher:
         found = {place: self._find(place, docs) for place in self._matchers}
         facts = PatternMatches(found, self._words(docs))
         for place, (rule, function) in self._functions.items():
-            allowed = [self._checked(rule, doc, function(doc)) for doc in docs]
+            allowed = [self._allowed(rule, function, doc) for doc in docs]
             of_tags = np.concatenate(allowed) if allowed else np.zeros((0, self._n_tags), dtype=bool)
             facts[place] = of_tags[:, self._tag_of]
         return facts
@@ -86,8 +87,15 @@ class RuleMatcher:
                     match.ends[shift + end - 1] = True
         return match
 
-    def _checked(self, rule: Rule, doc: Doc, allowed) -> NDArray[np.bool_]:
-        array = np.asarray(allowed)
+    def _allowed(self, rule: Rule, function: Callable[[Doc], Any], doc: Doc) -> NDArray[np.bool_]:
+        """The tags that a function allows: bool[T, tags]. RAISES (ValueError): CRF908 if it fails, CRF612 if it returns anything
+        else."""
+        try:
+            array = np.asarray(function(doc))
+        except Exception as error:  # whatever users' functions raise
+            reason = f"{type(error).__name__}: {error}"
+            values = {"function": rule.function, "start": doc.text[:40], "reason": reason}
+            raise ValueError(Errors.CRF908.format(name=rule.name, **values)) from error
         expected = (len(doc), self._n_tags)
         if array.shape != expected or array.dtype != np.bool_:
             got = f"{array.dtype} of shape {array.shape}"
@@ -177,4 +185,11 @@ def _phrase_matcher(vocab: Vocab, rule: Rule) -> PhraseMatcher:
 def _function(rule: Rule) -> Callable:
     if rule.function not in registry.misc.get_all():
         raise ValueError(Errors.CRF611.format(name=rule.name, function=rule.function))
-    return registry.misc.get(rule.function)
+    function = registry.misc.get(rule.function)
+    try:
+        signature(function).bind(None)
+    except TypeError as error:
+        raise ValueError(Errors.CRF907.format(name=rule.name, function=rule.function, reason=error)) from error
+    except ValueError:  # built-in functions have no signature
+        pass
+    return function

@@ -22,7 +22,9 @@ from ..models.resources import ListedFeatures, shared_lists
 from ..models.sparse import prune
 from ..whole_files import FileFormat, packed, packed_bytes, seal_into, unpacked, unpacking, unseal, whole
 from .labels import LabelPipe
+from .learned_texts import LearnedTexts
 
+_LEARNED = "learned_texts"  # what the saved settings call the texts that the component has learned from
 _WHOLE = "model"  # what `exclude` calls the component's file
 FORMAT = FileFormat("a model", b"spacy_crf\n", 4)
 FILE_NAME = "model"
@@ -189,7 +191,7 @@ class SavingPipe(LabelPipe):
 
     def _settings(self) -> dict[str, Any]:
         """Settings that are saved with the model."""
-        return self.cfg
+        return {**self.cfg, _LEARNED: self.training.learned.packed()}
 
     def from_bytes(self, bytes_data: bytes, *, exclude: Iterable[str] = ()) -> "SavingPipe":
         """Load the result of `to_bytes`, unless "model" is excluded. After an error the component is unchanged.
@@ -271,6 +273,7 @@ class SavingPipe(LabelPipe):
                 reason = reason_of(error)
                 raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()
+        self.training.learned = LearnedTexts.unpacked(settings.get(_LEARNED))
         self.training.go_on()
         return settings
 

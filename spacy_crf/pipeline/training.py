@@ -26,6 +26,7 @@ from .decoding import check_knows_states
 from .earlier_components import add_vectors, require_vectors
 from .initialization import Initialization
 from .labels import LabelPipe
+from .learned_texts import LearnedTexts
 from .new_texts import Continuation, add_labels, unmet
 from .saving import SavingPipe, forget_gradients, parameters, unchanged_by_errors
 from .training_data import PreparedBatch, PreparedCorpus, TrainingData, takes_objective, view_for
@@ -53,6 +54,7 @@ class Training(TrainingData):
         super().__init__(pipe)
         optimizer: Any = pipe.optimizer
         self.corpus: Optional[PreparedCorpus] = None
+        self.learned = LearnedTexts(is_known=False)
         # None unless the model continues from earlier training
         self.continuation: Optional[Continuation] = None
         # Fingerprints of texts whose features were added; None if `initialize` counted all features
@@ -172,6 +174,7 @@ class Training(TrainingData):
         if self.continuation is not None:
             self.continuation.begin(self._pipe)
         add_labels(self._pipe, examples)
+        self.learned.add(examples)
         if self.new_features is not None and self._pipe.feature_stores:
             new = unmet(self._pipe, examples, self.new_features)
             if new:
