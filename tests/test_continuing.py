@@ -196,7 +196,7 @@ def test_a_pipeline_in_memory_goes_on_after_resume_training(caplog):
         new = ner_examples(nlp, NEW_OF_ENTITIES)
         for _ in range(3):
             nlp.update(new, sgd=sgd)
-    assert caplog.text.count("goes on from what it has learned from 6 sequences") == 1
+    assert caplog.text.count("continues from a model of 6 sequences") == 1
     assert found(nlp, "crf_ner", examples) == wanted("crf_ner", examples)
     ner.initialize(lambda: examples, nlp=nlp)
     assert ner.training.continuation is None

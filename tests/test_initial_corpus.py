@@ -171,10 +171,8 @@ def test_a_loaded_component_has_read_nothing(caplog):
     for n in range(2):
         loaded.update(examples[n : n + 1], sgd=sgd)
     assert not loaded.get_pipe("crf_ner").training.has_read_corpus
-    [said] = [
-        record.getMessage() for record in caplog.records if "goes on from what it has learned" in record.getMessage()
-    ]
-    assert "A step is about its own texts, now 1" in said
+    [said] = [record.getMessage() for record in caplog.records if "continues from a model of" in record.getMessage()]
+    assert "with 1 new one;" in said
 
 
 def test_a_trained_component_goes_on_by_start_from(tmp_path):

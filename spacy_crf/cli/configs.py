@@ -185,7 +185,7 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
         _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
         head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
     head += f"#\n#   {_command(name)}\n"
-    if recipe in FITTED and (optimize == "accuracy" or recipe == "words"):
+    if recipe in FITTED and component != "crf_scorer":
         head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/fit.md):\n#\n"
         head += f"#   {_fit(name)}\n"
     return head + "".join(

@@ -14,7 +14,7 @@ from spacy.util import registry
 from thinc.api import Model, Optimizer, set_dropout_rate
 
 from ..arrays import named
-from ..errors import Errors, Warnings, announcements, cant_train
+from ..errors import Errors, Warnings, announcements, cant_train, counted
 from ..features.clusters import ClusterSource
 from ..features.gazetteers import GazetteerFile
 from ..features.word_vectors import VectorSource
@@ -364,9 +364,10 @@ class Training(TrainingData):
         counts = self._pipe.is_initialized and self._pipe.is_linear
         self.continuation = Continuation(self.frame().evidence()) if counts else None
 
-    def _announce_continuation(self, n_texts: int) -> None:
+    def _announce_continuation(self, n_sequences: int) -> None:
         if self.continuation is not None:
-            self._announce_once(_GOES_ON, self.continuation.evidence.sequences, n_texts)
+            known = counted(self.continuation.evidence.sequences, "sequence")
+            self._announce_once(_GOES_ON, known, counted(n_sequences, "new one"))
 
     def _announce_once(self, text: str, *values: Any) -> None:
         if text not in self._pipe.told:
@@ -374,10 +375,7 @@ class Training(TrainingData):
             announcements.info(text, self._pipe.name, *values)
 
 
-_GOES_ON = (
-    "%s: goes on from what it has learned from %d sequences. A step is about its own texts, now %d, and moves each "
-    "weight the less the more often its feature was met before"
-)
+_GOES_ON = "%s: continues from a model of %s with %s; weights of frequent features change least"
 
 
 def _are_numbers(scores: Any) -> bool:
