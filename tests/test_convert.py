@@ -426,6 +426,18 @@ def test_a_folder(jsonl, columns, tmp_path):
     assert entities(doc) == [(0, 1, "PER")]
 
 
+def test_broken_spans_are_told_line_by_line(jsonl, tmp_path):
+    path = jsonl(item("Ann", (0, 9, "X")), item("Bob", (2, 1, "X")), item("Zoë", (0, 3, "X")))
+    result = CliRunner().invoke(app, ["convert", str(path), str(tmp_path / "o.spacy")])
+    lines = result.output.splitlines()
+    assert result.exit_code == 1 and not (tmp_path / "o.spacy").exists()
+    assert len([line for line in lines if line.startswith("  CRF701: ")]) == 2
+    code, output = run(path, tmp_path / "o.spacy", "--skip-broken")
+    assert code == 0 and "3 documents, 1 entity" in output and "2 spans can't be read" in output
+    code, output = run(path, tmp_path / "o.spacy", "--offsets", "utf9")
+    assert code == 1 and "CRF020" in output and "'utf16', 'crlf', 'bom'" in output
+
+
 def test_errors_are_told_briefly(columns, tmp_path):
     code, output = run(columns("Ann X\n"), tmp_path / "out.spacy")
     assert code == 1

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -84,7 +85,11 @@ def brief_errors() -> Iterator[None]:
     except UnicodeError as error:
         msg.fail(Errors.CRF733.format(reason=error), exits=1)
     except (ValueError, ImportError) as error:
-        msg.fail(str(error), exits=1)
+        first, *others = str(error).split("\n")
+        msg.fail(first)
+        for line in others:  # the first line would take them into its paragraph
+            print(line)
+        sys.exit(1)
 
 
 @contextmanager
