@@ -25,7 +25,8 @@ def prefixes(work: Any, log_z: Floats) -> tuple[Floats, Floats]:
     """Prefixes before and behind the segments of all of the work, ``entered`` and ``left`` of `kernels.log_space` (float64[T, S]
     each); `log_z` (float64[B]) receives the log partitions.
     """
-    entered, left = np.empty((2, work.n_tokens, work.n_states))
+    shape = work.n_tokens, work.n_states
+    entered, left = np.empty(shape), np.empty(shape)
     kernels.log_forward(work.log_potentials, entered, left, log_z)
     return entered, left
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import arrays
 from ..kernels import spans as kernels
 from ..kernels.spans import Posterior, SpanStates
 from ..schemes import Segments
 from ..types import Bools, Floats, Ints
 from . import log_space, scaling
-from .scaling import ChainWork, Exponentials
+from .scaling import ChainWork, ForwardPass
 from .structure import LikelySpans, collect
 
 
@@ -25,6 +24,7 @@ def weigh(work: ChainWork, spans: SpanStates, segments: Segments) -> Floats:
     probabilities = np.zeros(len(segments.start))
     for posterior, tokens in _posteriors(work, spans):
         _ask(posterior, tokens, spans, segments, probabilities)
+        del posterior  # before the next one is made
     return probabilities
 
 
@@ -35,6 +35,7 @@ def list_likely(work: ChainWork, spans: SpanStates, min_prob: float) -> LikelySp
     for posterior, tokens in _posteriors(work, spans):
         search = partial(kernels.likely_spans, posterior, spans, float(min_prob))
         parts.append(collect(search, 4 * len(posterior.marginals)).moved(tokens.start))
+        del posterior, search  # before the next one is made
     segments, probabilities = LikelySpans.join(parts)
     order = np.argsort(segments.start, kind="stable")
     return LikelySpans(Segments(*(column[order] for column in segments)), probabilities[order])
@@ -50,50 +51,62 @@ def _ask(posterior: Posterior, tokens: slice, spans: SpanStates, segments: Segme
 
 def _posteriors(work: ChainWork, spans: SpanStates) -> Iterator[tuple[Posterior, slice]]:
     """The posterior of a chunk with its tokens, then the posterior of each sequence that needs log space. (The first posterior is
-    0 for those sequences.)
+    0 for those sequences, and left out if there are no others.)
     """
-    exponentials = work.exponentials
+    continues: Any = spans.continues  # of a chain's states there is always one
     before = scaling.forward(work)
     marginals = np.empty_like(work.emissions)
     scaling.backward(work, before, np.ones(work.n_sequences), marginals)
-    matrices = exponentials.matrices
+    refused = np.isnan(before.log_z)
+    if not refused.all() or not work.n_sequences:
+        yield _linear_posterior(work, before, marginals, continues), slice(0, work.n_tokens)
+    del before, marginals  # a long text takes its memory only once
+    for b in np.flatnonzero(refused).tolist():
+        sequence = work.chunk(b, b + 1)
+        yield _log_posterior(work.cut(sequence), continues), sequence.tokens
+
+
+def _linear_posterior(work: ChainWork, before: ForwardPass, marginals: Floats, continues: Bools) -> Posterior:
+    """Posterior of a chunk from both passes in the linear domain."""
+    exponentials = work.exponentials
     opening = np.zeros(work.n_tokens, dtype=np.bool_)
     opening[work.ends()[0]] = True
-    neighbours = _neighbours(exponentials, spans)
-    number, right = exponentials.layout.number, before.scaled.emissions
-    posterior = Posterior(before.alpha, matrices, right, number, neighbours, marginals, opening)
-    yield posterior, slice(0, work.n_tokens)
-    for b in np.flatnonzero(np.isnan(before.log_z)).tolist():
-        sequence = work.chunk(b, b + 1)
-        yield _log_posterior(work.cut(sequence)), sequence.tokens
+    matrices = exponentials.matrices
+    kept = exponentials.neighbours
+    if kept is None or kept[0] is not continues:
+        kept = continues, _neighbours(matrices > 0.0, continues)
+        exponentials.neighbours = kept
+    right = before.scaled.emissions
+    return Posterior(before.alpha, matrices, right, exponentials.layout.number, kept[1], marginals, opening, False)
 
 
-def _neighbours(exponentials: Exponentials, spans: SpanStates) -> Bools:
-    """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S]."""
-    kept, matrices = exponentials.neighbours, exponentials.matrices
-    continues: Any = spans.continues  # of a chain's states there is always one
-    if kept is not None and kept[0] is continues:
-        return kept[1]
-    if len(matrices) != 1:  # they may differ from token to token, or there is none
-        found = np.ones((4, matrices.shape[1]), dtype=bool)
-    else:
-        possible = matrices[0] > 0.0
-        inside, outside = possible & continues, possible & ~continues
-        found = np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
-    exponentials.neighbours = continues, found
-    return found
+def _log_posterior(sequence: ChainWork, continues: Bools) -> Posterior:
+    """Posterior of one sequence from both passes in log space. Steps are not written out: they would take T·S² numbers."""
+    log_z = np.empty(1)
+    left = log_space.prefixes(sequence, log_z)[1]
+    leaving, right = log_space.suffixes(sequence)
+    if log_z[0] > -np.inf:
+        right -= log_z[0]
+        leaving += left
+        leaving -= log_z[0]
+    marginals = np.exp(leaving, out=leaving)
+    if log_z[0] == -np.inf:  # no labelling, and no states
+        marginals[:] = 0.0
+    neighbours = _neighbours(sequence.transitions > -np.inf, continues)
+    opening = np.arange(sequence.n_tokens) == 0
+    number = np.arange(sequence.n_states)
+    return Posterior(left, sequence.transitions, right, number, neighbours, marginals, opening, True)
 
 
-def _log_posterior(sequence: ChainWork) -> Posterior:
-    """Posterior of one sequence from log space: its edges are not factored, all factors are 1."""
-    tokens, size = sequence.emissions.shape
-    steps = np.array(np.broadcast_to(sequence.transitions, (tokens, size, size)), order="C")  # writable
-    work, log_z = ChainWork(sequence.scores._replace(transitions=steps), sequence.clamp), np.empty(1)
-    expected = arrays.zeros(work.scores)
-    log_space.backward(log_space.forward(work, work.chunk(0, 1), log_z), log_z, np.ones(1), expected)
-    ones = np.ones((tokens, size))
-    number, neighbours, opening = np.arange(size), np.ones((4, size), dtype=bool), np.arange(tokens) == 0
-    return Posterior(ones, expected.transitions, ones, number, neighbours, expected.emissions, opening)
+def _neighbours(possible: Bools, continues: Bools) -> Bools:
+    """Which states have any neighbour before and behind them, inside their span and outside: bool[4, S].
+
+    possible (bool[1 or n, S, S]): Which steps are possible.
+    """
+    if len(possible) != 1:  # they may differ from token to token, or there is none
+        return np.ones((4, possible.shape[1]), dtype=bool)
+    inside, outside = possible[0] & continues, possible[0] & ~continues
+    return np.array([inside.any(axis=0), outside.any(axis=0), inside.any(axis=1), outside.any(axis=1)])
 
 
 def segments_of(states: NDArray[np.int32], spans: SpanStates, opening: Bools) -> Segments:

@@ -8,12 +8,14 @@ summed over the few states of the span's label. With the posterior of a step fac
 
     edge(t, i, j) = left[t - 1, i] · matrices[t, i, j] · right[t, j],        P(j at t | i at t - 1) = edge / marginals[t - 1, i]
 
-that is one multiplication per token of the span. States of other labels matter only at the two ends of the span.
+that is one multiplication per token of the span; where factors may underflow, they are logarithms. States of other labels matter
+only at the two ends of the span.
 
 Most states of a tag scheme either always begin a span or always continue one, and likewise at its end. Only states that can do
 both need sums over all states (``neighbours``).
 """
 
+import math
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -24,7 +26,8 @@ from . import helper, kernel
 
 
 class Posterior(NamedTuple):
-    """Posterior of n tokens and S states: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j]."""
+    """Posterior of n tokens and S states: P(i at t - 1, j at t) = left[t-1, i] · matrices[t, i, j] · right[t, j], or if the three
+    are logarithms, exp(left[t-1, i] + matrices[t, i, j] + right[t, j])."""
 
     left: Floats  # [n, P] the columns after the first S are padding
     matrices: Floats  # [1 or n, S, S]
@@ -34,6 +37,7 @@ class Posterior(NamedTuple):
     neighbours: Bools
     marginals: Floats  # [n, S]
     opening: Bools  # [n] where sequences begin
+    in_logs: bool  # whether left, matrices and right are logarithms
 
 
 class SpanStates(NamedTuple):
@@ -68,28 +72,35 @@ class SpanStates(NamedTuple):
 
 
 @helper(inline="always")
+def _step(posterior, t, i, j):
+    """P(i at t - 1, j at t)."""
+    left, matrices, right, number = posterior.left, posterior.matrices, posterior.right, posterior.number
+    k = t if matrices.shape[0] > 1 else 0
+    if posterior.in_logs:
+        return math.exp(left[t - 1, number[i]] + matrices[k, i, j] + right[t, number[j]])
+    return left[t - 1, number[i]] * matrices[k, i, j] * right[t, number[j]]
+
+
+@helper(inline="always")
 def _enter(posterior, continues, t, first_state, states):
     """states[m] = P(a span begins at t, with state first_state + m)."""
-    left, matrices, right, number, neighbours, marginals, opening = posterior
-    k = t if matrices.shape[0] > 1 else 0
+    neighbours, marginals, opening = posterior.neighbours, posterior.marginals, posterior.opening
     for m in range(states.shape[0]):
         j = first_state + m
         states[m] = marginals[t, j]
         if opening[t] or states[m] == 0.0 or not neighbours[0, j]:
             continue
-        total = 0.0
+        states[m] = 0.0
         if neighbours[1, j]:
             for i in range(marginals.shape[1]):
                 if not continues[i, j]:
-                    total += left[t - 1, number[i]] * matrices[k, i, j]
-        states[m] = total * right[t, number[j]]
+                    states[m] += _step(posterior, t, i, j)
 
 
 @helper(inline="always")
 def _advance(posterior, continues, t, first_state, states, before):
     """Move the probabilities of open spans from their states at t - 1 to those at t. RETURNS (float64): Their sum."""
-    left, matrices, right, number, _, marginals, _ = posterior
-    k = t if matrices.shape[0] > 1 else 0
+    marginals = posterior.marginals
     for m in range(states.shape[0]):  # slices took 1.8 s longer to compile, for an error message about shapes
         before[m] = states[m]
     total = 0.0
@@ -101,8 +112,7 @@ def _advance(posterior, continues, t, first_state, states, before):
         for m in range(states.shape[0]):
             i = first_state + m
             if continues[i, j] and before[m] > 0.0:
-                step = left[t - 1, number[i]] * matrices[k, i, j] * right[t, number[j]]
-                states[n] += before[m] * step / marginals[t - 1, i]
+                states[n] += before[m] * _step(posterior, t, i, j) / marginals[t - 1, i]
         total += states[n]
     return total
 
@@ -110,9 +120,8 @@ def _advance(posterior, continues, t, first_state, states, before):
 @helper(inline="always")
 def _leave(posterior, continues, t, first_state, states):
     """P(a span that is in one of the states at t - 1 ends before t)."""
-    left, matrices, right, number, neighbours, marginals, opening = posterior
+    neighbours, marginals, opening = posterior.neighbours, posterior.marginals, posterior.opening
     at_end = t == marginals.shape[0] or opening[t]
-    k = t if matrices.shape[0] > 1 and not at_end else 0
     total = 0.0
     for m in range(states.shape[0]):
         i = first_state + m
@@ -124,8 +133,8 @@ def _leave(posterior, continues, t, first_state, states):
             leaving = 0.0
             for j in range(marginals.shape[1]):
                 if not continues[i, j]:
-                    leaving += matrices[k, i, j] * right[t, number[j]]
-            total += states[m] * (left[t - 1, number[i]] * leaving / marginals[t - 1, i])
+                    leaving += _step(posterior, t, i, j)
+            total += states[m] * (leaving / marginals[t - 1, i])
     return min(total, 1.0)
 
 
