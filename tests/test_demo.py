@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli import demo as demo_module
-from spacy_crf.cli.demo import MOST_BYTES, Demo, open_server
+from spacy_crf.cli.demo import MOST_BYTES, MOST_CHARACTERS, Demo, open_server
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_probabilities import trained
@@ -220,6 +220,8 @@ REFUSED = {
     "chunks": (400, "CRF973", "/find", {"body": b"0\r\n\r\n", "Content_Length": None, "Transfer_Encoding": "chunked"}),
     "too long": (413, "CRF974", "/find", {"body": b" " * (MOST_BYTES + 1)}),
     "far too long": (413, "CRF974", "/find", {"body": JSON, "Content_Length": str(10**15)}),
+    # 27,000 words under six rules held up all other clients for minutes
+    "long text": (413, "CRF914", "/find", {"given": {"text": "a " * (MOST_CHARACTERS // 2) + "a"}}),
     "empty": (400, "CRF973", "/find", {"body": b""}),
     "no JSON": (400, "CRF973", "/find", {"body": b"{'text': 1}"}),
     "no UTF-8": (400, "CRF973", "/find", {"body": b'{"text": "\xff"}'}),

@@ -23,7 +23,8 @@ from .texts import doc_before
 
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
-MOST_BEST = 100  # labellings
+MOST_CHARACTERS = 10_000  # of a text: while it is answered others wait, under rules up to some seconds
+MOST_BEST = 20  # labellings
 _MOST_OF_LABEL = 200  # characters
 _TOP = 12  # words of an explanation
 _CANDIDATES = 1  # words of each label that might change the decision
@@ -88,7 +89,9 @@ class Demo:
 
     def answer(self, question: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
         """Ask a question. The words of its text are forgotten. RAISES (ValueError): With a code."""
-        error: Optional[str] = None
+        text, error = given.get("text"), None
+        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
+            raise ValueError(Errors.CRF914.format(n=len(text), most=MOST_CHARACTERS))
         with self._lock, self._nlp.memory_zone():
             try:
                 return question(given)
@@ -230,7 +233,15 @@ PAGES = {  # package, file and type
 }
 QUESTIONS = {"/find": Demo.find, "/why": Demo.why, "/save": Demo.save}
 METHODS = {**dict.fromkeys([*PAGES, "/about"], "GET"), **dict.fromkeys(QUESTIONS, "POST")}
-STATUS = {"CRF970": 403, "CRF971": 404, "CRF972": 405, "CRF974": 413, "CRF975": 409, "CRF979": 500}  # all others: 400
+STATUS = {
+    "CRF970": 403,
+    "CRF971": 404,
+    "CRF972": 405,
+    "CRF914": 413,
+    "CRF974": 413,
+    "CRF975": 409,
+    "CRF979": 500,
+}  # all others: 400
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
