@@ -376,6 +376,48 @@ def test_levels_hold_what_one_chain_cannot(groups, caplog):
     assert len(pipe.chains) == before + 1 and len(pipe.chain("NEW").labels) == 1
 
 
+def best_set(spans):
+    """The spans without overlap whose gains have the highest sum, from a list of (span, gain)."""
+    if not spans:
+        return 0.0, frozenset()
+    (span, gain), rest = spans[0], spans[1:]
+    worth, chosen = best_set([item for item in rest if item[0][0] >= span[1] or item[0][1] <= span[0]])
+    return max(best_set(rest), (worth + gain, chosen | {span}), key=lambda found: found[0])
+
+
+@pytest.mark.parametrize("threshold", [0.55, 0.45, 0.3, 0.15])
+def test_levels_hold_the_best_of_the_spans_that_are_probable_on_any(threshold):
+    """Each level decided by the whole threshold: a span with 0.4 on each of two levels, 0.64 on any, was not written at 0.45."""
+    _, pipe, _ = trained(groups="nested", iterations=1, threshold=threshold)
+    emissions = pipe.model.get_ref("emissions")
+    for seed in range(6):
+        weights = np.random.default_rng(seed).normal(size=emissions.get_param("states").shape)
+        emissions.set_param("states", weights.astype(np.float32))
+        emissions.attrs["features"].forget_scores()
+        words = ["Ann", "of", "Oslo", "met"]
+        probable = pipe.span_probabilities(Doc(pipe.vocab, words=words), threshold)
+        left = {places([span])[0]: p for span, p in probable}
+        expected = {}
+        for _ in pipe.chains:
+            _, chosen = best_set([(span, p - threshold) for span, p in left.items()])
+            expected.update({span: pytest.approx(left.pop(span), abs=1e-9) for span in chosen})
+        doc = pipe(Doc(pipe.vocab, words=words))
+        assert dict(zip(found(doc), doc.spans["sc"].attrs["scores"])) == expected
+
+
+@pytest.mark.parametrize("groups", ["label", "nested"])
+@pytest.mark.parametrize("kind", ["at_least", "exactly"])
+def test_a_rule_is_kept_by_spans_below_the_threshold(kind, groups):
+    """The set that kept the rule was cut by the threshold afterwards, without a warning."""
+    rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": kind, "label": "ORG", "n": 1}]}
+    _, pipe, _ = trained(groups=groups, iterations=1, l2=10.0, constraints=rules, threshold=0.95)
+    doc = pipe(Doc(pipe.vocab, words=["Ann", "of", "Oslo"]))
+    likely = [(span, p) for span, p in pipe.span_probabilities(Doc(pipe.vocab, words=["Ann", "of", "Oslo"]), 0.0)]
+    [(span, p)] = [item for item in likely if item[0].label_ == "ORG"][:1]
+    assert p < 0.95 and found(doc) == [*places([span])]
+    assert doc.spans["sc"].attrs["scores"].tolist() == [pytest.approx(p, abs=1e-9)]
+
+
 def test_texts_without_the_key_are_not_annotated(caplog):
     with caplog.at_level(logging.WARNING, logger="spacy.spacy_crf"):
         nlp, _, _ = trained(texts=[*TEXTS, ("Bob met Ann Lee", None)])

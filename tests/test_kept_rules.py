@@ -14,6 +14,7 @@ from spacy.tokens import Doc, Span
 
 from spacy_crf.constraints import rule_set
 from spacy_crf.constraints.settings import constraints
+from spacy_crf.inference.span_choice import LEAST
 from spacy_crf.models.weights import Weights
 from spacy_crf.schemes import Segments
 
@@ -158,6 +159,8 @@ def test_all_answers_keep_the_same_rules(nlp, seed, caplog):
     assert all(bool(yielding) == bool(messages) for messages in told.values())
     assert all(name in messages[0] for messages in told.values() for name in yielding)
 
+    check_best_spans(pipe, doc, expected, in_spans, float(rng.choice([0.05, 0.4, 0.9])))
+
     best = expected.scored([(rule, None) for rule in rules])
     assert best[found["viterbi", True]] == pytest.approx(max(best.values()), abs=1e-6)
     right = _expected_right(pipe, doc, labellings, known)
@@ -178,6 +181,25 @@ def test_all_answers_keep_the_same_rules(nlp, seed, caplog):
     knows_all = len(pipe.rules().all.automata) == len(pipe.rules().all.fitting) and not pipe.rules().all.global_
     if knows_all:
         assert known[found["viterbi", True]] == pytest.approx(n_best[0][0])
+
+
+def check_best_spans(pipe, doc, expected, probabilities, min_prob):
+    """The set that is worth most keeps the rules also where these ask for spans that are less probable than min_prob."""
+
+    def worth(spans):
+        return sum(probabilities[span] - min_prob for span in spans)
+
+    pipe.cfg.update(decode="spans", min_prob=min_prob)
+    found = _spans_of(pipe(doc.copy()))
+    pipe.cfg.update(decode="viterbi", min_prob=0.0)
+    words, sentences = [token.text for token in doc], np.cumsum([token.is_sent_start for token in doc]).tolist()
+    assert not any(times_broken(rule.table, found, words, sentences, pipe.labels) for rule in expected.kept)
+    if pipe.annotation.spans_are_tokens:  # some tokens may get no label
+        return
+    known = [spans for spans in expected.possible if all(probabilities.get(span, 0.0) > LEAST for span in spans)]
+    assert found in expected.possible
+    if known:
+        assert worth(found) == pytest.approx(max(map(worth, known)), abs=1e-6)
 
 
 def _probability(doc, begin, end, label):

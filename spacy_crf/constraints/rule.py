@@ -163,6 +163,11 @@ class Rule:
         raise NotImplementedError
 
     @property
+    def asks(self) -> bool:
+        """Whether a labelling that breaks the rule may keep it with more spans."""
+        return False
+
+    @property
     def in_sentence(self) -> bool:
         """Whether each sentence keeps or breaks the rule by itself."""
         return self.arguments.get("per") == "sentence" or self.bounds_length

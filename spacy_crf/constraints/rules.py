@@ -19,6 +19,10 @@ class ForbidPair(Rule):
     local = True
     required: ClassVar = {"labels": arguments.pair}
 
+    @property
+    def asks(self):
+        return NO_SPAN in self.arguments["labels"]
+
     def names(self):
         return [name for name in self.arguments["labels"] if name != NO_SPAN]
 
@@ -50,6 +54,10 @@ class Follows(Rule):
 
     local = True
     required: ClassVar = {"label": arguments.labels, "after": arguments.named_labels}
+
+    @property
+    def asks(self):
+        return NO_SPAN not in self.after
 
     def names(self):
         return [*super().names(), *(name for name in self.after if name not in (NO_SPAN, START))]
@@ -87,6 +95,10 @@ class OnTokens(_OnPattern):
 
     by_token = True
 
+    @property
+    def asks(self):
+        return self.kind == "always_on"
+
     def violations(self, tags, found, opening, closing):
         of_label = self._tags(tags)
         wrong_tokens = ~found.covered if self.kind == "only_on" else found.covered
@@ -114,7 +126,7 @@ class AtEdges(_OnPattern):
 class Custom(Rule):
     """A registered function (``@spacy.registry.misc``) returns the tags that each token may have."""
 
-    local, reads_tags = True, True
+    local, reads_tags, asks = True, True, True
     required: ClassVar = {"function": arguments.text}
 
     def violations(self, tags, found, opening, closing):
@@ -151,6 +163,10 @@ class Counted(Rule):
     by_label: ClassVar = True
 
     @property
+    def asks(self):
+        return self.kind != "at_most"
+
+    @property
     def counts_to(self):
         return self.n
 
@@ -177,6 +193,7 @@ class Counted(Rule):
 class InOnePiece(Rule):
     """The tokens of a label stand side by side, without others between them. Spans that touch are one piece."""
 
+    asks = True
     required: ClassVar = {"label": arguments.labels}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
     by_label: ClassVar = True
@@ -200,6 +217,10 @@ class Implication(Rule):
 
     required: ClassVar = {"if": arguments.named_labels, "then": arguments.named_labels}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
+
+    @property
+    def asks(self):
+        return self.kind == "requires"
 
     def names(self):
         return [*self.arguments["if"], *self.arguments["then"]]

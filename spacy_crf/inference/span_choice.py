@@ -11,12 +11,11 @@ import numpy as np
 from ..schemes import Segments
 from ..types import Floats, Ints, SegmentScores
 from .semi_markov import add_spans
-from .structure import LikelySpans
 
 LEAST = 1e-3  # less probable spans are ignored
 _SURE = 1.0 - 1e-6  # upper bound of prices: certain spans are always taken
 _ROUNDING = 1e-9  # a span whose probability equals its price is taken
-_UNLISTED = -2.0  # score of spans that are not likely: below any likely span, but better than no labelling
+_UNLISTED = -1e6  # gain of spans that are not candidates: such a span is chosen only where no other set keeps the rules
 
 
 def prices_of(least: Floats) -> Floats:
@@ -24,20 +23,21 @@ def prices_of(least: Floats) -> Floats:
     return np.clip(least, LEAST, _SURE)
 
 
-def worth(likely: LikelySpans, prices: Floats, starts: Ints, *, may_touch: bool = True) -> SegmentScores:
-    """Scores of segments whose best labelling is the most valuable set of spans: state 0 is outside, state 1 + l is label l.
+def worth(candidates: Segments, gains: Floats, n_labels: int, starts: Ints, *, may_touch: bool = True) -> SegmentScores:
+    """Scores of segments whose best labelling is the set of candidates with the highest sum of gains: state 0 is outside, state
+    1 + l is label l.
 
-    likely (LikelySpans): All spans whose probability reaches their price.
-    prices (float64[L]): Price of a span of each label.
+    candidates (Segments): N spans, each once.
+    gains (float64[N]): Gain of each span: its probability less the price of its label.
     starts (int64[B + 1]): Where the sequences start.
     may_touch (bool): Whether a span may begin where another span of its label ends.
     """
-    (begin, end, label), probabilities = likely
-    n_tokens, size = int(starts[-1]), 1 + len(prices)
+    begin, end, label = candidates
+    n_tokens, size = int(starts[-1]), 1 + n_labels
     listed, _, number = add_spans(None, begin, end, n_tokens)
     begins, spans = np.full((n_tokens, size), _UNLISTED), np.zeros((len(listed.lengths), size))
     begins[:, 0] = 0.0
-    spans[number, 1 + label] = probabilities - prices[label] + _ROUNDING - _UNLISTED
+    spans[number, 1 + label] = gains + _ROUNDING - _UNLISTED
     lengths = np.zeros((max(1, int(listed.lengths.max(initial=1))), size))
     lengths[1:, 0] = -np.inf  # outside are single tokens
     transitions = np.zeros((size, size))
@@ -47,12 +47,12 @@ def worth(likely: LikelySpans, prices: Floats, starts: Ints, *, may_touch: bool 
     return SegmentScores(none, begins, none, lengths, spans, transitions, ends, ends, listed, np.asarray(starts))
 
 
-def probabilities_of(chosen: Segments, likely: LikelySpans) -> Floats:
-    """Probability of each of N chosen spans, 0 if the span is not among the likely ones: float64[N]."""
-    columns = [np.concatenate(pair).astype(np.int64) for pair in zip(likely.segments, chosen)]
+def places_of(chosen: Segments, candidates: Segments) -> Ints:
+    """Place of each of N chosen spans among the candidates, -1 for spans that are no candidates: int64[N]."""
+    columns = [np.concatenate(pair).astype(np.int64) for pair in zip(candidates, chosen)]
     _, number = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     number = number.ravel()
-    known = len(likely.probabilities)
-    found = np.zeros(len(number))
-    found[number[:known]] = likely.probabilities
-    return found[number[known:]]
+    known = len(candidates.start)
+    place = np.full(len(number), -1)
+    place[number[:known]] = np.arange(known)
+    return place[number[known:]]

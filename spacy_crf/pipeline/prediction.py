@@ -87,7 +87,7 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
         tags, probabilities = decoding.best_with_probabilities(scores, clamp)
     else:
         tags = decoding.best_tags(scores, clamp)
-    if least is not None:
+    if least is not None and (settings["decode"] != "spans" or rules is None):  # rules may ask for less probable spans
         known = None if question is None else question.settled
         tags, likely = _likely(tags, probabilities, least, scores.starts, decoding, known)
         probabilities, deviations = probabilities[likely], None if deviations is None else deviations[likely]

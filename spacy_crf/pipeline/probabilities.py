@@ -12,7 +12,7 @@ from ..errors import Warnings
 from ..features.doc_batch import DocBatch
 from ..inference import span_choice
 from ..inference.semi_markov import SemiMarkov
-from ..inference.span_choice import prices_of, probabilities_of
+from ..inference.span_choice import LEAST, places_of, prices_of
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
@@ -128,17 +128,48 @@ class Batch:
         return self._or_instead(found.tags, found.unfinished, most_probable)
 
     def best_spans(self, most_probable: Any, least: Floats) -> tuple[NDArray[np.int32], Floats]:
-        """The most valuable set of spans, see `inference.span_choice`, and their probabilities."""
-        prices, starts = prices_of(least), np.asarray(self._scores.starts)
-        likely, decoding = self._likely_spans(float(prices.min(initial=1.0))), self._decoding
-        scores = span_choice.worth(likely, prices, starts, may_touch=decoding.spans_may_touch)
+        """The most valuable set of spans that keeps the rules, see `inference.span_choice`, and their probabilities."""
+        prices = prices_of(least)
+        candidates, probabilities = self.likely_spans(LEAST if self.rules_ask else float(prices.min(initial=1.0)))
+        gains = probabilities - prices[candidates.label]
+        if not self.rules_ask:
+            enough = gains >= 0.0
+            candidates = Segments(*(column[enough] for column in candidates))
+            probabilities, gains = probabilities[enough], gains[enough]
+        chosen = self.choose(candidates, gains, most_probable)
+        place = places_of(chosen, candidates)
+        of_chosen = probabilities[place] if (place >= 0).all() else self.span_probabilities(chosen)
+        return self._decoding.annotation.path(chosen, np.asarray(self._scores.starts)), of_chosen
+
+    @cached_property
+    def rules_ask(self) -> bool:
+        """Whether hard rules may ask for spans that are less probable than their label requires."""
+        return self._rules is not None and any(rule.hard and rule.asks for rule in self._rules.rules)
+
+    def choose(self, candidates: Segments, gains: Floats, most_probable: Any) -> Segments:
+        """The set of candidates with the highest sum of gains, no two of which overlap, that keeps the hard rules.
+
+        most_probable (int32[T]): From `most_probable`. These spans are the result for Docs for which the time limit is reached,
+            or for which no set of candidates keeps the rules.
+        """
+        decoding, starts = self._decoding, np.asarray(self._scores.starts)
+        n_labels = len(decoding.annotation.labels)
+        scores = span_choice.worth(candidates, gains, n_labels, starts, may_touch=decoding.spans_may_touch)
         if self._rules is None:
-            path, unfinished = SemiMarkov().viterbi(scores).states, []
-        else:
-            path, unfinished = self._decode_spans(scores)
+            path = SemiMarkov().viterbi(scores).states
+            return SEGMENTS.decode(SEGMENTS.states_to_tags(path), starts)
+        path, unfinished = self._decode_spans(scores)
         chosen = SEGMENTS.decode(SEGMENTS.states_to_tags(path), starts)
-        tags = self._or_instead(decoding.annotation.path(chosen, starts), unfinished, most_probable)
-        return tags, probabilities_of(decoding.segments(tags, starts), likely)
+        others = chosen.start[places_of(chosen, candidates) < 0]
+        without = np.unique(np.searchsorted(self._bounds, others, side="right") - 1).tolist()
+        if not unfinished and not without:
+            return chosen
+        tags = decoding.annotation.path(chosen, starts)
+        tags = self._or_instead(tags, unfinished, most_probable)
+        for d in without:
+            tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+            tags[tokens] = most_probable[tokens]
+        return decoding.segments(tags, starts)
 
     def _decode_spans(self, scores: Any) -> tuple[NDArray[np.int32], list[int]]:
         """The path of segments that keeps the rules, and the Docs for which the time limit was reached."""
@@ -207,7 +238,7 @@ class Batch:
         """Standard deviation of the probability of each span between drawn weights: float64[N]; None if no weights are drawn."""
         return None
 
-    def _likely_spans(self, min_prob: float) -> LikelySpans:
+    def likely_spans(self, min_prob: float) -> LikelySpans:
         """All spans with at least a certain probability, sorted by first token."""
         if not self._is_tied:
             return LikelySpans(*self.untied().likely_spans(min_prob))
@@ -265,7 +296,13 @@ class Batch:
         if self._rules is None:
             return False
         ties = self._decoding.ties
-        return bool(self._rules.fitting or self._relaxed) or (ties is not None and ties.are_exact_in(self.given))
+        return self._joins_sequences or bool(self._relaxed) or (ties is not None and ties.are_exact_in(self.given))
+
+    @cached_property
+    def _joins_sequences(self) -> bool:
+        """Whether the rules of some Doc have automata. Those of a long Doc may exceed `max_states` where a short one's do not."""
+        lengths = np.unique(np.diff(self._bounds)).tolist()
+        return any(self._rules.upto(tokens).fitting for tokens in lengths)
 
     def untied(self) -> Distribution:
         scores = self._scores

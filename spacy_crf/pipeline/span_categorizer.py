@@ -13,23 +13,24 @@ from .. import checks
 from ..errors import announcements
 from ..features.doc_batch import DocBatch
 from ..features.document import Labelling
-from ..inference.chain_set import of_states, split
+from ..inference.chain_set import split
+from ..inference.span_choice import LEAST, places_of, prices_of
 from ..inference.structure import LikelySpans
 from ..models.node import AnnotatedDocs
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments, get_scheme
-from ..types import Floats, Ints
+from ..types import Bools, Floats, Ints
 from .annotation.annotation import GoldReport
 from .annotation.spans import Groups, Slot, Spans, check_groups, groups_of, levels_of
 from .chain_set import Chain, ChainSetPipe, SetTraining
 from .components import CRFEntityRecognizer
 from .labels import only_docs
 from .parts import Parts
-from .prediction import MinProb, least_of_labels, predict, read_min_prob
-from .preset_annotation import BLOCKED, FORCED
+from .prediction import MinProb, least_of_labels, read_min_prob
+from .preset_annotation import restrict
+from .probabilities import Batch
 from .supervision import KEYS
 from .white_space import without_edges
 
-_CERTAIN = 0.5  # spans of one chain with at least this probability do not overlap
 _NEGLIGIBLE = 1e-12  # on one of several levels
 
 
@@ -63,43 +64,50 @@ class SpanChain(Chain):
         """The set has connected them."""
 
     def parts(self) -> Parts:
-        self.cfg["min_prob"] = self.of.cfg["threshold"]
+        least = self.of.least()[self.numbers]
+        self.cfg["min_prob"] = dict(zip(self.labels, least.tolist()))
         return super().parts()
 
-    def least(self) -> Floats:
-        """The least probability of each label: float64[L]."""
-        return self.of.least()[self.numbers]
+    def ask(self, docs: DocBatch, scores: Any) -> "SpanQuestions":
+        """What the chain says about a batch of Docs, under its rules and the spans that each Doc forces and blocks.
 
-    def find(self, docs: DocBatch, scores: Any, restricted: bool) -> LikelySpans:
-        """The spans of a batch of Docs that are probable enough, with the labels of the set.
-
-        scores: Of the chain. restricted (bool): Whether some Docs name spans that are blocked or forced.
+        scores: Of the chain.
         """
-        parts, least = self.parts(), self.least()
-        if restricted or parts.rules is not None or least.min(initial=1.0) < _CERTAIN:
-            parts = parts._replace(settings={**parts.settings, "min_prob": dict(zip(self.labels, least.tolist()))})
-            found = predict(parts, docs, scores)
-            segments = self.decoding.segments(found.tags, found.starts)
-            probabilities: Any = found.probabilities  # which `cfg` asks for
-        else:
-            # A span that is probable enough is so on one level at least
-            least = 1.0 - (1.0 - least) ** (1.0 / self.annotation.n_levels)
+        parts, clamp = self.parts(), None
+        restricted = restrict(parts, docs, scores, None) if any(doc.spans for doc in docs) else None
+        if restricted is None:
             parts, scores = without_edges(parts, docs, scores)
-            segments, probabilities = parts.decoding.batch(scores, None).likely_spans(float(least.min(initial=1.0)))
-            probable = probabilities >= least[segments.label]
-            segments = Segments(*(column[probable] for column in segments))
-            probabilities = probabilities[probable]
-        return LikelySpans(segments._replace(label=self.numbers[segments.label]), probabilities)
+        else:  # all tokens take part, since none has to have a label
+            parts, docs, scores, clamp = restricted[:4]
+        return SpanQuestions(self, Batch(parts, docs, scores, clamp))
 
-    def weigh(self, docs: DocBatch, scores: Any, spans: Segments) -> Floats:
-        """The probability of spans with labels of the set, by their first token: float64[N], 0 for labels of other chains."""
-        number = np.full(1 + len(self.of.labels), -1)
-        number[self.numbers] = np.arange(len(self.numbers))
-        own, found = number[spans.label] >= 0, np.zeros(len(spans.start))
-        segments = Segments(spans.start[own], spans.end[own], number[spans.label[own]])
-        parts, scores = without_edges(self.parts(), docs, of_states(scores, self.states))
-        found[own] = parts.decoding.batch(scores, None).span_probabilities(segments)
-        return found
+
+class SpanQuestions:
+    """Likely spans, their probabilities and the best sets of them in one chain; labels are those of the chain."""
+
+    def __init__(self, chain: SpanChain, batch: Batch):
+        self._chain, self._batch = chain, batch
+        self._most_probable = batch.most_probable()
+        self.has_rules = self._most_probable is not None
+        self.rules_ask = batch.rules_ask
+        self.may_touch = chain.decoding.spans_may_touch
+
+    def likely_spans(self, least: float) -> LikelySpans:
+        """All spans that may belong to the best set.
+
+        least (float): The least probability that is enough, on any level.
+        """
+        # A span that is probable enough is so on one level at least
+        on_level = 1.0 - (1.0 - least) ** (1.0 / self._chain.annotation.n_levels)
+        return self._batch.likely_spans(LEAST if self.rules_ask else on_level)
+
+    def span_probabilities(self, spans: Segments) -> Floats:
+        """Probability of spans, which are sorted by first token: float64[N]."""
+        return self._batch.span_probabilities(spans)
+
+    def choose(self, spans: Segments, gains: Floats) -> Segments:
+        """See `Batch.choose`."""
+        return self._batch.choose(spans, gains, self._most_probable)
 
 
 class SpanTraining(SetTraining):
@@ -147,6 +155,74 @@ class OutermostSpans:
             spans = chain.decoding.segments(parts.decoding.best_tags(own, None), scores.starts)
             found.append(spans._replace(label=chain.slots[spans.label]))
         return pipe.annotation.labelling(Segments(*map(np.concatenate, zip(*found))))
+
+
+def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
+    """The spans of a group that are written, with the probability that they are there on any of its levels.
+
+    least (float64[L]): The least probability of each label of the group.
+    """
+    prices = prices_of(least)
+    likely = [level.likely_spans(float(prices.min(initial=1.0))) for level in levels]
+    if len(levels) == 1:
+        spans, probabilities = likely[0]
+        on_level = [probabilities]
+    else:
+        spans = _each_once([of_level.segments for of_level in likely])
+        on_level = [level.span_probabilities(spans) for level in levels]
+        probabilities = _on_any(on_level)
+    enough = probabilities >= least[spans.label]
+    if not any(level.has_rules for level in levels) and _all_fit(_part(spans, enough), levels):
+        return LikelySpans(_part(spans, enough), probabilities[enough])
+    gains = probabilities - prices[spans.label]
+    written = np.zeros(len(gains), dtype=bool)
+    asked = []  # spans that are not likely, but that rules ask for
+    for level, own in zip(levels, on_level):
+        # Rules may ask for less probable spans, and for spans that are written already, which gain nothing more
+        possible = (own > 0.0) & (level.rules_ask | (enough & ~written))
+        chosen = level.choose(_part(spans, possible), np.where(written, 0.0, gains)[possible])
+        place = places_of(chosen, spans)
+        written[place[place >= 0]] = True
+        asked.append(_part(chosen, place < 0))
+    found = LikelySpans(_part(spans, written), probabilities[written])
+    if not any(len(part.start) for part in asked):
+        return found
+    unlikely = _each_once(asked)
+    of_unlikely = _on_any([level.span_probabilities(unlikely) for level in levels])
+    return LikelySpans.join([found, LikelySpans(unlikely, of_unlikely)])
+
+
+def _each_once(parts: Sequence[Segments]) -> Segments:
+    """The spans of several lists, each once, sorted by first token."""
+    columns = np.concatenate([np.stack(part, axis=1) for part in parts])
+    return Segments(*np.ascontiguousarray(np.unique(columns, axis=0).T))
+
+
+def _on_any(on_level: Sequence[Floats]) -> Floats:
+    """The probability that spans are there on any level, by that on each level: float64[N]."""
+    return 1.0 - np.prod([1.0 - probabilities for probabilities in on_level], axis=0)
+
+
+def _part(spans: Segments, some: Bools) -> Segments:
+    """Some of the spans (bool[N])."""
+    return Segments(*(column[some] for column in spans))
+
+
+def _all_fit(spans: Segments, levels: Sequence[SpanQuestions]) -> bool:
+    """Whether spans do not cross, and at no token are there more of them than levels. The levels then have room for all of them,
+    in whatever order they are filled."""
+    places = sorted(zip(spans.start.tolist(), (-spans.end).tolist(), spans.label.tolist()))
+    around: list[int] = []  # ends of the spans around the present one
+    ends = set()
+    for begin, minus_end, label in places:
+        while around and around[-1] <= begin:
+            around.pop()
+        touches = (begin, label) in ends and not levels[0].may_touch
+        if touches or (around and around[-1] < -minus_end) or len(around) == len(levels):
+            return False
+        around.append(-minus_end)
+        ends.add((-minus_end, label))
+    return True
 
 
 class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
@@ -242,18 +318,23 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc], scores: Any = None) -> FoundSpans:
-        """The spans that are probable enough. With a threshold of at least 0.5 these are all of them; spans of one chain with a
-        lower one may overlap, and then the most valuable set of them is found, as by decode = "spans" of the other components.
+        """The spans that are probable enough. Where spans of a group overlap more often than the group has levels, the levels are
+        filled one after the other, each by the most valuable set of the spans that are left, as by decode = "spans" of the other
+        components.
         """
         docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
         scores = self.model.predict(docs) if scores is None else scores
-        restricted = any(BLOCKED in doc.spans or FORCED in doc.spans for doc in docs if doc.spans)
-        parts = zip(self.chains, split(scores, [chain.states for chain in self.chains]))
-        found = LikelySpans.join([chain.find(docs, own, restricted) for chain, own in parts])
-        (begin, end, label), probabilities = (
-            self._united(docs, found, scores, restricted) if self.cfg["levels"] else found
-        )
+        least = self.least()
+        levels_of_group: dict[tuple[int, ...], list[SpanQuestions]] = {}
+        for chain, own in zip(self.chains, split(scores, [chain.states for chain in self.chains])):
+            levels_of_group.setdefault(tuple(chain.numbers.tolist()), []).append(chain.ask(docs, own))
+        parts = []
+        for numbers, levels in levels_of_group.items():
+            number = np.array(numbers, dtype=np.int64)  # [L] of the labels of the group
+            segments, probabilities = _best_spans(levels, least[number])
+            parts.append(LikelySpans(segments._replace(label=number[segments.label]), probabilities))
+        (begin, end, label), probabilities = LikelySpans.join(parts)
         order = np.lexsort((label, end, begin))
         most = self.cfg["max_positive"]
         if most is not None and len(order):
@@ -264,22 +345,6 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
             kept[ranked[rank < most]] = True
             order = order[kept[order]]
         return FoundSpans(Segments(begin[order], end[order], label[order]), probabilities[order], docs.bounds)
-
-    def _united(self, docs: DocBatch, found: LikelySpans, scores: Any, restricted: bool) -> LikelySpans:
-        """Spans of several levels, each once, with the probability that it is there on any of them."""
-        places, inverse = np.unique(np.stack(found.segments, axis=1), axis=0, return_inverse=True)
-        spans, absent = Segments(*np.ascontiguousarray(places.T)), np.ones(len(places))
-        if restricted or self.constraints is not None:  # on the levels where it was found
-            np.multiply.at(absent, inverse.ravel(), 1.0 - found.probabilities)
-            return LikelySpans(spans, 1.0 - absent)
-        absent[inverse.ravel()] = 1.0 - found.probabilities
-        several = np.isin(spans.label, [self.labels.index(label) for label in self.cfg["levels"]])
-        of_levels, absent[several] = Segments(*(column[several] for column in spans)), 1.0
-        for chain in self.chains:
-            if chain.annotation.n_levels > 1:
-                absent[several] *= 1.0 - chain.weigh(docs, scores, of_levels)
-        likely = 1.0 - absent >= self.least()[spans.label]
-        return LikelySpans(Segments(*(column[likely] for column in spans)), (1.0 - absent)[likely])
 
     by_probability: bool = True
 
