@@ -4,6 +4,9 @@ import functools
 
 import numpy as np
 import pytest
+import spacy
+from spacy.tokens import Doc, Span
+from spacy.training import Example
 
 from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.training import Excluded, RuledChain
@@ -14,6 +17,7 @@ from . import reference
 from .test_constraints import LABELS, TOGETHER, labellings, make_rules
 from .test_rules_in_training import breaks_of
 from .test_spans import scheme_scores
+from .util import ner_examples, plain
 
 DOC = np.array([0, 5])  # one document of two sentences, of 2 and 3 tokens
 WRONG = {
@@ -151,3 +155,18 @@ def test_many_spans_of_one_label_share_copies():
     )
     [group] = chain._groups
     assert len(group.copies.tag_of) == scores.emissions.shape[1] + 4
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_annotated_tokens_of_a_wrong_span_of_o_stay_outside(scheme):
+    """docs/annotation.md said "none of these tokens is outside", but annotation says more."""
+    nlp = spacy.blank("en")
+    ner = nlp.add_pipe("crf_ner", config={"scheme": scheme, "incorrect_spans_key": "wrong"})
+    nlp.initialize(lambda: ner_examples(nlp))
+    reference_doc = Doc(nlp.vocab, words=["a", "b", "c"])
+    reference_doc.set_ents([], outside=[reference_doc[0:1]], default="missing")
+    reference_doc.spans["wrong"] = [Span(reference_doc, 0, 3, "O")]
+    data = ner.training.data([Example(plain(reference_doc), reference_doc)])
+    is_outside = np.array([tag == "O" for tag in ner.tags()])
+    assert (data.allowed[0] == is_outside).all()
+    assert (~data.allowed[1:, is_outside]).all() and data.allowed[1:].any(axis=1).all()

@@ -383,6 +383,7 @@ def test_evidence_and_explanations():
         why = pipe.explain(doc, "WAR", kind=kind)
         assert why.totals["log-odds"] == pytest.approx(odds, abs=1e-6)
         assert kind == "words" or abs(why.check) < 1e-6
+        assert why.target == pytest.approx(odds, abs=1e-6)  # a contrast sums over the other labels, too
     for options, message in (
         ({"kind": "leave_out"}, "CRF838.*leave_out"),
         ({"kind": "texts"}, "CRF840.*depend on each other"),

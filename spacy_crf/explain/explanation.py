@@ -89,7 +89,8 @@ class Explanation:
     words (List[str]): Words of the Doc.
     span (Optional[Tuple[int, int, str]]): The explained span; None for the whole labelling.
     against (str): The alternatives that the span is compared with, in words.
-    target (float): The explained number: for "contrast" and "texts" a difference of scores, otherwise log-odds.
+    target (float): The explained number: for "contrast" and "texts" a difference of scores, otherwise log-odds; of several labels
+        of a text always log-odds.
     base (float): The part of the target that no row explains.
     rows (List[Row]): Rows with the largest contributions first; before them texts with an effect, largest effects first.
     totals (Dict[str, float]): The score or the log-odds, the probability, and its complement, which is exact even if it is tiny.

@@ -70,8 +70,8 @@ class DualPerceptron(CRFOptimizer):
     """The perceptron for `spacy_crf.KernelEmissions.v1`, in a linear chain or `MaxEnt`, with the losses Perceptron and MaxMargin.
     The tokens of wrong labellings become the basis of the kernel, which is exact: nothing is projected.
 
-    use_averages (bool): Whether `optimizer.averages` holds the averages of the counters after each sequence, which `spacy train`
-        evaluates and saves.
+    use_averages (bool): Whether `optimizer.averages` holds the averages of the counters, before the first sequence and after each
+        one, which `spacy train` evaluates and saves.
     budget (int): Most tokens in the basis: beyond it, the token with the smallest counters is dropped (Crammer, Kandola & Singer
         2004). 0 for any number.
     epochs_per_step (int): Passes over the corpus in one step, at most 1,000.

@@ -279,7 +279,7 @@ class OnlineOptimizer(CRFOptimizer):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Averaged(OnlineOptimizer):
-    """Base of the optimizers that also keep the average of the weights after each sequence."""
+    """Base of the optimizers that also keep the average of the weights before the first sequence and after each one."""
 
     drifts: ClassVar = ("drift",)
 

@@ -22,7 +22,8 @@ class AveragedPerceptron(Averaged):
     search for the best labelling includes the costs of mistakes.
 
     `optimizer.averages` holds the averages, which `spacy train` evaluates and saves; the model itself holds the weights after the
-    last sequence.
+    last sequence. The zeros before the first sequence count too: over n sequences the averages are n / (n + 1) times those of the
+    weights after each one, and find the same labellings.
 
     use_averages (bool): Whether `optimizer.averages` holds the averaged weights.
     epochs_per_step (int): Passes over the batch in one step, at most 1,000.

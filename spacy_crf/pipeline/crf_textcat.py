@@ -313,7 +313,8 @@ class CRFTextClassifier(LearningPipe):
             the same for each feature at each token. "contrast": the difference between the scores of the label and of the most
             probable other label, which is the sum of the rows: each weight, times how much more often the label uses it. In a
             hidden chain these are expected uses under each of the two labels, and the `base` is the difference of the entropies
-            of the hidden states. "log_odds": the log-odds of the label, split up among all weights by integrated gradients.
+            of the hidden states. With `multilabel` it is the log-odds of the label, and the other labels are such states.
+            "log_odds": the log-odds of the label, split up among all weights by integrated gradients.
             "texts", for MaxEntText models: the contrast, split up among the training texts.
         **options: See `CRFPipe.explain`.
         RETURNS (Explanation)
