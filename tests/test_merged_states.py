@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import spacy
-from spacy.tokens import Doc
+from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, SoftmaxMargin
@@ -34,6 +34,17 @@ def make(texts=TEXTS, **config):
         examples.append(Example(nlp.make_doc(words), gold))
     nlp.initialize(lambda: examples)
     return pipe, examples
+
+
+def blanked(examples):
+    """The examples with a token of white space behind each word."""
+    for example in examples:
+        gold = Doc(example.reference.vocab, words=[word for token in example.reference for word in (token.text, "\n")])
+        gold.set_ents(
+            [Span(gold, 2 * ent.start, 2 * ent.end - 1, ent.label_) for ent in example.reference.ents],
+            default="outside",
+        )
+        yield Example(Doc(gold.vocab, words=[token.text for token in gold]), gold)
 
 
 def both(pipe, *corpus, loss=LogLikelihood):
@@ -66,6 +77,18 @@ def descend(every, fewer, steps=4):
     for _ in range(steps):
         weights = weights - 0.3 * assert_same(every, fewer, weights)
     return weights
+
+
+def test_white_space_masks_merged_states_too():
+    """Line breaks in one text kept all states of the corpus apart."""
+    pipe, examples = make(TEXTS)
+    batches = pipe.training.data(examples[:1]), pipe.training.data([*blanked(examples)])
+    every, fewer = both(pipe, *batches)
+    assert n_states(fewer) < n_states(every)
+    weights = descend(every, fewer)
+    weights[:] = np.random.default_rng(0).normal(size=len(weights))  # no states are equal any more
+    assert_same(every, fewer, weights)
+    assert n_states(fewer) == n_states(every)
 
 
 @pytest.mark.issue(19)

@@ -22,6 +22,7 @@ from ..arrays import Scores
 from ..kernels.spans import SpanStates
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import Bools, ChainScores, Floats, Ints, SegmentScores, StateGraph
+from .structure import Structure
 
 
 class Bridges(NamedTuple):
@@ -150,9 +151,19 @@ class BridgedStructure:
     """
 
     def __init__(self, structure: Any, bridges: Bridges, blank: Bools):
-        self.of, self._bridges, self._blank = structure, bridges, blank
+        self.of, self.bridges, self._blank = structure, bridges, blank
         self.exact, self.ambiguous = structure.exact, structure.ambiguous
         self.threads = structure.threads
+
+    @property
+    def masks_alone(self) -> bool:
+        """Whether it only masks states of a structure without rules."""
+        return self.bridges.graph is None and isinstance(self.of, Structure)
+
+    def of_states(self, states: Ints) -> "BridgedStructure":
+        """The structure over some of the states (int64[N]), or over states that copy others, if it has masks alone."""
+        masks = self.bridges.at_blank[states], self.bridges.elsewhere[states]
+        return BridgedStructure(self.of, Bridges(None, *masks, len(states)), self._blank)
 
     @property
     def wrong(self) -> Segments:
@@ -167,29 +178,29 @@ class BridgedStructure:
         return self.of.only_path(clamp)
 
     def prepare(self, scores: Any) -> Any:
-        return self.of.prepare(self._bridges.widened(scores, self._blank))
+        return self.of.prepare(self.bridges.widened(scores, self._blank))
 
     def around(self, work: Any, clamp: Any) -> Any:
-        return self.of.around(work, self._bridges.clamp(clamp))
+        return self.of.around(work, self.bridges.clamp(clamp))
 
     def expectations(self, work: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
-        values, expected = self.of.expectations(work, clamp=self._bridges.clamp(clamp), weights=weights)
-        return values, self._bridges.narrowed(expected, self._blank)
+        values, expected = self.of.expectations(work, clamp=self.bridges.clamp(clamp), weights=weights)
+        return values, self.bridges.narrowed(expected, self._blank)
 
     def viterbi_counts(self, work: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
-        values, used = self.of.viterbi_counts(work, clamp=self._bridges.clamp(clamp), weights=weights)
-        return values, self._bridges.narrowed(used, self._blank)
+        values, used = self.of.viterbi_counts(work, clamp=self.bridges.clamp(clamp), weights=weights)
+        return values, self.bridges.narrowed(used, self._blank)
 
     def path_score(self, work: Any, states: Ints) -> Floats:
-        return self.of.path_score(work, self._bridges.path(states, self._blank))
+        return self.of.path_score(work, self.bridges.path(states, self._blank))
 
     def path_expectations(self, work: Any, states: Ints, *, weights: Floats, out: Any) -> Any:
-        path = self._bridges.path(states, self._blank)
+        path = self.bridges.path(states, self._blank)
         used = self.of.path_expectations(work, path, weights=weights)
-        arrays.add(out, self._bridges.narrowed(used, self._blank), slice(0, len(states)))
+        arrays.add(out, self.bridges.narrowed(used, self._blank), slice(0, len(states)))
         return out
 
     def differentiate_path(self, work: Any, states: Ints, weights: Floats) -> tuple[Floats, Floats, Any]:
-        path = self._bridges.path(states, self._blank)
+        path = self.bridges.path(states, self._blank)
         log_z, reached, derivative = self.of.differentiate_path(work, path, weights)
-        return log_z, reached, self._bridges.narrowed(derivative, self._blank)
+        return log_z, reached, self.bridges.narrowed(derivative, self._blank)

@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from thinc.api import Model
 
 from ..features.doc_batch import DocBatch
+from ..inference.bridges import BridgedStructure
 from ..inference.chain_set import evaluate
 from ..inference.structure import Structure
 from ..inference.threads import default_threads, run_chunks
@@ -145,7 +147,7 @@ class CorpusObjective(Weights):
         """
         [layer, *others], architecture = self._layers, self.architecture
         plain = type(self._loss) in _SUMS and not self._loss.cost and not self._loss.label_weights
-        of_clamps = all(block.structure is None and block.soft is None for block in self._annotation)
+        of_clamps = all(_is_of_masks(block.structure) and block.soft is None for block in self._annotation)
         of_states = isinstance(layer, SparseCorpus) and layer.is_of_single_states
         if others or not (plain and of_clamps and of_states and type(architecture) in _MERGED):
             return
@@ -155,15 +157,19 @@ class CorpusObjective(Weights):
         if np.array_equal(merged.of, np.arange(len(merged.of))):
             return
         clamps = (block.clamp.unpacked() for block in self._annotation)
-        if all(np.array_equal(clamp, clamp[:, merged.stands][:, merged.of]) for clamp in clamps):
+        masks = (block.structure.bridges.at_blank for block in self._annotation if block.structure is not None)
+        if all(np.array_equal(clamp, clamp[..., merged.stands][..., merged.of]) for clamp in chain(clamps, masks)):
             self._merged = merged, features
             self._move_states(features.with_states(merged.of, merged.n_states), merged.stands)
 
     def _move_states(self, features: EmissionFeatures, states: Ints) -> None:
         self._layers[0].move(features)
-        self._annotation = [
-            block._replace(clamp=PackedClamp.of(block.clamp.unpacked()[:, states])) for block in self._annotation
-        ]
+        moved = []
+        for block in self._annotation:
+            structure = None if block.structure is None else block.structure.of_states(states)
+            clamp = PackedClamp.of(block.clamp.unpacked()[:, states])
+            moved.append(block._replace(clamp=clamp, structure=structure))
+        self._annotation = moved
 
     @property
     def least_value(self) -> float:
@@ -270,6 +276,11 @@ class CorpusObjective(Weights):
         of_layers, own = self.split(weights)
         passes, shared = self._passes(of_layers), self.architecture.potentials(self._model, own)
         return lambda number: self.architecture.join(tuple(of_layer.score(number) for of_layer in passes), shared)
+
+
+def _is_of_masks(structure: Any) -> bool:
+    """Whether the structure of a batch is the model's own, or masks states of it at some tokens."""
+    return structure is None or (isinstance(structure, BridgedStructure) and structure.masks_alone)
 
 
 class TiedObjective(Variables, CorpusObjective):
