@@ -218,6 +218,7 @@ def pipeline(factory, scheme, groups=None):
         for name in filter(node.has_param, node.param_names):
             node.set_param(name, rng.normal(0.0, 2.0, node.get_param(name).shape).astype(np.float32))
     pipe.forget_scores()
+    nlp.add_pipe("crf_candidates", first=True, config={"component": factory, "min_prob": 0.05})
     return nlp, pipe
 
 
@@ -247,6 +248,7 @@ def test_no_span_of_any_component_has_white_space_at_an_edge(factory, scheme, ho
     try:
         docs = [*nlp.pipe(random_docs(nlp, rng, 12))]
         found = [[*doc.spans["sc"]] if is_set else [*doc.ents] for doc in docs]
+        found += [[*doc.spans["crf_candidates"]] for doc in docs]
         for doc in docs[:3]:
             bare = Doc(nlp.vocab, words=[token.text for token in doc])
             found += [[span for span, _ in pipe.span_probabilities(bare, 1e-4)], *pipe.sample(bare, 3, seed)]
