@@ -298,22 +298,30 @@ def test_of_several_new_labels_all_are_added_or_none():
     assert textcat.labels == ("A", "B", "C") and set(nlp("text 0").cats) == {"A", "B", "C"}
 
 
-@pytest.mark.parametrize("component", [*COMPONENTS, "crf_spancat", "crf_textcat"])
-def test_a_label_learned_in_a_memory_zone_is_known_after_it(component):
+@pytest.mark.parametrize(
+    "component, config",
+    [
+        *((component, {}) for component in (*COMPONENTS, "crf_spancat", "crf_textcat")),
+        ("crf_tagger", {"attribute": ["tag", "morph"]}),
+    ],
+)
+def test_a_label_learned_in_a_memory_zone_is_known_after_it(component, config):
     """Docs had hashes of labels that the vocabulary had forgotten: their annotation could not be read (E084)."""
     nlp = spacy.blank("en")
-    nlp.add_pipe(component)
+    nlp.add_pipe(component, config=config)
 
     def annotated(*, new):
         examples = texts_of(nlp, component, new=new)
         for example in examples:
             example.reference.spans["sc"] = [*example.reference.ents]
+            for token in example.reference:
+                token.set_morph("Case=Odd" if new else "Case=Nom")
             example.reference.cats = {"OLD": 1.0, "OTHER": 0.0, **({"NEW": 0.0} if new else {})}
         return examples
 
     def labels_of(doc):
         spans = [span.label_ for span in doc.spans.get("sc", ())]
-        return [*spans, *(ent.label_ for ent in doc.ents), *(token.tag_ for token in doc), *doc.cats]
+        return [*spans, *(ent.label_ for ent in doc.ents), *(token.tag_ + str(token.morph) for token in doc), *doc.cats]
 
     examples = annotated(new=False)
     sgd = registry.get("optimizers", "spacy_crf.LBFGS.v1")(l2=0.01)
@@ -324,6 +332,6 @@ def test_a_label_learned_in_a_memory_zone_is_known_after_it(component):
         for _ in range(10):
             nlp.update([*examples, *new], sgd=sgd)
         expected = labels_of(nlp(plain(new[0].reference)))
-    assert {"UH", "SONG", "NEW"} & {*expected}
+    assert {"UH", "SONG", "NEW", "UHCase=Odd"} & {*expected}
     assert labels_of(nlp(Doc(nlp.vocab, words=words))) == expected
     assert labels_of(next(nlp.pipe([Doc(nlp.vocab, words=words)]))) == expected
