@@ -1,20 +1,19 @@
 """What separates words and columns in users' files: tabs and blanks alone. Other white space is part of words, such as U+00A0 in
 ``10 000`` or U+3000 in Chinese and Japanese texts, and U+2028 and U+0085 end no lines."""
 
-import re
-
-_BLANKS = " \t\r\n"
-_RUN = re.compile(f"[{_BLANKS}]+")
+BLANKS = " \t\r\n"
 
 
 def is_blank(line: str) -> bool:
     """Whether a line is empty, or has only blanks and tabs."""
-    return not line.strip(_BLANKS)
+    return not line.strip(BLANKS)
 
 
 def split_words(text: str) -> list[str]:
     """Split a text at blanks, tabs and ends of lines."""
-    return [word for word in _RUN.split(text) if word]
+    for blank in BLANKS:
+        text = text.replace(blank, " ")
+    return [word for word in text.split(" ") if word]
 
 
 def split_columns(line: str) -> list[str]:

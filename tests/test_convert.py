@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from spacy_crf import whole_files
 from spacy_crf.cli import app
 from spacy_crf.cli.formats import ReadSettings, Report
-from spacy_crf.cli.texts import read_docs, read_examples
+from spacy_crf.cli.texts import items_of_line, read_docs, read_examples
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .util import entities
@@ -84,6 +84,13 @@ def test_jsonl(jsonl):
 
 def test_a_separator_within_a_text_ends_no_line(jsonl):
     assert [doc.text for doc in convert(jsonl(item("one\u2028two\x85three")))] == ["one\u2028two\x85three"]
+
+
+def test_lines_of_raw_texts_keep_all_but_blanks_at_their_ends():
+    """Paragraphs of Japanese and Chinese texts begin with an ideographic space, which moved all offsets."""
+    [item] = items_of_line(" \u3000Ann\u00a0 \r\n", "here")
+    assert item.value == {"text": "\u3000Ann\u00a0"}
+    assert items_of_line(" \t\n", "here") == []
 
 
 def test_byte_order_mark_and_windows_line_ends(tmp_path):
@@ -400,7 +407,7 @@ def test_tag_column_alone(columns):
         ("Ann B-PER\nran O\rBob B-PER\n", "CRF701.*line 2: .*a carriage return"),
         ("Ann B_PER\nLee I_PER\nRome LOC\nran O\n", "CRF740.*line 1: .*'B_PER', 'I_PER'.*--scheme bare"),
         ("Ann B_PER\nran O\n", "CRF740.*line 1: .*'B_PER'.*--scheme bare"),
-        ("1 Ann B-PER\n2 ran O\n\n1 Bob B-PER\n", "CRF741.*line 1: .*--word-column 2"),
+        ("1 Ann B-PER\n2 ran O\n\n1 Bob B-PER\n", "CRF741.*tokens.conll: .*--word-column 2"),
         ("It O +\nis O +\n", "CRF867.*line 1: '[+]'.*--label-column"),
         ("Ann\tB-PER\n\tO\n", "CRF701.*line 2: .*the word is empty"),
     ],

@@ -10,6 +10,7 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Corpus, Example
 
+from ..blanks import BLANKS
 from ..errors import Errors, shown
 from .formats import ReadSettings, Report, brat, read
 from .formats.annotation import is_unicode, tokenized
@@ -86,7 +87,7 @@ def items_of_line(line: str, place: str) -> list[Item]:
 
     RAISES (ValueError): CRF701 or CRF709 if the JSON is wrong or has no "text".
     """
-    text = line.strip()
+    text = line.strip(BLANKS)
     return [_item(parsed(text, place) if _OBJECT.match(text) else {"text": text}, place)] if text else []
 
 

@@ -299,24 +299,30 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
         numbers.append(None if value is None else int(value))
     word, label, tag = numbers
     least = max(2, word or 0, label or 0, tag or 0, *inner)
-    layout = _find_layout(source, word, label)
+    layout: Optional[_Layout] = None
     width = None
+    number, is_numbered = 0, word is None
     rows: list[Row] = []
     for place, line in _unmarked_lines(source):
         cells = split_columns(line)
-        begins_document = bool(cells) and (cells[0].strip(" ") == _DOCUMENT or _NEW_DOCUMENT.match(line) is not None)
-        if is_blank(line) or begins_document:
+        is_marked = line.startswith("#")
+        begins_document = line.startswith(_DOCUMENT) and cells[0].strip(" ") == _DOCUMENT
+        if is_marked and _NEW_DOCUMENT.match(line):
+            begins_document = True
+        if not line or begins_document or is_blank(line):
             if rows:
                 yield rows
             if begins_document:
                 yield None
             rows = []
             continue
-        if line.startswith("#") and _is_comment(line, cells, layout, within=bool(rows)):
-            has_width = len(cells) == layout.width and layout.has_tabs == ("\t" in line)
-            if rows or has_width or (len(cells) > 1 and is_tag(cells[-1])):
-                report.comments.append(place)
-            continue
+        if is_marked:
+            layout = layout or _find_layout(source, label)
+            if _is_comment(line, cells, layout, within=bool(rows)):
+                has_width = len(cells) == layout.width and layout.has_tabs == ("\t" in line)
+                if rows or has_width or (len(cells) > 1 and is_tag(cells[-1])):
+                    report.comments.append(place)
+                continue
         if "\r" in line and any("\r" in cell.strip("\r") for cell in line.split("\t")):
             raise unreadable(place, f"a carriage return stands within the line: {shown(line)}")
         if len(cells) < least or len(cells) != (width or len(cells)):
@@ -327,14 +333,20 @@ def sentences_of_columns(source: Source, settings: ReadSettings, report: Report)
             width = len(cells)
             read_from = {word or 1, label or width, tag, *inner}
             report.columns = [str(n) for n in range(1, width + 1) if n not in read_from]
+        if is_numbered:
+            is_next = cells[0] == str(number + 1) or (not rows and cells[0] in ("0", "1"))
+            is_numbered = is_next
+            number = int(cells[0]) if is_next else 0
         ent = cells[(label or width) - 1].strip() if label or tag != width else None
-        further = tuple(cells[number - 1].strip() for number in inner)
+        further = tuple([cells[column - 1].strip() for column in inner]) if inner else ()
         form = cells[(word or 1) - 1]
         rows.append(Row(place, form.strip(" ") or form, ent, cells[tag - 1].strip() if tag else None, further))
         if not form or ent == "" or "" in further:
             raise unreadable(place, f"the {'tag' if form else 'word'} is empty")
     if rows:
         yield rows
+    if is_numbered and width is not None and width > 2:
+        raise ValueError(Errors.CRF741.format(place=source.path))
 
 
 class _Layout(NamedTuple):
@@ -347,33 +359,27 @@ class _Layout(NamedTuple):
     labels: frozenset[str] = frozenset()
 
 
-def _find_layout(source: Source, word: Optional[int], label: Optional[int]) -> _Layout:
-    """Look through a file. RAISES (ValueError): CRF741 if the first column numbers the tokens, and the words have no column."""
+def _find_layout(source: Source, label: Optional[int]) -> _Layout:
+    """Look through a file that has lines with ``#``."""
     has_tabs, width = False, 0
     labels: set[str] = set()
-    first_place, number, is_numbered, begins = "", 0, True, True
-    for place, line in _unmarked_lines(source):
-        cells = split_columns(line)
-        if is_blank(line) or cells[0].strip(" ") == _DOCUMENT:
-            begins = True
-        elif not line.startswith("#"):
+    for _, line in _unmarked_lines(Source(source.path, source.encoding)):
+        if not is_blank(line) and not line.startswith(("#", _DOCUMENT)):
+            cells = split_columns(line)
             if not width:
-                first_place, has_tabs, width = place, "\t" in line, len(cells)
+                has_tabs = "\t" in line
+                width = len(cells)
             labels.add(cells[min(label or len(cells), len(cells)) - 1].strip())
-            known = (0, 1, number + 1) if begins else (number + 1,)
-            is_numbered = is_numbered and cells[0].isdecimal() and len(cells[0]) < 10 and int(cells[0]) in known
-            number = int(cells[0]) if is_numbered else 0
-            begins = False
-    if is_numbered and word is None and width > 2:
-        raise ValueError(Errors.CRF741.format(place=first_place))
     return _Layout(has_tabs, width, label, frozenset(labels))
 
 
 def _unmarked_lines(source: Source) -> Iterator[tuple[str, str]]:
-    """The lines of a source, without byte order marks, of which files that were joined have several, or blanks before ``#``."""
+    """The lines of a source, without byte order marks, of which files that were joined have several, or blanks before marks."""
     for place, line in source.lines():
-        bare = line.lstrip("\ufeff ")
-        yield place, bare if bare.startswith("#") else line.lstrip("\ufeff") or line
+        if line[:1] in (" ", "\ufeff"):
+            bare = line.lstrip("\ufeff ")
+            line = bare if bare.startswith(("#", _DOCUMENT)) else line.lstrip("\ufeff") or line
+        yield place, line
 
 
 def _is_comment(line: str, cells: list[str], layout: _Layout, *, within: bool) -> bool:
