@@ -22,6 +22,7 @@ from spacy.language import Language
 from spacy.tokens import Doc, DocBin
 from spacy.training import Example
 from spacy.vocab import Vocab
+from srsly.msgpack import Packer
 
 from .origins import KEY, SOURCE
 
@@ -214,7 +215,7 @@ def doc_bin(docs: Iterable[Doc], **settings: Any) -> DocBin:
     """A DocBin that stores user data only for Docs that have some, and encodes it with one packer. Where texts come from is in
     its flags, which only `docs_in` reads: user data would take spaCy's readers ten times as long as the rest of a sentence."""
     stored = DocBin(**settings)
-    packer = srsly.msgpack.Packer(use_bin_type=True)
+    packer = Packer(use_bin_type=True)
     for doc in docs:
         stored.add(doc)
         own = {key: value for key, value in doc.user_data.items() if key != KEY}

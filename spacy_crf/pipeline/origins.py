@@ -6,7 +6,7 @@ from typing import Any
 from spacy.tokens import Doc
 
 SOURCE = "crf_source"
-KEY = ("._.", SOURCE, None, None)  # of the extension in the user data
+KEY: Any = ("._.", SOURCE, None, None)  # of the extension in the user data, whose type spaCy declares as str
 
 
 def set_origin(doc: Doc, place: str, id_: Any = None) -> None:

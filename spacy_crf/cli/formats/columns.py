@@ -111,7 +111,7 @@ def read_sentences(
         yield doc
 
 
-def spaces_between(words: Sequence[str], lang: str) -> Optional[list[bool]]:
+def spaces_between(words: Sequence[str], lang: Optional[str]) -> Optional[list[bool]]:
     """Whether the text of some words has a space behind each of them; None where that is not known, and spaCy joins them by
     spaces. A space stays between two words in Latin letters."""
     if lang not in _WITHOUT_SPACES:

@@ -51,8 +51,9 @@ def _is_doc(item: Any) -> bool:
     if not isinstance(item, dict) or not isinstance(item.get("text"), str):
         return False
     tokens = item.get("tokens")
-    is_list = isinstance(tokens, list) and bool(tokens) and all(isinstance(token, dict) for token in tokens)
-    return is_list and {"id", "start", "end"} <= tokens[0].keys() and "text" not in tokens[0]
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, dict) for token in tokens):
+        return False
+    return {"id", "start", "end"} <= tokens[0].keys() and "text" not in tokens[0]
 
 
 def read_doc(source: Source, nlp: Language, settings: ReadSettings, report: Report) -> Iterator[Doc]:

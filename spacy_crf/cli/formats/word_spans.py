@@ -2,7 +2,7 @@
 SpERT's ``{"tokens": […], "entities": [{"type": "PER", "start": 0, "end": 2}]}``."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
 from spacy.tokens import Doc
@@ -29,7 +29,7 @@ def sniff(source: Source) -> bool:
     return any(_keys_of(item) for item in items)
 
 
-def _keys_of(item: Any) -> _Keys | None:
+def _keys_of(item: Any) -> Optional[_Keys]:
     if not isinstance(item, dict) or "text" in item or any(key.endswith("tags") for key in item):
         return None
     return next(
