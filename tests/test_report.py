@@ -377,7 +377,7 @@ def test_report(files, tmp_path):
     assert code == 0 and "Report in" in printed
     html = target.read_text(encoding="utf8")
     assert "data.spacy, document 8" in html  # where the text with the last mistake stands
-    assert "en_pipeline on data.spacy" in html and "in the training texts" in html and "Learning curve" in html
+    assert "/model on data.spacy" in html and "in the training texts" in html and "Learning curve" in html
 
 
 @pytest.mark.issue(20)
