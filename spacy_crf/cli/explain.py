@@ -112,7 +112,8 @@ def explain_cli(
     as_json: JsonOption = False,
     component: ComponentOption = None,
 ) -> None:
-    """Print the words that decide the prediction for a text, and by how much; with other kinds, features and weights."""
+    """Print the words that decide the prediction for a text. With each word stands by how much it decides; other kinds print
+    features and weights."""
     from rich.console import Console
 
     from ..explain.explanation import page

@@ -292,7 +292,7 @@ def threshold_cli(
     ),
     output: Optional[Path] = Opt(None, "--output", "-o", help="Save the changed pipeline to this folder."),
 ) -> None:
-    """Find the min_prob with the best F score, or a promised recall. The command prints precision and recall for each
+    """Find the min_prob of the best F score or a promised recall. The command prints precision and recall for each
     threshold, with entities that decode = "spans" finds, and the best setting. For `crf_spancat`, and `crf_textcat` with
     several labels, it is the `threshold`. With --recall or --precision, the command adds a component crf_candidates with the
     threshold; for `crf_textcat` it sets the threshold."""
