@@ -9,7 +9,7 @@ import pytest
 import spacy
 from hypothesis import given
 from hypothesis import strategies as st
-from spacy.tokens import Doc, Span
+from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -37,7 +37,20 @@ SEMI = {
     "segments": SEGMENTS,
     "longest_segment": 3,
 }
-TIES = {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS}
+REPEATED = {"words": {"@misc": "spacy_crf.RepeatedWords.v1", "edges": "all"}}
+TIES = {
+    "@architectures": "spacy_crf.FactorGraph.v1",
+    "emissions": EMISSIONS,
+    "cliques": REPEATED,
+    "training_inference": {"@misc": "spacy_crf.BeliefPropagation.v1"},
+}
+INFERENCES = ["MeanField", "Gibbs", "JunctionTree", "DualDecomposition"]
+LINKS = {"links": {"@misc": "spacy_crf.LinkedDocuments.v1"}}
+LINKED = {"@architectures": "spacy_crf.LinkedTexts.v1", "emissions": OF_TEXTS, "cliques": LINKS}
+NUMBERS = {
+    "@architectures": "spacy_crf.GaussianChain.v1",
+    "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES},
+}
 ORDER = {"@architectures": "spacy_crf.HigherOrder.v1", "emissions": EMISSIONS}
 LATENT = {"@architectures": "spacy_crf.LatentChain.v1", "emissions": EMISSIONS, "hidden": 2, "spread": 0.2}
 HIDDEN = {"@architectures": "spacy_crf.HiddenChain.v1", "emissions": OF_TEXTS}
@@ -89,10 +102,29 @@ PIPELINES = {
     "spans, outer": ("crf_spancat", {"model": OUTER, "groups": "auto", "nested": True, "threshold": 0.3}, None),
     "spans, segments": ("crf_spancat", {"model": SEMI, "groups": "auto", "nested": True, "threshold": 0.2}, None),
     "texts": ("crf_textcat", {"model": HIDDEN}, None),
+    "texts, bag": ("crf_textcat", {"model": {**HIDDEN, "@architectures": "spacy_crf.MaxEntText.v1"}}, None),
+    "texts, linked": ("crf_textcat", {"model": LINKED}, None),
+    "numbers": ("crf_scorer", {"model": NUMBERS, "unit": "token"}, None),
+    **{
+        f"ner, ties, {name}": ("crf_ner", {"model": {**TIES, "inference": {"@misc": f"spacy_crf.{name}.v1"}}}, None)
+        for name in INFERENCES
+    },
+    **{
+        f"ner, {name}": (
+            "crf_ner",
+            {"model": {**CHAIN, "@architectures": f"spacy_crf.{name}.v1"}, "scheme": "BIO"},
+            None,
+        )
+        for name in ("MaxEnt", "MEMM", "OutputCodes")
+    },
     "texts, several labels": ("crf_textcat", {"model": LABEL_GRAPH, "multilabel": True}, None),
     **{f"ner, {name}": ("crf_ner", {"model": CHAIN, "scheme": "BIO"}, name) for name in RULES},
     "ner, counts, spans": ("crf_ner", {"model": CHAIN, "scheme": "BIO", "decode": "spans", "min_prob": 0.4}, "counts"),
 }
+
+
+if not Token.has_extension("crf_number"):
+    Token.set_extension("crf_number", default=None)
 
 
 @pytest.fixture(autouse=True)
@@ -106,13 +138,16 @@ def make(name):
     """A pipeline with random weights."""
     factory, settings, rules = PIPELINES[name]
     nlp = spacy.blank("en")
-    settings = {**settings, **({} if factory in ("crf_spancat", "crf_textcat") else {"confidence": True})}
+    settings = {**settings, **({} if factory in ("crf_spancat", "crf_textcat", "crf_scorer") else {"confidence": True})}
     if rules is not None:
         settings["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": RULES[rules]}
     pipe = nlp.add_pipe(factory, config=settings)
     examples = [_example(nlp, n) for n in range(3)]
     nlp.initialize(lambda: examples)
-    if settings["model"] is ORDER:  # training finds the thresholds by which it prunes
+    if settings["model"] in (
+        ORDER,
+        NUMBERS,
+    ):  # training finds the thresholds by which chains are pruned, and positive strengths
         nlp.update(examples, sgd=LBFGS(l2=0.5, iterations_per_step=2))
         return nlp, pipe
     rng = np.random.default_rng(len(name))
@@ -132,6 +167,7 @@ def _example(nlp, n):
     gold.ents = [Span(gold, n, n + 2, LABELS[n % 2])] if n < 3 else []
     for token in gold:
         token.tag_ = LABELS[(n + token.i) % 2]
+        token._.crf_number = float(n * token.i)
     gold.spans["sc"] = [Span(gold, 0, 3, "A"), Span(gold, 1, 2, "B"), Span(gold, 1, 3, "A"), Span(gold, 3, 4, "B")]
     gold.cats = {"A": float(n % 2), "B": float(n % 2 == 0)}
     return Example(Doc(nlp.vocab, words=words), gold)
@@ -142,6 +178,10 @@ def draw_doc(rng, nlp, factory):
     n = int(rng.integers(0, 7))
     starts = [t == 0 or rng.random() < 0.2 for t in range(n)]
     doc = Doc(nlp.vocab, words=rng.choice(WORDS, n).tolist(), sent_starts=starts)
+    if rng.random() < 0.3:  # it belongs to a group, whose texts may link to each other
+        doc._.crf_group = "group"
+        doc._.crf_id = str(rng.integers(100))
+        doc._.crf_links = [str(rng.integers(100))]
     if not n or rng.random() < 0.4:
         return doc
 
@@ -168,6 +208,7 @@ def found(doc):
     decided[2].extend((span.start, span.end, span.label_) for span in group)
     numbers += [*map(float, getattr(group, "attrs", {}).get("scores", ()))]
     numbers += [doc.cats[label] for label in sorted(doc.cats)]
+    numbers += [token._.crf_number or 0.0 for token in doc]
     return decided, numbers
 
 
@@ -179,7 +220,12 @@ def test_a_doc_alone_and_in_any_batch(name, seed):
     nlp, pipe = make(name)
     rng = np.random.default_rng(seed)
     docs = [draw_doc(rng, nlp, PIPELINES[name][0]) for _ in range(int(rng.integers(2, 7)))]
-    alone = [found(pipe(doc.copy())) for doc in docs]
+    if name == "texts, linked":  # texts of a group are labelled together
+        texts_alone = [doc for doc in docs if doc._.crf_group is None]
+        docs = [*texts_alone, *(doc for doc in docs if doc._.crf_group is not None)]
+    else:
+        texts_alone = docs
+    alone = [found(pipe(doc.copy())) for doc in texts_alone]
     order = rng.permutation(len(docs)).tolist()
     for size in (len(docs), 2):
         together = dict(zip(order, pipe.pipe([docs[n].copy() for n in order], batch_size=size)))
