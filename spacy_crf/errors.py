@@ -551,9 +551,8 @@ class Errors:
     CRF972 = "{path} can't be asked by {method}. Pages are read by GET, and questions asked by POST."
     CRF973 = "The request can't be read: {reason}. Send a JSON object by POST."
     CRF974 = "The request has {n:,} bytes, and may have {most:,}. Send a part of the text."
-    CRF914 = (
-        "The text has {n:,} characters, and may have {most:,} here. `crf show` and `crf annotate` take longer ones."
-    )
+    CRF914 = """The text has {n:,} characters, and may have {most:,} here. The commands `show`, `annotate` and `explain` take
+        longer ones."""
     CRF975 = "The demo was not told where to save. Start it with --save FILE.jsonl."
     CRF976 = "'{key}' must be {must}, not {value}."
     CRF977 = "--save writes the annotation of one component, and there are {names}. Name one with --component."

@@ -1,5 +1,6 @@
 """``python -m spacy crf demo``: its answers, what it refuses, and many clients at once."""
 
+import copy
 import http.client
 import json
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli import demo as demo_module
-from spacy_crf.cli.demo import MOST_BYTES, MOST_CHARACTERS, Demo, open_server
+from spacy_crf.cli.demo import MOST_BYTES, MOST_CHARACTERS, MOST_UNDER_RULES, Demo, open_server
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_probabilities import trained
@@ -249,6 +250,17 @@ def test_each_refusal_has_its_code(server, name):
     assert answer[0] == status and answer[1]["error"]["code"] == code
     assert answer[1]["error"]["message"].startswith(f"{code}: ")
     assert ask(server, "/find", FIND)[0] == 200
+
+
+def test_explanations_under_rules_take_shorter_texts(nlp):
+    """The search under rules runs again without each word: it took a minute, and others waited."""
+    ruled = copy.deepcopy(nlp)
+    ruled.get_pipe("crf_ner").add_rule({"rule": "at_most", "label": "PER", "n": 1})
+    given = {"text": "Ann " * (MOST_UNDER_RULES // 4) + "a", "component": "crf_ner", "span": [0, 1, "PER"]}
+    for pipeline, refused in ((ruled, pytest.raises(ValueError, match="CRF914")), (nlp, nullcontext())):
+        demo = Demo(pipeline)
+        with refused:
+            demo.answer(demo.why, given)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from .texts import doc_before
 
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
-MOST_CHARACTERS = 10_000  # of a text: while it is answered others wait, under rules up to some seconds
+MOST_CHARACTERS = 10_000  # of a text: others wait while it is answered
+MOST_UNDER_RULES = 2_000  # of a text whose labels are explained under rules, which are searched again without each word
 MOST_BEST = 20  # labellings
 _MOST_OF_LABEL = 200  # characters
 _TOP = 12  # words of an explanation
@@ -89,9 +90,8 @@ class Demo:
 
     def answer(self, question: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
         """Ask a question. The words of its text are forgotten. RAISES (ValueError): With a code."""
-        text, error = given.get("text"), None
-        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
-            raise ValueError(Errors.CRF914.format(n=len(text), most=MOST_CHARACTERS))
+        error: Optional[str] = None
+        _check_length(given, MOST_CHARACTERS)
         with self._lock, self._nlp.memory_zone():
             try:
                 return question(given)
@@ -130,6 +130,8 @@ class Demo:
     def why(self, given: dict[str, Any]) -> dict[str, Any]:
         """Explain a "span" of a "text", by the words that decide for a "component"."""
         pipe = self._pipe(given)
+        if getattr(pipe, "constraints", None) is not None:
+            _check_length(given, MOST_UNDER_RULES)
         doc = doc_before(self._nlp, pipe, _field(given, "text", str))
         [span] = _spans([given.get("span")], doc)
         asked = span.label_ if _kind(pipe) == "cats" else span
@@ -189,6 +191,13 @@ def _field(given: dict[str, Any], key: str, kind: type) -> Any:
     if not isinstance(given.get(key), kind):
         raise _wrong(key, "a list" if kind is list else "a string", given.get(key))
     return given[key]
+
+
+def _check_length(given: dict[str, Any], most: int) -> None:
+    """RAISES (ValueError): CRF914 for a text with more characters."""
+    text = given.get("text")
+    if isinstance(text, str) and len(text) > most:
+        raise ValueError(Errors.CRF914.format(n=len(text), most=most))
 
 
 def _spans(values: list[Any], doc: Doc) -> list[Span]:
