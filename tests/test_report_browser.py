@@ -76,8 +76,8 @@ def test_why_opens_in_place(page):
     first = shown(page).first
     assert not first.get_by_role("table").is_visible()
     first.get_by_text("why", exact=True).click()
-    assert first.get_by_role("columnheader").all_inner_texts() == ["feature", "word", "for", "against"]
-    assert "lower[0]" in first.get_by_role("table").inner_text() or first.get_by_role("row").count() > 1
+    assert first.get_by_role("columnheader").all_inner_texts() == ["word", "for", "against"]
+    assert first.get_by_role("row").count() > 1
 
 
 def test_everything_is_reached_by_keyboard(page):
