@@ -178,10 +178,6 @@ def draw_doc(rng, nlp, factory):
     n = int(rng.integers(0, 7))
     starts = [t == 0 or rng.random() < 0.2 for t in range(n)]
     doc = Doc(nlp.vocab, words=rng.choice(WORDS, n).tolist(), sent_starts=starts)
-    if rng.random() < 0.3:  # it belongs to a group, whose texts may link to each other
-        doc._.crf_group = "group"
-        doc._.crf_id = str(rng.integers(100))
-        doc._.crf_links = [str(rng.integers(100))]
     if not n or rng.random() < 0.4:
         return doc
 
@@ -220,6 +216,11 @@ def test_a_doc_alone_and_in_any_batch(name, seed):
     nlp, pipe = make(name)
     rng = np.random.default_rng(seed)
     docs = [draw_doc(rng, nlp, PIPELINES[name][0]) for _ in range(int(rng.integers(2, 7)))]
+    for number, doc in enumerate(docs):
+        if rng.random() < 0.3:  # it belongs to a group, whose texts may link to each other
+            doc._.crf_group = "group"
+            doc._.crf_id = str(number)
+            doc._.crf_links = [str(rng.integers(len(docs)))]
     if name == "texts, linked":  # texts of a group are labelled together
         texts_alone = [doc for doc in docs if doc._.crf_group is None]
         docs = [*texts_alone, *(doc for doc in docs if doc._.crf_group is not None)]
