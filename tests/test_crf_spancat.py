@@ -480,6 +480,54 @@ def test_forced_and_blocked_spans_go_to_their_chains(caplog):
     assert "CRFW604" not in caplog.text
 
 
+FORCED = {  # spans that are forced, spans that are blocked, and those of the forced ones that can hold
+    "nested": ([(0, 3, "ORG"), (1, 2, "LOC")], [], [(0, 3, "ORG"), (1, 2, "LOC")]),
+    "inner first": ([(1, 2, "LOC"), (0, 3, "ORG")], [], [(0, 3, "ORG"), (1, 2, "LOC")]),
+    "the same tokens": ([(1, 3, "LOC"), (1, 3, "PER")], [], [(1, 3, "LOC"), (1, 3, "PER")]),
+    "crossing": ([(0, 2, "LOC"), (1, 3, "LOC")], [], [(0, 2, "LOC"), (1, 3, "LOC")]),
+    "a third level": ([(1, 2, "LOC"), (1, 3, "PER"), (0, 3, "ORG")], [], [(1, 3, "PER"), (1, 2, "LOC")]),
+    "blocked beside": ([(0, 3, "ORG"), (1, 2, "LOC")], [(0, 3, "PER")], [(0, 3, "ORG"), (1, 2, "LOC")]),
+    "the outer one blocked": ([(0, 3, "ORG"), (1, 2, "LOC")], [(2, 3, "ORG")], [(1, 2, "LOC")]),
+    "all blocked": ([(0, 3, "ORG"), (2, 4, "LOC")], [(3, 4, "")], [(0, 3, "ORG")]),
+}
+
+
+@pytest.mark.parametrize("threshold", [0.1, 1.0])
+@pytest.mark.parametrize("groups", ["nested", "outer", "rules"])
+@kinds
+def test_each_forced_span_is_on_the_level_where_training_would_have_it(kind, groups, threshold, caplog):
+    """Each was forced on every level, where spans that overlap can't both hold; a forced inner span removed the outer one."""
+    rules = [{"rule": "at_most", "label": ["LOC"], "n": 1}, {"rule": "at_least", "label": ["ORG"], "n": 1}]
+    ruled = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": rules}} if groups == "rules" else {}
+    nlp, pipe, _ = trained(
+        kind, groups="nested" if groups == "rules" else groups, l2=2.0, iterations=3, threshold=threshold, **ruled
+    )
+    pipe.cfg["threshold"] = threshold
+    docs = {}
+    for name, (forced, blocked, _) in FORCED.items():
+        doc = Doc(nlp.vocab, words=["Ann", "of", "Oslo", "met"])
+        doc.spans["crf_forced"] = [Span(doc, begin, end, label=label) for begin, end, label in forced]
+        doc.spans["crf_blocked"] = [Span(doc, begin, end, label=label) for begin, end, label in blocked]
+        docs[name] = doc
+    alone = {}
+    for name, (forced, blocked, held) in FORCED.items():
+        caplog.clear()
+        doc = nlp(docs[name].copy())
+        assert caplog.text.count("CRFW604") == len(forced) - len(held), name
+        alone[name] = dict(zip(found(doc), doc.spans["sc"].attrs["scores"].tolist()))
+        assert {span: alone[name].get(span) for span in held} == pytest.approx(dict.fromkeys(held, 1.0)), name
+        for begin, end, label in alone[name]:
+            assert not any(b < end and begin < e and of in ("", label) for b, e, of in blocked), name
+        likely = {places([span])[0]: p for span, p in pipe.span_probabilities(docs[name], 0.0)}
+        for span in held:
+            assert likely[span] == pytest.approx(1.0), name
+        given = [Span(doc, begin, end, label=label) for begin, end, label in held]
+        assert groups == "rules" or pipe.log_probability(docs[name], given) > -np.inf, name
+    for name, doc in zip(docs, nlp.pipe([doc.copy() for doc in docs.values()])):
+        together = dict(zip(found(doc), doc.spans["sc"].attrs["scores"].tolist()))
+        assert together == pytest.approx(alone[name]), name
+
+
 @pytest.mark.parametrize(
     "config, code",
     [

@@ -5,7 +5,7 @@ The annotation is added span by span. A span that contradicts earlier ones is le
 other spans. Tokens that no label is left for take no part in the labelling.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -16,6 +16,7 @@ from ..arrays import cut, spread, states_of
 from ..errors import Warnings
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
+from .annotation.annotation import Annotation, on_levels
 from .parts import Parts
 from .supervision import without_steps
 from .white_space import without_edges
@@ -67,16 +68,14 @@ def restrict(
 ) -> Optional[Unsettled]:
     """The part of Docs that prediction still has to label; None if the Docs have no annotation that prediction keeps. `preset` is
     the result of `Annotation.preset`; `exclude` excludes white space at the edges of spans, see `white_space`."""
-    spans = [(doc, shift, key, span) for doc, shift in zip(docs, docs.bounds.tolist()) for key, span in _spans(doc)]
-    if preset is None and not spans:
+    restricted = [(doc, shift) for doc, shift in zip(docs, docs.bounds.tolist()) if _is_restricted(doc)]
+    if preset is None and not restricted:
         return None
     settled = PresetAnnotation.nothing(int(docs.bounds[-1]), len(parts.labels))
     if preset is not None:
         parts.annotation.settle(settled, preset, scores.starts)
-    for doc, shift, key, span in spans:
-        problem = (_block if key == BLOCKED else _force)(parts, settled, scores.starts, span, shift)
-        if problem:
-            parts.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
+    for doc, shift in restricted:
+        _add_spans(parts, settled, scores.starts, doc, shift)
     known = settled.iob != MISSING
     parts, scores = exclude(parts, docs, scores, known)
     scores, clamp = _leave_settled(parts.decoding, scores, settled)
@@ -97,15 +96,58 @@ def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation)
     return (without_steps(decoding, scores, steps) if len(steps) else scores), clamp
 
 
-def _spans(doc: Doc) -> Iterator[tuple[str, Span]]:
-    """The spans in doc.spans that restrict a Doc: first the blocked spans, then the forced ones."""
-    for key in (BLOCKED, FORCED):
-        if key in doc.spans:
-            for span in doc.spans[key]:
-                yield key, span
+def _is_restricted(doc: Doc) -> bool:
+    return any(key in doc.spans and len(doc.spans[key]) for key in (BLOCKED, FORCED))
 
 
-def _block(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], span: Span, shift: int) -> Optional[str]:
+def _add_spans(parts: Parts, settled: PresetAnnotation, starts: NDArray[np.int64], doc: Doc, shift: int) -> None:
+    """Add the spans in doc.spans that restrict a Doc: first the blocked spans, then the forced ones."""
+
+    def warn(key: str, span: Span, problem: Optional[str]) -> None:
+        if problem:
+            parts.warn(Warnings.CRFW604, doc=doc.text[:40], span=span.text, key=key, reason=problem)
+
+    for span in doc.spans.get(BLOCKED, ()):
+        warn(BLOCKED, span, _block(parts, settled, span, shift))
+    forced = [*doc.spans.get(FORCED, ())]
+    annotation = parts.annotation
+    if annotation.n_levels > 1:
+        forced = _on_level(annotation, settled, starts, forced, shift)
+    for span in forced:
+        warn(FORCED, span, _force(parts, settled, starts, span, shift))
+
+
+def _on_level(
+    annotation: Annotation, settled: PresetAnnotation, starts: NDArray[np.int64], forced: list[Span], shift: int
+) -> list[Span]:
+    """The forced spans of a Doc that a chain has to find which is one of several levels: those that training would have there.
+    Spans for which there is no level come last in the outermost chain, which refuses them."""
+
+    def is_possible(span: Span) -> bool:
+        begin, end = shift + span.start, shift + span.end
+        if begin == end or span.label_ not in annotation.labels:
+            return False
+        label = annotation.labels.index(span.label_)
+        is_blocked = settled.blocked[begin:end, label].any()
+        return not is_blocked and annotation.refused_beside(settled, starts, begin, end, label) is None
+
+    def fit(spans: list[Span]) -> bool:
+        return all(level < annotation.n_levels for _, level in on_levels(spans))
+
+    kept = [span for span in forced if is_possible(span)]
+    if not fit(kept):
+        possible, kept = kept, []
+        for span in possible:  # earlier ones come first
+            if fit([*kept, span]):
+                kept.append(span)
+    own = [span for span, level in on_levels(kept) if level == annotation.level]
+    if annotation.level > 0:
+        return own
+    held = {(span.start, span.end, span.label) for span in kept}
+    return [*own, *(span for span in forced if (span.start, span.end, span.label) not in held)]
+
+
+def _block(parts: Parts, settled: PresetAnnotation, span: Span, shift: int) -> Optional[str]:
     """Add a span in which no label, or not its own label, may be found. RETURNS (str): Why it cannot apply everywhere."""
     if span.label and span.label_ not in parts.labels:
         return None  # the component never finds this label

@@ -171,10 +171,10 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
         spans = _each_once([of_level.segments for of_level in likely])
         on_level = [level.span_probabilities(spans) for level in levels]
         probabilities = _on_any(on_level)
-    enough = probabilities >= least[spans.label]
+    gains = probabilities - prices[spans.label]
+    enough = gains >= 0.0
     if not any(level.has_rules for level in levels) and _all_fit(_part(spans, enough), levels):
         return LikelySpans(_part(spans, enough), probabilities[enough])
-    gains = probabilities - prices[spans.label]
     written = np.zeros(len(gains), dtype=bool)
     asked = []  # spans that are not likely, but that rules ask for
     for level, own in zip(levels, on_level):

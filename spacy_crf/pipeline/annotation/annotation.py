@@ -117,6 +117,7 @@ class Annotation:
     space_edges = True  # whether spans may begin and end with white space
     outside = frozenset([""])  # values of gold annotation that name no label
     elsewhere: frozenset[str] = frozenset()  # labels that belong to other chains of a set, see `Spans`
+    level, n_levels = 0, 1  # of a chain of a set, see `Spans`
 
     name: str  # name of the component
     vocab: Vocab
@@ -215,3 +216,19 @@ def probability_of(found: "Span | Token") -> Optional[float]:
 
 def same_words(doc: Doc, other: Doc) -> bool:
     return len(doc) == len(other) and bool((doc.to_array(ORTH) == other.to_array(ORTH)).all())
+
+
+def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+    """The spans of a Doc, each once, on the first level where it overlaps none that is longer, or as long and before it."""
+    taken: list[set[int]] = []
+    placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
+    for span in sorted(spans, key=lambda span: (-len(span), span.start, span.label_)):
+        place, tokens = (span.start, span.end, span.label), range(span.start, span.end)
+        if place in placed:
+            continue
+        level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))
+        if level == len(taken):
+            taken.append(set())
+        taken[level].update(tokens)
+        placed[place] = span, level
+    return [*placed.values()]

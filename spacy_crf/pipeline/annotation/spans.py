@@ -14,7 +14,7 @@ from ...errors import Errors
 from ...features.doc_batch import DocBatch
 from ...features.document import Labelling
 from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
-from .annotation import GoldReport, Mention, Starts, Supervision, same_words
+from .annotation import GoldReport, Mention, Starts, Supervision, on_levels, same_words
 from .entities import Entities
 from .trimming import without_blanks
 
@@ -45,7 +45,6 @@ class Spans(Entities):
     writes = ()
     found = "a span"
     outside = frozenset([""])
-    level, n_levels = 0, 1  # of the chain
     slots: list[Slot]  # the labels, each on each of its levels
 
     def __init__(self, scheme: Scheme, key: str, groups: Groups = "label", levels: Optional[Mapping[str, int]] = None):
@@ -204,22 +203,6 @@ _NOT_HELD = (
     "overlap others of their chain, and are left out (nested = true gives chains a further level, groups = 'label' one chain to "
     "each label)"
 )
-
-
-def on_levels(spans: Iterable[Span]) -> list[tuple[Span, int]]:
-    """The spans of a Doc, each once, on the first level where it overlaps none that is longer, or as long and before it."""
-    taken: list[set[int]] = []
-    placed: dict[tuple[int, int, int], tuple[Span, int]] = {}
-    for span in sorted(spans, key=lambda span: (-len(span), span.start, span.label_)):
-        place, tokens = (span.start, span.end, span.label), range(span.start, span.end)
-        if place in placed:
-            continue
-        level = next((n for n, used in enumerate(taken) if used.isdisjoint(tokens)), len(taken))
-        if level == len(taken):
-            taken.append(set())
-        taken[level].update(tokens)
-        placed[place] = span, level
-    return [*placed.values()]
 
 
 def levels_of(docs: Iterable[Doc], annotation: Spans) -> dict[str, int]:
