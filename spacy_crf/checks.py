@@ -75,7 +75,7 @@ def one_of(owner: str, name: str, value: Any, allowed: Collection[Any]) -> Any:
 def labels(owner: str, asked: Iterable[str], known: Iterable[str]) -> None:
     """RAISES (ValueError): CRF846 for labels that are not among the known ones."""
     known = list(dict.fromkeys(known))
-    unknown = [label for label in asked if label not in known]
+    unknown = [label for label in dict.fromkeys(asked) if label not in known]
     if unknown:
         names = {"labels": ", ".join(map(repr, unknown)), "known": known_names(known, *unknown)}
         raise ValueError(Errors.CRF846.format(owner=owner, **names))

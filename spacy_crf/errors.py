@@ -81,6 +81,12 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {plural}"
 
 
+def in_number(n: int, phrase: str) -> str:
+    """A number with a phrase in which words that depend on it have two forms: 2 of "span|spans is|are left out" is
+    "2 spans are left out"."""
+    return f"{n:,} " + re.sub(r"(\w+)\|(\w+)", r"\1" if n == 1 else r"\2", phrase)
+
+
 def is_coded(error: Exception) -> bool:
     """Whether an error is one of `Errors`."""
     return isinstance(error, ValueError) and re.match(r"CRF\d{3}: ", str(error)) is not None
@@ -463,8 +469,8 @@ class Errors:
         text again; `spacy crf convert` makes training data from annotated texts."""
     CRF883 = """The format 'conll' has one tag for each token, and spans in doc.spans['{key}'] may overlap. Write them as
         spans or spacy."""
-    CRF874 = """The format '{format}' is for spans, and the pipeline finds none. Write tags of tokens as {known}, and numbers as
-        spacy."""
+    CRF874 = """The format '{format}' has no place for what the pipeline finds. Write tags of tokens as {known}, labels of
+        texts as spans or spacy, and numbers as spacy."""
     CRF876 = "[{corpus}] has no path, so a learning curve can't take parts of its texts. Use a reader such as spacy.Corpus.v1."
     CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."
     CRF880 = """{place}: {value} can't be read as labels of a text. Give a string, a list of strings, or a table with 1
@@ -626,12 +632,12 @@ class Warnings:
         it, or use an optimizer that learns batch by batch, such as spacy_crf.AveragedPerceptron.v1."""
     CRFW405 = "{name}: {count} {problem}. First: {places}. Correct the annotation if this is not intended."
     CRFW925 = """Component '{name}': {path} has other settings than the component was saved with, and they are used: {other}. If
-        somebody has edited the config, save the pipeline with it, and this warning ends. If not, a process was killed while it
-        saved: save or copy the whole pipeline again."""
+        somebody has edited the config, this ends the warning: spacy.load({folder!r}).to_disk({folder!r}). If not, a process was
+        killed while it saved: save or copy the whole pipeline again."""
     CRFW412 = """{name}: no token of the examples is annotated, so no features were counted. It has {n} labels, and no
         features until update brings annotated texts."""
-    CRFW420 = """{name}: '{doc}...': doc.spans['{key}'] leaves {n} tokens without any label, first token {token}
-        ('{word}'). They get none. To block only some labels, give the spans these labels."""
+    CRFW420 = """{name}: '{doc}...': doc.spans['{key}'] leaves {n} without any label, first token {token}
+        ('{word}'): nothing is written there. To block only some labels, give the spans these labels."""
     CRFW421 = """{name}: some spans are next to tokens without annotation ({n} or more in the first such batch), and the
         scheme needs two tags to show where these spans end. {who} look at one tag at a time, so they assume that no
         other span of the same label is next to them. The schemes BIO and BILUO lose nothing, nor do losses such as

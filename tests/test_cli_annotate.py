@@ -17,7 +17,7 @@ from spacy_crf import whole_files
 from spacy_crf.cli import annotator, app
 from spacy_crf.cli.annotator import AnnotateOptions, Annotator, annotate_file
 from spacy_crf.cli.formats import ReadSettings
-from spacy_crf.cli.formats.writers import WRITERS
+from spacy_crf.cli.formats.writers import WRITERS, check_spans
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
 from spacy_crf.lab.workers import work_folder
@@ -345,6 +345,17 @@ def test_tags_are_written_as_columns_or_docs(tmp_path):
     annotate(tmp_path, tmp_path / "out.conll", ("conll",), texts="texts.txt")
     [doc] = read_docs(tmp_path / "out.conll", BLANK, ReadSettings(tag_column="2"))
     assert [token.tag_ for token in doc] == [token.tag_ for token in nlp("the dog barks")]
+
+
+def test_labels_of_texts_are_not_lost_in_columns():
+    """They were written as columns without any annotation."""
+    doc = BLANK("where is my order")
+    doc.cats = {"TRACK": 0.9}
+    check_spans("spans", doc)
+    check_spans("spacy", doc)
+    for name in ("conll", "prodigy"):
+        with pytest.raises(ValueError, match=f"CRF874: .*'{name}'.*labels of texts as spans or spacy"):
+            check_spans(name, doc)
 
 
 @pytest.mark.issue(33)

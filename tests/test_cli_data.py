@@ -63,7 +63,7 @@ def test_labels_that_look_like_tags_are_told(files, tmp_path):
     """B_PER and I_PER were entities of one token each, and nothing said so."""
     docs = [doc_of("Ann Lee met Bob", (0, 1, "B_PER"), (1, 2, "I_PER"), (3, 4, "B_PER"))]
     DocBin(docs=docs).to_disk(tmp_path / "a.spacy")
-    assert "2 labels look like tags of tokens" in " ".join(run(tmp_path / "a.spacy")[1].split())
+    assert "2 labels like tags of tokens" in " ".join(run(tmp_path / "a.spacy")[1].split())
     assert "look like tags" not in run(files / "train.jsonl")[1]
 
 
@@ -100,7 +100,7 @@ def test_labels_of_texts_are_shown(tmp_path):
     output = " ".join(output.split())
     assert code == 0 and "labels of texts" in output and " 0 entities" not in output, output
     assert "2 labels with fewer than 50 texts: PLAY (1); BOOK (1)" in output
-    assert "1 labels are in train only, and are not scored: BOOK" in output
+    assert "1 label in train only, not scored: BOOK" in output
 
 
 def test_tags_of_dev_alone():
@@ -164,11 +164,11 @@ def test_the_command(files):
     assert code == 0, output
     for told in (
         "doccano's JSONL: 2 documents",
-        "1 spans do not align",
-        "labels that differ in case or white space only: PER = per",
+        "1 span does not align",
+        "1 group of labels that differ in case or white space only: PER = per",
         "labels with fewer than 50 spans",
-        "1 documents of dev are in train too",
-        "1 labels are in dev only",
+        "1 document of dev also in train",
+        "1 label in dev only",
         "Annotated in several ways: 1 string",
     ):
         assert told in output, (told, output)

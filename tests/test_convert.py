@@ -165,7 +165,7 @@ def test_rejected_items_are_left_out_and_reported(jsonl, tmp_path):
     code, output = run(path, tmp_path / "out.spacy", "--without-spans")
     assert code == 0
     assert "1 document" in output
-    assert "2 texts were not accepted" in output
+    assert "2 texts not accepted" in output
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_answers_to_single_spans_say_nothing_of_the_rest(jsonl, tmp_path, mark):
     assert [(span.start, span.end, span.label_) for span in rejected.spans["incorrect_spans"]] == [(0, 1, "PER")]
     code, output = run(path, tmp_path / "out.spacy")
     assert (
-        code == 0 and "1 entity, 1 span annotated as wrong" in output and "2 answers are about single spans" in output
+        code == 0 and "1 entity, 1 span annotated as wrong" in output and "2 answers are about a single span" in output
     )
     only_rejected = jsonl({**asked, "answer": "reject"})
     assert run(only_rejected, tmp_path / "out.spacy")[0] == 0
@@ -427,7 +427,7 @@ def test_a_folder(jsonl, columns, tmp_path):
     code, output = run(tmp_path, tmp_path / "out")
     assert code == 0
     assert "1 document, 1 entity" in output
-    assert "1 file of" in output and "not read, by their names: notes.txt" in output  # nothing was said of it
+    assert "1 file of" in output and "not read because of the name: notes.txt" in output  # nothing was said of it
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["items.spacy", "tokens.spacy"]
     [doc] = DocBin().from_disk(tmp_path / "out" / "tokens.spacy").get_docs(spacy.blank("en").vocab)
     assert entities(doc) == [(0, 1, "PER")]

@@ -196,7 +196,7 @@ def test_evidence_of_a_bag_is_what_is_lost_without_a_word():
         for span, evidence in nlp.get_pipe("crf_textcat").evidence(doc, name):
             rest = nlp(" ".join(token.text for token in doc if token.i != span.start)).cats[name]
             assert evidence == pytest.approx(odds[name] - math.log(rest / (1 - rest)), abs=1e-5)
-    with pytest.raises(ValueError, match=r"CRF846.*SONG"):
+    with pytest.raises(ValueError, match=r"CRF846.*named 'SONG'\."):
         nlp.get_pipe("crf_textcat").evidence(doc, "SONG")
 
 
@@ -234,6 +234,23 @@ def test_a_text_knows_the_probability_of_its_label(tmp_path):
     doc = nlp("play some jazz")
     assert doc._.crf_prob == max(doc.cats.values())
     assert "doc._.crf_prob" in nlp.get_pipe("crf_textcat").assigns()
+
+
+def test_the_probability_of_a_text_goes_with_its_label():
+    """It stayed with labels that a later component had written; labels of others do not concern it."""
+    nlp = trained("bag")
+    nlp.get_pipe("crf_textcat").cfg["confidence"] = True
+    doc = nlp("play some jazz")
+    probability = doc._.crf_prob
+    doc.cats["SPORT"] = 1.0
+    [saved] = DocBin(docs=[doc], store_user_data=True).get_docs(nlp.vocab)
+    read = Doc(nlp.vocab).from_json(doc.to_json(underscore=["crf_prob"]))
+    assert [doc._.crf_prob, saved._.crf_prob, read._.crf_prob] == [probability] * 3
+    doc.cats.update({"PLAY": 0.0, "BOOK": 1.0})
+    assert doc._.crf_prob is None
+    doc._.crf_prob = 0.5
+    assert doc._.crf_prob == 0.5
+    assert nlp(doc)._.crf_prob == probability
 
 
 @pytest.mark.issue(16)

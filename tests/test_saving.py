@@ -665,6 +665,7 @@ def test_settings_of_another_config_are_told_and_used(trained, tmp_path, caplog)
     [record] = warned()
     expected = "decode = 'spans' (saved: 'viterbi'), min_prob = 0.7 (saved: 0.0)"
     assert record.getMessage().startswith("CRFW925") and expected in record.getMessage()
+    assert f"spacy.load({str(folder)!r}).to_disk({str(folder)!r})" in record.getMessage()
     caplog.clear()
     again.to_disk(folder)
     assert spacy.load(folder) and not warned()

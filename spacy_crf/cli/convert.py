@@ -87,7 +87,7 @@ def convert_cli(
     unread = _unread(input_path, [path for path, _ in targets])
     if unread:
         msg.warn(
-            f"{counted(len(unread), 'file')} of {input_path} are not read, by their names: {', '.join(unread[:_SHOWN])}"
+            f"{counted(len(unread), 'file')} of {input_path} not read because of the name: {', '.join(unread[:_SHOWN])}"
         )
     for path, target in targets:
         check_writable(target, path)

@@ -282,13 +282,13 @@ def data_cli(
     if dev_facts and common:
         _show_corpus(str(dev), dev_facts, dev_report)
         msg.divider("train and dev")
-        for texts, what in (
-            (common["documents"], "documents of dev are in train too: scores of them are memory"),
-            (common["only_in_dev"], "labels are in dev only, and can't be found"),
-            (common["only_in_train"], "labels are in train only, and are not scored"),
+        for texts, noun, what in (
+            (common["documents"], "document", "of dev also in train, where scores tell what was memorized"),
+            (common["only_in_dev"], "label", "in dev only, which can't be found"),
+            (common["only_in_train"], "label", "in train only, not scored"),
         ):
             if texts:
-                msg.warn(f"{len(texts):,} {what}: {_some(texts)}")
+                msg.warn(f"{counted(len(texts), noun)} {what}: {_some(texts)}")
         if not common["documents"]:
             msg.good("No text of dev is in train")
         rows = [(label, f"{share:.0%}") for label, share in common["unseen"].items()]
@@ -356,33 +356,30 @@ def _warnings(facts: CorpusFacts) -> list[str]:
     by_name: dict[str, set[str]] = {}
     for name in (*(label for label, _ in of_spans), *tags, *facts.cats):
         by_name.setdefault("".join(name.lower().split()), set()).add(name)
+    alike = [" = ".join(sorted(names)) for names in by_name.values() if len(names) > 1]
     shown = (
-        (few, f"labels with fewer than {_FEW} spans"),
-        (few_texts, f"labels with fewer than {_FEW} texts"),
-        (
-            [" = ".join(sorted(names)) for names in by_name.values() if len(names) > 1],
-            "labels that differ in case or white space only",
-        ),
-        (like_tags if len(like_tags) > 1 else [], "labels look like tags of tokens, which would be parts of entities"),
-        (facts.misaligned, "entities do not align with the tokenizer's tokens, and can't be learned"),
-        (facts.crossing, "entities cross the end of a sentence"),
-        (facts.odd, "entities have neither letters nor digits"),
-        (facts.several_cats, "texts have several labels, which crf_textcat takes with multilabel = true"),
-        (facts.uncertain_cats, "texts have labels with neither 0 nor 1, which crf_textcat refuses"),
-        (facts.repeated_otherwise, "texts are repeated with other annotation"),
+        (few, "label", f"with fewer than {_FEW} spans"),
+        (few_texts, "label", f"with fewer than {_FEW} texts"),
+        (alike, "group", "of labels that differ in case or white space only"),
+        (like_tags if len(like_tags) > 1 else [], "label", "like tags of tokens, which would be parts of entities"),
+        (facts.misaligned, "entity", "across the edges of the tokenizer's tokens, which can't be learned"),
+        (facts.crossing, "entity", "across the end of a sentence"),
+        (facts.odd, "entity", "without any letter or digit"),
+        (facts.several_cats, "text", "with several labels, which crf_textcat takes with multilabel = true"),
+        (facts.uncertain_cats, "text", "with labels of neither 0 nor 1, which crf_textcat refuses"),
+        (facts.repeated_otherwise, "text", "repeated with other annotation"),
     )
-    counted = (
-        (facts.repeated, "documents repeat the text of another"),
-        (facts.touching, "entities touch one of their own label before them: the scheme IO would join them"),
-        (
-            facts.unannotated_tokens if facts.spans else 0,
-            "tokens have no annotation of entities: anything is allowed there",
-        ),
-        (facts.untagged_tokens if facts.tags else 0, "tokens have no tag: crf_tagger allows any there"),
-        (facts.without_cats, "texts have no label: crf_textcat allows any there that is not ruled out by 0"),
+    without_entities = facts.unannotated_tokens if facts.spans else 0
+    without_tags = facts.untagged_tokens if facts.tags else 0
+    numbers = (
+        (facts.repeated, "document", "with the text of another"),
+        (facts.touching, "entity", "right behind one of the same label: the scheme IO would join them"),
+        (without_entities, "token", "without annotation of entities: anything is allowed there"),
+        (without_tags, "token", "without a tag: crf_tagger allows any there"),
+        (facts.without_cats, "text", "without a label: crf_textcat allows any there that is not ruled out by 0"),
     )
-    found = [f"{len(texts):,} {what}: {_some(texts)}" for texts, what in shown if texts]
-    return found + [f"{n:,} {what}" for n, what in counted if n]
+    found = [f"{counted(len(texts), noun)} {what}: {_some(texts)}" for texts, noun, what in shown if texts]
+    return found + [f"{counted(n, noun)} {what}" for n, noun, what in numbers if n]
 
 
 def _some(texts: list[str]) -> str:

@@ -99,7 +99,10 @@ def _show_errors(judged: "Judged", chosen: "list[Case]", most: int) -> None:
         origin = named_origin(judged.examples[case.doc].reference)
         around = " ".join(shorter(text, 4 * _AROUND).split()) if judged.of_texts else _around(text, *case.places)
         rows.append((KINDS[case.kind], *mentions, around, origin))
-    title = f"{min(most, len(chosen))} of {len(chosen)} mistakes"
+    if not chosen:
+        msg.good("No mistakes of this kind" if judged.errors else "No mistakes")
+        return
+    title = f"{min(most, len(chosen))} of {counted(len(chosen), 'mistake')}"
     print_table(title, ("kind", "annotated", "found", "around it", "text"), rows, n_texts=5)
 
 

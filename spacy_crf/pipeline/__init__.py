@@ -35,30 +35,38 @@ def _field_text(ent: Span) -> str:
     return text.strip(" ,;") or text
 
 
-# Of spans and tokens: the probability of the entity, or of the label, that a component with confidence = true has found; and its
-# standard deviation between weights drawn from their posterior, with average > 0
+# Of spans, tokens and texts: the probability of the entity, or of the label, that a component with confidence = true has found;
+# and, of spans and tokens, its standard deviation between weights drawn from their posterior, with average > 0
 CERTAINTIES = ("crf_prob", "crf_prob_sd")
-OF_LABEL = "crf_prob_label"  # the label that these belong to, or a dict of the attributes of a token that have it
+# The label that these belong to; a dict of the attributes of a token that have it, or of the values in doc.cats
+OF_LABEL = "crf_prob_label"
+
+Found = Union[Span, Token, Doc]
 
 
-def place_of(found: Union[Span, Token]) -> tuple[int, Optional[int]]:
-    """Where the extensions of a span or token are in ``doc.user_data``, in characters."""
+def place_of(found: Found) -> tuple[Optional[int], Optional[int]]:
+    """Where the extensions of a span, token or Doc are in ``doc.user_data``, in characters."""
+    if isinstance(found, Doc):
+        return None, None
     return (found.idx, None) if isinstance(found, Token) else (found.start_char, found.end_char)
 
 
-def certainty(name: str, found: Union[Span, Token]) -> Optional[float]:
-    """The value of a span or token if a component has found it with the label that it has now. Values are kept with the user data
-    of the Doc, so they survive DocBin(store_user_data=True)."""
-    known, place = found.doc.user_data, place_of(found)
+def certainty(name: str, found: Found) -> Optional[float]:
+    """The value of a span, token or Doc if a component has found it with the label that it has now. Values are kept with the user
+    data of the Doc, so they survive DocBin(store_user_data=True)."""
+    known = found.user_data if isinstance(found, Doc) else found.doc.user_data
+    place = place_of(found)
     value = known.get(("._.", name, *place))
     label = known.get(("._.", OF_LABEL, *place)) if value is not None else None
     return value if label is None or label == _label_now(found, label) else None
 
 
-def _label_now(found: Union[Span, Token], label: Any) -> Any:
-    """The label of a span; the attributes of a token that `label` names."""
+def _label_now(found: Found, label: Any) -> Any:
+    """The label of a span; the attributes of a token, or the values in ``doc.cats``, that `label` names."""
     if isinstance(found, Span):
         return found.label_
+    if isinstance(found, Doc):
+        return {name: found.cats.get(name) for name in label}
     from .scorers import attribute_getter  # importing the package does not need it
 
     return {name: attribute_getter(name)(found) for name in label}
@@ -75,6 +83,12 @@ def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) 
     known[("._.", name, *place)] = value
 
 
+def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str, float]] = None) -> None:
+    """Set ``doc._.crf_prob`` for these values of ``doc.cats``, None for any."""
+    doc.user_data["._.", OF_LABEL, None, None] = cats
+    doc.user_data["._.", "crf_prob", None, None] = value
+
+
 for owner, name, default in (
     (Doc, "crf_weight", 1.0),  # how much a Doc counts in training
     (Doc, "crf_hidden", None),  # what speaks for the label of a text
@@ -84,7 +98,6 @@ for owner, name, default in (
     (Doc, "crf_group", None),
     (Doc, "crf_source", None),  # where a text comes from: its "place" in a file, and its "id"
     (Token, "crf_word", None),  # the word that another program finds in this token
-    (Doc, "crf_prob", None),  # probability of the label of a text
 ):
     if not owner.has_extension(name):
         owner.set_extension(name, default=default)
@@ -93,6 +106,9 @@ for name in CERTAINTIES:
     for owner in (Span, Token):
         if not owner.has_extension(name):
             owner.set_extension(name, getter=partial(certainty, name), setter=partial(set_certainty, name))
+
+if not Doc.has_extension("crf_prob"):
+    Doc.set_extension("crf_prob", getter=partial(certainty, "crf_prob"), setter=set_text_certainty)
 
 if not Doc.has_extension("crf_fields"):
     Doc.set_extension("crf_fields", getter=fields_of)

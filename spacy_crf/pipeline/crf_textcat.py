@@ -18,6 +18,7 @@ from ..errors import Errors, cant_train, known_names
 from ..features.doc_batch import SENT, DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..types import Floats
+from . import set_text_certainty
 from .annotation.annotation import GoldReport, Supervision
 from .annotation.cats import Cats, SeveralCats
 from .decoding import Decoding
@@ -178,12 +179,14 @@ class CRFTextClassifier(LearningPipe):
 
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
         """Write the probabilities to ``doc.cats``; values of other labels stay."""
+        docs = list(docs)
         labels = self.labels
         for doc, row in zip(docs, prediction.probabilities.tolist()):
             doc.cats.update(zip(labels, row))
         if prediction.confidence is not None:
             for doc, probability in zip(docs, prediction.confidence.tolist()):
-                doc._.crf_prob = probability
+                cats = {label: doc.cats[label] for label in labels}
+                set_text_certainty(doc, probability, cats)
         if prediction.hidden is not None:
             for doc, hidden in zip(docs, prediction.hidden):
                 doc._.crf_hidden = hidden

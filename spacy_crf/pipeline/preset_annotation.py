@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
 from ..arrays import cut, spread, states_of
-from ..errors import Warnings
+from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 from .annotation.annotation import Annotation, on_levels
@@ -196,7 +196,7 @@ def _warn_of_unlabelled(parts: Parts, docs: DocBatch, empty: NDArray[np.bool_]) 
     of_doc = np.searchsorted(docs.bounds, at, side="right") - 1
     for d in np.unique(of_doc).tolist():
         first = docs[d][int(at[of_doc == d][0] - docs.bounds[d])]
-        n = int((of_doc == d).sum())
+        n = counted(int((of_doc == d).sum()), "token")
         parts.warn(Warnings.CRFW420, doc=docs[d].text[:40], n=n, token=first.i, word=first.text, key=BLOCKED)
 
 

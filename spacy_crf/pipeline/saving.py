@@ -250,7 +250,7 @@ class SavingPipe(LabelPipe):
             if None not in (given, kept) and not is_variable and given != kept:
                 other.append(f"{name} = {shown(given)} (saved: {shown(kept)})")
         if other:
-            self.warn(Warnings.CRFW925, path=config, other=", ".join(other))
+            self.warn(Warnings.CRFW925, path=config, folder=str(config.parent), other=", ".join(other))
 
     def _load(self, data: bytes, source: str) -> dict[str, Any]:
         """RETURNS (Dict[str, Any]): The settings with which the component was saved."""

@@ -317,7 +317,7 @@ class Training(TrainingData):
                 raise ValueError(Errors.CRF411.format(name=pipe.name))
         elif self.corpus is None or self.corpus.kind != kind or not self.corpus.holds(examples):
             if self.corpus is None:  # a sign of life before the first step, which takes longest
-                announcements.info("%s: reading features of %d texts", pipe.name, len(examples))
+                announcements.info("%s: reading features of %s", pipe.name, counted(len(examples), "text"))
             self.meet(examples)
             self._announce_continuation(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)

@@ -102,6 +102,7 @@ def _section(judged: Judged) -> dict[str, Any]:
         "chart_of_scores": charts.shares("F1 by label", [(row.label, row.f) for row in rows[: MOST_LABELS + 1]]),
         "kinds": [(name, kinds[kind]) for kind, name in KINDS.items() if kinds[kind] or not judged.of_texts],
         "labels": shown,
+        "has_boundaries": not (judged.of_texts or judged.pipe.annotation.spans_are_tokens),
         "confusion": _confusion(judged, shown),
         "errors": _as_json(errors[:MOST_ERRORS]),
         "n_shown": MOST_ERRORS,

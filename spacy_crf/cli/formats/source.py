@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from wasabi import msg
 
-from ...errors import Errors
+from ...errors import Errors, in_number
 from .offsets import HABITS
 
 _SHOWN = 3  # number of places in each warning
@@ -97,32 +97,36 @@ class Report:
 
     def print_warnings(self) -> None:
         for places, what in (
-            (self.trimmed, "spans began or ended with white space, which is left out"),
-            (self.broken, "spans can't be read: the rest of their texts counts as missing annotation"),
+            (self.trimmed, "span|spans began or ended with white space, which is left out"),
+            (self.broken, "span|spans can't be read: the rest of the text|texts counts as missing annotation"),
             (
                 self.overlapping,
-                "spans overlap longer ones (or equal ones before them), and are left out (--spans-key sc keeps all, for "
+                "span|spans overlapping longer ones (or equal ones in front) is|are left out (--spans-key sc keeps all, for "
                 "crf_spancat)",
             ),
-            (self.misaligned, "spans do not align with the tokens, and count as missing annotation"),
-            (self.unaligned, "spans do not align with the tokens, and are left out"),
-            (self.rejected, "texts were not accepted by the annotator or are empty, and are left out"),
-            (self.unread, "texts are annotated several times: the first that counts is kept"),
-            (self.unlabelled, "texts have no label where others have one, and count as not annotated"),
+            (self.misaligned, "span|spans does|do not align with the tokens, and counts|count as missing annotation"),
+            (self.unaligned, "span|spans does|do not align with the tokens, and is|are left out"),
+            (self.rejected, "text|texts not accepted by the annotator or empty, and left out"),
+            (self.unread, "text|texts is|are annotated several times: the first that counts is kept"),
+            (self.unlabelled, "text|texts has|have no label where others have one, and counts|count as not annotated"),
             *((places, f"{kind} can't be kept in doc.ents, and are left out") for kind, places in self.unkept.items()),
             (
                 self.repaired,
-                "tags continue another entity than the one before them, and begin one, as conlleval reads them",
+                "tag|tags whose entity is not the one in front begins|begin an entity, as conlleval reads tags",
             ),
-            (self.comments, "lines that begin with # are skipped as comments, and could be tokens"),
-            (self.long, "documents are very long: are the ends of sentences marked in the file?"),
+            (
+                self.comments,
+                "line|lines with # at the beginning skipped as comment|comments, but could be a token|tokens",
+            ),
+            (self.long, "document|documents of great length: are the ends of sentences marked in the file?"),
         ):
             if places:
-                msg.warn(f"{len(places):,} {what}. First: {'; '.join(places[:_SHOWN])}")
+                msg.warn(f"{in_number(len(places), what)}. First: {'; '.join(places[:_SHOWN])}")
         if self.binary:
             msg.info(
-                f"{len(self.binary):,} answers are about single spans: the rest of the text counts as missing annotation, and "
-                "what was rejected is in doc.spans['incorrect_spans'] (incorrect_spans_key of the components)"
+                f"{in_number(len(self.binary), 'answer|answers is|are about a single span')}: the rest of the text counts as "
+                "missing annotation, and what was rejected is in doc.spans['incorrect_spans'] (incorrect_spans_key of the "
+                "components)"
             )
         if self.spelling:
             msg.info(f"Tags such as {self.spelling} are read as letter and label")

@@ -159,10 +159,13 @@ WITHOUT_SPANS = ("conll", "spacy")  # formats that take tags of tokens too
 def check_spans(format_: str, doc: Doc, groups: Sequence[SpanGroup] = ()) -> None:
     """Check that a Doc, with groups of spans that the pipeline sets, fits a format.
 
-    RAISES (ValueError): CRF874 if the format needs spans, and the pipeline sets only tags; CRF883 if spans of groups don't fit.
+    RAISES (ValueError): CRF874 if the format has no place for what the pipeline sets, that is, tags or labels of texts; CRF883 if
+        spans of groups don't fit.
     """
     if format_ == "conll" and groups:
         raise ValueError(Errors.CRF883.format(key=groups[0].name))
     has_any = groups or doc.has_annotation("ENT_IOB") or (format_ == "spans" and doc.cats)
-    if format_ not in WITHOUT_SPANS and len(doc) and not has_any:
+    has_tags = doc.has_annotation("TAG")
+    loses_cats = format_ == "conll" and doc.cats and not has_any and not has_tags
+    if len(doc) and (loses_cats or (format_ not in WITHOUT_SPANS and not has_any)):
         raise ValueError(Errors.CRF874.format(format=format_, known=" or ".join(WITHOUT_SPANS)))
