@@ -676,6 +676,8 @@ class Warnings:
     CRFW900 = """{name}: {form} does not know that no entity begins or ends with white space, so labels of sequences with
         tokens of white space may differ. Leave such tokens out there. An export for NumPy alone keeps it: `crf export
         MODEL FILE --to npz`."""
+    CRFW901 = """{name}: {count} of {total} annotated spans begin or end with white space, such as {place}. They are compared
+        without it, as they are learned; `spacy evaluate` compares them as they are, and counts them as missed."""
     CRFW885 = """{name} reads {attributes}, which none of {n} Docs of the training data has, so what reads them finds
         nothing. Put the component that sets it before this one and name it in [training.annotating_components], or
         leave the templates or similarities that read it out."""

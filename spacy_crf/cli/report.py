@@ -351,6 +351,7 @@ def _promise(
     nlp: Language, data: Path, pipes: list[Any], of: str, goal: float, alpha: float, key: str, *, per_label: bool
 ) -> None:
     """Find the thresholds of a component that keep a promise, print them, and add the component that uses them."""
+    from ..pipeline.annotation.trimming import tell_trimmed
     from ..pipeline.candidates import check_spans_key
     from ..pipeline.promises import judge, min_prob_of, promises
     from ..pipeline.thresholds import annotated_before, use
@@ -362,6 +363,7 @@ def _promise(
     check_spans_key(name, key, pipe)
     examples = read_examples(data, nlp)
     warn_of_learned_texts(pipes, examples, data)
+    tell_trimmed(pipe, (example.reference for example in examples))
     judged = judge(pipe, annotated_before(nlp, pipe.name, examples))
     found = promises(pipe, judged, goal, alpha, of=of, per_label=per_label)
     columns, rows = ("label", "min_prob", "annotated", "recall", "precision", "spans a text"), []
@@ -402,6 +404,7 @@ def threshold(
     RETURNS (dict[str, list[Point]]): Points by the name of the component.
     RAISES (ValueError): If there is no such component, or the texts have no entities.
     """
+    from ..pipeline.annotation.trimming import tell_trimmed
     from ..pipeline.thresholds import annotated_before, best_of_labels, measure
 
     checks.positive("threshold", "beta", beta)
@@ -413,6 +416,8 @@ def threshold(
         warn_of_learned_texts(pipes, examples, data)
     found = {}
     for pipe in pipes:
+        if not expected:
+            tell_trimmed(pipe, (example.reference for example in examples))
         annotated = annotated_before(nlp, pipe.name, examples)
         points = found[pipe.name] = measure(pipe, annotated, judge=not expected)
         if not expected and not points[0].all["gold"]:

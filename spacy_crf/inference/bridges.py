@@ -20,7 +20,7 @@ import numpy as np
 from .. import arrays
 from ..arrays import Scores
 from ..kernels.spans import SpanStates
-from ..schemes import NO_SEGMENTS, Segments, TransitionMask
+from ..schemes import TransitionMask
 from ..types import Bools, ChainScores, Floats, Ints, SegmentScores, StateGraph
 from .structure import Structure
 
@@ -144,7 +144,8 @@ class Bridges(NamedTuple):
 
 
 class BridgedStructure:
-    """A structure in training whose spans neither begin nor end with white space. Losses ask it in the states of the chain.
+    """A chain in training whose spans neither begin nor end with white space. Losses ask it in the states of the chain,
+    by scores that they prepare.
 
     structure: The structure that it asks, over the states of `bridges`.
     bridges (Bridges): Of the chain. blank (bool[T]): The tokens of the batch that are white space.
@@ -164,10 +165,6 @@ class BridgedStructure:
         """The structure over some of the states (int64[N]), or over states that copy others, if it has masks alone."""
         masks = self.bridges.at_blank[states], self.bridges.elsewhere[states]
         return BridgedStructure(self.of, Bridges(None, *masks, len(states)), self._blank)
-
-    @property
-    def wrong(self) -> Segments:
-        return getattr(self.of, "wrong", NO_SEGMENTS)
 
     @property
     def signature(self) -> bytes:

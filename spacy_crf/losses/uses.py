@@ -34,8 +34,9 @@ def variances(
 
     weights (float64[B]): Factors of the sequences, or None.
     """
-    log_z, uses = structure.expectations(scores, clamp=clamp)
-    weighted = uses if weights is None else structure.expectations(scores, clamp=clamp, weights=weights)[1]
+    work = structure.prepare(scores)
+    log_z, uses = structure.expectations(work, clamp=clamp)
+    weighted = uses if weights is None else structure.expectations(work, clamp=clamp, weights=weights)[1]
     of_tokens = weighted[0]
     certain = (np.minimum(uses[0], 1.0) * of_tokens).sum() / max(of_tokens.sum(), TINY)
     varied = {}

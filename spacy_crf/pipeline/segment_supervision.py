@@ -18,6 +18,7 @@ from ..models.semi_markov import longest_of
 from ..schemes import Segments
 from ..types import SegmentClamp
 from .annotation.annotation import GoldReport, Supervision
+from .annotation.trimming import without_blanks
 from .supervision import Keys, aligned_spans, likely_spans, possible_spans, trimmed_spans
 
 _Segment = tuple[int, int, int]  # first token, token behind, state
@@ -42,7 +43,8 @@ def measure(model: Model, annotation: Any, examples: Iterable[Example], keys: Ke
     for example in examples:
         named = aligned_spans([example], keys.alternatives) if keys.alternatives else ()
         likely = likely_spans(example.reference, keys.soft) if keys.soft else ()
-        for span in (*annotation.gold_spans(example.reference), *(span for _, span in named), *likely):
+        spans = (*annotation.gold_spans(example.reference), *(span for _, span in named), *likely)
+        for span in without_blanks(spans, annotation, "", GoldReport()):
             if span.label_ in lengths:
                 lengths[span.label_].append(len(span))
     longest = longest_of(model.attrs["longest_segment"], list(annotation.labels), lengths)

@@ -9,6 +9,7 @@ from spacy.training import Example
 
 from ..explain.comparison import NothingToCompare, effects
 from ..pipeline.annotation.annotation import Mention
+from ..pipeline.annotation.trimming import tell_trimmed
 from ..pipeline.prediction import CRFPipe, tell_probabilities
 from .texts import is_of_texts, matches, words_for
 
@@ -73,6 +74,8 @@ def judge(
     RETURNS (list[Judged]): One for each component.
     """
     examples = list(examples)
+    for pipe in pipes:
+        tell_trimmed(pipe, (example.reference for example in examples))
     if not held_out:
         tell_probabilities(pipes)
         docs = nlp.pipe(example.predicted.copy() for example in examples)

@@ -20,7 +20,7 @@ from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Seg
 from ...types import Clamp
 from ..white_space import without_edges
 from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
-from .trimming import DROPPED, TRIMMED
+from .trimming import DROPPED, TRIMMED, mentions_of
 
 if TYPE_CHECKING:
     from ..parts import Parts
@@ -188,15 +188,18 @@ class Entities(Annotation):
         return zlib.crc32(read_attributes(docs, _ENTITY).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
-        return [Mention(ent.start_char, ent.end_char, ent.label_, probability_of(ent)) for ent in doc.ents]
+        return self._mentions(doc.ents)
+
+    def _mentions(self, ents: Iterable[Span]) -> list[Mention]:
+        ents = list(ents)
+        return mentions_of(ents, map(probability_of, ents), self)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
-        gold, found = self.mentions_in(example.reference), self.mentions_in(example.predicted)
+        found = list(example.predicted.ents)
         if not same_words(example.predicted, example.reference) or MISSING in example.reference.to_array(ENT_IOB):
             missing = [tag in (None, "-") for tag in example.get_aligned_ner()]
-            pairs = zip(example.predicted.ents, found)
-            found = [mention for ent, mention in pairs if not any(missing[ent.start : ent.end])]
-        return gold, found
+            found = [ent for ent in found if not any(missing[ent.start : ent.end])]
+        return self.mentions_in(example.reference), self._mentions(found)
 
     # -------------------------------------------------------------------------------------------------- in prediction
 

@@ -16,7 +16,7 @@ from ...features.document import Labelling
 from ...schemes import BEGIN, INSIDE, MISSING, OUTSIDE, Scheme, Segments, TransitionMask
 from .annotation import GoldReport, Mention, Starts, Supervision, on_levels, same_words
 from .entities import Entities
-from .trimming import without_blanks
+from .trimming import mentions_of, without_blanks
 
 Groups = Union[str, Sequence[Sequence[str]]]
 NO_SPANS: tuple[Span, ...] = ()
@@ -186,7 +186,7 @@ class Spans(Entities):
         group = self.gold_spans(doc)
         scores: Optional[Sequence[float]] = group.attrs.get("scores") if isinstance(group, SpanGroup) else None
         probabilities = [None] * len(group) if scores is None else map(float, scores)
-        return [Mention(span.start_char, span.end_char, span.label_, p) for span, p in zip(group, probabilities)]
+        return mentions_of(group, probabilities, self)
 
     def mentions(self, example: Example) -> tuple[list[Mention], list[Mention]]:
         if self.key not in example.reference.spans:
