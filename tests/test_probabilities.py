@@ -195,13 +195,15 @@ def test_tags_have_probabilities_too():
 def test_an_entity_that_a_later_component_relabels_has_no_probability(factory):
     """It kept that of the label that the CRF had found there, also in tables and after a DocBin."""
     nlp = trained(factory, iterations=2, confidence=True)
-    found = nlp("Ann Lee lives in New York .")
-    assert [ent.label_ for ent in found.ents] == ["PER", "GPE"]
-    before = [ent._.crf_prob for ent in found.ents]
+    before_ruler = nlp("Ann Lee lives in New York .")
+    assert [ent.label_ for ent in before_ruler.ents] == ["PER", "GPE"]
+    before = [ent._.crf_prob for ent in before_ruler.ents]
     nlp.add_pipe("entity_ruler", config={"overwrite_ents": True}).add_patterns(
         [{"label": "CUSTOMER", "pattern": "Ann Lee"}]
     )
     [doc] = DocBin(docs=[nlp("Ann Lee lives in New York .")], store_user_data=True).get_docs(nlp.vocab)
+    read = Doc(nlp.vocab).from_json(before_ruler.to_json(underscore=["crf_prob"]))
+    assert [ent._.crf_prob for ent in read.ents] == before
     for one in (doc, doc[0:7].as_doc(copy_user_data=True), doc.copy()):
         found = [(ent.label_, ent._.crf_prob) for ent in one.ents]
         assert found == [("CUSTOMER", None), ("GPE", before[1])]

@@ -131,7 +131,7 @@ def test_labels_get_thresholds_of_their_own(folder, tmp_path):
     assert best(points).min_prob == 0.1
     assert best_of_labels(points) == {"PER": 0.1, "ORG": 0.4, "*": 0.1}
     code, output = run("threshold", folder / "model", folder / "dev.spacy", "--per-label", "-o", tmp_path / "better")
-    assert code == 0 and "per label" in output and "[crf_ner.min_prob]" in output
+    assert code == 0 and "per label" in output and "[components.crf_ner.min_prob]" in output
     nlp = spacy.load(tmp_path / "better")
     chosen = nlp.get_pipe("crf_ner").cfg["min_prob"]
     assert set(chosen) == {"PER", "GPE", "ORG", "*"} and nlp.config["components"]["crf_ner"]["min_prob"] == chosen

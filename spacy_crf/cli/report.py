@@ -381,11 +381,13 @@ def _promise(
     if name in nlp.component_names:
         nlp.remove_pipe(name)
     nlp.add_pipe(name, before=pipe.name, config=settings)
-    _print_config({"components": {name: {"factory": name, **settings}}})
+    _print_config({name: {"factory": name, **settings}})
 
 
 def _print_config(settings: dict[str, Any]) -> None:
-    print(Config(settings).to_str(interpolate=False).strip())
+    """Print settings of components under the heads that they have in a config."""
+    text = Config({"components": settings}).to_str(interpolate=False)
+    print(text.removeprefix("[components]").strip())
 
 
 def threshold(

@@ -73,9 +73,10 @@ def _label_now(found: Found, label: Any) -> Any:
 
 
 def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) -> None:
-    """Set the value of a span for its label, or of a token for any label."""
+    """Set the value of a span for its label; of a token, or of a span without a label as `Doc.from_json` makes it, for any
+    label."""
     known, place = found.doc.user_data, place_of(found)
-    label = found.label_ if isinstance(found, Span) else None
+    label = (found.label_ or None) if isinstance(found, Span) else None
     if known.get(("._.", OF_LABEL, *place)) != label:
         for other in CERTAINTIES:
             known.pop(("._.", other, *place), None)
