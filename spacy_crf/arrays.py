@@ -114,6 +114,37 @@ def refuse(scores: Scores) -> NoReturn:
     raise ValueError(Errors.CRF012.format(starts=scores.starts, tokens=len(scores[0])))
 
 
+def of_file(
+    what: str, array: Any, dtype: Any, shape: tuple[Optional[int], ...], *, finite: bool = True, copied: bool = True
+) -> NDArray:
+    """An array that was read from a file, for kernels, which trust types and shapes.
+
+    shape (tuple): Its sizes; None for an axis of any size. finite (bool): Whether its numbers must be finite. copied (bool):
+        Whether the result is a writable copy.
+    RAISES (ValueError): Without a code, since callers name the file.
+    """
+    found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+    fits = isinstance(array, np.ndarray) and array.dtype == np.dtype(dtype) and array.ndim == len(shape)
+    if not fits or any(size not in (None, given) for size, given in zip(shape, array.shape)):
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{what} is {found}, where {np.dtype(dtype)} ({sizes}) is needed")
+    if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"{what} has numbers that are not finite")
+    return array.copy() if copied else array
+
+
+def expect_starts(what: str, starts: Ints, n_rows: int) -> None:
+    """RAISES (ValueError): Without a code, if these are no starts of compressed rows with so many entries."""
+    if not len(starts) or starts[0] != 0 or starts[-1] != n_rows or (np.diff(starts) < 0).any():
+        raise ValueError(f"{what} do not rise from 0 to {n_rows}")
+
+
+def expect_below(what: str, numbers: NDArray, size: int, *, least: int = 0) -> None:
+    """RAISES (ValueError): Without a code, if numbers by which kernels index are not among `least` to size - 1."""
+    if len(numbers) and not least <= numbers.min() <= numbers.max() < size:
+        raise ValueError(f"{what} are not all among {least} to {size - 1}")
+
+
 def check_shape(what: str, array, shape: tuple[int, ...], meaning: str) -> None:
     if np.shape(array) != shape:
         raise ValueError(Errors.CRF011.format(what=what, shape=np.shape(array), expected=f"{shape} ({meaning})"))

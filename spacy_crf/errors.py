@@ -162,6 +162,8 @@ class Errors:
     CRF203 = """The training objective of '{key}' or its gradient is not finite at the current weights, so {optimizer}
         can't start. Look for rules that forbid an annotated sequence, huge feature values, and broken weights."""
     CRF204 = "The saved state belongs to {saved}, not to {ours}. Load it into an optimizer with the same settings."
+    CRF921 = """The saved state of {optimizer} can't be used: {reason}. Take an earlier checkpoint, or train from the start (a
+        folder of shards: delete its file 'checkpoint')."""
     CRF206 = """{what} of '{name}' is infinite or not a number {where}. The weights are those from before it. Look for
         features with huge values, or lower the learning rate."""
     CRF210 = """The optimizer {optimizer} can't train the loss {loss} of '{key}'. Losses that fit it: {losses}.

@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import Errors, announcements, cant_train
 from ..losses.clamped import MaxMargin
-from ..optimizers.batch import BatchRun, Position, dot
+from ..optimizers.batch import BatchRun, Position, dot, read_run
 from ..optimizers.objective import L2_TRIED, CRFOptimizer, Objective, no_l1, renew, setting
 from ..types import Floats
 from .simplex import mixture
@@ -124,11 +125,7 @@ class CuttingPlane(CRFOptimizer):
         return {**vars(run), "position": list(run.position), "memory": run.memory.to_msg(), "values": []}
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
-        weights, value, gradient = msg["position"]
-        memory = Planes(len(weights))
-        memory.from_msg(msg["memory"])
-        position = Position(weights.copy(), value, gradient.copy())
-        return BatchRun(**{**msg, "position": position, "memory": memory, "values": deque(maxlen=1)})
+        return read_run(msg, Planes(0))
 
 
 class Planes:
@@ -176,7 +173,11 @@ class Planes:
     def to_msg(self) -> list[Any]:
         return [self.slopes, self.offsets, self.shares, self.idle, self.products, self.bound]
 
-    def from_msg(self, msg: list[Any]) -> None:
-        slopes, *arrays, self.bound = msg
-        self.slopes = [each.copy() for each in slopes]
-        self.offsets, self.shares, self.idle, self.products = (array.copy() for array in arrays)
+    def from_msg(self, msg: list[Any], n: int) -> None:
+        slopes, *arrays, products, bound = msg
+        self.slopes = [of_file("a plane", each, np.float64, (n,)) for each in slopes]
+        size = len(self.slopes)
+        checks.expect(size > 0, "the memory", "planes", size, "at least 1")
+        self.offsets, self.shares, self.idle = (of_file("the planes", each, np.float64, (size,)) for each in arrays)
+        self.products = of_file("products of planes", products, np.float64, (size, size))
+        self.bound = float(bound)

@@ -64,16 +64,27 @@ class DualOptimizer(OnlineOptimizer):
             what, reason = f"'{key}'", f"{partial} of {len(corpus.is_known)} sequences are not annotated completely"
             fitting = "LBFGS, SGD, AdaGrad or a perceptron, or leave these sequences out"
             raise cant_train(self, what, reason, fitting)
-        if run.numbers.get("signature") != objective.signature:
+        is_new = run.numbers.get("signature") != objective.signature
+        if is_new:
             # For another corpus, weights start again from their centre, and all its sequences from their annotation
-            centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
-            if objective.anchor is not None:
-                centre[corpus.slot_of_weight] = objective.anchor.centre
-                strength[corpus.slot_of_weight] += objective.anchor.strength
-            run.slots[corpus.learned] = centre[corpus.learned]
-            run.arrays = {"dual": np.zeros(len(corpus.weights)), "centre": centre, "strength": strength}
-            run.arrays.update(self.distributions(corpus, pass_))
+            run.arrays = self._beginning(objective, pass_, run)
+            run.slots[corpus.learned] = run.arrays["centre"][corpus.learned]
             run.numbers = {"signature": objective.signature, "first": True}
+        elif run.frame is None:
+            self.expect_arrays(run, self._beginning(objective, pass_, run))
+            missing = {"first", "done", "loss", "primal", "dual"} - {*run.numbers}
+            if missing:
+                raise self.unusable(f"it lacks the numbers {', '.join(sorted(missing))}")
+
+    def _beginning(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun) -> dict[str, NDArray]:
+        """The arrays of a run before the first pass."""
+        corpus = pass_.corpus
+        centre, strength = np.zeros_like(run.slots), np.full_like(run.slots, self.l2)
+        if objective.anchor is not None:
+            centre[corpus.slot_of_weight] = objective.anchor.centre
+            strength[corpus.slot_of_weight] += objective.anchor.strength
+        arrays = {"dual": np.zeros(len(corpus.weights)), "centre": centre, "strength": strength}
+        return {**arrays, **self.distributions(corpus, pass_)}
 
     def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, NDArray]:
         """The distributions over the labellings of each sequence at the beginning."""
@@ -161,17 +172,13 @@ class ExponentiatedGradient(DualOptimizer):
 
     rate: float = setting(1.0, checks.number, least=checks.LEAST, most=1e6)
 
-    def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
-        super().prepare(objective, pass_, run, key)
-        if "theta" in run.arrays:
-            return
-        # Start with nearly all of the mass on the annotation
-        corpus, rows = pass_.corpus, make_table(pass_.corpus, pass_.room).rows
-        theta = np.zeros(run.arrays["uses"].shape)
+    def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, NDArray]:
+        """Nearly all of the mass on the annotation."""
+        arrays, rows = super().distributions(corpus, pass_), make_table(corpus, pass_.room).rows
+        theta = np.zeros(arrays["uses"].shape)
         tokens = np.concatenate([np.arange(*bounds) for bounds in rows[:, :2]])
         theta[tokens, corpus.gold] = 5.0
         if corpus.segments is not None:
             begins = np.concatenate([np.arange(*bounds) for bounds in rows[:, 2:4]])
             theta[begins[corpus.segments.path == GOES_ON]] = -5.0
-        run.arrays["theta"] = theta
-        run.arrays["rates"] = np.full(len(corpus.weights), float(self.rate))
+        return {**arrays, "theta": theta, "rates": np.full(len(corpus.weights), float(self.rate))}

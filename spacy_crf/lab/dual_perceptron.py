@@ -15,6 +15,7 @@ import numpy as np
 from thinc.api import Model
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import Warnings, cant_train
 from ..losses.clamped import MaxMargin, Perceptron
 from ..models.architecture import Architecture
@@ -48,6 +49,12 @@ class Sequences(NamedTuple):
     @property
     def node(self) -> Architecture:
         return self.model.attrs["role"]
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the counters of tokens, and of the shared scores by name."""
+        sizes = {name: mask.shape for name, mask in self.node.weighed(self.model).items()}
+        return {**sizes, "counters": (len(self.tokens.starts) - 1, self.clamp.shape[1])}
 
     @property
     def signature(self) -> int:
@@ -138,11 +145,15 @@ class DualPerceptron(CRFOptimizer):
         if run is None or run.signature != signature:
             if run is not None:
                 logger.warning(Warnings.CRFW620.format(name=key))
-            sizes = {name: mask.shape for name, mask in sequences.node.weighed(sequences.model).items()}
-            sizes["counters"] = len(sequences.tokens.starts) - 1, sequences.clamp.shape[1]
-            values, drifts = ({name: np.zeros(size) for name, size in sizes.items()} for _ in range(2))
+            sizes = sequences.sizes.items()
+            values, drifts = ({name: np.zeros(size) for name, size in sizes} for _ in range(2))
             run = self._runs[key] = DualRun(signature, values, drifts)
+        self._expect_sizes(run, sequences)
         return run
+
+    def _expect_sizes(self, run: DualRun, sequences: Sequences) -> None:
+        for arrays in (run.values, run.drifts):
+            self.expect_alike("counters", {name: array.shape for name, array in arrays.items()}, sequences.sizes)
 
     def _learn(self, run: DualRun, sequences: Sequences, basis: Basis, matrix: Optional[Floats], place: int) -> float:
         """Learn from one sequence. RETURNS (float): Its loss."""
@@ -197,12 +208,21 @@ class DualPerceptron(CRFOptimizer):
             node.set_param(param, arrays[self.averages is not None and self.assigns_averages])
 
     def write(self, objective: Any, run: DualRun, key: str) -> None:
-        self._write(run, self._sequences(objective, key))
+        sequences = self._sequences(objective, key)
+        self._expect_sizes(run, sequences)
+        self._write(run, sequences)
 
     def run_to_msg(self, run: DualRun, key: str) -> list[Any]:
         return [run.signature, run.values, run.drifts, run.count, run.iteration]
 
     def run_from_msg(self, msg: Any) -> DualRun:
-        signature, values, drifts, count, iteration = msg
-        values, drifts = ({name: array.copy() for name, array in each.items()} for each in (values, drifts))
-        return DualRun(signature, values, drifts, count, iteration)
+        signature, *given, count, iteration = msg
+        hash(signature)  # an array has none
+        values, drifts = (
+            {name: of_file(name, array, np.float64, (None,) * np.ndim(array)) for name, array in each.items()}
+            for each in given
+        )
+        numbers = {"count": count, "iteration": iteration}
+        for name, number in numbers.items():
+            checks.count("a run", name, number, least=0, most=checks.ANY)
+        return DualRun(signature, values, drifts, **numbers)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import Warnings, announcements, cant_train
 from ..features.feature_index import FeatureIndex, FeatureNames
 from ..losses.clamped import LogLikelihood
@@ -130,7 +131,8 @@ class InductionRun:
         """Whether the objective is the same function, at the same weights."""
         if self.signature != objective.signature:
             return False
-        return np.allclose(single_weights(objective), self.weights, rtol=ROUNDED, atol=TINY)
+        weights = single_weights(objective)
+        return len(weights) == len(self.weights) and np.allclose(weights, self.weights, rtol=ROUNDED, atol=TINY)
 
 
 def _inner(owner: str, name: str, value: Any) -> BatchOptimizer:
@@ -217,6 +219,7 @@ class FeatureInduction(CRFOptimizer):
             run = self._runs[key] = InductionRun(objective.signature, weights, chosen, worth, inner, candidates=known)
         if run.candidates is None:
             run.candidates = Candidates(objective)
+            self.expect_alike("features", len(run.worth), len(run.candidates.parts))
         return run
 
     def _grow(self, objective: TiedObjective, run: InductionRun, key: str) -> None:
@@ -254,7 +257,7 @@ class FeatureInduction(CRFOptimizer):
         if self.max_weights is not None:
             is_full = int(chosen.sum()) >= self.max_weights
         waits = self.conjunctions and run.iteration == 1 and run.candidates.is_conjunction.any()  # for the pool
-        run.is_grown = is_full or (not waits and before - run.value < max(self.min_gain, TINY))
+        run.is_grown = bool(is_full or (not waits and before - run.value < max(self.min_gain, TINY)))
         if run.is_grown:
             templates = json.dumps(run.candidates.templates(chosen), ensure_ascii=False)
             text = "%s: has grown to %d weights of features in %d rounds. Its templates are %s"
@@ -269,6 +272,7 @@ class FeatureInduction(CRFOptimizer):
         objective.n_impossible = of_chosen.restricted.n_impossible
 
     def write(self, objective: Any, run: InductionRun, key: str) -> None:
+        self.expect_alike("weights", len(run.weights), len(single_weights(objective)))
         whole = objective.restricted(np.ones(len(run.chosen), dtype=bool))
         Chosen(objective, whole, run.chosen).assign(run.weights[run.chosen])
 
@@ -276,6 +280,18 @@ class FeatureInduction(CRFOptimizer):
         return {**vars(run), "inner": run.inner.to_bytes(), "candidates": None}
 
     def run_from_msg(self, msg: dict[str, Any]) -> InductionRun:
+        owner, reason = "a run", msg["stop_reason"]
+        hash(msg["signature"])  # an array has none
         inner = self.inner.without_runs().from_bytes(msg["inner"])
-        arrays = {name: msg[name].copy() for name in ("weights", "chosen", "worth")}
-        return InductionRun(**{**msg, **arrays, "inner": inner})
+        weights = of_file("the weights", msg["weights"], np.float64, (None,))
+        return InductionRun(
+            msg["signature"],
+            weights,
+            of_file("the chosen weights", msg["chosen"], np.bool_, weights.shape),
+            of_file("the gains", msg["worth"], np.float64, (None,)),
+            inner,
+            checks.number(owner, "value", msg["value"], least=-checks.MOST),
+            checks.count(owner, "iteration", msg["iteration"], least=0, most=checks.ANY),
+            checks.flag(owner, "is_grown", msg["is_grown"]),
+            None if reason is None else checks.text(owner, "stop_reason", reason),
+        )

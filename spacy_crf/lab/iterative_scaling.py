@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import cant_train
 from ..losses.clamped import LogLikelihood, SoftmaxMargin
 from ..optimizers.batch import BatchOptimizer, BatchRun
@@ -165,7 +166,10 @@ class Masses:
     def to_msg(self) -> list[Any]:
         return [self.masses, self.shares, self.observed]
 
-    def from_msg(self, msg: list[Any]) -> None:
+    def from_msg(self, msg: list[Any], n: int) -> None:
         masses, shares, observed = msg
-        self.masses, self.observed = masses.copy(), observed.copy()
-        self.shares = [[some.copy() for some in of_mass] for of_mass in shares]
+        self.masses = of_file("the masses", masses, np.float64, (None,))
+        self.observed = of_file("the observed uses", observed, np.float64, (len(masses), n))
+        self.shares = [[of_file("shares of masses", some, np.float64, (None,)) for some in each] for each in shares]
+        counts = len(masses), len(self.shares)
+        checks.expect(counts[0] == counts[1] > 0, "the memory", "masses", counts, "as many masses as lists of shares")

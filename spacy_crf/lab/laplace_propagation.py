@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..arrays import named
+from ..arrays import expect_below, expect_starts, named, of_file
 from ..errors import Errors, Warnings, cant_train
 from ..inference.structure import Structure
 from ..kernels.online.work import make_room
@@ -188,6 +188,8 @@ class LaplacePropagation(LBFGS):
         run, corpus = self._runs.get(key), objective.corpus
         now = objective.weights().astype(np.float32)
         if run is not None and run.signature == objective.signature and np.array_equal(run.weights, now):
+            self.expect_alike("weights", len(run.mean), len(corpus.learned))
+            self.expect_alike("sequences", len(run.sites.starts), len(corpus.starts))
             return run
         if run is not None and key not in self._warned:
             self._warned.add(key)
@@ -206,8 +208,25 @@ class LaplacePropagation(LBFGS):
     def run_from_msg(self, msg: Any) -> Any:
         if not self.wants_sequences:
             return super().run_from_msg(msg)
-        arrays = {name: msg[name].copy() for name in ("mean", "precision")}
-        return PropagationRun(**{**msg, **arrays, "sites": Sites(*(array.copy() for array in msg["sites"]))})
+        owner, reason = "a run", msg["stop_reason"]
+        hash(msg["signature"])  # an array has none
+        starts, slots, *factors = msg["sites"]
+        starts = of_file("starts of the sites", starts, np.int64, (None,))
+        slots = of_file("slots of the sites", slots, np.int32, (None,))
+        tau_and_nu = [of_file("the sites", each, np.float64, slots.shape) for each in factors]
+        mean = of_file("the mean", msg["mean"], np.float64, (None,), finite=False)
+        expect_starts("starts of the sites", starts, len(slots))
+        expect_below("slots of the sites", slots, len(mean))
+        return PropagationRun(
+            msg["signature"],
+            of_file("the weights", msg["weights"], np.float32, (None,)),
+            mean,
+            of_file("the precision", msg["precision"], np.float64, mean.shape),
+            Sites(starts, slots, *tau_and_nu),
+            checks.count(owner, "iteration", msg["iteration"], least=0, most=checks.ANY),
+            None if reason is None else checks.text(owner, "stop_reason", reason),
+            checks.flag(owner, "is_near_minimum", msg["is_near_minimum"]),
+        )
 
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
         if self.wants_sequences:

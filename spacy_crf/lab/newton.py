@@ -6,6 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from .. import checks
 from ..optimizers.batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from ..optimizers.lbfgs import preconditioner
 from ..optimizers.line_search import RayPoint
@@ -93,5 +94,5 @@ class LastGain:
     def to_msg(self) -> Any:
         return self.ratio
 
-    def from_msg(self, msg: Any) -> None:
-        self.ratio = msg
+    def from_msg(self, msg: Any, n: int) -> None:
+        self.ratio = checks.number("the memory", "ratio", msg)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..arrays import expect_below
 from ..errors import cant_train
 from ..optimizers.objective import SequenceObjective
 from ..optimizers.online import CorpusPass, OnlineRun
@@ -35,8 +37,36 @@ class SMO(DualOptimizer):
                 self, f"the segments of '{key}'", "it is made for linear chains", "FrankWolfe or CuttingPlane"
             )
         super().prepare(objective, pass_, run, key)
+        if run.frame is None:
+            self._expect_labellings(run, pass_.corpus)
 
-    def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, np.ndarray]:
+    def _expect_labellings(self, run: OnlineRun, corpus: ChainCorpus) -> None:
+        """RAISES (ValueError): CRF921 if the arcs of a loaded run, which kernels follow, are no labellings."""
+        counts, arcs, size = run.arrays["counts"], run.arrays["arcs"], corpus.n_states
+        try:
+            expect_below("numbers of arcs", counts, arcs.shape[1] + 1, least=1)
+            expect_below("arcs", arcs.ravel(), size * size)
+        except ValueError as error:
+            raise self.unusable(error) from error
+        source, target = np.divmod(arcs, size)
+        is_there = np.arange(arcs.shape[1]) < counts[:, np.newaxis]
+        lengths = np.diff(corpus.starts)
+        reached = np.ones((0, size), dtype=bool)  # states of the token before that labellings lead to, of each sequence
+        for t in range(int(lengths.max(initial=0))):
+            sequences = np.flatnonzero(lengths > t)
+            tokens = corpus.starts[:-1][sequences] + t
+            goes_on = is_there[tokens]
+            if t:
+                goes_on &= np.take_along_axis(reached[sequences], source[tokens], axis=1)
+            elif source[tokens][goes_on].any():
+                raise self.unusable("a labelling begins with a state before the first token")
+            reached = np.zeros((len(lengths), size), dtype=bool)
+            rows = np.broadcast_to(sequences[:, np.newaxis], goes_on.shape)
+            reached[rows[goes_on], target[tokens][goes_on]] = True
+            if not reached[sequences].any(axis=1).all():
+                raise self.unusable("the arcs of a sequence are no labelling")
+
+    def distributions(self, corpus: ChainCorpus, pass_: CorpusPass) -> dict[str, NDArray]:
         """All mass at the annotation."""
         before = np.append(np.int32(0), corpus.gold[:-1])
         before[corpus.starts[:-1][np.diff(corpus.starts) > 0]] = 0

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import announcements, cant_train
 from ..inference.threads import default_threads
 from ..losses.uses import Variances
@@ -119,12 +120,20 @@ class TreeBoost(CRFOptimizer):
         return value, gradient
 
     def write(self, objective: Any, run: BoostRun, key: str) -> None:
-        self._corpus(objective, key).features.forest = run.forest
+        corpus = self._corpus(objective, key)
+        try:
+            run.forest.check(len(corpus.features.index), corpus.scores.shape[1])
+        except ValueError as error:
+            raise self.unusable(error) from error
         super().write(objective, run, key)
+        corpus.features.forest = run.forest
 
     def run_to_msg(self, run: BoostRun, key: str) -> list[Any]:
         return [run.weights, [*run.forest], run.iteration]
 
     def run_from_msg(self, msg: Any) -> BoostRun:
         weights, forest, iteration = msg
-        return BoostRun(weights.copy(), Forest(*(array.copy() for array in forest)), iteration)
+        read = Forest(*(array.copy() for array in forest))
+        read.check(1 + int(read.feature.max(initial=-1)), read.values.shape[1])
+        checks.count("a run", "iteration", iteration, least=0, most=checks.ANY)
+        return BoostRun(of_file("the weights", weights, np.float64, (None,)), read, iteration)

@@ -178,9 +178,11 @@ class ClampedLoss(LabelledLoss):
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
         value = structure.viterbi_counts if self.maximum else structure.expectations
+        n_sequences = 1 if scores.starts is None else len(scores.starts) - 1
         if weights is None:
-            weights = np.ones(1 if scores.starts is None else len(scores.starts) - 1)
+            weights = np.ones(n_sequences)
         weights = np.asarray(weights, dtype=np.float64)
+        arrays.check_shape("weights", weights, (n_sequences,), "sequences")
         work = structure.around(structure.prepare(scores), clamp)
         if states is not None and not self.maximum:
             best, reached, d_scores = structure.differentiate_path(work, states, weights)

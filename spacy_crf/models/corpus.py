@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from thinc.api import Model
 
+from ..arrays import expect_below, expect_starts, of_file
 from ..features.doc_batch import DocBatch
 from ..inference.threads import run_chunks
 from ..types import Bools, Floats, Ints, Seed, SegmentClamp, SetClamp, SpanList, TokenFeatures
@@ -50,6 +51,24 @@ class PackedClamp(NamedTuple):
         arrays = [array for each in clamps for array in (each if isinstance(each, SegmentClamp) else (each,))]
         packed = [np.packbits(array) if array.dtype == np.bool_ else array for array in arrays]
         return cls(packed, [list(array.shape) for array in arrays], states)
+
+    def expect_whole(self, n_tokens: int) -> None:
+        """RAISES (ValueError): If the arrays of a file are no clamp of so many tokens."""
+        for states in [*self.states_of]:
+            of_file("states of a chain", states, np.int64, (None,), copied=False)
+        for octets, shape in zip(self.octets, self.shapes, strict=True):
+            is_whole = all(type(size) is int and size >= 0 for size in shape) and shape[:1] == [n_tokens]
+            if not is_whole:
+                raise ValueError(f"its annotation is of the shape {shape}, for {n_tokens} tokens")
+            packs = octets.dtype != np.float64
+            size = (math.prod(shape) + 7) // 8
+            of_file(
+                "its annotation",
+                octets,
+                np.uint8 if packs else np.float64,
+                (size,) if packs else (*shape,),
+                copied=False,
+            )
 
     def unpacked(self) -> Any:
         """The clamp."""
@@ -144,18 +163,42 @@ class SparseCorpus:
         return [found, {kind: tokens.stored() for kind, tokens in self.tokens.items()}, vectors]
 
     def with_stored(self, stored: list[Any]) -> "SparseCorpus":
-        """The corpus that a file holds, with the same features."""
+        """The corpus that a file holds, with the same features. RAISES: Any error for another one."""
         corpus, (of_batches, tokens, vectors) = copy.copy(self), stored
         corpus.found = []
         for starts, listed, by_kind in of_batches:
             features = {kind: TokenFeatures(*some) for kind, some in by_kind.items()}
             corpus.found.append(FoundFeatures(starts, features, listed and SpanList(*listed)))
+        if {*tokens} != {*self.tokens} or (vectors is None) != (self.vectors is None):
+            raise ValueError(f"it has features of {sorted(tokens)}, and the model of {sorted(self.tokens)}")
         corpus.tokens = {kind: FixedTokens.from_stored(of, self._table(kind)) for kind, of in tokens.items()}
         if vectors is not None:
             own: Any = copy.copy(self.vectors)
             own.words, own.kinds = vectors
+            own.expect_whole([found.starts for found in corpus.found])
             corpus.vectors = own
+        corpus._expect_whole()
         return corpus
+
+    def _expect_whole(self) -> None:
+        """RAISES (ValueError): For arrays by which kernels can't index."""
+        for number, (starts, by_kind, listed) in enumerate(self.found):
+            of_file("starts of sequences", starts, np.int64, (None,), copied=False)
+            expect_starts("starts of sequences", starts, int(starts[-1]))
+            n_tokens, n_spans = int(starts[-1]), 0
+            for tokens in self.tokens.values():
+                if not np.array_equal(tokens.blocks[number].starts, starts):
+                    raise ValueError("features of tokens are of other sequences")
+            if listed is not None:
+                n_spans = len(listed.lengths)
+                of_file("starts of spans", listed.starts, np.int64, (n_tokens + 1,), copied=False)
+                of_file("lengths of spans", listed.lengths, listed.lengths.dtype, (None,), copied=False)
+                expect_starts("starts of spans", listed.starts, n_spans)
+                expect_below("lengths of spans", listed.lengths, n_tokens + 1, least=1)
+            for kind, features in by_kind.items():
+                self._table(kind).expect_placed(f"features of {kind}", features)
+                if len(features.starts) - 1 not in (n_tokens, n_spans, len(starts) - 1):
+                    raise ValueError(f"features of {kind} are of {len(features.starts) - 1} places")
 
     def copied(self) -> "SparseCorpus":
         """A copy whose weights can be thinned and moved without changing this corpus."""

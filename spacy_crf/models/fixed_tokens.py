@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ranges
+from ..arrays import expect_below, expect_starts, of_file, ranges
 from ..features.extractor import CompiledTemplates
 from ..features.shared_windows import CorpusTokens, KindBuilder, with_features
 from ..features.token_columns import TokenColumns
@@ -25,6 +25,7 @@ _OFTEN = 0.1
 _SPARSE = 0.5
 # Items become rows beside the templates if that takes no more than this many times their number
 _PADDED = 2
+_FAR = 1 << 20  # no template reads tokens so far away
 
 
 class WindowTable(NamedTuple):
@@ -121,14 +122,41 @@ class FixedTokens:
 
     @classmethod
     def from_stored(cls, stored: list[Any], table: Table) -> "FixedTokens":
-        """Features from the data that `stored` gives."""
+        """Features from the data that `stored` gives. RAISES: Any error for other data."""
         tokens, (windows, blocks) = cls.__new__(cls), stored
         tokens.table = table
         tokens.windows = [WindowTable(Sight(*sight), dict(slots), *rest) for sight, slots, *rest in windows]
         tokens.blocks = [
             CorpusTokens(starts, kinds, rest, TokenFeatures(*items)) for starts, kinds, rest, items in blocks
         ]
+        tokens._expect_whole()
         return tokens
+
+    def _expect_whole(self) -> None:
+        """RAISES (ValueError): For arrays by which kernels can't index."""
+        for sight, first_slots, reach, n_windows in self.windows:
+            numbers = [*sight, *first_slots, reach, n_windows]
+            if not all(type(number) is int for number in numbers) or min(sight.width, reach, n_windows) < 0:
+                raise ValueError(f"windows are described by {numbers}")
+            ends = sight.first, sight.first + max(0, sight.width - 1)  # a window is within reach of those that see it
+            if reach > _FAR or max(map(abs, ends)) > reach:
+                raise ValueError(f"tokens from {ends[0]} to {ends[1]} see windows, beyond {reach}")
+            for place, slots in first_slots.items():
+                if not 0 <= place < sight.width or np.shape(slots)[1:] != (n_windows,):
+                    raise ValueError(f"windows at {place} have the shape {np.shape(slots)}")
+                self.table.expect_slots("slots of windows", slots)
+        for starts, kinds, rest, items in self.blocks:
+            n_tokens = rest.shape[1]
+            of_file("starts of sequences", starts, np.int64, (None,), copied=False)
+            expect_starts("starts of sequences", starts, n_tokens)
+            if len(kinds) != len(self.windows) or len(items.starts) != n_tokens + 1:
+                raise ValueError(f"{len(kinds)} kinds and {len(items.starts) - 1} tokens with other features")
+            for windows, of_kind in zip(self.windows, kinds):
+                n_positions = n_tokens + 2 * windows.reach * (len(starts) - 1)
+                of_file("kinds of windows", of_kind, np.int32, (n_positions,), copied=False)
+                expect_below("kinds of windows", of_kind, windows.n_windows, least=-1)
+            self.table.expect_slots("slots of tokens", rest)
+            self.table.expect_placed("other features of tokens", items)
 
 
 class TokensPass:

@@ -101,11 +101,18 @@ class CorpusObjective(Weights):
         return [annotation, [layer.stored() for layer in self._layers]]
 
     def with_stored(self, stored: list[Any]) -> "CorpusObjective":
-        """The objective for the corpus that a file holds."""
+        """The objective for the corpus that a file holds. RAISES: Any error for another one."""
         objective = copy.copy(self)
         annotation, layers = stored
         objective._annotation = [_BatchAnnotation(PackedClamp(*clamp), some, None, None) for clamp, some in annotation]
-        objective._layers = [layer.with_stored(of_layer) for layer, of_layer in zip(self._layers, layers)]
+        stored_layers = zip(self._layers, layers, strict=True)
+        objective._layers = [layer.with_stored(of_layer) for layer, of_layer in stored_layers]
+        for block, *found in zip(objective._annotation, *(layer.found for layer in objective._layers), strict=True):
+            sizes = {(int(of.starts[-1]), len(of.starts) - 1) for of in found}
+            block.clamp.expect_whole(min(sizes)[0])
+            n_sequences = {len(found[0].starts) - 1 if block.weights is None else len(block.weights)}
+            if len(sizes) > 1 or {min(sizes)[1]} != n_sequences:
+                raise ValueError("its annotation is of other sequences than its features")
         return objective
 
     def marks(self, seed: Seed) -> Floats:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from spacy.vocab import Vocab
 from thinc.api import Model
 
-from ..arrays import grown, ranges, spread
+from ..arrays import expect_below, expect_starts, grown, of_file, ranges, spread
 from ..features.extractor import IndexBuilder
 from ..features.feature_index import (
     FeatureIndex,
@@ -290,6 +290,28 @@ class Table:
     def placed(self, features: TokenFeatures) -> TokenFeatures:
         """Features as a corpus stores them: the first slot of each in place of its row, except for features with values."""
         return features if features.values is not None else features._replace(rows=self.first_slots(features.rows))
+
+    def expect_placed(self, what: str, features: TokenFeatures) -> None:
+        """Check features that a file holds, by which kernels index. RAISES (ValueError): Without a code."""
+        rows, values, starts = features
+        if values is None:
+            self.expect_slots(what, rows)
+        else:
+            of_file(what, rows, np.int32, (None,), copied=False)
+            of_file(f"values of {what}", values, np.float32, rows.shape, copied=False)
+            expect_below(what, rows, len(self.pair_starts) - 1)
+        of_file(f"starts of {what}", starts, np.int64, (None,), copied=False)
+        expect_starts(f"starts of {what}", starts, len(rows))
+
+    def expect_slots(self, what: str, first_slots: NDArray) -> None:
+        """Check first slots that a file holds. RAISES (ValueError): Without a code."""
+        first, size = self._slots.first, len(self._slots.columns)
+        of_file(what, first_slots, first.dtype, (None,) * np.ndim(first_slots), copied=False)
+        expect_below(what, first_slots.ravel(), size, least=-1)
+        begins = np.zeros(size + 1, dtype=bool)  # the last one stands for -1
+        begins[first] = begins[-1] = True
+        if not begins[first_slots].all():
+            raise ValueError(f"{what} are not those of features")
 
     def placed_after(self, features: TokenFeatures, places: NDArray[np.integer]) -> TokenFeatures:
         """Features placed by another table of the same features, as placed by this one (see `slots_after`), without features

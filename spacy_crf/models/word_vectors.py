@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.vocab import Vocab
 
+from ..arrays import expect_below, of_file
 from ..features.feature_index import VectorIndex
 from ..features.lexemes import LexemeTable
 from ..features.token_columns import TokenColumns
@@ -91,6 +92,16 @@ class CorpusVectors:
         self.words = np.concatenate([np.zeros((0, self._weights.index.width), dtype=np.float32), *vectors])  # [U, D]
         self.kinds = [(numbers[id(table)][lexemes], starts) for table, lexemes, starts in self._batches]
         del self._batches
+
+    def expect_whole(self, starts: list[Ints]) -> None:
+        """RAISES (ValueError): If numbers of words that a file holds are not of batches with these starts."""
+        of_file("vectors", self.words, np.float32, (None, self._weights.index.width), copied=False)
+        self.kinds = [(kinds, of_batch) for kinds, of_batch in self.kinds]
+        for (kinds, of_batch), ours in zip(self.kinds, starts, strict=True):
+            of_file("numbers of words", kinds, np.int32, (int(ours[-1]),), copied=False)
+            expect_below("numbers of words", kinds, len(self.words), least=-1)
+            if not np.array_equal(of_batch, ours):
+                raise ValueError("numbers of words are of other sequences")
 
     def zeros(self) -> Floats:
         """A zero for each score of each word: float64[U, O, C]."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 import numpy as np
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import Errors, Warnings, announcements
 from ..progress import Bar
 from ..types import Floats
@@ -116,7 +117,7 @@ class BatchOptimizer(CRFOptimizer):
 
         RETURNS: An object with `prepare(objective)`, called at the beginning of each step; `propose(gradient)`, which returns a
             direction (float64[n]) and the first step to try along it; `learn(before, after, direction, step)`, about two
-            positions; `clear()`; `to_msg()` and `from_msg(msg)`.
+            positions; `clear()`; `to_msg()` and `from_msg(msg, n)`, which checks that arrays are of n weights.
         """
         raise NotImplementedError
 
@@ -280,12 +281,34 @@ class BatchOptimizer(CRFOptimizer):
         return {**vars(run), **written}
 
     def run_from_msg(self, msg: dict[str, Any]) -> BatchRun:
-        weights, value, gradient = msg["position"]
         memory = self.new_memory()
-        memory.from_msg(msg["memory"])
-        position = Position(weights.copy(), value, gradient.copy())
-        values = deque(msg["values"], maxlen=self.period + 1)
-        return BatchRun(**{**msg, "position": position, "memory": memory, "values": values})
+        run = read_run(msg, memory)
+        values = [checks.number("a run", "values", value, least=-checks.MOST) for value in msg["values"]]
+        checks.expect(values, "a run", "values", values, "at least one number")
+        run.values = deque(values, maxlen=self.period + 1)
+        return run
+
+
+def read_run(msg: dict[str, Any], memory: Any) -> BatchRun:
+    """A saved run without its values, with the memory filled from it. RAISES: Any error for a damaged one."""
+    owner = "a run"
+    hash(msg["signature"])  # an array has none
+    weights, value, gradient = msg["position"]
+    weights = of_file("the weights", weights, np.float64, (None,))
+    gradient = of_file("the gradient", gradient, np.float64, weights.shape)
+    position = Position(weights, checks.number(owner, "value", value, least=-checks.MOST), gradient)
+    memory.from_msg(msg["memory"], len(weights))
+    reason = msg["stop_reason"]
+    return BatchRun(
+        msg["signature"],
+        position,
+        memory,
+        deque(maxlen=1),
+        iteration=checks.count(owner, "iteration", msg["iteration"], least=0, most=checks.ANY),
+        stop_reason=None if reason is None else checks.text(owner, "stop_reason", reason),
+        gradient_norm=float(msg["gradient_norm"]),
+        is_near_minimum=checks.flag(owner, "is_near_minimum", msg["is_near_minimum"]),
+    )
 
 
 # ---------------------------------------------------------------------- arithmetic on vectors of millions of weights

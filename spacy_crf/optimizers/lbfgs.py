@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Optional, Union
 import numpy as np
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import cant_train
 from ..losses.uses import Variances
 from ..types import Floats
@@ -161,8 +162,10 @@ class CurvaturePairs:
     def to_msg(self) -> list[Any]:
         return [list(pair) for pair in self.pairs]
 
-    def from_msg(self, msg: list[Any]) -> None:
-        self.pairs.extend((move.copy(), change.copy(), curvature) for move, change, curvature in msg)
+    def from_msg(self, msg: list[Any], n: int) -> None:
+        for move, change, curvature in msg:
+            arrays = (of_file("a move of the memory", each, np.float64, (n,)) for each in (move, change))
+            self.pairs.append((*arrays, checks.number("the memory", "curvature", curvature)))
 
 
 # ----------------------------------------------------------------------------------------------- conjugate gradients
@@ -280,7 +283,9 @@ class LastDirection:
     def to_msg(self) -> list[Any]:
         return [self.direction, self.share, self.descent, self.scale, self.is_plain]
 
-    def from_msg(self, msg: list[Any]) -> None:
-        direction, self.share, self.descent, scale, self.is_plain = msg
-        self.direction = None if direction is None else direction.copy()
-        self.scale = None if scale is None else scale.copy()
+    def from_msg(self, msg: list[Any], n: int) -> None:
+        direction, share, descent, scale, is_plain = msg
+        self.share, self.descent = float(share), float(descent)
+        self.is_plain = checks.flag("the memory", "is_plain", is_plain)
+        self.direction = None if direction is None else of_file("the latest direction", direction, np.float64, (n,))
+        self.scale = None if scale is None else of_file("the preconditioner", scale, np.float64, (n,))

@@ -183,14 +183,18 @@ class CRFOptimizer(Optimizer):
     def resume(self, objective: Any, data: bytes, *, key: str) -> int:
         """Continue training from a checkpoint, with its weights. RETURNS (int): Number of iterations before the checkpoint.
 
-        RAISES (ValueError): CRF204 if the checkpoint was made with other settings.
+        RAISES (ValueError): CRF204 if the checkpoint was made with other settings, CRF921 if it is damaged or of other weights.
         """
-        run = self._runs[key] = copy.copy(self).from_bytes(data)._runs[key]
-        self.write(objective, run, key)
+        runs = self.without_runs().from_bytes(data)._runs
+        if key not in runs:
+            raise self.unusable(f"it has no training of '{key}'")
+        self.write(objective, runs[key], key)
+        self._runs[key] = runs[key]
         return self.iterations_made(key)
 
     def write(self, objective: Any, run: Any, key: str) -> None:
-        """Write what a run has learned to the model."""
+        """Write what a saved run has learned to the model. RAISES (ValueError): CRF921 if it has other weights."""
+        self.expect_alike("weights", len(run.weights), len(objective.weights()))
         objective.assign(run.weights)
 
     def without_runs(self: OfOptimizer) -> OfOptimizer:
@@ -213,20 +217,43 @@ class CRFOptimizer(Optimizer):
         return packed({"optimizer": type(self).__name__, "settings": settings, "runs": messages})
 
     def from_bytes(self, data: bytes) -> "CRFOptimizer":
-        """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ."""
-        msg: Any = srsly.msgpack_loads(data, use_list=False)
+        """Restore the state of an optimizer of the same class and settings; stop rules and limits may differ.
+
+        RAISES (ValueError): CRF204 for a state of another optimizer, CRF921 for a damaged one.
+        """
         ours = {name: getattr(self, name) for name in self.identity}
-        if (msg["optimizer"], msg["settings"]) != (type(self).__name__, ours):
-            saved = f"{msg['optimizer']} with {msg['settings']}"
+        try:
+            msg: Any = srsly.msgpack_loads(data, use_list=False)
+            optimizer, settings, saved_runs = msg["optimizer"], msg["settings"], dict(msg["runs"])
+        except Exception as error:  # msgpack raises many kinds, and fields may be missing
+            raise self.unusable(error) from error
+        if optimizer != type(self).__name__ or settings != ours:
+            saved = f"{optimizer} with {settings}"
             raise ValueError(Errors.CRF204.format(saved=saved, ours=f"{type(self).__name__} with {ours}"))
-        self._runs = {key: self.run_from_msg(run) for key, run in msg["runs"].items()}
+        try:
+            runs = {key: self.run_from_msg(run) for key, run in saved_runs.items()}
+        except Exception as error:  # a damaged run may have anything in the place of anything
+            raise self.unusable(error) from error
+        self._runs = runs
         return self
+
+    def unusable(self, reason: object) -> ValueError:
+        """The error for a saved state that is damaged, or does not fit: CRF921."""
+        if isinstance(reason, Exception) and not isinstance(reason, ValueError):
+            reason = f"{type(reason).__name__}: {reason}"
+        return ValueError(Errors.CRF921.format(optimizer=type(self).__name__, reason=str(reason).rstrip(".")))
+
+    def expect_alike(self, what: str, saved: Any, ours: Any) -> None:
+        """RAISES (ValueError): CRF921 if a size or shape of a saved run is not that of this training."""
+        if saved != ours:
+            raise self.unusable(f"it is of {saved} {what}, and there are {ours}")
 
     def run_to_msg(self, run: Any, key: str) -> Any:
         """A run in a form that msgpack can write and `run_from_msg` can read."""
         raise NotImplementedError
 
     def run_from_msg(self, msg: Any) -> Any:
+        """The run of `run_to_msg`, whose parts fit each other. Any error means that it is damaged."""
         raise NotImplementedError
 
 

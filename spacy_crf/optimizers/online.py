@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import checks
+from ..arrays import of_file
 from ..errors import Errors
 from ..kernels.online import rules as kernels
 from ..kernels.online.work import PassBuffers, make_room
@@ -51,7 +52,7 @@ class OnlineRun:
     numbers: dict[str, float] = field(default_factory=dict)
     count: float = 0  # sequences seen; their mean over the parts of a corpus that is trained in parts
     iteration: int = 0  # epochs
-    frame: Any = None  # layout of the weights, to find them again when others are added; not saved
+    frame: Any = None  # layout of the weights, to find them again when others are added; not saved: None in loaded runs
     slot_of_weight: Optional[Ints] = None  # [n] None without a frame
     is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
 
@@ -236,6 +237,8 @@ class OnlineOptimizer(CRFOptimizer):
         weights = objective.weights()
         assigned = weights.astype(np.float32)
         if earlier is not None and earlier.layout == objective.layout and np.array_equal(earlier.weights, assigned):
+            if earlier.frame is None:
+                self.expect_fits(earlier, objective)
             return earlier
         slots = np.zeros(len(corpus.learned))
         slots[corpus.slot_of_weight] = weights
@@ -246,6 +249,22 @@ class OnlineOptimizer(CRFOptimizer):
             self._take_over(run, earlier, objective)
         run.frame, run.slot_of_weight = objective.frame(), corpus.slot_of_weight
         return run
+
+    def expect_fits(self, run: OnlineRun, objective: SequenceObjective) -> None:
+        """RAISES (ValueError): CRF921 if a loaded run is not of the slots of the corpus, by which kernels index its arrays."""
+        fresh = OnlineRun(run.layout, run.weights, run.slots)
+        self.start(fresh, objective)
+        self.expect_alike("slots", len(run.slots), len(objective.corpus.learned))
+        self.expect_arrays(run, fresh.arrays)
+        missing = sorted({*fresh.numbers} - {*run.numbers})
+        if missing:
+            raise self.unusable(f"it lacks the numbers {', '.join(missing)}")
+
+    def expect_arrays(self, run: OnlineRun, fresh: dict[str, NDArray]) -> None:
+        """RAISES (ValueError): CRF921 if a run has no arrays like these."""
+        arrays = {name: run.arrays.get(name, EMPTY) for name in fresh}
+        saved, ours = ({name: (str(a.dtype), a.shape) for name, a in each.items()} for each in (arrays, fresh))
+        self.expect_alike("arrays", saved, ours)
 
     @staticmethod
     def _take_over(run: OnlineRun, earlier: OnlineRun, objective: SequenceObjective) -> None:
@@ -272,9 +291,24 @@ class OnlineOptimizer(CRFOptimizer):
         return [run.layout, run.weights, run.slots, run.arrays, run.numbers, run.count, run.iteration]
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
-        layout, weights, slots, arrays, numbers, count, iteration = msg
-        copies = {name: array.copy() for name, array in arrays.items()}
-        return OnlineRun(layout, weights.copy(), slots.copy(), copies, numbers, count, iteration)
+        owner, (layout, weights, slots, arrays, numbers, count, iteration) = "a run", msg
+        hash((layout, numbers.get("signature")))  # arrays have none
+        told = {name: float(number) for name, number in numbers.items() if name != "signature"}
+        checks.expect(not np.isnan([*told.values()]).any(), owner, "numbers", told, "numbers")
+        checks.number(owner, "count", count)
+        copies = {}
+        for name, array in arrays.items():
+            dtype = np.int32 if getattr(array, "dtype", None) == np.int32 else np.float64
+            copies[name] = of_file(name, array, dtype, (None,) * np.ndim(array), finite=False)
+        return OnlineRun(
+            layout,
+            of_file("the weights", weights, np.float32, (None,)),
+            of_file("the slots", slots, np.float64, (None,), finite=False),
+            copies,
+            dict(numbers),
+            count,
+            checks.count(owner, "iteration", iteration, least=0, most=checks.ANY),
+        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

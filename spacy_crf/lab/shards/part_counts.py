@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from spacy.vocab import Vocab
 from thinc.api import Model
 
+from ...arrays import expect_below, expect_starts, of_file
 from ...errors import Errors
 from ...features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
 from ...kernels.hashing import list_pairs, mark_pairs
@@ -51,6 +52,27 @@ def _with_clusters(model: Model) -> list[Any]:
     """The features of the layers that read word clusters."""
     features = [layer.attrs["role"].features(layer) for layer in model.layers]
     return [of_layer for of_layer in features if of_layer.clusters]
+
+
+def expect_counts(model: Model, part: Any) -> None:
+    """Check the counts of a part that a file holds, by which kernels index. RAISES: Any error for others."""
+    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    for of_layer, of_part in zip(features, part["tables"], strict=True):
+        for name, table in of_part.items():
+            if "keys" not in table:
+                continue
+            n_rows, widths = len(table["keys"]), table["widths"]
+            templates, strings = json.loads(table["spelled"].tobytes())
+            of_file("keys", table["keys"], np.uint64, (None,), copied=False)
+            sizes = {len(table[of_rows]) for of_rows in ("counts", "widths", "n_parts", "template_of")}
+            if sizes != {n_rows}:
+                raise ValueError(f"it has {n_rows} features, and {sorted(sizes)} numbers of them")
+            for what, numbers in (("columns", widths), ("parts", table["n_parts"])):
+                expect_below(f"numbers of {what}", numbers, 1 << 31)
+                expect_starts(f"starts of {what}", np.append(0, np.cumsum(numbers, dtype=np.int64)), len(table[what]))
+            expect_below("columns", table["columns"], of_layer.tables[name].n_columns)
+            expect_below("parts of features", table["parts"], len(strings))
+            expect_below("templates of features", table["template_of"], len(templates))
 
 
 def _part_of(table: Table) -> dict[str, Any]:

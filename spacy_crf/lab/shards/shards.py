@@ -40,8 +40,8 @@ from ..workers.work_folder import Manifest, WorkFolder, shared_lock
 from . import mapped
 from .cut import Pieces
 from .mixing import MIXING, Lesson, LossTerms, MixedEpochs, SumTree
-from .part_counts import counts_in_parts, put_together
-from .work import COUNTED, FROZEN, MARKS, VARIABLES, ShardTask, ShardWork
+from .part_counts import counts_in_parts, expect_counts, put_together
+from .work import COUNTED, FROZEN, MARKS, VARIABLES, ShardTask, ShardWork, variables_in
 
 if TYPE_CHECKING:
     from ...pipeline.prediction import CRFPipe
@@ -191,7 +191,7 @@ class ShardedTraining:
         paths = self._paths(COUNTED)
         known = set()  # shards with a complete file of counts from this training
         for number, path in enumerate(paths):
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, TypeError, LookupError):
                 known.update([number] if mapped.read(path)[0] == self._digest else [])
         if known:
             announcements.info("%s: %d of %d shards are counted already", pipe.name, len(known), self.shards.n)
@@ -202,8 +202,18 @@ class ShardedTraining:
             raise ValueError(Errors.CRF431.format(name=pipe.name))
         pipe.cfg["left_out"] = sorted({label for of_shard in found for label in of_shard["left_out"]})
         pipe.training.begin()
-        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: (mapped.read(path)[2] for path in paths))
+        put_together(pipe.model, pipe.vocab, pipe.decoding.n_states, lambda: self._counts(pipe.model))
         return True
+
+    def _counts(self, model: Model) -> Iterator[dict[str, Any]]:
+        """The counts of all shards. RAISES (ValueError): CRF472 for those of another model."""
+        for path in self._paths(COUNTED):
+            value = mapped.read(path)
+            try:
+                expect_counts(model, value[2])
+            except Exception as error:  # anything may be in the place of anything
+                raise mapped.damaged(path, error) from error
+            yield value[2]
 
     def _paths(self, name: str) -> list[Path]:
         return [self.shards.path / name.format(number) for number in range(self.shards.n)]
@@ -334,8 +344,8 @@ class ShardedCorpus(PreparedCorpus):
             loss: Any = pipe.loss  # a `ClampedLoss`, see `Training.check_fit`
             self.objective: Any = MixedEpochs(pipe.model, loss, training.learn, *given)
             return
-        _, *ties = mapped.read(training.shards.path / VARIABLES)
-        self.objective = ShardedObjective(pipe.model, Ties(*ties), training.evaluate, tuple(found))
+        _, ties = variables_in(training.shards.path)
+        self.objective = ShardedObjective(pipe.model, ties, training.evaluate, tuple(found))
 
     def before_step(self, optimizer: Any) -> None:
         """Continue from the checkpoint, if there is one and the optimizer has not started yet."""

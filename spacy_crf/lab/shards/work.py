@@ -8,14 +8,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
 from spacy.training import Example
 
+from ...arrays import expect_below, of_file
 from ...errors import Errors, announcements
-from ...models.merged import SEEDS
+from ...models.merged import SEEDS, Ties
 from ...models.node import AnnotatedDocs
 from ...models.objective import CorpusObjective
 from ...models.sequences import SequencesObjective
 from ...pipeline.initialization import count
+from ...types import Bools
 from . import mapped
 from .cut import Pieces
 from .mixing import Lesson, LossTerms, SumTree, begin_part, mixture, walk_part
@@ -79,7 +82,7 @@ class ShardWork:
         """Rewrite the file of a shard with only the rows that have variables."""
         path = self._path(PREPARED, task.begin)
         if path.exists():
-            objective = self._objective([]).with_stored(self._file(path).value[1])
+            objective = self._stored(self._objective([]), path, self._file(path))
             objective.keep(self._stands)
             mapped.write(self._path(SHARD, task.begin), [self._digest, objective.stored()])
             path.unlink()
@@ -143,10 +146,19 @@ class ShardWork:
         path = self._path(SHARD, number)
         if path.exists():
             self._files[number] = self._file(path)
-            return self._frame.with_stored(self._files[number].value[1])
+            return self._stored(self._frame, path, self._files[number])
         objective = self._looked_up(number)
         objective.keep(self._stands)
         return objective
+
+    def _stored(self, objective: CorpusObjective, path: Path, file: mapped.File) -> CorpusObjective:
+        """The objective for the corpus in a file. RAISES (ValueError): CRF472 for arrays that are not of this model."""
+        try:
+            found = objective.with_stored(file.value[1])
+        except Exception as error:  # anything may be in the place of anything
+            raise mapped.damaged(path, error) from error
+        file.give_back()
+        return found
 
     @cached_property
     def _frame(self) -> CorpusObjective:
@@ -173,7 +185,7 @@ class ShardWork:
 
     @property
     def _stands(self) -> Any:
-        return mapped.read(self._folder / VARIABLES)[0]
+        return variables_in(self._folder)[0]
 
     def _examples(self, pipe: "CRFPipe", number: int) -> Iterator[Example]:
         return self._pieces.read(pipe.vocab, self._pieces.shard(number, self._n))
@@ -184,9 +196,27 @@ class ShardWork:
     def _file(self, path: Path) -> mapped.File:
         """Map the file of a shard into memory. RAISES (ValueError): CRF472 if it belongs to another training."""
         file = mapped.File(path)
-        if file.value[0] != self._digest:
+        if not isinstance(file.value, list) or len(file.value) != 2 or file.value[0] != self._digest:
             raise ValueError(Errors.CRF472.format(path=path, reason="it is a shard of another training"))
         return file
+
+
+def variables_in(folder: Path) -> tuple[Bools, Ties]:
+    """Which weights stand for variables (bool[n]), and the ties. RAISES (ValueError): CRF472 if their file is damaged."""
+    path = folder / VARIABLES
+    value = mapped.read(path)
+    try:
+        stands, *arrays = value
+        ties = Ties(*arrays)
+        of_file("variables", stands, np.bool_, (None,), copied=False)
+        for name, array, size in zip(ties._fields, ties, (len(stands), len(ties.place), len(ties.place))):
+            of_file(name, array, np.int32, (size,), copied=False)
+        expect_below("variables of weights", ties.group, len(ties.place))
+        expect_below("places of variables", ties.place, len(ties.group))
+        expect_below("copies of variables", ties.copies, len(ties.group) + 1, least=1)
+    except Exception as error:  # anything may be in the place of anything
+        raise mapped.damaged(path, error) from error
+    return stands, ties
 
 
 def _unpickled(pipe: bytes) -> "CRFPipe":
