@@ -15,6 +15,7 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.lab.hidden_chain import HiddenScores
 from spacy_crf.optimizers.lbfgs import LBFGS
 
+from . import test_label_graph
 from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained
 
 pytestmark = pytest.mark.issue(33)
@@ -193,3 +194,12 @@ def test_command(tmp_path):
     assert found.exit_code == 0 and "as BOOK, against WEATHER" in " ".join(found.output.split())
     refused = run(app, ["explain", str(tmp_path / "model"), TEXT, "--span", "0:1"])
     assert refused.exit_code == 1 and "CRF710" in refused.output
+
+
+def test_each_label_that_a_text_gets_is_explained(tmp_path):
+    """With several labels, only the most probable one was."""
+    nlp = test_label_graph.trained("learned", steps=1, threshold=0.001)
+    nlp.to_disk(tmp_path / "model")
+    found = CliRunner().invoke(app, ["explain", str(tmp_path / "model"), "love and war", "--json"])
+    labels = [explanation["span"][2] for explanation in json.loads(found.output)]
+    assert len(labels) > 1 and labels == nlp.get_pipe("crf_textcat").labels_of(nlp.make_doc("love and war"))

@@ -499,9 +499,14 @@ def test_several_labels_of_texts(threshold):
     assert gold == {(case.doc, case.gold.label) for case in judged.cases if case.gold}
     kinds = {case.kind for case in judged.cases}
     assert {"right", "spurious"} <= kinds <= {"right", "missed", "spurious"}
-    render("texts", [judged])
+    html = render("texts", [judged])
     for suspect in suspects.judged_by(pipe, judged.examples):
         assert suspect.log_ratio > 0.0
+        # Whole sets: only labels that differ were shown, so a text with another label seemed to have none
+        gold, best = (
+            ", ".join(mention.label for mention in side) or "nothing" for side in (suspect.gold, suspect.best)
+        )
+        assert f"annotated: {gold}; more probable" in html and f": {best} " in html.replace("<", " <")
 
 
 def test_rules(nlp, examples):

@@ -102,7 +102,9 @@ def explain_cli(
     span: Optional[str] = Opt(
         None, help="Tokens such as 3:5, or 3:5:LABEL; by default each predicted entity, or the most probable one."
     ),
-    label: Optional[str] = Opt(None, help="For crf_textcat: a label; by default the most probable one."),
+    label: Optional[str] = Opt(
+        None, help="For crf_textcat: a label; by default each label found, or the most probable one."
+    ),
     against: Optional[str] = Opt(None, help="The label to compare with, or O; by default all others."),
     kind: str = Opt("words", "--kind", "-k", help="words, leave_out, contrast, log_odds or texts."),
     train: Optional[Path] = Opt(None, help="For --kind texts: the training texts.", exists=True),
@@ -133,7 +135,8 @@ def explain_cli(
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
         doc = doc_before(nlp, pipe, text)
         if isinstance(pipe, CRFTextClassifier):
-            asked: list[Any] = [label]
+            is_open = label is None and against is None
+            asked: list[Any] = (pipe.labels_of(doc) or [None]) if is_open else [label]
         elif span is not None:
             asked = [_parse_span(span, doc)]
         else:

@@ -197,14 +197,20 @@ def _spelt(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
             return ", ".join(m.label for m in mentions) or "nothing"
         return "; ".join(f"{suspect.text[m.start : m.end]} ({m.label})" for m in mentions) or "nothing"
 
-    here, there = {mention.place for mention in suspect.gold}, {mention.place for mention in suspect.best}
+    gold = suspect.gold
+    best = suspect.best
+    if not of_texts:  # the entities that differ
+        places_of_gold = {mention.place for mention in gold}
+        places_of_best = {mention.place for mention in best}
+        gold = [mention for mention in gold if mention.place not in places_of_best]
+        best = [mention for mention in best if mention.place not in places_of_gold]
     ratio = f"a factor of {math.exp(suspect.log_ratio):,.3g}" if suspect.log_ratio < 50 else "more than e^50"
     return {
         "text": suspect.text,
         "origin": in_words(suspect.origin),
         "ratio": ratio,
-        "gold": listed([mention for mention in suspect.gold if mention.place not in there]),
-        "best": listed([mention for mention in suspect.best if mention.place not in here]),
+        "gold": listed(gold),
+        "best": listed(best),
     }
 
 
