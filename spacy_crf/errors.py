@@ -427,6 +427,9 @@ class Errors:
         (or --word-column 1 if the numbers are the words)."""
     CRF742 = """{place}: '{key}=' in the last column of CoNLL-U holds annotation that would be lost. Entity tags are read
         from NER=B-PER. Name the key with --label-column {key} if it holds such tags; otherwise skip it with --ignore {key}."""
+    CRF744 = """{place}: '{tag}' names no kind of entity. Write tags with a label ({tag}-LABEL), also where all entities are of
+        one kind."""
+    CRF747 = """{path} is read as {title}, where {option} means nothing. Leave it out, or name another format with --format."""
     CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe
         NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."

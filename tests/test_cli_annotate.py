@@ -332,6 +332,17 @@ def test_texts_that_cannot_be_annotated(folder, tmp_path, kind):
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    "name, content, title",
+    [("texts.xlsx", b"PK\x03\x04\x14\xff", "an Excel file"), ("texts.txt", b"%PDF-1.4\n%\xe2\xe3", "a PDF")],
+)
+def test_files_that_are_no_texts_are_named(folder, tmp_path, name, content, title):
+    """They were told to name another encoding, which this command does not take."""
+    (tmp_path / name).write_bytes(content)
+    code, output = run(folder / "model", tmp_path / name, tmp_path / "out.jsonl")
+    assert code == 1 and re.search(rf"CRF756: .*{name} is {title}", output), output
+
+
 def test_tags_are_written_as_columns_or_docs(tmp_path):
     nlp = spacy.blank("en")
     tagger = nlp.add_pipe("crf_tagger")

@@ -736,7 +736,8 @@ def test_empty_texts_have_no_tags(write):
         ("S-X O I-X", "line 3: 'I-X' can't follow 'O' in the scheme BIOES"),
         ("S-X U-X O", "line 1: 'S-X' is not an entity tag"),
         ("B-X I-X PER", "line 3: 'PER' is not an entity tag"),
-        ("B I O", "line 2: 'I' is not an entity tag|line 1: 'B' is not an entity tag"),
+        ("B I O", "line 1: 'B' names no kind of entity"),
+        ("O I O", "line 2: 'I' names no kind of entity.*I-LABEL"),
         ("NNP VB NN", "line 1: 'NNP' has no prefix"),
     ],
 )
@@ -751,6 +752,25 @@ def test_a_scheme_can_be_named(write):
     assert entities(docs_of(write("a.conll", text), scheme="bare")[0]) == [(0, 2, "PER"), (2, 3, "GPE")]
     with pytest.raises(ValueError, match=r"CRF704.*line 1: 'PER'"):
         docs_of(write("a.conll", text), scheme="BIO")
+    with pytest.raises(ValueError, match=r"CRF744.*line 1: 'B' names no kind"):
+        docs_of(write("a.conll", "Ann B\nLee I\nran O\n"), scheme="BIO")
+
+
+@pytest.mark.parametrize(
+    "name, content, option",
+    [
+        ("a.conllu", "1\tAnn\t_\tPROPN\tNNP\t_\t0\troot\t_\tNER=B-PER\n", "word_column"),
+        ("a.conllu", "1\tAnn\t_\tPROPN\tNNP\t_\t0\troot\t_\tNER=B-PER\n", "tag_column"),
+        ("a.jsonl", lines([{"tokens": ["Ann"], "ner_tags": ["B-PER"]}]), "label_column"),
+        ("a.jsonl", lines([{"text": "Ann", "spans": [[0, 3, "PER"]]}]), "tag_column"),
+        ("a.xml", "<a><PER>Ann</PER> ran</a>", "word_column"),
+    ],
+)
+def test_columns_that_a_format_does_not_have(write, name, content, option):
+    """The option was ignored without a word, and the annotation that it asked for was missing."""
+    asked = f"--{option.replace('_', '-')} 2"
+    with pytest.raises(ValueError, match=rf"CRF747: .*{name} is read as .*{asked} means nothing"):
+        docs_of(write(name, content), **{option: "2"})
 
 
 def test_columns_can_be_named(write):
@@ -1252,6 +1272,18 @@ def test_a_byte_order_mark_that_is_counted(write, tmp_path):
     report = Report()
     [doc] = docs_of(write("a.ann", "T1\tPER 1 8\tAnn Lee\nT2\tPER 13 16\tBob\n"), report)
     assert [span.text for span in doc.ents] == ["Ann Lee", "Bob"] and report.offsets == ["bom"]
+
+
+def test_a_broken_span_does_not_hide_how_offsets_count(write):
+    """One span with other words, in a text in which all programs count alike, made all other spans of the file broken."""
+    items = [
+        {"text": "\U0001f600 Ann ran", "spans": [{"start": 3, "end": 6, "label": "PER", "text": "Ann"}]},
+        {"text": "Bob ran", "spans": [{"start": 4, "end": 7, "label": "PER", "text": "Bob"}]},
+    ]
+    report = Report()
+    docs = docs_of(write("a.jsonl", lines(items)), report, skip_broken=True)
+    assert report.offsets == ["utf16"] and len(report.broken) == 1
+    assert [[span.text for span in doc.ents] for doc in docs] == [["Ann"], []]
 
 
 def test_wrong_offsets_name_the_likely_cause(write):

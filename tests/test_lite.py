@@ -673,6 +673,9 @@ def test_tag_splits_at_tabs_and_blanks_alone(folder, tmp_path):
             assert lines[0] == "Bob\tU-PER"
     result = CliRunner().invoke(app, ["tag", str(export)], input="Zoë".encode("latin-1"))
     assert result.exit_code == 1 and "CRF701: the standard input, line 1" in result.output
+    result = CliRunner().invoke(app, ["tag", str(folder)], input="Bob\tx\n\tx\n")  # it was spaCy's E031
+    assert result.exit_code == 1
+    assert "CRF701: the standard input, line 2: can't be read: the word in column 1 is empty" in result.output
 
 
 def test_tag_of_segments_and_of_pipelines_with_columns(tmp_path):

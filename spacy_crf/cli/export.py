@@ -18,7 +18,7 @@ from ..errors import Errors, counted
 from ..migrate.functions import Columns, set_columns
 from ..schemes import SCHEMES
 from ..whole_files import write_whole
-from .formats.source import read_lines
+from .formats.source import read_lines, unreadable
 from .shared import ModelArgument, check_writable, command, load_pipeline, our_pipes
 from .texts import read_examples
 
@@ -111,7 +111,8 @@ def tag_cli(
     else:
         tagger = _PipelineTagger(load_pipeline(model), component, [name.strip() for name in columns.split(",")])
     lines = read_lines(sys.stdin.buffer, "the standard input")
-    sequences = _sequences(lines, len(tagger.columns))
+    word = tagger.columns.index("orth") if isinstance(tagger, _PipelineTagger) else None
+    sequences = _sequences(lines, len(tagger.columns), word)
     while batch := [*islice(sequences, _AT_ONCE)]:
         text = "".join(_written(tagger, batch, n_best, marginals))
         sys.stdout.buffer.write(text.encode("utf8"))
@@ -123,10 +124,11 @@ class _Sequence(NamedTuple):
     rows: list[list[str]]
 
 
-def _sequences(lines: Iterable[tuple[str, str]], width: int) -> Iterator[_Sequence]:
+def _sequences(lines: Iterable[tuple[str, str]], width: int, word: Optional[int]) -> Iterator[_Sequence]:
     """The sequences of a file of columns, from its lines with their places.
 
-    RAISES (ValueError): CRF703 for a line with too few columns.
+    word (Optional[int]): The column of words, of which none is empty.
+    RAISES (ValueError): CRF703 for a line with too few columns, CRF701 for one without a word.
     """
     gathered = _Sequence([], [])
     for place, line in chain(lines, [("", "")]):
@@ -134,6 +136,8 @@ def _sequences(lines: Iterable[tuple[str, str]], width: int) -> Iterator[_Sequen
             row = split_columns(line)
             if len(row) < width:
                 raise ValueError(Errors.CRF703.format(place=place, got=len(row), expected=f"{width} or more"))
+            if word is not None and not row[word]:
+                raise unreadable(place, f"the word in column {word + 1} is empty")
             gathered.lines.append(line)
             gathered.rows.append(row)
         elif gathered.lines:

@@ -14,6 +14,7 @@ from ..blanks import BLANKS
 from ..errors import Errors, shown
 from .formats import ReadSettings, Report, brat, read
 from .formats.annotation import is_unicode, tokenized
+from .formats.refused import refuse_binary
 from .formats.source import Item, Source, parsed, read_lines, unreadable
 from .formats.spacy_files import docs_of
 
@@ -73,6 +74,8 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
         for place, line in read_lines(sys.stdin.buffer, "the standard input"):
             yield from items_of_line(line, place)
         return
+    if path.is_file():  # a pipe is read only once
+        refuse_binary(path)
     source, reported = Source(path), 0
     is_json = source.is_json()
     for place, value in source.items() if is_json else source.lines():

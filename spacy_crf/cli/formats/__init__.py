@@ -19,10 +19,16 @@ _LISTED = 20  # most broken spans that one message lists
 _LONG = 5_000  # tokens: a longer document probably consists of several
 
 
+_WORD, _LABEL, _TAG = "word_column", "label_column", "tag_column"  # settings that name columns
+
+
 class Format(NamedTuple):
+    """columns: The settings that name columns, of those that the format reads."""
+
     title: str
     sniff: Callable[[Source], bool]
     read: Callable[[Source, Language, ReadSettings, Report], Iterator[Doc]]
+    columns: tuple[str, ...] = ()
 
 
 # A file has the first format whose `sniff` recognizes it. Every JSON file has one of the formats up to "texts"
@@ -30,24 +36,29 @@ FORMATS = {
     "spacy": Format("a .spacy file", spacy_files.sniff_docbin, spacy_files.read_docbin),
     "xml": Format("XML of labelled parts", xml.sniff, xml.read),
     "brat": Format("brat's standoff", brat.sniff, brat.read),
-    "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read),
+    "labelstudio": Format("Label Studio's JSON", label_studio.sniff, label_studio.read, (_WORD,)),
     "spacy2": Format("spaCy 2's JSON", spacy_files.sniff_json, spacy_files.read_json),
     "word_spans": Format("words with spans of words", word_spans.sniff, word_spans.read),
     "tokens": Format(
         "lists of words and tags", columns.sniff_lists, partial(columns.read_sentences, columns.sentences_of_lists)
     ),
     "doc": Format("spaCy's Doc.to_json", spacy_files.sniff_doc, spacy_files.read_doc),
-    "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read),
-    "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read),
-    "texts": Format("annotated texts", texts.sniff, texts.read),
-    "conllu": Format("CoNLL-U", conllu.sniff, conllu.read),
-    "table": Format("a table with a header", table.sniff, table.read),
+    "prodigy": Format("Prodigy's JSONL", texts.sniff_prodigy, texts.read, (_WORD, _LABEL)),
+    "doccano": Format("doccano's JSONL", texts.sniff_doccano, texts.read, (_WORD, _LABEL)),
+    "texts": Format("annotated texts", texts.sniff, texts.read, (_WORD, _LABEL)),
+    "conllu": Format("CoNLL-U", conllu.sniff, conllu.read, (_LABEL,)),
+    "table": Format("a table with a header", table.sniff, table.read, (_WORD, _LABEL, _TAG)),
     "words": Format(
         "words with their tags behind them",
         columns.sniff_words,
         partial(columns.read_sentences, columns.sentences_of_words),
     ),
-    "conll": Format("columns", lambda source: True, partial(columns.read_sentences, columns.sentences_of_columns)),
+    "conll": Format(
+        "columns",
+        lambda source: True,
+        partial(columns.read_sentences, columns.sentences_of_columns),
+        (_WORD, _LABEL, _TAG),
+    ),
 }
 
 
@@ -55,17 +66,20 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     """Read the Docs of a file, one by one.
 
     report (Report): Collects counts of the contents, and annotation that could not be used.
-    RAISES (ValueError): With file and line, if a Doc can't be read. CRF878 if a text is too long. At the end: CRF755 or the only
-        message if spans can't be read, unless the settings skip them; CRF708 if there are no texts, CRF865 if a file with keys or
-        columns for annotation has no annotation.
+    RAISES (ValueError): CRF747 for a column that the format does not read. With file and line, if a Doc can't be read; CRF878
+        if a text is too long. At the end: CRF755 or the only message if spans can't be read, unless the settings skip them;
+        CRF708 if there are no texts, CRF865 if a file with keys or columns for annotation has no annotation.
     """
     report.format = settings.format or sniff(source)
+    _check_columns(source, settings, FORMATS[report.format])
     for doc in FORMATS[report.format].read(source, nlp, settings, report):
         report.documents += 1
         report.spans += len(doc.spans.get(settings.spans_key, ()) if settings.spans_key else doc.ents)
-        for key in doc.spans.keys() - {settings.spans_key, texts.INCORRECT}:
-            report.groups[key] = report.groups.get(key, 0) + len(doc.spans[key])
-        report.incorrect += len(doc.spans.get(texts.INCORRECT, ()))
+        for key, group in doc.spans.items():
+            if key == texts.INCORRECT:
+                report.incorrect += len(group)
+            elif key != settings.spans_key:
+                report.groups[key] = report.groups.get(key, 0) + len(group)
         report.tagged += len(doc) > 0 and doc.has_annotation("TAG")
         report.labelled += bool(doc.cats)
         report.labels |= dict.fromkeys(doc.cats)
@@ -86,6 +100,14 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     if report.has_spans and not (report.spans or report.incorrect or report.labelled or settings.without_spans):
         counts = {"documents": report.documents, "lost": len(report.misaligned) + len(report.unaligned)}
         raise ValueError(Errors.CRF865.format(path=source.path, format=FORMATS[report.format].title, **counts))
+
+
+def _check_columns(source: Source, settings: ReadSettings, format_: Format) -> None:
+    for name in (_WORD, _LABEL, _TAG):
+        value = getattr(settings, name)
+        if value is not None and name not in format_.columns:
+            option = f"--{name.replace('_', '-')} {value}"
+            raise ValueError(Errors.CRF747.format(path=source.path, title=format_.title, option=option))
 
 
 def _broken(source: Source, messages: list[str]) -> ValueError:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
 from spacy.language import Language
@@ -48,22 +49,43 @@ class GivenSpan(NamedTuple):
             return cls(start, end, label, None)
         if not isinstance(span, dict):
             return cls(None, None, None, None)
-        fields = _spelled_alike(span)
-        start, end, label = (_first(fields, keys) for keys in (_START, _END, _LABEL))
-        length = fields.get("length")
-        if end is None and type(start) is int and type(length) is int:  # Azure
-            end = start + length
-        return cls(start, end, label, fields.get("text"))
+        keys = _span_keys(tuple(span))
+        start = _first(span, keys.start)
+        end = _first(span, keys.end)
+        if end is None:
+            length = _first(span, keys.length)
+            end = start + length if type(start) is int and type(length) is int else None  # Azure
+        return cls(start, end, _first(span, keys.label), _first(span, keys.words))
 
 
-def _spelled_alike(fields: dict[str, Any]) -> dict[str, Any]:
-    """An object with the keys in lower case and without "_": "start_offset", "startOffset" and "StartOffset" are one key."""
-    return {key.replace("_", "").lower(): value for key, value in fields.items()}
+class _SpanKeys(NamedTuple):
+    """The keys of an object that can give each part of a span."""
+
+    start: list[str]
+    end: list[str]
+    label: list[str]
+    length: list[str]
+    words: list[str]
+
+
+@lru_cache(maxsize=1000)
+def _span_keys(keys: tuple[str, ...]) -> _SpanKeys:
+    """Find the keys of the parts of a span, the first to count first."""
+    kinds = (_START, _END, _LABEL, ("length",), ("text",))
+    return _SpanKeys(*([key for name in names for key in keys if _plain(key) == name] for names in kinds))
+
+
+def _plain(key: Any) -> str:
+    """A key in lower case and without "_": "start_offset", "startOffset" and "StartOffset" are one key."""
+    return str(key).replace("_", "").lower()
 
 
 def _first(fields: dict[str, Any], keys: Iterable[str]) -> Any:
     """The value under the first of some keys that has one, or None."""
-    return next((fields[key] for key in keys if fields.get(key) is not None), None)
+    for key in keys:
+        if fields[key] is not None:
+            return fields[key]
+    return None
 
 
 def parse_span(span: Any, text: str, place: str, index: Optional[dict[int, int]] = None) -> Span:
@@ -79,23 +101,25 @@ def parse_span(span: Any, text: str, place: str, index: Optional[dict[int, int]]
     if are_offsets and index is not None:
         at = index.get(start, -1), index.get(end, -1)
     is_within = are_offsets and 0 <= at[0] < at[1] <= len(text)
-    advice = _advice(text[:end]) if are_offsets and index is None and end > 0 else ""
     if not is_within or not isinstance(label, str) or not label or not is_unicode(label):
         needs = f'a span needs "start" < "end" within the {len(text)} characters of the text, and a "label"'
+        advice = _advice(text, end) if index is None else ""
         raise unreadable(place, f"{needs} – or is [start, end, label] – not {shown(span)}{advice}")
     found = Span(*at, label)
     if isinstance(span, dict) and span.get("entity") == label and _SUBWORD.fullmatch(label):
         advice = 'give `aggregation_strategy="simple"` to the pipeline of Hugging Face that wrote it'
         raise unreadable(place, f"{found.named_in(text)} is a part of a word, not an entity: {advice}")
     if isinstance(words, str) and words.split() != text[found.start : found.end].split():
+        advice = _advice(text, end) if index is None else ""
         shows = {"words": shown(words), "found": shown(text[found.start : found.end]), "advice": advice}
         raise ValueError(Errors.CRF871.format(place=place, **shows))
     return found
 
 
-def _advice(text: str) -> str:
-    """What may be wrong with offsets behind a text, as the end of a message."""
-    return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(text))
+def _advice(text: str, end: Any) -> str:
+    """What may be wrong with the offsets of a span with this end, as the rest of a message."""
+    before = text[:end] if type(end) is int and end > 0 else ""
+    return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(before))
 
 
 def _other_offsets(doc: Doc, span: Span) -> str:
@@ -138,7 +162,7 @@ def holds_annotation(value: Any) -> bool:
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            keys = _spelled_alike(value).keys()
+            keys = {*map(_plain, value)}
             if keys & {*_START, "points"} and keys & {*_LABEL, "labels"}:
                 return True
             waiting.extend(value.values())
@@ -210,16 +234,17 @@ def annotated(
     for span in missing:
         cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())
     trimmed = []
-    as_written = {}
+    as_written: dict[Span, Span] = {}  # the trimmed ones
     for span in spans:
         words = text[span.start : span.end]
         start, length = span.start + len(words) - len(words.lstrip()), len(words.strip())
         if length:
             trimmed.append(Span(start, start + length, span.label))
-            as_written[trimmed[-1]] = span
         if length < len(words):
             places = report.trimmed if length else report.misaligned
             places.append(f"{place}, {span.named_in(text)}")
+        if 0 < length < len(words):
+            as_written[trimmed[-1]] = span
     if settings.spans_key and not is_complete:
         return doc
     if settings.spans_key:
@@ -233,7 +258,7 @@ def annotated(
     for span in kept:
         entity = doc.char_span(span.start, span.end, label=span.label)
         if entity is None:
-            advice = "" if report.offsets else _other_offsets(doc, as_written[span])
+            advice = "" if report.offsets else _other_offsets(doc, as_written.get(span, span))
             report.misaligned.append(f"{place}, {span.named_in(text)}{advice}")
             # char_span returns None for a space between tokens
             cut.extend(doc.char_span(span.start, span.end, alignment_mode="expand") or ())

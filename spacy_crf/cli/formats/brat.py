@@ -55,8 +55,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
     has_mark = any(path.is_file() and path.read_bytes().startswith(codecs.BOM_UTF8) for path in texts)
     habits = HabitSearch(settings.offsets, (UTF16, CRLF, BOM) if has_mark else (UTF16, CRLF))
     for standoff in _standoffs(source):
-        whole = [span for span in standoff.spans if len(span.parts) == 1]
-        habits.see(standoff.text, ((*span.parts[0], span.words) for span in whole))
+        if habits.needs(standoff.text):
+            whole = [span for span in standoff.spans if len(span.parts) == 1]
+            habits.see(standoff.text, ((*span.parts[0], span.words) for span in whole))
     report.offsets = habits.found()
     for standoff in _standoffs(source):
         spans, in_parts, is_complete = [], [], True

@@ -57,7 +57,10 @@ class Tagging(NamedTuple):
     spelling: re.Pattern[str] = _STANDARD
 
     def split(self, tag: str, place: str) -> tuple[str, str]:
-        """Split a tag into its letter in BILUO and its label. RAISES (ValueError): CRF704 for a tag of another scheme."""
+        """Split a tag into its letter in BILUO and its label.
+
+        RAISES (ValueError): CRF744 for a letter alone, CRF704 for another tag that the scheme does not have.
+        """
         if tag in ("O", "-"):
             return tag, ""
         if self.scheme == "bare":
@@ -65,10 +68,15 @@ class Tagging(NamedTuple):
         match = self.spelling.fullmatch(tag)
         letter = match["letter"].upper() if match else ""
         if match is None or letter not in SCHEMES[self.scheme]:
-            raise ValueError(Errors.CRF704.format(place=place, tag=tag))
+            raise _not_a_tag(tag, place)
         if self.scheme in ("BIOES", "BMES"):
             letter = _IN_BILUO.get(letter, letter)
         return letter, match["label"]
+
+
+def _not_a_tag(tag: str, place: str) -> ValueError:
+    error = Errors.CRF744 if tag in _UNLABELLED else Errors.CRF704
+    return ValueError(error.format(place=place, tag=tag))
 
 
 def is_tag(text: str) -> bool:
@@ -149,8 +157,8 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Any]]], scheme: Optional[
     """Find the scheme of a file's entity tags, and their spelling.
 
     sentences (Iterable): Rows, or other objects with a `place` and an `ent`. scheme (str): The scheme, if it is known.
-    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF740 if only some tags have a spelling
-        such as B_PER; CRF867 if none of them is an entity tag.
+    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF744 for a letter without a label; CRF740
+        if only some tags have a spelling such as B_PER; CRF867 if none of them is an entity tag.
     """
     first: dict[str, Any] = {}  # the first row with a tag
     follows: set[tuple[str, str]] = set()  # tags that follow one another
@@ -187,7 +195,7 @@ def _tagging(first: dict[str, Any], follows: set[tuple[str, str]], scheme: Optio
         unlabelled = [tag for tag in others if tag in _UNLABELLED]
         row = first[(unlabelled or others)[0]]
         if unlabelled or len(others) < len(tags):
-            raise ValueError(Errors.CRF704.format(place=row.place, tag=row.ent))
+            raise _not_a_tag(row.ent, row.place)
         if "O" not in first:
             raise ValueError(Errors.CRF867.format(place=row.place, tag=row.ent))
         return Tagging("bare")

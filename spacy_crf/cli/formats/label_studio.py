@@ -51,8 +51,9 @@ def read(source: Source, nlp: Language, settings: ReadSettings, report: Report) 
             raise ValueError(Errors.CRF714.format(place=task.place, keys=keys, last=list(names)[-1]))
         labels.add(task.labels)
         has_spans |= bool(task.spans)
-        given = [GivenSpan.of(span) for span in task.spans]
-        habits.see(task.text, ((span.start, span.end, span.words) for span in given))
+        if habits.needs(task.text):
+            given = [GivenSpan.of(span) for span in task.spans]
+            habits.see(task.text, ((span.start, span.end, span.words) for span in given))
     report.has_spans = has_spans or not names
     report.offsets = habits.found()
     for task in _tasks(source, settings, report):

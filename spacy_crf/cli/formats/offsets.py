@@ -1,5 +1,6 @@
 """How a file counts the characters before a span: as Python does, or as other programs do. The words that spans give show it."""
 
+import re
 from collections.abc import Collection, Iterable
 from itertools import combinations
 from typing import Any, Optional
@@ -12,6 +13,8 @@ HABITS = {
     BOM: "the byte order mark as a character",
 }
 
+_WIDE = re.compile("[\U00010000-\U0010ffff]")
+
 
 def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
     """Map the offsets of a program with these habits to those of the text.
@@ -19,7 +22,9 @@ def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
     RETURNS (Optional[dict[int, int]]): The character at each offset that does not lie within one, and the end; None if the
         offsets are those of the text.
     """
-    is_wide = UTF16 in habits and max(text, default="") > "\uffff"
+    if not habits:
+        return None
+    is_wide = UTF16 in habits and _WIDE.search(text) is not None
     is_joined = CRLF in habits and "\r\n" in text
     if not (is_wide or is_joined or BOM in habits):
         return None
@@ -37,7 +42,7 @@ def index_of(text: str, habits: Collection[str]) -> Optional[dict[int, int]]:
 def suspected(text: str) -> list[str]:
     """The habits under which the offsets behind this text differ."""
     found = []
-    if max(text, default="") > "\uffff":
+    if not text.isascii() and _WIDE.search(text):
         found.append(UTF16)
     if "\r\n" in text:
         found.append(CRLF)
@@ -53,14 +58,16 @@ class HabitSearch:
 
     def __init__(self, asked: Collection[str], possible: Iterable[str] = (UTF16, CRLF)) -> None:
         self._asked = asked
-        known = [*possible]
+        self._possible = [*possible]
         # The fewest habits first
-        self._left = [habits for n in range(len(known) + 1) for habits in combinations(known, n)]
+        self._left = [habits for n in range(len(self._possible) + 1) for habits in combinations(self._possible, n)]
+
+    def needs(self, text: str) -> bool:
+        """Whether spans of a text can show the habits: in most texts all count alike."""
+        return not self._asked and (BOM in self._possible or bool(suspected(text)))
 
     def see(self, text: str, spans: Iterable[tuple[Any, Any, Any]]) -> None:
         """Drop the habits with which words of a text are not at their offsets. spans (Iterable): Start, end and words of each."""
-        if self._asked:
-            return
         given = [
             (start, end, words.split())
             for start, end, words in spans

@@ -1,6 +1,7 @@
 """Refuses by name the files that `convert` does not read, which would otherwise be taken for columns or tables."""
 
 import re
+from pathlib import Path
 from statistics import mode
 from typing import Any, NamedTuple
 
@@ -62,24 +63,29 @@ _JSON = (
 )
 
 
+def refuse_binary(path: Path) -> None:
+    """RAISES (ValueError): CRF756 with the name of the format, if the file is no text."""
+    head = _head(path)
+    for known in _BINARY:
+        if head.startswith(known.begins):
+            title, advice = _IN_ZIP.get(path.suffix.lower(), (known.title, known.advice))
+            raise _refusal(path, title, advice)
+
+
 def refuse(source: Source) -> None:
     """RAISES (ValueError): CRF756 with the name of the format, if it is known and not read."""
     if source.path.is_dir():
         return
-    with source.path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    for known in _BINARY:
-        if head.startswith(known.begins):
-            title, advice = _IN_ZIP.get(source.path.suffix.lower(), (known.title, known.advice))
-            raise _refusal(source, title, advice)
+    refuse_binary(source.path)
+    head = _head(source.path)
     text = head.decode(source.encoding, "ignore").lstrip("\ufeff \t\r\n")
     for title, pattern, advice in _PATTERNS:
         if re.match(pattern, text):
-            raise _refusal(source, title, advice)
+            raise _refusal(source.path, title, advice)
     if text.startswith("{") and source.is_json():
         for keys, title, advice in _JSON:
             if keys[0] in text and _has(next(iter(source.head_items()), None), keys):
-                raise _refusal(source, title, advice)
+                raise _refusal(source.path, title, advice)
 
 
 def refuse_running_text(source: Source) -> None:
@@ -104,5 +110,10 @@ def _has(value: Any, keys: tuple[str, ...]) -> bool:
     return True
 
 
-def _refusal(source: Source, title: str, advice: str) -> ValueError:
-    return ValueError(Errors.CRF756.format(path=source.path, title=title, advice=advice))
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def _refusal(path: Path, title: str, advice: str) -> ValueError:
+    return ValueError(Errors.CRF756.format(path=path, title=title, advice=advice))

@@ -130,7 +130,7 @@ def _look_through(source: Source, settings: ReadSettings, report: Report) -> tup
     fields: dict[str, Any] = {}
     habits = HabitSearch(settings.offsets)
     for place, fields in _items(source, settings):
-        for key in fields.keys() & {*SPAN_KEYS}:
+        for key in SPAN_KEYS if habits.needs(fields["text"]) else ():
             given = [GivenSpan.of(span) for span in _regions(fields.get(key))]
             habits.see(fields["text"], ((span.start, span.end, span.words) for span in given))
         for key in LABEL_KEYS:
