@@ -430,6 +430,8 @@ class Errors:
     CRF744 = """{place}: '{tag}' names no kind of entity. Write tags with a label ({tag}-LABEL), also where all entities are of
         one kind."""
     CRF747 = """{path} is read as {title}, where {option} means nothing. Leave it out, or name another format with --format."""
+    CRF748 = """{place}: '{tag}' is a bracket, as CoNLL-2012 writes spans, and is not read. Name another column with
+        --label-column, or write the spans as tags: B-PERSON, I-PERSON, O."""
     CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe
         NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."

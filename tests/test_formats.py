@@ -739,6 +739,7 @@ def test_empty_texts_have_no_tags(write):
         ("B I O", "line 1: 'B' names no kind of entity"),
         ("O I O", "line 2: 'I' names no kind of entity.*I-LABEL"),
         ("NNP VB NN", "line 1: 'NNP' has no prefix"),
+        ("(X * *) (Y) *", r"line 1: '\(X' is a bracket"),
     ],
 )
 def test_tags_of_no_scheme(write, tags, says):
@@ -1353,6 +1354,19 @@ def test_formats_that_are_not_read_are_named(write, name):
     path, content = REFUSED[name]
     with pytest.raises(ValueError, match=rf"CRF756: .*{re.escape(path)} is {re.escape(name)}"):
         docs_of(write(path, content))
+
+
+def test_arrays_of_numpy_in_tables(write):
+    """Tables that pandas writes from arrays have no commas: Python joined their strings to one word with one tag."""
+    sentence = """word,tags\n"['Ann' 'd\\'Or'\n 'ran']","['B-PER' 'I-PER'\n 'O']"\n"""
+    [doc] = docs_of(write("a.csv", sentence))
+    assert [token.text for token in doc] == ["Ann", "d'Or", "ran"] and entities(doc) == [(0, 2, "PER")]
+    numbers = write("b.csv", """word,tags\n"['Ann' 'ran']",[1 0]\n""")
+    assert entities(docs_of(numbers, tag_names=["O", "B-PER"])[0]) == [(0, 1, "PER")]
+    with pytest.raises(ValueError, match=r"CRF870.*line 2: tag or label 1"):
+        docs_of(numbers)
+    [doc] = docs_of(write("c.csv", """text,labels\nAnn ran,"['a' 'b']"\n"""))
+    assert doc.cats == {"a": 1.0, "b": 1.0}
 
 
 def test_running_text_is_named(write):

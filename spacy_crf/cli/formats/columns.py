@@ -157,8 +157,8 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Any]]], scheme: Optional[
     """Find the scheme of a file's entity tags, and their spelling.
 
     sentences (Iterable): Rows, or other objects with a `place` and an `ent`. scheme (str): The scheme, if it is known.
-    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF744 for a letter without a label; CRF740
-        if only some tags have a spelling such as B_PER; CRF867 if none of them is an entity tag.
+    RAISES (ValueError): CRF704 with the first wrong tag, if others are entity tags; CRF744 for a letter without a label; CRF748
+        for brackets; CRF740 if only some tags have a spelling such as B_PER; CRF867 if none of them is an entity tag.
     """
     first: dict[str, Any] = {}  # the first row with a tag
     follows: set[tuple[str, str]] = set()  # tags that follow one another
@@ -179,6 +179,9 @@ def find_tagging(sentences: Iterable[Optional[Sequence[Any]]], scheme: Optional[
 
 def _tagging(first: dict[str, Any], follows: set[tuple[str, str]], scheme: Optional[str]) -> Tagging:
     tags = [tag for tag in first if tag not in ("O", "-")]
+    in_brackets = [tag for tag in tags if tag.startswith("(")]
+    if in_brackets and all(tag == "*" or tag[0] == "(" or tag[-1] == ")" for tag in tags):
+        raise ValueError(Errors.CRF748.format(place=first[in_brackets[0]].place, tag=in_brackets[0]))
     if scheme == "bare":
         return Tagging(scheme)
     spelling: Optional[re.Pattern[str]] = _STANDARD

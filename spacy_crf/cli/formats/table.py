@@ -3,6 +3,7 @@ or lists of the words and tags of a sentence, as pandas writes them."""
 
 import ast
 import csv
+import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -31,6 +32,10 @@ _TEXT += ("utterance",)
 _CLASS = ("label", "labels", "cats", "category", "class", "intent", "sentiment", "topic")
 _JOINED = "#|;"  # possible separators of the labels of one text
 _DOCUMENT = ("document", "document_id", "doc", "doc_id", "docid")
+
+# NumPy writes arrays without commas, and Python would join their strings
+_ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?[0-9]+)"""
+_ARRAY = re.compile(rf"\[\s*{_ITEM}(?:\s+{_ITEM})+\s*\]", re.DOTALL)
 
 
 class Header(NamedTuple):
@@ -142,10 +147,12 @@ def _rows_of_lists(source: Source, settings: ReadSettings, report: Report) -> It
 
 
 def _as_list(cell: Any) -> Optional[list[Any]]:
-    """The list in a cell, in Python or JSON; None if there is none."""
+    """The list in a cell, as Python, JSON or NumPy write it; None if there is none."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return None
     with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        if _ARRAY.fullmatch(cell.strip()):
+            return [ast.literal_eval(item) for item in re.findall(_ITEM, cell, re.DOTALL)]
         found = ast.literal_eval(cell.strip())
         if isinstance(found, list):
             return found
@@ -231,7 +238,9 @@ def _labels_of(cell: str, cells: Collection[str], settings: ReadSettings, place:
     if not cell:
         return []
     value: Any = cell
-    if cell[:1] in ("[", "{"):
+    if cell[:1] == "[":
+        value = _as_list(cell) or cell
+    elif cell[:1] == "{":
         with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             value = ast.literal_eval(cell)
         if isinstance(value, dict) and [*value] == ["choices"]:  # the format of Label Studio
