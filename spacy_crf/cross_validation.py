@@ -21,7 +21,7 @@ from spacy.training import Example
 from spacy.util import Config, load_model_from_config, registry
 
 from . import checks
-from .errors import Errors, announcements, no_component
+from .errors import Errors, announcements, counted, no_component
 from .features.clusters import PACKAGE, has_packaged_clusters
 from .optimizers.lbfgs import LBFGS
 from .pipeline.corpora import Corpus
@@ -146,7 +146,7 @@ def fit(
     names = _components(nlp, config)
     examples = list(read(nlp))
     if not 2 <= folds <= len(examples):
-        raise ValueError(Errors.CRF770.format(folds=folds, texts=len(examples)))
+        raise ValueError(Errors.CRF770.format(folds=folds, texts=counted(len(examples), "text")))
     fold_of = draw_folds(len(examples), folds, seed)
     fitted = []
     for n, name in enumerate(names):

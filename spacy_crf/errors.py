@@ -52,13 +52,17 @@ def known_names(names: Iterable[Any], *asked: Any) -> str:
     names = list(map(str, names))
     nearest = [_nearest(str(name), names) for name in asked]
     meant = list(dict.fromkeys(name for name in nearest if name is not None))
-    question = f" (did you mean {' or '.join(map(repr, meant))}?)" if meant else ""
+    question = f" (did you mean {' or '.join(map(_quoted, meant))}?)" if meant else ""
     if meant and len(names) > _MOST_LISTED:
         return f"{len(names)} names{question}"
     return (", ".join(names) or "none") + question
 
 
 _MOST_LISTED = 20
+
+
+def _quoted(name: str) -> str:
+    return name if name[:1] in ("'", '"') else repr(name)
 
 
 def _nearest(asked: str, names: list[str]) -> Optional[str]:
@@ -408,7 +412,7 @@ class Errors:
     CRF713 = "{one} and {other} would both be written to {target}. Rename one, or convert them separately."
     CRF716 = "{source} is a folder, and {target} is a file. Name a folder for the results, or one of the files."
     CRF714 = "{place}: {keys} hold annotation, and only one of them can be read. Remove one, or skip it with --ignore {last}."
-    CRF715 = "The pipeline {model} can't be loaded: {reason}\nRegister functions that its config names: --code FILE."
+    CRF715 = "The pipeline {model} can't be loaded: {reason}\n{advice}"
     CRF718 = "There are no texts. Give them as arguments, or as lines of the standard input."
     CRF730 = "{path} is an input, and the output would overwrite it. Give the output another name."
     CRF731 = "Give only options of this command, and overrides of the config such as --paths.train: {reason}"
@@ -443,7 +447,7 @@ class Errors:
     CRF754 = """Nothing is installed that knows words of '{lang}': pip install 'spacy-crf[words]' for clusters and
         gazetteers, or make clusters of your own texts with `spacy crf clusters`."""
     CRF768 = "--optimize accuracy changes how labels of tokens are decided, and {component} has none. Leave it out."
-    CRF770 = "{folds} folds of {texts} texts are not possible: give at least two folds, and no more folds than texts."
+    CRF770 = "{folds} folds of {texts} are not possible: give at least two folds, and no more folds than texts."
     CRF771 = """Component '{name}': `fit` trains sparse features by spacy_crf.LBFGS.v1, and compares F1 or accuracies. Name that
         optimizer; for others, and for components that give numbers, use `crf tune` and `spacy train`."""
     CRF772 = """Component '{name}' needs training too, and `fit` trains components of spacy_crf alone. Train it first,

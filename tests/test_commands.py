@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import group
 from spacy_crf.cli.shared import print_table
+from spacy_crf.errors import known_names
 
 from .test_configs import ROOT
 from .test_probabilities import trained, with_rules
@@ -134,6 +135,14 @@ def rest(command, files, tmp_path):
 def test_pipelines_that_cannot_be_loaded(files, tmp_path, command, broken):
     code, output = run(command, BROKEN[broken](tmp_path / "broken"), *rest(command, files, tmp_path))
     assert code == 1 and "CRF715" in output
+
+
+def test_hints_for_a_misspelled_pipeline_and_a_misspelled_value(files, tmp_path):
+    """The one was to register functions; the other was in two kinds of quotation marks."""
+    for command in ("show", "annotate"):
+        code, output = run(command, tmp_path / "modle", *rest(command, files, tmp_path))
+        assert code == 1 and "Name an installed package" in output and "--code" not in output, output
+    assert str(known_names(["'missed'", "'spurious'"], "'mised'")).endswith("(did you mean 'missed'?)")
 
 
 @pytest.mark.issue(12)

@@ -34,7 +34,7 @@ from .formats.annotation import check_length
 from .formats.source import Item, decoded
 from .formats.texts import SPAN_KEYS
 from .formats.writers import WRITERS, Annotated, check_spans, probability
-from .shared import PROBABILITIES, import_code, load_pipeline, our_pipes
+from .shared import PROBABILITIES, import_code, load_pipeline, not_loaded, our_pipes
 from .texts import STANDARD, items_of_line, read_items
 
 ERRORS = "errors.jsonl"
@@ -229,7 +229,7 @@ def _head(options: AnnotateOptions) -> dict[str, Any]:
     try:
         folder = model if model.exists() else get_package_path(options.model)
     except ImportError as error:
-        raise ValueError(Errors.CRF715.format(model=model, reason=error)) from None
+        raise ValueError(not_loaded(model, error)) from None
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")

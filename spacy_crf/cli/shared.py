@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import wraps
+from importlib.metadata import PackageNotFoundError
 from importlib.util import spec_from_file_location
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -126,7 +127,15 @@ def load_pipeline(model: str) -> Language:
             _check_names(load_config(config), [])
         return spacy.load(model)
     except Exception as error:
-        raise ValueError(Errors.CRF715.format(model=model, reason=error or type(error).__name__)) from error
+        raise ValueError(not_loaded(model, error)) from error
+
+
+def not_loaded(model: str, error: Exception) -> str:
+    """The message for a pipeline that can't be loaded."""
+    advice = "Register functions that its config names: --code FILE."
+    if isinstance(error, (OSError, PackageNotFoundError)):
+        advice = "Name an installed package, or a folder that `spacy train` or `nlp.to_disk` wrote."
+    return Errors.CRF715.format(model=model, reason=error or type(error).__name__, advice=advice)
 
 
 def name_of(nlp: Language, model: str) -> str:
