@@ -85,17 +85,16 @@ class Bridges(NamedTuple):
             begins, ends = scores.begins.copy(), scores.ends.copy()
             begins[forbidden] = ends[forbidden] = -np.inf
             return scores._replace(begins=begins, ends=ends)
-        of_chain = scores[0]
-        if self.graph is None:
-            emissions = np.array(of_chain)
-        else:
+        emissions = scores[0]
+        if self.graph is not None:
             shared = [name for name in arrays.named(scores) if name != scores._fields[0]]
             scores = scores._replace(**arrays.expand(scores, self.graph, shared))
-            emissions = np.full((len(of_chain), len(self.at_blank)), -np.inf)
-            emissions[:, self.elsewhere] = of_chain
-            bridges = np.flatnonzero(~self.elsewhere)
-            emissions[np.ix_(blank, bridges)] = of_chain[np.ix_(blank, self.graph.tag_of[bridges])]
-        emissions[np.ix_(blank, ~self.at_blank)] = -np.inf
+            emissions = emissions.take(self.graph.tag_of, axis=1)
+        allowed = np.stack([self.elsewhere, self.at_blank])
+        penalties = np.where(
+            allowed, 0.0, -np.inf
+        )  # [2, S + C] of tokens that are no white space, and of those that are
+        emissions = emissions + penalties.take(blank.astype(np.int64), axis=0)
         return scores._replace(**{scores._fields[0]: emissions})
 
     def by_steps(self, scores: ChainScores, blank: Bools) -> ChainScores:

@@ -20,7 +20,7 @@ from ..models.objective import CorpusObjective, TiedObjective
 from ..models.sequences import SequencesObjective
 from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
-from ..types import SOFT_LABELS, Bools
+from ..types import SOFT_LABELS, Bools, ChainScores
 from . import supervision
 from .annotation.annotation import GoldReport, Supervision
 from .corpora import pass_links
@@ -188,7 +188,8 @@ class TrainingData:
         pipe = self._pipe
         node = pipe.model.attrs["role"]
         is_sum = pipe.decoding.labelled == "tokens" and "tokens" in pipe.loss.excludes and known.soft is None
-        of_paths = pipe.decoding.ties is None and type(node.in_training) is type(node.structure)
+        of_paths = node.gives is ChainScores and pipe.decoding.ties is None
+        of_paths = of_paths and type(node.in_training) is type(node.structure)
         if pipe.annotation.space_edges or not (is_sum and of_paths):
             return None
         blank = DocBatch.of(docs).is_space
