@@ -436,6 +436,8 @@ class Errors:
     CRF747 = """{path} is read as {title}, where {option} means nothing. Leave it out, or name another format with --format."""
     CRF748 = """{place}: '{tag}' is a bracket, as CoNLL-2012 writes spans, and is not read. Name another column with
         --label-column, or write the spans as tags: B-PERSON, I-PERSON, O."""
+    CRF749 = """{path} is a pipe or a device, and files are read several times. Write its contents to a file; `spacy crf annotate`
+        also reads the standard input, named -."""
     CRF745 = """The options given ({given}) do not choose one config. Give --component NAME, optionally with --recipe
         NAME and --optimize NAME; or --file NAME alone, for a config that comes with the package."""
     CRF746 = "Components {components} give probabilities, and --svg draws one of them. Name it with --component NAME."

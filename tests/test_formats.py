@@ -4,6 +4,7 @@ its place."""
 import copy
 import json
 import math
+import os
 import random
 import re
 import warnings
@@ -1367,6 +1368,13 @@ def test_arrays_of_numpy_in_tables(write):
         docs_of(numbers)
     [doc] = docs_of(write("c.csv", """text,labels\nAnn ran,"['a' 'b']"\n"""))
     assert doc.cats == {"a": 1.0, "b": 1.0}
+
+
+def test_pipes_are_named(tmp_path):
+    """Formats are found by a look at the beginning of a file, and of a pipe that part was lost without a word."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"CRF749: .*pipe is a pipe or a device"):
+        Source(tmp_path / "pipe")
 
 
 def test_running_text_is_named(write):

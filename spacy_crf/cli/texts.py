@@ -74,9 +74,8 @@ def read_items(path: Path, progress: Optional[Progress] = None) -> Iterator[Item
         for place, line in read_lines(sys.stdin.buffer, "the standard input"):
             yield from items_of_line(line, place)
         return
-    if path.is_file():  # a pipe is read only once
-        refuse_binary(path)
     source, reported = Source(path), 0
+    refuse_binary(path)
     is_json = source.is_json()
     for place, value in source.items() if is_json else source.lines():
         if progress is not None and source.position - reported >= source.size // _STEPS:

@@ -153,11 +153,13 @@ class Source:
     """
 
     def __init__(self, path: Path, encoding: str = "utf-8") -> None:
-        """Open a source. RAISES (ValueError): CRF872 if the encoding is unknown."""
+        """Open a source. RAISES (ValueError): CRF872 if the encoding is unknown, CRF749 for a pipe or a device."""
         try:
             self._goes_by_lines = "\n".encode(encoding) == b"\n"
         except (LookupError, UnicodeError):
             raise ValueError(Errors.CRF872.format(encoding=encoding, path=path)) from None
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ValueError(Errors.CRF749.format(path=path))
         self.path = path
         self.encoding = encoding
         self.size = path.stat().st_size
