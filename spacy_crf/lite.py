@@ -29,6 +29,7 @@ _ABSENT = "\x00\x00"  # value of an attribute that a token does not have
 # Texts that are labelled together, bytes of the cached scores of words, and scores of steps in memory
 _AT_ONCE, _MOST_BYTES, _MOST_STEPS = 512, 1 << 26, 1 << 22
 _NO_EXPORT = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # for content of another form
+_FARTHEST = 1000  # tokens between a token and those that its features read
 _LEAST = float(np.finfo(np.float64).min)
 _KINDS_OF_WORDS = ("alpha", "ascii", "digit", "lower", "space", "title", "upper")
 _KINDS = {"chain": ("words", "tag"), "segments": ("segments", "entities"), "text": ("texts", "classify")}
@@ -259,6 +260,8 @@ class _Features:
         for name, table in self.tables.items():
             for template in table.templates:
                 attributes, offsets = {a for *_, a, _ in template.parts} - {""}, {o for *_, o in template.parts}
+                if not all(type(o) is int and abs(o) <= _FARTHEST for o in offsets):
+                    raise LiteError(f"the template '{template.name}' reads tokens at {offsets}. Copy the file again.")
                 for attribute in attributes - self.getters.keys() - of_texts:
                     reads = f"the template '{template.name}' reads '{attribute}', which this lite.py does not know"
                     raise LiteError(f"{reads}. Take that of the spacy_crf that wrote it.")
@@ -285,7 +288,12 @@ class _Features:
         for name, table in content["clusters"].items():
             words = table["words"]  # hexadecimal in JSON
             hashes = [int(word, 16) for word in words] if isinstance(words, list) else words.tolist()
-            numbers = dict(zip(hashes, _numbers(table["numbers"], np.int64, least=0).tolist()))
+            of_words = _numbers(table["numbers"], np.int64, (len(hashes),), least=0)
+            if of_words.max(initial=-1) >= len(table["paths"]):
+                raise LiteError(
+                    f"a word has the cluster {of_words.max()} of {len(table['paths'])}. Copy the file again."
+                )
+            numbers = dict(zip(hashes, of_words.tolist()))
             for width in (None, 4, 6, 8, 10, 20):
                 attribute = f"cluster{width or ''}{f':{name}' if name else ''}"
                 getters[attribute] = partial(_cluster, table=table, numbers=numbers, width=width)
@@ -675,6 +683,8 @@ class Model:
         self._states, n_states = _States(content["states"], *spelling), len(spelling[0])
         self._without_rules = _States(content["without_rules"], *spelling) if "without_rules" in content else None
         self._readers = [_Features({**content, **reader}, n_states) for reader in content["readers"]]
+        if not self._readers:
+            raise LiteError("it has no features. Copy the file again.")
         lengths = content["lengths"] if self.kind == "segments" else np.zeros((1, n_states))
         self._lengths = _numbers(lengths, shape=(len(lengths), n_states))
         least = np.zeros(n_labels) if content["min_prob"] is None else content["min_prob"]

@@ -10,8 +10,10 @@ import sys
 
 import numpy as np
 import pytest
+import spacy
 import srsly
 
+from spacy_crf import lite
 from spacy_crf.lab.cutting_plane import CuttingPlane
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.lab.feature_induction import FeatureInduction
@@ -23,6 +25,7 @@ from spacy_crf.lab.shards.shards import Shards
 from spacy_crf.lab.shards.work import ShardTask
 from spacy_crf.lab.smo import SMO
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
+from spacy_crf.migrate.lite import export_lite, write_lite
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
@@ -30,6 +33,7 @@ from spacy_crf.optimizers.sgd import SGD, AdaGrad
 from .test_online import make_pipe
 from .test_shards import Here, trained
 from .test_shards import make as make_shards
+from .util import ner_examples
 
 CODE = re.compile(r"\bCRF\d{3}\b")
 CASES = 60  # of each file
@@ -201,3 +205,52 @@ def test_a_crafted_file_of_a_shard_is_refused_or_can_be_used(factory, tmp_path, 
     ):
         with pytest.raises(ValueError, match=r"CRF472.*shard-00001.*damaged"):
             evaluate(damaged)
+
+
+def test_damaged_texts_of_shards_are_named(tmp_path):
+    """zlib and msgpack raised errors of many kinds, without the name of the file."""
+    nlp, pieces = spacy.blank("en"), cut.Pieces(tmp_path / "corpus")
+    pieces.write(ner_examples(nlp))
+    octets, index = (tmp_path / "corpus").read_bytes(), mapped.read(tmp_path / "corpus.index")
+    assert [*pieces.read(nlp.vocab, range(len(pieces)))]
+    (tmp_path / "corpus").write_bytes(octets[: len(octets) // 2])
+    with pytest.raises(ValueError, match=r"CRF472.*corpus.*damaged"):
+        [*pieces.read(nlp.vocab, range(len(pieces)))]
+    (tmp_path / "corpus").write_bytes(octets)
+    for crafted_index in (index - 10**9, index[:, :3], index.astype(np.float64), [1]):
+        mapped.write(tmp_path / "corpus.index", crafted_index)
+        with pytest.raises(ValueError, match=r"CRF472.*corpus.*damaged"):
+            [*pieces.read(nlp.vocab, range(1))]
+
+
+# ---------------------------------------------------------------------------------------------------------- exports
+
+
+def test_a_crafted_export_is_refused_or_can_be_used(tmp_path):
+    """Templates that read tokens 10^18 places away never ended; clusters without a path were found when a word was met."""
+    nlp = spacy.blank("en")
+    features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "lower[-1]|lower[0]", "cluster4[0]"]}
+    pipe = nlp.add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})
+    examples = ner_examples(nlp)
+    (tmp_path / "clusters.txt").write_text("00\tAnn\t2\n01\tthe\t9\n")
+    pipe.initialize(lambda: examples, nlp=nlp, clusters=tmp_path / "clusters.txt")
+    nlp.update(examples, sgd=LBFGS())
+    content, file = export_lite(nlp), tmp_path / "export.npz"
+    texts = [[token.text for token in example.reference] for example in examples]
+
+    def use(content):
+        try:
+            write_lite(content, file, "npz")
+        except (TypeError, ValueError, AttributeError):  # what no export can hold
+            return
+        try:
+            lite.load(file).entities_all(texts)
+        except lite.LiteError as error:
+            raise ValueError("CRF000") from error
+
+    cases = [*variants(content)]
+    wanted = [
+        case for case in cases if re.search(r"parts/0/1: 4611|clusters//numbers: (-1|huge)|readers/0: missing", case[0])
+    ]
+    assert len(wanted) > 3
+    assert problems_of(wanted + random.Random(0).sample(cases, CASES), use) == []

@@ -131,6 +131,7 @@ def test_shared_rows_weights_and_lengths(tmp_path):
     [
         ({"model": {"type": "BPE", "vocab": {}}}, "kind 'BPE', and only WordPiece and Unigram"),
         ({"model": {"type": "WordPiece", "vocab": {"a": 0, "b": 7}}}, "WordPiece"),
+        ({"model": {"type": "Unigram", "unk_id": 99, "vocab": [["a", 0.0]]}}, "an unknown piece beyond them"),
         ({"embeddings": NUMBERS[:3]}, r"16 pieces, and model.safetensors 3 vectors"),
         ({"numbers": NUMBERS}, "has no matrix 'embeddings', but numbers"),
     ],

@@ -40,6 +40,7 @@ class Pieces(NamedTuple):
         types = [str, list, list, str, int, bool, bool, bool]
         n_scores = {"Unigram": len(self.pieces), "WordPiece": 0}.get(self.kind)
         whole = [*map(type, self)] == types and len(self.scores) == n_scores
+        whole = whole and -1 <= self.unknown < len(self.pieces)
         return whole and {*map(type, self.pieces)} == {str} and {*map(type, self.scores)} <= {float}
 
 
@@ -120,6 +121,10 @@ def read_piece_vectors(folder: Path) -> PieceVectors:
     normalize = bool(json.loads(config.read_text(encoding="utf8")).get("normalize")) if config.is_file() else False
     tensors = _read_tensors((folder / FILES[1]).read_bytes())
     pieces = _pieces(tokenizer, normalize)
+    if not pieces.are_whole:
+        raise ValueError(
+            f"{FILES[0]} has pieces or scores that are no texts or numbers, or an unknown piece beyond them"
+        )
     data = tensors.get("embeddings")
     if data is None or data.ndim != 2:
         raise ValueError(f"{FILES[1]} has no matrix 'embeddings', but {', '.join(tensors) or 'nothing'}")

@@ -11,6 +11,7 @@ from spacy.tokens import DocBin
 from spacy.training import Example
 from spacy.vocab import Vocab
 
+from ...arrays import of_file
 from ...errors import Errors
 from ...pipeline.corpora import doc_bin, docs_in
 from . import mapped
@@ -62,9 +63,13 @@ class Pieces:
     def read(self, vocab: Vocab, numbers: Iterable[int]) -> Iterator[Example]:
         with self._path.open("rb") as file:
             for begin, *sizes, _, _ in self._index[list(numbers)].tolist():
-                file.seek(begin)
-                sides = (docs_in(DocBin().from_bytes(file.read(size)), vocab) for size in sizes)
-                yield from (Example(predicted, reference) for predicted, reference in zip(*sides))
+                try:
+                    file.seek(begin)
+                    bins = [DocBin().from_bytes(file.read(size)) for size in sizes]
+                    predicted, reference = ([*docs_in(docs, vocab)] for docs in bins)
+                except Exception as error:  # zlib and msgpack may raise anything
+                    raise mapped.damaged(self._path, error) from error
+                yield from map(Example, predicted, reference)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -72,7 +77,11 @@ class Pieces:
     @property
     def _index(self) -> NDArray[np.int64]:
         """For each piece: its place, the bytes of its predicted and of its reference Docs, its texts, its tokens: int64[P, 5]."""
-        return mapped.read(self._index_path)
+        index = mapped.read(self._index_path)
+        try:
+            return of_file("the index", index, np.int64, (None, 5), copied=False)
+        except ValueError as error:
+            raise mapped.damaged(self._index_path, error) from error
 
 
 def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:
