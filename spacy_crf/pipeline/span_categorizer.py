@@ -97,8 +97,7 @@ class SpanQuestions:
 
         least (float): The least probability that is enough, on any level.
         """
-        # A span that is probable enough is so on one level at least
-        on_level = 1.0 - (1.0 - least) ** (1.0 / self._chain.annotation.n_levels)
+        on_level = least_on_level(least, self._chain.annotation.n_levels)
         return self._batch.likely_spans(LEAST if self.rules_ask else on_level)
 
     def span_probabilities(self, spans: Segments) -> Floats:
@@ -158,7 +157,8 @@ class OutermostSpans:
 
 
 def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
-    """The spans of a group that are written, with the probability that they are there on any of its levels.
+    """The spans of a group that are written, with their probability on any level: of those for which that is enough, the best set
+    of each level, by the probabilities on this level.
 
     least (float64[L]): The least probability of each label of the group.
     """
@@ -173,14 +173,15 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
         probabilities = _on_any(on_level)
     gains = probabilities - prices[spans.label]
     enough = gains >= 0.0
-    if not any(level.has_rules for level in levels) and _all_fit(_part(spans, enough), levels):
+    if not any(level.has_rules for level in levels) and _stand_apart(_part(spans, enough), levels[0].may_touch):
         return LikelySpans(_part(spans, enough), probabilities[enough])
+    prices_on_level = least_on_level(prices, len(levels))[spans.label]
     written = np.zeros(len(gains), dtype=bool)
     asked = []  # spans that are not likely, but that rules ask for
     for level, own in zip(levels, on_level):
-        # Rules may ask for less probable spans, and for spans that are written already, which gain nothing more
-        possible = (own > 0.0) & (level.rules_ask | (enough & ~written))
-        chosen = level.choose(_part(spans, possible), np.where(written, 0.0, gains)[possible])
+        gains_on_level = np.where(enough, own - prices_on_level, gains)
+        possible = (own > 0.0) & (level.rules_ask | enough)
+        chosen = level.choose(_part(spans, possible), gains_on_level[possible])
         place = places_of(chosen, spans)
         written[place[place >= 0]] = True
         asked.append(_part(chosen, place < 0))
@@ -190,6 +191,11 @@ def _best_spans(levels: Sequence[SpanQuestions], least: Floats) -> LikelySpans:
     unlikely = _each_once(asked)
     of_unlikely = _on_any([level.span_probabilities(unlikely) for level in levels])
     return LikelySpans.join([found, LikelySpans(unlikely, of_unlikely)])
+
+
+def least_on_level(least: Any, n_levels: int) -> Any:
+    """The least probability on one of several levels: a span that is probable enough on any of them is so on one at least."""
+    return 1.0 - (1.0 - least) ** (1.0 / n_levels)
 
 
 def _each_once(parts: Sequence[Segments]) -> Segments:
@@ -208,25 +214,10 @@ def _part(spans: Segments, some: Bools) -> Segments:
     return Segments(*(column[some] for column in spans))
 
 
-def _all_fit(spans: Segments, levels: Sequence[SpanQuestions]) -> bool:
-    """Whether spans, sorted by first token, do not cross, and at no token are there more of them than levels. The levels then
-    have room for all of them, in whatever order they are filled."""
+def _stand_apart(spans: Segments, may_touch: bool) -> bool:
+    """Whether no two spans, sorted by first token, overlap, or touch unless they may."""
     before = np.maximum.accumulate(spans.end)[:-1]
-    apart = spans.start[1:] >= before if levels[0].may_touch else spans.start[1:] > before
-    if apart.all():  # mostly
-        return True
-    places = sorted(zip(spans.start.tolist(), (-spans.end).tolist(), spans.label.tolist()))
-    around: list[int] = []  # ends of the spans around the present one
-    ends = set()
-    for begin, minus_end, label in places:
-        while around and around[-1] <= begin:
-            around.pop()
-        touches = (begin, label) in ends and not levels[0].may_touch
-        if touches or (around and around[-1] < -minus_end) or len(around) == len(levels):
-            return False
-        around.append(-minus_end)
-        ends.add((-minus_end, label))
-    return True
+    return bool((spans.start[1:] >= before if may_touch else spans.start[1:] > before).all())
 
 
 class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
@@ -322,10 +313,8 @@ class CRFSpanCategorizer(ChainSetPipe, CRFEntityRecognizer):
     # ------------------------------------------------------------------------------------------------ prediction
 
     def predict(self, docs: Iterable[Doc], scores: Any = None) -> FoundSpans:
-        """The spans that are probable enough. Where spans of a group overlap more often than the group has levels, the levels are
-        filled one after the other, each by the most valuable set of the spans that are left, as by decode = "spans" of the other
-        components.
-        """
+        """The spans that are probable enough. Where they overlap, they are those of the most valuable set of a chain, as by
+        decode = "spans" of the other components."""
         docs = docs if isinstance(docs, DocBatch) else DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
         scores = self.model.predict(docs) if scores is None else scores
