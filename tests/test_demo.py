@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli import demo as demo_module
-from spacy_crf.cli.demo import MOST_BYTES, MOST_CHARACTERS, MOST_UNDER_RULES, Demo, open_server
+from spacy_crf.cli.demo import MOST_BYTES, MOST_CHARACTERS, MOST_EXPLAINED, MOST_UNDER_RULES, Demo, open_server
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .test_probabilities import trained
@@ -256,10 +256,11 @@ def test_explanations_under_rules_take_shorter_texts(nlp):
     """The search under rules runs again without each word: it took a minute, and others waited."""
     ruled = copy.deepcopy(nlp)
     ruled.get_pipe("crf_ner").add_rule({"rule": "at_most", "label": "PER", "n": 1})
-    given = {"text": "Ann " * (MOST_UNDER_RULES // 4) + "a", "component": "crf_ner", "span": [0, 1, "PER"]}
-    for pipeline, refused in ((ruled, pytest.raises(ValueError, match="CRF914")), (nlp, nullcontext())):
+    asked = ((ruled, MOST_UNDER_RULES, True), (nlp, MOST_UNDER_RULES, False), (nlp, MOST_EXPLAINED, True))
+    for pipeline, most, is_refused in asked:
+        given = {"text": "Ann " * (most // 4) + "a", "component": "crf_ner", "span": [0, 1, "PER"]}
         demo = Demo(pipeline)
-        with refused:
+        with pytest.raises(ValueError, match="CRF914") if is_refused else nullcontext():
             demo.answer(demo.why, given)
 
 

@@ -24,11 +24,13 @@ from .texts import doc_before
 HOST = "127.0.0.1"
 MOST_BYTES = 1_000_000  # of a request
 MOST_CHARACTERS = 10_000  # of a text: others wait while it is answered
-MOST_UNDER_RULES = 2_000  # of a text whose labels are explained under rules, which are searched again without each word
+MOST_EXPLAINED = 2_000  # of a text whose labels are explained
+MOST_UNDER_RULES = 1_000  # the same under rules, which are searched again without each word
 MOST_BEST = 20  # labellings
 _MOST_OF_LABEL = 200  # characters
 _TOP = 12  # words of an explanation
-_CANDIDATES = 1  # words of each label that might change the decision
+_EXPLAINED = {"candidates": 1}  # for each label, words that might change the decision
+_UNDER_RULES = {"candidates": 0, "near": 10}  # explain by 10 words on each side
 _SECONDS = 10.0  # that a client may take for a part of its request
 
 
@@ -130,12 +132,12 @@ class Demo:
     def why(self, given: dict[str, Any]) -> dict[str, Any]:
         """Explain a "span" of a "text", by the words that decide for a "component"."""
         pipe = self._pipe(given)
-        if getattr(pipe, "constraints", None) is not None:
-            _check_length(given, MOST_UNDER_RULES)
+        has_rules = getattr(pipe, "constraints", None) is not None
+        _check_length(given, MOST_UNDER_RULES if has_rules else MOST_EXPLAINED)
         doc = doc_before(self._nlp, pipe, _field(given, "text", str))
         [span] = _spans([given.get("span")], doc)
         asked = span.label_ if _kind(pipe) == "cats" else span
-        explanation = pipe.explain(doc, asked, kind="words", candidates=_CANDIDATES)
+        explanation = pipe.explain(doc, asked, kind="words", **(_UNDER_RULES if has_rules else _EXPLAINED))
         return {"title": explanation.title, "told": explanation.told(), "rows": explanation.table(_TOP)}
 
     def save(self, given: dict[str, Any]) -> dict[str, Any]:
