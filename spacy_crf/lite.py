@@ -488,6 +488,8 @@ class _States:
         self.has_label = self.label_of[:, np.newaxis] == np.arange(n_labels)  # [S, labels]
         self.continues = np.broadcast_to(continues, (len(label_of),) * 2)[self.tag_of[:, np.newaxis], self.tag_of]
         self.choice = _States(content["choice"], np.arange(-1, n_labels)) if "choice" in content else None
+        # Of a `choice`: whether its rules may ask for spans that are less probable than `min_prob`; None without rules
+        self.asks: Optional[bool] = content.get("asks")
         # Whether segments that begin or end with white space, and others, may be in a state: bool[2, S]
         self.may = _numbers(content["may"], np.bool_, (2, len(self.tag_of))) if "may" in content else None
         self.blank = _States(content["blank"], label_of, continues) if "blank" in content else None
@@ -784,39 +786,53 @@ class Model:
                 return labellings
         raise LiteError("A text has no labelling with a finite score. Export the model again.")
 
-    def _labelled(self, texts: list[Text], weigh: bool, labellings: Any = None) -> list[Labelled]:
-        """Tags and entities of texts; no entities without `weigh`."""
+    def _labelled(
+        self, texts: list[Text], weigh: bool, labellings: Any = None, by_spans: bool = True
+    ) -> list[Labelled]:
+        """Tags and entities of texts; no entities without `weigh`.
+
+        by_spans (bool): Whether to choose the spans by their probabilities, if the model does. If not, all spans of the most
+            probable labelling stay: less would break a rule.
+        """
         labellings = labellings or self._labellings(texts)
         bounds, choice, outside = labellings.bounds, labellings.states.choice, "O" if self.has_spans else ""
+        is_cut = choice is None or choice.asks is None
+        choice = choice if by_spans else None
         scores, _, *segments = labellings.n_best(1) if choice is None else (labellings.sums[-1], None)
         if not (scores > -np.inf).all():  # no labelling of some text keeps the rules
             instead = [None if score > -np.inf else self._possible(text) for score, text in zip(scores, texts)]
             return [self._labelled([text], weigh, other)[0] for text, other in zip(texts, instead)]
+        missed = np.zeros(len(texts), dtype=bool)
         if choice is not None:
             tags, spans = [outside] * len(labellings.scores), self._chosen(labellings, choice)
+            missed[labellings.text_of[spans[0][spans[3] == 0.0]]] = True
         else:
             tags = [self.tags[tag] for tag in labellings.tags(*segments).tolist()]
             spans = labellings.weighed(*labellings.spans(*segments)) if weigh else []
         found, starts, text_of = [[] for _ in texts], bounds.tolist(), labellings.text_of.tolist()
         for begin, end, label, probability in zip(*(column.tolist() for column in spans)):
             first, name, length = starts[text_of[begin]], self.labels[label], end - begin
-            if probability < self._least[label]:
+            if is_cut and probability < self._least[label]:
                 tags[begin:end] = [outside] * length
                 continue
             found[text_of[begin]].append(Entity(begin - first, end - first, name, probability))
             if choice is not None:
                 scheme = "BIO" if self._scheme == "IOB1" and tags[max(first, begin - 1)][2:] == name else self._scheme
                 tags[begin:end] = _spelled(scheme, name, length) if self.has_spans else [name] * length
-        return [(tags[b:e], entities) for (b, e), entities in zip(pairwise(starts), found)]
+        labelled = [(tags[b:e], entities) for (b, e), entities in zip(pairwise(starts), found)]
+        for n in np.flatnonzero(missed).tolist():  # no set of listed spans keeps the rules
+            labelled[n] = self._labelled([texts[n]], weigh, by_spans=False)[0]
+        return labelled
 
     def _chosen(self, labellings: Any, choice: _States) -> _Spans:
-        """The spans, no two of which overlap, whose probabilities exceed their prices by most in total."""
+        """The spans, no two of which overlap, whose probabilities exceed their prices by most in total. Those that are not
+        listed, which rules have asked for, have the probability 0."""
         prices = np.clip(self._least, 1e-3, 1.0 - 1e-6)
-        begin, end, label, probability = labellings.likely(prices.min(initial=1.0))
+        begin, end, label, probability = labellings.likely(1e-3 if choice.asks else prices.min(initial=1.0))
         probabilities = np.zeros((len(labellings.scores), (end - begin).max(initial=1), 1 + len(self.labels)))
         probabilities[begin, end - begin - 1, 1 + label] = probability
-        # A span that is just probable enough is taken; one that is not likely, only if rules ask for it
-        worth = np.where(probabilities > 0.0, probabilities - np.append(0.0, prices) + 1e-9, -2.0)
+        # A span that is just probable enough is taken; one that is not listed, only if no other set keeps the rules
+        worth = np.where(probabilities > 0.0, probabilities - np.append(0.0, prices) + 1e-9, -1e6)
         worth[:, :, 0], worth[:, 0, 0] = -np.inf, 0.0
         chosen = _Segments(choice, worth, labellings.bounds, None, np.zeros(len(worth), bool))
         begin, end, label = chosen.spans(*chosen.n_best(1)[2:])

@@ -289,6 +289,11 @@ class RuleSet:
         return float(arcs) if states <= self.most_states else np.inf
 
     @property
+    def asks(self) -> bool:
+        """Whether hard rules may ask for spans that are less probable than their label requires."""
+        return any(rule.hard and rule.asks for rule in self.rules)
+
+    @property
     def most_states(self) -> int:
         """Largest number of states in a product of automata: `max_states`, or fewer if there are many tags."""
         return min(self.constraints.max_states, MOST_GRAPH_STATES // len(self.allowed))

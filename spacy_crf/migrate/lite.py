@@ -112,7 +112,8 @@ def export_lite(
             content["without_rules"] = content["states"]
             content["states"] = exporter.ruled(rules.all, shared)
             if of_spans:
-                content["states"]["choice"] = exporter.ruled(rules.all.of_segments_too, choice, only_hard=True)
+                ruled = exporter.ruled(rules.all.of_segments_too, choice, only_hard=True)
+                content["states"]["choice"] = {**ruled, "asks": rules.all.asks}
         if not pipe.annotation.space_edges:
             content["version"] = lite.VERSION
             for name, states in exporter.of_blank(pipe, rules, shared).items():

@@ -143,8 +143,7 @@ class Batch:
 
     @cached_property
     def rules_ask(self) -> bool:
-        """Whether hard rules may ask for spans that are less probable than their label requires."""
-        return self._rules is not None and any(rule.hard and rule.asks for rule in self._rules.rules)
+        return self._rules is not None and self._rules.asks
 
     def choose(self, candidates: Segments, gains: Floats, most_probable: Any) -> Segments:
         """The set of candidates with the highest sum of gains, no two of which overlap, that keeps the hard rules.
