@@ -19,7 +19,7 @@ __all__ = [
     "render",
     "to_frame",
 ]
-__version__ = "0.21.0"
+__version__ = "0.22.0"
 
 # Imported at first use, since every ``spacy.blank()`` imports this package
 _MODULES = {
