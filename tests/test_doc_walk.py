@@ -4,8 +4,9 @@ import pytest
 
 from .doc_walk import component, walk_of_doc
 
-# Functions, stays in a file, returns to one that was left
-MOST = {"plain": (60, 40, 15), "with confidence and a rule": (100, 75, 35)}
+# Functions, stays in a file, returns to one that was left. Two functions ask whether Docs have white space, at which no span
+# begins or ends, and introduce the labels to a vocabulary that would forget them behind a memory zone
+MOST = {"plain": (62, 40, 15), "with confidence and a rule": (102, 75, 36)}
 
 
 @pytest.mark.issue(34)

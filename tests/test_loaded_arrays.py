@@ -14,6 +14,7 @@ import spacy
 import srsly
 
 from spacy_crf import lite
+from spacy_crf.errors import announcements
 from spacy_crf.lab.cutting_plane import CuttingPlane
 from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.lab.feature_induction import FeatureInduction
@@ -177,6 +178,9 @@ def test_a_crafted_file_of_a_shard_is_refused_or_can_be_used(factory, tmp_path, 
             return super().staff(make)
 
     monkeypatch.setattr(Shards, "staff", lambda self: Noting(1))
+    monkeypatch.setattr(
+        announcements, "setLevel", lambda level: None
+    )  # workers say less, and this one is the test's process
     monkeypatch.setattr(cut, "_DOCS", 1)
     monkeypatch.setenv("SPACY_CRF_THREADS", "1")
     trained(*make_shards(tmp_path, factory=factory), steps=1, factory=factory)

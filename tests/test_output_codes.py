@@ -344,7 +344,7 @@ def test_scores_split_up_into_bits(name, scheme, constraints):
     span, bits = doc[5:7], {f"bit {n}" for n in ner.model.attrs["bit_names"]}
     ways = [{"span": span}, {"span": Span(doc, 5, 7, label="ORG"), "against": Span(doc, 5, 7, label="GPE")}, {}]
     for asked in ways:
-        why = ner.explain(doc, **asked)
+        why = ner.explain(doc, kind="contrast", **asked)
         assert why.check == pytest.approx(0.0, abs=1e-9)
         of_features = [row for row in why.rows if row.template not in ("transitions", "first", "last", "at_most")]
         assert of_features and {row.tags[0] for row in of_features} <= bits

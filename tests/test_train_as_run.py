@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import spacy
-from spacy import training
 from spacy.language import Language
 from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
@@ -60,13 +59,13 @@ def config_of(paths, name="crf_ner", **overrides):
 
 @pytest.mark.parametrize("name", ["crf_ner", "crf_tagger", "semicrf_ner", "crf_ner_owlqn"])
 def test_each_corpus_is_read_once(name, paths, monkeypatch):
-    read, read_docbin = [], training.Corpus.read_docbin
+    read, read_docbin = [], Corpus.read_docbin
 
     def counted(self, vocab, locs):
         read.append(str(self.path))
         return read_docbin(self, vocab, locs)
 
-    monkeypatch.setattr(training.Corpus, "read_docbin", counted)
+    monkeypatch.setattr(Corpus, "read_docbin", counted)
     _, rows = run(config_of(paths, name, **{"training.optimizer.iterations_per_step": 5}))
     assert len(rows) > 1
     assert sorted(read) == sorted(paths.values())
