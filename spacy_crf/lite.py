@@ -512,7 +512,7 @@ class _Segments:
         self.scores[~_inside(bounds, scores.shape[1])] = -np.inf
         if states.may is not None:
             last = np.minimum(np.add.outer(np.arange(len(blank)), np.arange(scores.shape[1])), len(blank) - 1)
-            has_edge = blank[:, np.newaxis] | blank[last]  # [T, K]
+            has_edge = np.logical_or(blank[:, np.newaxis], blank[last])  # [T, K]
             self.scores[~states.may[np.where(has_edge, 0, 1)]] = -np.inf
         lengths = np.diff(bounds)
         self.text_of = np.repeat(np.arange(len(lengths)), lengths)  # [T]

@@ -15,8 +15,8 @@ from .test_package import MODULES, PACKAGE, ROOT
 pytestmark = pytest.mark.issue(34)
 
 # What is there may shrink; who lets it grow says why in the commit that raises a bound.
-MOST_STATEMENTS = 50_054
-MOST_STATEMENTS_OF_CORE = 21_657
+MOST_STATEMENTS = 50_064
+MOST_STATEMENTS_OF_CORE = 21_663
 MOST_FILES = 355
 MOST_CLASSES = 736
 BESIDE_CORE = (

@@ -229,7 +229,7 @@ def _head(options: AnnotateOptions) -> dict[str, Any]:
     try:
         folder = model if model.exists() else get_package_path(options.model)
     except ImportError as error:
-        raise ValueError(not_loaded(model, error)) from None
+        raise ValueError(not_loaded(options.model, error)) from None
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0")

@@ -126,8 +126,12 @@ class AtEdges(_OnPattern):
 class Custom(Rule):
     """A registered function (``@spacy.registry.misc``) returns the tags that each token may have."""
 
-    local, reads_tags, asks = True, True, True
+    local, reads_tags = True, True
     required: ClassVar = {"function": arguments.text}
+
+    @property
+    def asks(self):
+        return True
 
     def violations(self, tags, found, opening, closing):
         return Violations(emissions=~found)
@@ -193,10 +197,13 @@ class Counted(Rule):
 class InOnePiece(Rule):
     """The tokens of a label stand side by side, without others between them. Spans that touch are one piece."""
 
-    asks = True
     required: ClassVar = {"label": arguments.labels}
     optional: ClassVar = {"per": (arguments.scope, "doc")}
     by_label: ClassVar = True
+
+    @property
+    def asks(self):
+        return True
 
     def automata(self, tags, most):
         return self._in_scope([self._piece(tags, label) for label in self.labels(tags)])

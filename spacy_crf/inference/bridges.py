@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from .. import arrays
-from ..arrays import Scores
 from ..kernels.spans import SpanStates
 from ..schemes import TransitionMask
 from ..types import Bools, ChainScores, Floats, Ints, SegmentScores, StateGraph
@@ -78,7 +77,7 @@ class Bridges(NamedTuple):
         is_bridge = self.at_blank & ~self.elsewhere
         return Bridges(None, (self.at_blank & ~is_bridge)[own], np.ones(self.n_states, dtype=bool), self.n_states)
 
-    def widened(self, scores: Scores, blank: Bools) -> Scores:
+    def widened(self, scores: Any, blank: Bools) -> Any:
         """The scores of all states, -inf where a token is blank (bool[T]) and its state would open or close a span."""
         if isinstance(scores, SegmentScores):
             forbidden = np.ix_(blank, ~self.at_blank)
@@ -129,7 +128,8 @@ class Bridges(NamedTuple):
         if self.graph is None:
             return states
         number = self._at(blank)[np.arange(len(states)), states]
-        return np.where(states >= 0, number, states).astype(np.int32)
+        path: Any = np.where(states >= 0, number, states).astype(np.int32)
+        return path
 
     def narrowed(self, expected: ChainScores, blank: Bools) -> ChainScores:
         """The derivative by the scores of the chain, from that by the scores of all states."""

@@ -168,7 +168,10 @@ class Brown:
                 content = unpacked(content)
                 if content["what"] != what:
                     return None
-                arrays = {name: _unpacked(*content["arrays"][name], dtype) for name, dtype in _SAVED.items()}
+                arrays: dict[str, Any] = {}
+                for name, dtype in _SAVED.items():
+                    form, shape, octets = content["arrays"][name]
+                    arrays[name] = _unpacked(form, shape, octets, dtype)
                 return cls._restored(content, Saved(**arrays), source)
             except Exception as error:  # msgpack raises many kinds, and fields may be missing
                 raise ValueError(Errors.CRF508.format(source=source, reason=str(error).rstrip("."))) from error
@@ -186,7 +189,7 @@ class Brown:
         _expect(all(isinstance(word, str) for word in words) and isinstance(content["digits"], bool), "words")
         _expect(type(n) is int and 0 < n <= n_words, "number of clusters")
         _expect(type(done) is int and 0 <= done <= n_words, "number of words in clusters")
-        _expect(len(starts) == n_words + 1 and starts[0] == 0 and (np.diff(starts) >= 0).all(), "starts")
+        _expect(len(starts) == n_words + 1 and starts[0] == 0 and bool((np.diff(starts) >= 0).all()), "starts")
         _expect(len(right) == len(counts) == starts[-1], "pairs")
         _expect(0 <= right.min(initial=0) <= right.max(initial=0) < n_words, "neighbours")
         _expect(counts.min(initial=1) > 0 and int(counts.sum(dtype=np.int64)) <= np.iinfo(np.int32).max, "counts")

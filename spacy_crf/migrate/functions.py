@@ -109,7 +109,7 @@ class WordFunction:
     def __call__(self, doc: Doc) -> list[Any]:
         rows: list[Any] = []
         for sequence in self._columns.read(doc):
-            words = sequence[0] if len(sequence) == 1 else [*zip(*sequence)]
+            words: list[Any] = sequence[0] if len(sequence) == 1 else [*zip(*sequence)]
             if self._word_of is not None:
                 words = [self._word_of(word) for word in words]
             try:

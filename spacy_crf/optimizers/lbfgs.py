@@ -164,8 +164,9 @@ class CurvaturePairs:
 
     def from_msg(self, msg: list[Any], n: int) -> None:
         for move, change, curvature in msg:
-            arrays = (of_file("a move of the memory", each, np.float64, (n,)) for each in (move, change))
-            self.pairs.append((*arrays, checks.number("the memory", "curvature", curvature)))
+            move = of_file("a move of the memory", move, np.float64, (n,))
+            change = of_file("a move of the memory", change, np.float64, (n,))
+            self.pairs.append((move, change, checks.number("the memory", "curvature", curvature)))
 
 
 # ----------------------------------------------------------------------------------------------- conjugate gradients

@@ -54,7 +54,7 @@ def place_of(found: Found) -> tuple[Optional[int], Optional[int]]:
 def certainty(name: str, found: Found) -> Optional[float]:
     """The value of a span, token or Doc if a component has found it with the label that it has now. Values are kept with the user
     data of the Doc, so they survive DocBin(store_user_data=True)."""
-    known = found.user_data if isinstance(found, Doc) else found.doc.user_data
+    known: Any = found.user_data if isinstance(found, Doc) else found.doc.user_data  # its keys are not only str
     place = place_of(found)
     value = known.get(("._.", name, *place))
     label = known.get(("._.", OF_LABEL, *place)) if value is not None else None
@@ -75,7 +75,8 @@ def _label_now(found: Found, label: Any) -> Any:
 def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) -> None:
     """Set the value of a span for its label; of a token, or of a span without a label as `Doc.from_json` makes it, for any
     label."""
-    known, place = found.doc.user_data, place_of(found)
+    known: Any = found.doc.user_data
+    place = place_of(found)
     label = (found.label_ or None) if isinstance(found, Span) else None
     if known.get(("._.", OF_LABEL, *place)) != label:
         for other in CERTAINTIES:
@@ -86,8 +87,9 @@ def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) 
 
 def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str, float]] = None) -> None:
     """Set ``doc._.crf_prob`` for these values of ``doc.cats``, None for any."""
-    doc.user_data["._.", OF_LABEL, None, None] = cats
-    doc.user_data["._.", "crf_prob", None, None] = value
+    known: Any = doc.user_data
+    known["._.", OF_LABEL, None, None] = cats
+    known["._.", "crf_prob", None, None] = value
 
 
 for owner, name, default in (

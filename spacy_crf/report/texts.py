@@ -38,7 +38,8 @@ def matches(pipe: CRFTextClassifier, example: Example) -> list[Matched]:
             elif label in found:
                 of_text.append(("spurious", None, found[label]))
         return of_text
-    if pipe.annotation.label_of(reference) is None or not found:
+    annotation: Any = pipe.annotation  # `Cats`
+    if annotation.label_of(reference) is None or not found:
         return []
     [(right, said)], [(label, best)] = gold.items(), found.items()
     return [("right" if label == right else "label", said, best)]

@@ -111,7 +111,7 @@ class File:
         """A checksum of the arrays, which leaves them in the file."""
         check = 0
         for begin in range(0, len(octets), _CHECKED):
-            check = zlib.crc32(octets[begin : begin + _CHECKED], check)
+            check = zlib.crc32(octets[begin : begin + _CHECKED].data, check)
             self.give_back()
         return check
 

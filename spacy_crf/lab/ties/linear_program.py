@@ -128,7 +128,11 @@ def _solve(graph: Agreeing, label_of: NDArray[np.int64], integer: bool) -> tuple
     n_groups = ties.rewards.size + groups.rewards.size
     of_tie = ties.rows(0, n_own)
     of_group = groups.rows(len(ties.members) * n_labels, n_own + ties.rewards.size)
-    at_most = _Rows(*(np.append(one, other) for one, other in zip(of_tie, of_group)))
+    at_most = _Rows(
+        row=np.concatenate([of_tie.row, of_group.row]),
+        column=np.concatenate([of_tie.column, of_group.column]),
+        value=np.concatenate([of_tie.value, of_group.value]),
+    )
     # The others: sum_l m_uv(k, l) - m_u(k) = 0 and sum_k m_uv(k, l) - m_v(l) = 0, behind sum_k m_u(k) = 1
     full = np.flatnonzero(~is_compact)
     pairs = n_own + n_groups + np.arange(len(full) * n_labels**2).reshape(-1, n_labels, n_labels)

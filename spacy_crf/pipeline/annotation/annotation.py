@@ -138,8 +138,9 @@ class Annotation:
 
     def introduce(self, vocab: Vocab) -> None:
         """Add the labels to the vocabulary of Docs: of another pipeline, or one that lost labels at the end of a memory zone."""
+        strings: Any = vocab.strings  # whose stub lacks the argument
         for label in self.labels:
-            vocab.strings.add(label, allow_transient=False)
+            strings.add(label, allow_transient=False)
 
     def spelled(self, value: Any, docs: Iterable[Doc]) -> str:
         """The text of a hash that was read from one of the Docs, whose vocabularies may differ from the component's."""

@@ -62,8 +62,9 @@ class TokenTags(Annotation):
 
     def introduce(self, vocab: Vocab) -> None:
         super().introduce(vocab)
+        strings: Any = vocab.strings  # whose stub lacks the argument
         for value in (label.removeprefix(self.prefix) for label in self.labels):
-            vocab.strings.add(value, allow_transient=False)
+            strings.add(value, allow_transient=False)
             if "morph" in self.writes:
                 vocab.morphology.add(pos_and_feats(value)[1] if self.attribute == POS_AND_MORPH else value)
 
