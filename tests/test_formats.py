@@ -630,7 +630,7 @@ def test_labels_that_look_like_tags_of_one_letter(write):
 
 
 def test_comments_are_told_from_tokens(write):
-    """Those with as many words as the file has columns were tokens, and `#` with a tab was never a comment."""
+    """Comments with as many words as the file has columns were read as tokens, and `#` with a tab was never a comment."""
     url = "#\thttp://a.b/X [2009-10-17]\n"
     files = [
         ("# id = a-1\n# text = Ann ran\n1\tAnn\tB-PER\t-\tx\n2\tran\tO\t-\tx\n", "2", ["Ann", "ran"]),
@@ -669,7 +669,7 @@ def test_other_white_space_is_part_of_words(write, name):
 
 
 def test_readers_of_lines_split_at_blanks_alone():
-    """What splits texts at any white space loses words of people's files."""
+    """A reader that splits lines at any white space changes the words of people's files."""
     folder = Path(spacy_crf.__file__).parent
     files = [
         path for path in (folder / "cli" / "formats").glob("*.py") if path.stem not in ("annotation", "offsets")

@@ -645,7 +645,7 @@ def test_a_process_killed_while_it_replaces_a_pipeline_leaves_no_mixture(trained
 
 
 def test_settings_of_another_config_are_told_and_used(trained, tmp_path, caplog):
-    """Of a config that was edited, or left by a killed process; but not if spacy.load is given other settings."""
+    """A component warns if config.cfg was edited or left by a killed process, not if spacy.load is given settings."""
 
     def warned():
         return [record for record in caplog.records if record.levelname == "WARNING"]

@@ -117,7 +117,7 @@ def parse_span(span: Any, text: str, place: str, index: Optional[dict[int, int]]
 
 
 def _advice(text: str, end: Any) -> str:
-    """What may be wrong with the offsets of a span with this end, as the rest of a message."""
+    """The likely cause of wrong offsets of a span with this end, to append to a message."""
     before = text[:end] if type(end) is int and end > 0 else ""
     return "".join(f" – or does the file count {HABITS[name]}? Then add --offsets {name}" for name in suspected(before))
 
