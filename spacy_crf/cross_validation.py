@@ -36,7 +36,7 @@ L1, L2 = (0.0, 0.05), (0.1, 0.03)
 ITERATIONS = 300
 # A candidate starts near its optimum, where a gain of 1 % in ten iterations would not show convergence
 DELTA = 2e-3
-PRESETS = ("spacy_crf.ner_features.v3", "spacy_crf.tagger_features.v3")
+PRESETS = ("spacy_crf.ner_features.v1", "spacy_crf.tagger_features.v1")
 # Callbacks of `spacy train` that choose what is chosen here
 CHOOSE_TOO = ("spacy_crf.fit_min_prob.v1", "spacy_crf.refit.v1")
 CLUSTER_TEMPLATES = (

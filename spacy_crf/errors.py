@@ -27,7 +27,7 @@ def quietly() -> Iterator[None]:
         announcements.setLevel(level)
 
 
-def _coded(messages: type) -> type:
+def coded(messages: type) -> type:
     """Join the lines of each message and put its code in front, so that ``Errors.CRF001`` starts with ``CRF001: ``."""
     for code, message in [*vars(messages).items()]:
         if code.startswith("CRF"):
@@ -120,7 +120,7 @@ def no_component(wanted: str, names: Iterable[str], named: Optional[str] = None)
     return ValueError(Errors.CRF710.format(wanted=wanted, named=named, components=components))
 
 
-@_coded
+@coded
 class Errors:
     CRF001 = "Unknown tag scheme '{scheme}'. Known schemes: {known}."
     CRF010 = """The {what} score of {where} is {value}. Scores must be finite, or -inf for what is forbidden. Look for
@@ -133,16 +133,9 @@ class Errors:
         "spans that begin at a token must rise, from 1 to at most {longest}, and not reach beyond the end of the sequence."
     )
     CRF020 = "{owner}: {name} = {value} is not possible: it must be {must}."
-    CRF040 = "The ties can't be used: {reason}."
-    CRF042 = """JunctionTree: {tokens} connected tokens need a table of {size} numbers, and max_table = {most}. Raise
-        max_table, tie fewer tokens, or use an approximation such as spacy_crf.BeliefPropagation.v1."""
     CRF030 = """{tokens} tokens with up to {states} possible tags each have {arcs} pairs of neighbouring tags, which do
         not fit into memory. Set `keep` of spacy_crf.HigherOrder.v1, for example to 4.0, to drop improbable tags."""
-    CRF034 = "Chains of higher order can't keep rules across texts: {rules}. Drop them or use spacy_crf.LinearChain.v2."
-    CRF035 = """{name} was removed in version 0.14. Use {successor}. To rewrite a config or a pipeline for this version,
-        run `python -m spacy crf upgrade OLD NEW`; version 0.13 still reads it."""
-    CRF037 = """spacy_crf.SemiMarkov.v1 on spacy_crf.Tok2VecEmissions.v1 can't be rewritten: its encoder has one score
-        for a token and a label, spacy_crf.SemiMarkov.v2 needs four. Train the model again. Version 0.13 reads it."""
+    CRF034 = "Chains of higher order can't keep rules across texts: {rules}. Drop them or use spacy_crf.LinearChain.v1."
     CRF101 = "Can't read '{part}' in the template '{template}'. Parts are joined by '|'. Known parts: {known}."
     CRF102 = "The ranges of the template '{template}' are not possible: {reason}."
     CRF106 = "The template '{template}' names the {what} '{name}', which is not there. {advice}. {there}: {known}."
@@ -175,44 +168,12 @@ class Errors:
     CRF213 = """SGD finds no learning rate for '{key}': weights grow without bound with each rate that it tried,
         {tried}. Lower the first rate, calibration_eta = {eta}, for example to 0.1, and set calibration_rate = 2."""
     CRF301 = "The templates of the config differ from those of the saved model. Only on one side: {templates}"
-    CRF350 = """GraphCut: scores of {what} that a cut can't stand for: labels {i} and {j}, with label {a} twice, score
-        {together:.4g}, but each of them with label {a} scores {apart:.4g} together, which is more. Use the inference
-        spacy_crf.DualDecomposition.v1, or set associative = true in all cliques and chain = false in the model."""
-    CRF351 = """FactorGraph: {inference} as {setting} takes no groups, but cliques.{clique} has edges = "group". Use
-        {fitting}, or other edges."""
-    CRF352 = 'There are no bounds for Docs with groups (cliques with edges = "group"). Use other edges to ask for them.'
-    CRF353 = """Component '{name}': the loss {loss} can't train groups (cliques with edges = "group"). Use
-        spacy_crf.Perceptron.v1 or spacy_crf.MaxMargin.v1, or other edges."""
-    CRF354 = """Component '{name}': {inference} can't be used with tags that exclude each other as neighbours: {n} pairs of
-        tags do. Use the inference spacy_crf.DualDecomposition.v1; or chain = false with scheme = "IO" or a tagger."""
-    CRF355 = (
-        "LinearProgram needs scipy, which is not installed. Install it (pip install scipy), or use another inference."
-    )
-    CRF356 = (
-        "LinearProgram: no solution for a program of {n} variables ({message}). Use spacy_crf.DualDecomposition.v1."
-    )
-    CRF361 = """Component '{name}': the loss {loss} can't be trained on a graph by {inference}, which trains {losses}.
-        This loss is trained by {inferences}: set training_inference to one of these."""
-    CRF362 = """Component '{name}': rules with in_training = true can't be combined with ties between tokens. Set
-        in_training = false: rules then hold in prediction, on chains whose scores include the ties."""
-    CRF364 = """FactorGraph: {features} features of ties, each with {labels} x {labels} weights, have more than {most}
-        weights. Use fewer features, or features with fewer values."""
     CRF365 = """Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} does not
         consist of (ties, hidden states and higher orders are more than that, baselines less). Use an optimizer that
         evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
-    CRF366 = "Component '{name}': {inference} gives no {question} for tied tokens. These do: {fitting}."
-    CRF367 = """{owner} needs {what}, and '{text}...' has none ({reason}). Put a component that sets them before this
-        one, and name it in [training] annotating_components."""
-    CRF369 = "{owner}: the span {span} is not in '{text}...', which has {n} tokens. Give spans of the Doc that are not empty."
-    CRF371 = """{owner} reads doc.spans['{key}'], which '{text}...' does not have. It has: {known}. Put the component
-        that sets these spans before this one, and name it in [training] annotating_components; or set an empty list."""
-    CRF372 = """{owner}: the function returned {value} for '{text}...'. Return pairs of different tokens of the Doc:
-        tokens, their numbers from 0 to {n} - 1, or spans."""
     CRF321 = "transitions_from = 'possible' makes {n} n-grams of {m} tags, over {most}. Set 'seen', or a lower order."
     CRF322 = "order = {order} with {tags} tags has too many n-grams; there can be at most {most} tags. Use order = 1."
     CRF327 = "label_parts returned {found} for the tag '{tag}'. Return a list of strings, which may be empty."
-    CRF346 = """LatentChain: restarts = {restarts} is not possible with {emissions}, since restarts are compared by the
-        objective of sparse features. Set restarts = 1, or use spacy_crf.SparseEmissions.v1."""
     CRF347 = "{trainer} can't train {what}: {reason}. Take {fitting}."
     CRF825 = """Soft labels need a probability from 0 to 1 for each span in doc.spans['{key}'] of '{text}...':
         {problem}. Write one number for each span into attrs['scores'], as spaCy's spancat does."""
@@ -262,7 +223,7 @@ class Errors:
     CRF461 = "Component '{name}': {value} is not a labelling. Give a list of Spans of the Doc, none of them empty."
     CRF462 = "Component '{name}': the span '{span}' is of '{other}...', not of '{doc}...'. Give Spans of the Doc."
     CRF465 = """Component '{name}': the text '{text}...' has several labels: {labels}. Labels in doc.cats exclude each
-        other here: set 1.0 for one of them only, or set multilabel = true with spacy_crf.LabelGraph.v1."""
+        other here: set 1.0 for one of them only, or set multilabel = true with spacy_crf_lab.LabelGraph.v1."""
     CRF466 = """Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Set 1.0 for the label of the
         text, 0.0 for other labels, and leave out labels that are not known."""
     CRF469 = """Component '{name}' needs at least two labels that exclude each other, and has: {labels}. Give texts
@@ -279,41 +240,15 @@ class Errors:
     CRF478 = """Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus],
         the reader of the texts to cut into shards: spaCy passes only the beginning of a streamed corpus (max_epochs =
         -1)."""
-    CRF640 = (
-        """{unit}._.{name} of '{text}...' is {value}. Set a number from -1e100 to 1e100, or None if it is not known."""
-    )
-    CRF641 = """No graph of {names} can be learned: {n} tokens have all of these numbers, and each of them has to differ from
-        token to token. Leave a constant number out, or give texts whose tokens have them (token._.NAME)."""
-    CRF642 = """{owner}: the covariance is not positive: its least eigenvalue is {least:.2g}. Leave out variables that follow
-        from others, or add a small number to its diagonal."""
     CRF643 = (
         "--numbers {value} is not possible. Name at least two extensions of tokens, such as ext:length,ext:frequency."
-    )
-    CRF650 = """GaussianChain: the function '{name}' has to give the places of two different numbers of '{text}...', from 0 to
-        {n} - 1, and a similarity of at least 0: {reason}."""
-    CRF651 = """GaussianChain: similar numbers that are far apart make a matrix with {entries} entries for {n} numbers, and {most}
-        are possible. Make fewer numbers similar, or give smaller groups of texts."""
-    CRF652 = """The {n} numbers of the training data, from {least} to {most}, do not differ, so there is nothing to learn. Give
-        numbers that do, by at least 1e-100."""
-    CRF653 = (
-        "Component '{name}': no text of the training data has a number in {what}. Set it, and keep it in .spacy files."
     )
     CRF670 = """Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component,
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
         features read earlier components."""
-    CRF480 = """Component '{name}': {model} gives a text {what}, and multilabel is {asked}. Take spacy_crf.LabelGraph.v1
+    CRF480 = """Component '{name}': {model} gives a text {what}, and multilabel is {asked}. Take spacy_crf_lab.LabelGraph.v1
         with multilabel = true; the other architectures of texts with multilabel = false."""
-    CRF481 = """LabelGraph: exact sums over {labels} labels with {edges} pairs need tables of more than {most} numbers. Lower
-        max_degree or raise l1 of spacy_crf.LearnedGraph.v1, take spacy_crf.LabelTree.v1, or set inference, such as
-        spacy_crf.BeliefPropagation.v1."""
-    CRF482 = "Component '{name}': the loss {loss} does not fit labels that depend on each other: {reason}."
-    CRF483 = """Component '{name}': no text of the training data has a value for each of the {labels} labels in doc.cats, so no
-        graph of labels can be learned. Set 1.0 or 0.0 for all labels, or take spacy_crf.Hierarchy.v1."""
-    CRF484 = "Hierarchy: a label is its own ancestor: {line}. Remove one of these from parents."
-    CRF492 = "doc._.{name} of the document '{text}...' is {value}. It has to be {must}."
-    CRF493 = """Two documents of the collection {group} have the id {id} (doc._.crf_id); the second one is '{text}...'. Give each
-        document an id of its own, or another collection (doc._.crf_group)."""
     CRF485 = (
         "{path} has no labels of texts (doc.cats). Give texts such as {{'text': …, 'cats': ['A', 'B']}} (docs/data.md)."
     )
@@ -345,29 +280,7 @@ class Errors:
     CRF614 = """Rule '{name}' makes the automaton of all rules larger than {limit} states, and {what} needs the
         automaton. Leave the rule out, count to a smaller number, or raise `max_states` in the constraints (states times
         tags are at most 4,096)."""
-    CRF620 = """{owner}: the matrix of the kernel '{kernel}' is not positive: its eigenvalues are between {least} and {most}. Set
-        an offset of at least 0, and features with finite values."""
-    CRF621 = """{owner}: a basis of all {n} different tokens needs {gigabytes} GB of memory. Set select = "random", and basis to
-        at most {most}."""
-    CRF622 = """{owner}: DualPerceptron has changed the basis of the kernel, so the texts have to be read again. Give the other
-        optimizer a new list of examples, or initialize the component for it."""
-    CRF633 = (
-        """Component '{name}': experts = "labels" {problem}. Set experts to "positions" or "random", or name models."""
-    )
-    CRF634 = """{owner}: experts = "{experts}" leaves the expert '{expert}' without templates: {reason}. Add some, or choose
-        other experts."""
     CRF623 = "Rule '{name}' can't search for its pattern in '{doc}...': {reason}"
-    CRF636 = "OutputCodes: {reason}. {do}."
-    CRF637 = """OutputCodes: codes = {codes} changes the bits of {known} tags that have been learned, for {tags} tags. Initialize
-        the component with all labels, or set codes to "random", "one_vs_rest" or "parts"."""
-    CRF638 = """OutputCodes learns the bits of tags one by one, so rules, spans that are known to be wrong, and partial annotation
-        in the scheme IOB1 can't take effect in training. Leave in_training of rules at false, set incorrect_spans_key to null,
-        or choose the scheme BIO."""
-    CRF644 = """Component '{name}' needs variances of its weights, but {problem}. Train it with the optimizer
-        spacy_crf.LaplacePropagation.v1, or do without average, --uncertainty and --sort variance."""
-    CRF645 = "Component '{name}' can't draw weights: {problem}. Do without average, --uncertainty and --sort variance."
-    CRF625 = """{owner} has no weights, and hidden states begin with random ones: all of them would stay alike.
-        Take spacy_crf.SparseEmissions.v1."""
     CRF960 = """Component '{name}' listens to an encoder ([components.{name}.model.tok2vec] upstream = '{upstream}'),
         but no component before it has this name. Before it are: {before}. Add one, such as factory = 'tok2vec', or give
         the component an encoder of its own."""
@@ -488,7 +401,7 @@ class Errors:
     CRF878 = "{place}: the text has {n:,} characters, and a pipeline takes {most:,} at most. Split it by paragraphs."
     CRF880 = """{place}: {value} can't be read as labels of a text. Give a string, a list of strings, or a table with 1
         for each label of the text and 0 for other labels."""
-    CRF726 = '[{section}] {key} = {value} is not a registered name. Write it in quotes, as "spacy_crf.LinearChain.v2".'
+    CRF726 = '[{section}] {key} = {value} is not a registered name. Write it in quotes, as "spacy_crf.LinearChain.v1".'
     CRF834 = """Component '{name}' can't estimate decisions without a training text: {reason}. `effect` works for linear
         chains, segments and MaxEntText on sparse features, trained with l2 > 0 and a loss such as LogLikelihood.v1."""
     CRF838 = "Component '{name}' can't explain {what}: {reason}."
@@ -590,21 +503,10 @@ class Errors:
         write. Given: texts {files}, vectors {vectors}."""
 
 
-@_coded
+@coded
 class Warnings:
-    CRFW040 = """{owner}: '{word}' occurs so often in '{text}...' that it would have more than max_edges = {most} ties,
-        so it is not tied. Raise max_edges, or exclude the word with `only`."""
-    CRFW041 = """Component '{name}': {inference} did not converge for {n} of {asked} groups of tied sentences (or labels) so far;
-        its answers are those of the last iteration. {remedy}"""
-    CRFW042 = """{n} of {sentences} sentences have so many ties between their own tokens that {what} is approximate
-        there (shown once). Tie fewer tokens of a sentence, or set chain = false where ties form a tree."""
     CRFW043 = """numba {version} can't compile the vector code of spacy_crf, so kernels use loops, which give the same
         results in up to twice the time. Install a version of numba that spacy_crf was tested with. ({reason})"""
-    CRFW369 = """{owner}: '{text}...' has {n} different words to compare, more than max_words = {most}, so none are
-        tied. Raise max_words, or exclude more words with `only` or `shortest`."""
-    CRFW370 = "{owner}: more than max_edges = {most} pairs for '{text}...', so none are tied. Raise it or return fewer."
-    CRFW371 = """JunctionTree: {n} of {ties} ties between sentences, which carry {information} nats, were left out to
-        keep tables within max_table = {most} numbers (shown once). Raise max_table to use more ties."""
     CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
     CRFW131 = """spacy_crf.VotedPerceptron.v1 takes no votes, and is now called spacy_crf.BatchPerceptron.v1: use that
         name. spacy_crf.AveragedPerceptron.v1 is closer to voting, and usually learns better."""
@@ -613,24 +515,13 @@ class Warnings:
         "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in
         [initialize.components.{key}.corpus], which a component reads when it is initialized."""
     CRFW465 = """{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn
-        from other texts, initialize it with all texts. The optimizer spacy_crf.Counting.v1 says that this is meant."""
-    CRFW480 = """Component '{name}': no text of the training data {which} {labels}, so training can't tell when a text does.
-        Set 1.0 for the labels of a text and 0.0 for those that it does not have; values that are left out are not known."""
-    CRFW481 = """{owner}: {method} did not converge: the last step changed a weight by {gap:.2g}. A larger l1
-        converges sooner."""
+        from other texts, initialize it with all texts. The optimizer spacy_crf_lab.Counting.v1 says that this is meant."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
-    CRFW345 = """Component '{name}': the labellings of {n} sequences may not be the best, since too many come close
-        (shown once). They are at least as good as those of the most probable paths of hidden states."""
     CRFW346 = """Component '{name}': decode = "labelling" can't search for the best labelling under the rules {rules},
         which no automaton holds. Texts get the labelling of the most probable path of hidden states that keeps them
         (shown once). Raise `max_states`, or leave the rules out."""
     CRFW490 = "{path} can't be locked: {reason}. The work continues. Make sure that no other command writes there."
-    CRFW491 = """{owner}: {n} of {links} links name an id that no Doc of the same collection and batch has, and are
-        ignored (shown once). The first one is {link}, in '{text}...'. Set doc._.crf_id and doc._.crf_group of all
-        linked Docs, and put the Docs of a group into one batch."""
-    CRFW492 = """{owner}: {n} documents that are linked together would have more than max_edges = {most} ties to each
-        other, so they are not tied (shown once). Raise max_edges, or leave such links out."""
     CRFW401 = """{name}: the corpus is streamed (max_epochs = -1), so labels and features come from the first hundred
         examples only. Name the corpus in [initialize.components.{name}.corpus] to read all of it first, or use a fixed
         number of weights: @architectures = "spacy_crf.HashedEmissions.v1"."""
@@ -674,16 +565,6 @@ class Warnings:
     CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
     CRFW607 = """{name}: '{doc}...' has ties, and {inference} can't keep all of its rules: none of its automata holds one,
         or max_table is too small. Chains whose scores include messages of the ties answer."""
-    CRFW620 = """Component '{name}': DualPerceptron begins anew with other texts, and forgets what it counted. Give all texts in
-        each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
-    CRFW621 = """{owner}: the weights of the kernels still change by {change} after {n} rounds. The last ones are used. A larger
-        norm converges faster; or leave out a kernel that is much like another."""
-    CRFW630 = """Component '{name}': FeatureInduction has no conjunctions to choose from: no template joins others. Take
-        the features spacy_crf.feature_pairs.v1, or set conjunctions = false."""
-    CRFW644 = """Component '{name}': LaplacePropagation has not converged after {n} sweeps: the last one moved the weights by
-        {gap:.2g} of their length, more than delta = {delta}. Raise max_iterations, or damping if this does not help."""
-    CRFW633 = """Component '{name}': holdout = {holdout} held out none of the {n} annotated texts, so the weights of the experts
-        stay equal. Give more texts, a larger holdout, or set weights to "equal"."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW900 = """{name}: {form} does not know that no entity begins or ends with white space, so labels of sequences with
@@ -699,7 +580,7 @@ class Warnings:
         that made them in [nlp.tokenizer], or let this one cut the texts: `crf convert --retokenize`."""
     CRFW907 = """{name}: with {tags} tags and {tokens:,} tokens each of some hundred passes over the training data takes about
         {seconds:.0f} s of CPU, since time grows by the square of the number of tags. What helps: {advice}the model
-        spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags), or spacy_crf.OutputCodes.v1."""
+        spacy_crf.HigherOrder.v1 with order = 1 and keep = 4.0 (leaves out improbable tags), or spacy_crf_lab.OutputCodes.v1."""
     CRFW908 = """{name}: the new texts have no {label} where the model is sure of {n}, such as '{text}' in '{start}...': training
         on them unteaches {label}. If annotators did not look for it, name the labels that they looked for: --labels."""
     CRFW909 = """{name} has learned from {learned} of the {texts} of {path}: in texts that are new to it, it makes more

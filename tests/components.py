@@ -8,7 +8,7 @@ import numpy as np
 import spacy
 from spacy.tokens import Doc, Span
 
-from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders, key_of
+from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders, key_of
 from spacy_crf.models.node import gives
 from spacy_crf.types import GOES_ON, ChainScores, SegmentScores
 
@@ -19,8 +19,8 @@ EMISSIONS = {
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["orth[0]"]},
 }
 MODELS = {
-    "chain": {"@architectures": "spacy_crf.LinearChain.v2"},
-    "latent": {"@architectures": "spacy_crf.LatentChain.v1", "hidden": {"A": 2}},
+    "chain": {"@architectures": "spacy_crf.LinearChain.v1"},
+    "latent": {"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": {"A": 2}},
     "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2},
 }
 SCHEMES = ("IO", "BIO", "IOB1", "BILUO")

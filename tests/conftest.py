@@ -110,11 +110,11 @@ def wide_terminal():
 def workers_start_early(monkeypatch):
     """The processes of `executors.Processes` are forks of one that has imported what they need, which takes each of them two
     seconds. It has no threads, and knows nothing of this process, as if they were started anew."""
-    from spacy_crf.lab.workers import executors
+    from spacy_crf.workers import executors
 
     if "forkserver" in multiprocessing.get_all_start_methods():
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["spacy_crf.lab.shards.work", "tests.test_annotate_parts"])
+        context.set_forkserver_preload(["spacy_crf.shards.work", "tests.test_annotate_parts"])
         monkeypatch.setattr(executors, "get_context", lambda method: context)
 
 

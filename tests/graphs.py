@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from spacy_crf import arrays
-from spacy_crf.lab.ties.scores import TiedScores, Ties
+from spacy_crf_lab.ties.scores import TiedScores, Ties
 
 from . import reference
 from .structures import starts_of

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import strategies as st
 
 from spacy_crf import arrays
+from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders, key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import Structure
-from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders, key_of
-from spacy_crf.lab.higher_order.structure import HigherOrder
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import (
     GOES_ON,

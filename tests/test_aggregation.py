@@ -11,8 +11,8 @@ from spacy.util import filter_spans
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.lab.aggregation import aggregate, votes
 from spacy_crf.types import SOFT_LABELS
+from spacy_crf_lab.aggregation import aggregate, votes
 
 pytestmark = pytest.mark.issue(39)
 RIGHT = {"a": 0.7, "b": 0.75, "c": 0.8, "d": 0.9, "e": 0.95}

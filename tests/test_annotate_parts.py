@@ -23,10 +23,10 @@ from spacy_crf import __version__, progress
 from spacy_crf.cli import annotate, app
 from spacy_crf.cli.annotator import ERRORS, AnnotateOptions, annotate_archive
 from spacy_crf.cli.archive_parts import lines, plan
-from spacy_crf.lab.workers import work_folder
-from spacy_crf.lab.workers.executors import Processes, check_versions
-from spacy_crf.lab.workers.work_folder import MANIFEST
 from spacy_crf.whole_files import unfinished_name
+from spacy_crf.workers import work_folder
+from spacy_crf.workers.executors import Processes, check_versions
+from spacy_crf.workers.work_folder import MANIFEST
 
 from .test_probabilities import trained
 
@@ -157,7 +157,7 @@ def test_one_command_at_a_time_writes_to_a_folder(model, source, tmp_path, monke
     """The lock of one that is killed is taken over."""
     target = tmp_path / "out"
     target.mkdir()
-    holds = "import sys, time; from pathlib import Path; from spacy_crf.lab.workers.work_folder import Lock;"
+    holds = "import sys, time; from pathlib import Path; from spacy_crf.workers.work_folder import Lock;"
     holds += "lock = Lock(Path(sys.argv[1]) / 'lock'); print('locked', flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", holds, str(target)], stdout=subprocess.PIPE)
     try:

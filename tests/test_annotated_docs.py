@@ -26,7 +26,7 @@ FEATURES = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "lower[-
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES, "possible_states": True}
 SEGMENTS = {
     "@architectures": "spacy_crf.SparseSegments.v1",
-    "features": {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.lower", "seg.length"]},
+    "features": {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.lower", "seg.length"]},
 }
 KINDS = ["BILUO", "BIO", "IO", "IOB1", "segments", "tags"]
 

@@ -17,11 +17,11 @@ EMISSIONS = {
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},
 }
 BASELINES = {
-    "MaxEnt": {"@architectures": "spacy_crf.MaxEnt.v1", "emissions": EMISSIONS},
-    "MEMM": {"@architectures": "spacy_crf.MEMM.v1", "emissions": EMISSIONS},
-    "MEMM of order 2": {"@architectures": "spacy_crf.MEMM.v1", "emissions": EMISSIONS, "order": 2},
-    "codes": {"@architectures": "spacy_crf.OutputCodes.v1", "emissions": EMISSIONS},
-    "codes in a cascade": {"@architectures": "spacy_crf.OutputCodes.v1", "emissions": EMISSIONS, "cascade": True},
+    "MaxEnt": {"@architectures": "spacy_crf_lab.MaxEnt.v1", "emissions": EMISSIONS},
+    "MEMM": {"@architectures": "spacy_crf_lab.MEMM.v1", "emissions": EMISSIONS},
+    "MEMM of order 2": {"@architectures": "spacy_crf_lab.MEMM.v1", "emissions": EMISSIONS, "order": 2},
+    "codes": {"@architectures": "spacy_crf_lab.OutputCodes.v1", "emissions": EMISSIONS},
+    "codes in a cascade": {"@architectures": "spacy_crf_lab.OutputCodes.v1", "emissions": EMISSIONS, "cascade": True},
 }
 FACTORIES = ("crf_ner", "crf_tagger")
 each = pytest.mark.parametrize("name", BASELINES)

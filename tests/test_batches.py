@@ -28,36 +28,36 @@ OF_TEXTS = {
 }
 SEGMENTS = {
     "@architectures": "spacy_crf.SparseSegments.v1",
-    "features": {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.lower", "seg.length"]},
+    "features": {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.lower", "seg.length"]},
 }
-CHAIN = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}
+CHAIN = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
 SEMI = {
-    "@architectures": "spacy_crf.SemiMarkov.v2",
+    "@architectures": "spacy_crf.SemiMarkov.v1",
     "emissions": EMISSIONS,
     "segments": SEGMENTS,
     "longest_segment": 3,
 }
-REPEATED = {"words": {"@misc": "spacy_crf.RepeatedWords.v1", "edges": "all"}}
+REPEATED = {"words": {"@misc": "spacy_crf_lab.RepeatedWords.v1", "edges": "all"}}
 TIES = {
-    "@architectures": "spacy_crf.FactorGraph.v1",
+    "@architectures": "spacy_crf_lab.FactorGraph.v1",
     "emissions": EMISSIONS,
     "cliques": REPEATED,
-    "training_inference": {"@misc": "spacy_crf.BeliefPropagation.v1"},
+    "training_inference": {"@misc": "spacy_crf_lab.BeliefPropagation.v1"},
 }
 INFERENCES = ["MeanField", "Gibbs", "JunctionTree", "DualDecomposition"]
-LINKS = {"links": {"@misc": "spacy_crf.LinkedDocuments.v1"}}
-LINKED = {"@architectures": "spacy_crf.LinkedTexts.v1", "emissions": OF_TEXTS, "cliques": LINKS}
+LINKS = {"links": {"@misc": "spacy_crf_lab.LinkedDocuments.v1"}}
+LINKED = {"@architectures": "spacy_crf_lab.LinkedTexts.v1", "emissions": OF_TEXTS, "cliques": LINKS}
 NUMBERS = {
-    "@architectures": "spacy_crf.GaussianChain.v1",
+    "@architectures": "spacy_crf_lab.GaussianChain.v1",
     "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES},
 }
 ORDER = {"@architectures": "spacy_crf.HigherOrder.v1", "emissions": EMISSIONS}
-LATENT = {"@architectures": "spacy_crf.LatentChain.v1", "emissions": EMISSIONS, "hidden": 2, "spread": 0.2}
-HIDDEN = {"@architectures": "spacy_crf.HiddenChain.v1", "emissions": OF_TEXTS}
+LATENT = {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": EMISSIONS, "hidden": 2, "spread": 0.2}
+HIDDEN = {"@architectures": "spacy_crf_lab.HiddenChain.v1", "emissions": OF_TEXTS}
 LABEL_GRAPH = {
-    "@architectures": "spacy_crf.LabelGraph.v1",
+    "@architectures": "spacy_crf_lab.LabelGraph.v1",
     "emissions": OF_TEXTS,
-    "cliques": {"labels": {"@misc": "spacy_crf.Hierarchy.v1", "parents": {"A": "B"}}},
+    "cliques": {"labels": {"@misc": "spacy_crf_lab.Hierarchy.v1", "parents": {"A": "B"}}},
 }
 OUTER = {
     **CHAIN,

@@ -11,10 +11,10 @@ from spacy.tokens import Doc
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.pruned_lattice import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
-from spacy_crf.lab.beam import Beam
-from spacy_crf.lab.higher_order.lattice import key_of
 from spacy_crf.types import GOES_ON, ChainScores
+from spacy_crf_lab.beam import Beam
 
 from .structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
 from .test_cli_rules import run
@@ -336,7 +336,7 @@ def test_chains_of_higher_order_are_searched_too(factory, tmp_path):
     """Rules hold, and what is proven is what is found without a beam."""
     emissions = {
         "@architectures": "spacy_crf.SparseEmissions.v1",
-        "features": {"@misc": "spacy_crf.tagger_features.v3"},
+        "features": {"@misc": "spacy_crf.tagger_features.v1"},
     }
     model = {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": 3.0, "emissions": emissions}
     rule = {**RULE, "label": "PER" if factory == "crf_ner" else "NN"}

@@ -9,15 +9,15 @@ from scipy.optimize import minimize
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
-from spacy_crf.lab.kernels import max_flow
-from spacy_crf.lab.ties import linear_program
-from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
-from spacy_crf.lab.ties.best_labelling import BestLabelling, LabelScores
-from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
-from spacy_crf.lab.ties.graph_cut import GraphCut
-from spacy_crf.lab.ties.linear_program import LinearProgram
-from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.kernels import max_flow
+from spacy_crf_lab.ties import linear_program
+from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf_lab.ties.best_labelling import BestLabelling, LabelScores
+from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
+from spacy_crf_lab.ties.graph_cut import GraphCut
+from spacy_crf_lab.ties.linear_program import LinearProgram
+from spacy_crf_lab.ties.structure import TiedChains
 
 from .graphs import EnumeratedGraph, attracting, random_graph, random_ties
 from .structures import starts_of

@@ -14,13 +14,13 @@ from spacy.util import load_config
 from thinc.api import Adam
 
 from spacy_crf.features.feature_index import FeatureIndex
-from spacy_crf.lab import trees
-from spacy_crf.lab.kernels import boosting
-from spacy_crf.lab.tree_boost import TreeBoost
-from spacy_crf.lab.tree_growth import Growth, Postings, grow
-from spacy_crf.lab.trees import CompiledForest, Forest
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import TokenFeatures
+from spacy_crf_lab import trees
+from spacy_crf_lab.kernels import boosting
+from spacy_crf_lab.tree_boost import TreeBoost
+from spacy_crf_lab.tree_growth import Growth, Postings, grow
+from spacy_crf_lab.trees import CompiledForest, Forest
 
 from .test_package import ROOT
 from .util import check_copies, entities, ner_examples, plain, signatures, tag_examples
@@ -28,14 +28,14 @@ from .util import check_copies, entities, ner_examples, plain, signatures, tag_e
 pytestmark = pytest.mark.issue(41)
 
 ATOMS = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]}
-ARCHITECTURES = ["LinearChain.v2", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
+ARCHITECTURES = ["LinearChain.v1", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
 
 
 def emissions_of(features=ATOMS, min_count=1):
-    return {"@architectures": "spacy_crf.BoostedEmissions.v1", "features": features, "min_count": min_count}
+    return {"@architectures": "spacy_crf_lab.BoostedEmissions.v1", "features": features, "min_count": min_count}
 
 
-def made(architecture="LinearChain.v2", factory="crf_ner", of_pipe=None, **settings):
+def made(architecture="LinearChain.v1", factory="crf_ner", of_pipe=None, **settings):
     nlp = spacy.blank("en")
     model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
     return nlp, nlp.add_pipe(factory, config={"model": model, **(of_pipe or {})})
@@ -226,7 +226,7 @@ def test_the_loss_never_rises(architecture, shrinkage, l2, subsample):
 
 
 def test_shorter_steps_lower_the_loss_without_halving(monkeypatch):
-    from spacy_crf.lab import tree_boost
+    from spacy_crf_lab import tree_boost
 
     monkeypatch.setattr(tree_boost, "_HALVINGS", 1)
     optimizer = TreeBoost(rounds_per_step=50, shrinkage=0.3)
@@ -288,7 +288,7 @@ def test_learns_from_a_config_and_evaluates_after_each_step(tmp_path):
     paths = {f"paths.{part}": str(tmp_path / "texts.spacy") for part in ("train", "dev")}
     config = load_config(ROOT / "configs" / "crf_ner.cfg", overrides=paths)
     config["components"]["crf_ner"]["model"]["emissions"] = emissions_of()
-    config["training"]["optimizer"] = {"@optimizers": "spacy_crf.TreeBoost.v1", "rounds_per_step": 10, "leaves": 8}
+    config["training"]["optimizer"] = {"@optimizers": "spacy_crf_lab.TreeBoost.v1", "rounds_per_step": 10, "leaves": 8}
     config["training"]["patience"] = 3
     output = tmp_path / "trained"
     output.mkdir()
@@ -468,10 +468,10 @@ def test_models_that_trees_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="CRF210"):
         trained(of_pipe={"loss": {"@losses": "spacy_crf.Perceptron.v1"}})
     nlp = spacy.blank("en")
-    model = {"@architectures": "spacy_crf.SemiMarkov.v2", "emissions": emissions_of()}
+    model = {"@architectures": "spacy_crf.SemiMarkov.v1", "emissions": emissions_of()}
     with pytest.raises(ValueError, match=r"CRF020: SemiMarkov: emissions"):
         nlp.add_pipe("semicrf_ner", config={"model": model})
-    model = {"@architectures": "spacy_crf.LatentChain.v1", "emissions": emissions_of()}
+    model = {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": emissions_of()}
     nlp.add_pipe("crf_ner", config={"model": model})
     examples = ner_examples(nlp)
     with pytest.raises(ValueError, match=r"CRF625.*hidden"):

@@ -16,23 +16,23 @@ HARMLESS |= {"workers", "checkpoint_every"}
 ENCODER = {"width": 8, "depth": 1, "embed_size": 20, "window_size": 1, "maxout_pieces": 2}
 ENCODER |= {"subword_features": False, "pretrained_vectors": None}
 # Registered, but their arguments are those of functions and components, not of configs
-NOT_SETTINGS = {"spacy_crf.weights.v1", "spacy_crf.rule_programs.v1", "spacy_crf.beam.v1"}
+NOT_SETTINGS = {"spacy_crf.weights.v1", "spacy_crf.rule_programs.v1", "spacy_crf_lab.beam.v1"}
 GROUPS = ("spacy_architectures", "spacy_misc", "thinc_losses", "thinc_optimizers")
 
 
 def _given(name):
     """What else an entry needs."""
     if name.endswith("Emissions.v1"):
-        return {"features": spacy.registry.get("misc", "spacy_crf.ner_features.v3")()}
+        return {"features": spacy.registry.get("misc", "spacy_crf.ner_features.v1")()}
     if name.partition(".")[2] in ("HiddenChain.v1", "HigherOrder.v1", "LatentChain.v1", "MEMM.v1", "OutputCodes.v1"):
         return {
             "emissions": spacy.registry.get("architectures", "spacy_crf.SparseEmissions.v1")(**_given("Emissions.v1"))
         }
-    if name in ("spacy_crf.LinearChain.v2", "spacy_crf.SemiMarkov.v2"):
+    if name in ("spacy_crf.LinearChain.v1", "spacy_crf.SemiMarkov.v1"):
         return {"tok2vec": spacy.registry.get("architectures", "spacy.HashEmbedCNN.v2")(**ENCODER)}
     if name == "spacy_crf.OnnxTok2Vec.v1":
         return {"path": "model.onnx"}
-    if name == "spacy_crf.Pairs.v1":
+    if name == "spacy_crf_lab.Pairs.v1":
         return {"function": lambda doc: []}
     return {}
 

@@ -12,10 +12,10 @@ import srsly
 from spacy.tokens import Doc
 
 from spacy_crf import whole_files
+from spacy_crf.clusters import brown
+from spacy_crf.clusters.brown import Brown, WordCounter
 from spacy_crf.features.clusters import Clusters
-from spacy_crf.lab import brown
-from spacy_crf.lab.brown import Brown, WordCounter
-from spacy_crf.lab.kernels import brown as kernels
+from spacy_crf.kernels import brown as kernels
 
 
 def text_of(lines, min_count=1, **settings):

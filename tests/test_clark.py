@@ -6,9 +6,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from spacy_crf.clusters import clark
+from spacy_crf.clusters.clark import cluster, letter_pairs, letter_scores
 from spacy_crf.features.clusters import Clusters
-from spacy_crf.lab import clark
-from spacy_crf.lab.clark import cluster, letter_pairs, letter_scores
 
 from .test_brown import random_lines, text_of
 

@@ -11,17 +11,17 @@ from spacy.training import Example
 from spacy.util import registry
 
 from spacy_crf.kernels.online import rules as kernels
-from spacy_crf.lab.cutting_plane import CuttingPlane
-from spacy_crf.lab.dual import FrankWolfe
-from spacy_crf.lab.iterative_scaling import GIS, IIS, Masses, solve
-from spacy_crf.lab.laplace_propagation import Curvature
-from spacy_crf.lab.newton import Newton
-from spacy_crf.lab.simplex import mixture
-from spacy_crf.lab.smo import SMO
-from spacy_crf.lab.uses import Observed
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.losses.uses import Variances
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf_lab.cutting_plane import CuttingPlane
+from spacy_crf_lab.dual import FrankWolfe
+from spacy_crf_lab.iterative_scaling import GIS, IIS, Masses, solve
+from spacy_crf_lab.laplace_propagation import Curvature
+from spacy_crf_lab.newton import Newton
+from spacy_crf_lab.simplex import mixture
+from spacy_crf_lab.smo import SMO
+from spacy_crf_lab.uses import Observed
 
 from .test_dual import make_corpus, primal_at, read_sequences
 from .test_online import make_pipe, objectives, walk
@@ -49,7 +49,7 @@ def text_examples(nlp):
 FEATURES = {"@misc": "spacy_crf.features.v1", "templates": ["lower[-1..1]", "shape[0]"]}
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}
 WORDS = {**EMISSIONS, "features": {"@misc": "spacy_crf.text_features.v1"}}
-CLIQUES = {"words": {"@misc": "spacy_crf.RepeatedWords.v1"}}
+CLIQUES = {"words": {"@misc": "spacy_crf_lab.RepeatedWords.v1"}}
 PIPES = {
     "chain": ("crf_ner", {}, ner_examples),
     "segments": ("semicrf_ner", {}, ner_examples),
@@ -60,7 +60,7 @@ PIPES = {
     ),
     "graph": (
         "crf_ner",
-        {"model": {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS, "cliques": CLIQUES}},
+        {"model": {"@architectures": "spacy_crf_lab.FactorGraph.v1", "emissions": EMISSIONS, "cliques": CLIQUES}},
         ner_examples,
     ),
     "texts": (
@@ -263,7 +263,7 @@ def test_cutting_planes_need_complete_annotation_in_this_process(tmp_path, monke
         CuttingPlane().step(objectives(pipe, examples)[0], key="crf")
     by(monkeypatch, Here(1))
     loss = {"@losses": "spacy_crf.MaxMargin.v1"}
-    nlp, sgd = make_shards(tmp_path, {"@optimizers": "spacy_crf.CuttingPlane.v1"}, loss=loss)
+    nlp, sgd = make_shards(tmp_path, {"@optimizers": "spacy_crf_lab.CuttingPlane.v1"}, loss=loss)
     with pytest.raises(ValueError, match=r"CRF347.*shards"):
         trained(nlp, sgd)
 
@@ -320,7 +320,7 @@ def test_smo_keeps_a_flow_and_closes_the_gap_that_frank_wolfe_leaves():
 def test_smo_makes_room_for_more_arcs(monkeypatch):
     found = []
     for room in (1, 40):
-        monkeypatch.setattr("spacy_crf.lab.smo._ROOM", room)
+        monkeypatch.setattr("spacy_crf_lab.smo._ROOM", room)
         nlp, _, examples = make_pipe(MaxMargin())
         optimizer = SMO(l2=L2, epochs_per_step=3)
         found.append([nlp.update(examples, sgd=optimizer)["crf_ner"] for _ in range(3)])
@@ -383,7 +383,7 @@ def test_shards_have_no_preconditioner(tmp_path, monkeypatch):
     nlp, sgd = make_shards(tmp_path, optimizer)
     with pytest.raises(ValueError, match=r"CRF347: ConjugateGradient can't train the shards of 'crf_ner'"):
         trained(nlp, sgd)
-    optimizer = {"@optimizers": "spacy_crf.Newton.v1"}  # it does without
+    optimizer = {"@optimizers": "spacy_crf_lab.Newton.v1"}  # it does without
     trained(*make_shards(tmp_path, optimizer), steps=1)
 
 

@@ -20,8 +20,8 @@ from spacy_crf.cli.formats import ReadSettings
 from spacy_crf.cli.formats.writers import WRITERS, check_spans
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
-from spacy_crf.lab.workers import work_folder
-from spacy_crf.lab.workers.work_folder import Lock, check_ours
+from spacy_crf.workers import work_folder
+from spacy_crf.workers.work_folder import Lock, check_ours
 
 from .test_probabilities import trained
 from .util import draws, tag_examples

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli import clusters as command
+from spacy_crf.clusters.brown import Brown
 from spacy_crf.features.clusters import Clusters, read_file
-from spacy_crf.lab.brown import Brown
 
 from .test_brown import random_lines
 from .test_clusters import vectors_of_groups

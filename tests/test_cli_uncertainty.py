@@ -7,8 +7,8 @@ import spacy
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.lab.posterior import disagreement, draw_weights
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.posterior import disagreement, draw_weights
 
 from .test_laplace_propagation import trained
 

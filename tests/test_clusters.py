@@ -301,10 +301,10 @@ def blank(factory, templates=TEMPLATES, layer=None, segments=SEGMENTS):
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates, "lower[0]"]}
     model = {"emissions": {"features": features}}
     if layer is not None:
-        model["@architectures"] = "spacy_crf.LinearChain.v2"
+        model["@architectures"] = "spacy_crf.LinearChain.v1"
         model["emissions"]["@architectures"] = f"spacy_crf.{layer}.v1"
     if factory == "semicrf_ner":
-        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v2", "templates": segments}}
+        model["segments"] = {"features": {"@misc": "spacy_crf.segment_features.v1", "templates": segments}}
     nlp.add_pipe(factory, config={"model": model})
     return nlp
 
@@ -634,7 +634,7 @@ def test_a_word_in_two_clusters(tmp_path):
 def test_fit_tries_no_other_clusters_beside_those_of_the_config(packaged):
     """Tables in the `words` block count as clusters of the config, as the setting `clusters` does."""
     nlp = spacy.blank("xx")
-    features = {"@misc": "spacy_crf.ner_features.v3", "extra": ["cluster:own[0]"]}
+    features = {"@misc": "spacy_crf.ner_features.v1", "extra": ["cluster:own[0]"]}
     nlp.add_pipe("crf_ner", config={"model": {"emissions": {"features": features}}})
     for given, expected in (({}, True), ({"clusters": "x"}, False), ({"words": {"tables": {"own": "x"}}}, False)):
         nlp.config["initialize"]["components"]["crf_ner"] = given

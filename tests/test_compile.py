@@ -22,12 +22,12 @@ from spacy_crf.cli import app
 from spacy_crf.cli.configs import RECIPES
 from spacy_crf.kernels import hashing, sparse_rows
 from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
-from spacy_crf.lab.numbers import register
+from spacy_crf_lab.numbers import register
 
 from .test_configs import ROOT
 
 pytestmark = [pytest.mark.issue(33), pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")]
-PACKAGES = ("spacy_crf.kernels.", "spacy_crf.lab.kernels.")
+PACKAGES = ("spacy_crf.kernels.", "spacy_crf_lab.kernels.")
 COMPONENTS = [
     pytest.param(component, marks=[] if component == "crf_textcat" else [pytest.mark.slow]) for component in RECIPES
 ]

@@ -11,13 +11,13 @@ import pytest
 from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints import decoding, rule_set
 from spacy_crf.constraints.automaton import SpanTags
+from spacy_crf.constraints.programs import solver
+from spacy_crf.constraints.programs.solver import Programs
 from spacy_crf.constraints.rule import Match, PatternMatches, WordKinds
 from spacy_crf.constraints.rule_set import Cache, RuleSet
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints, read_rule
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.programs import solver
-from spacy_crf.lab.programs.solver import Programs
 from spacy_crf.schemes import SCHEMES
 
 from . import reference

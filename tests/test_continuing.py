@@ -15,12 +15,12 @@ from thinc.api import Adam
 from typer.testing import CliRunner
 
 import spacy_crf.cli  # noqa: F401
-from spacy_crf.lab.dual import FrankWolfe
 from spacy_crf.models.node import Evidence
 from spacy_crf.optimizers.anchor import LATER, STRENGTH, Anchored
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.new_texts import complete
 from spacy_crf.pipeline.training_data import VIEWS
+from spacy_crf_lab.dual import FrankWolfe
 
 from .test_new_labels import COMPONENTS, NEW_OF_ENTITIES, OPTIMIZERS, found, make, texts_of, wanted
 from .util import NER_TEXTS, ner_examples
@@ -134,7 +134,9 @@ def test_what_was_met_without_end_stays(component, optimizer):
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_one_text_does_not_make_it_forget_the_others(component, optimizer):
     """The saved optimizer fitted the one example: F on the others fell from 0.83 to 0.09."""
-    nlp = continued(component, optimizer, 40 if optimizer in ("Adam.v1", "spacy_crf.ExponentiatedGradient.v1") else 20)
+    nlp = continued(
+        component, optimizer, 40 if optimizer in ("Adam.v1", "spacy_crf_lab.ExponentiatedGradient.v1") else 20
+    )
     examples = texts_of(nlp, component)
     assert found(nlp, component, examples) == wanted(component, examples)
     sgd = nlp.resume_training(sgd=registry.get("optimizers", optimizer)(**OPTIMIZERS[optimizer][1]))
@@ -239,7 +241,7 @@ def test_the_duality_gap_closes_around_what_was_known():
     # With the features of the preset it zigzags, and comes as near only much later
     templates = ["lower[-2..2]", "shape[-2..2]", "suffix3[0]", "lower[-1]|lower[0]", "lower[0]|lower[1]"]
     model = {"emissions": {"features": {"@misc": "spacy_crf.features.v1", "templates": templates, "padding": False}}}
-    nlp = continued("crf_ner", "spacy_crf.FrankWolfe.v1", model=model)
+    nlp = continued("crf_ner", "spacy_crf_lab.FrankWolfe.v1", model=model)
     optimizer = nlp.resume_training(sgd=FrankWolfe(l2=0.05, gap_tolerance=1e-3, epochs_per_step=50))
     new = ner_examples(nlp, NEW_OF_ENTITIES)
     for _ in range(20):

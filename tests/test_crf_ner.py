@@ -106,7 +106,7 @@ def test_the_first_text_has_no_words():
     """Where templates look at no neighbours, the table of words is empty then."""
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
-    nlp, _ = make({"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}})
+    nlp, _ = make({"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}})
     nlp = spacy.blank("en").from_config(nlp.config).from_bytes(nlp.to_bytes())
     assert not nlp("").ents and nlp("Bob left Paris .").ents
 

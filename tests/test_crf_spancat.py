@@ -38,9 +38,9 @@ FLAT = [(text, [span for span in spans if span[2] != "ORG"]) for text, spans in 
 FEATURES = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "is_title[0]"]}
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}
 MODELS = {
-    "chain": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS},
+    "chain": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS},
     "segments": {
-        "@architectures": "spacy_crf.SemiMarkov.v2",
+        "@architectures": "spacy_crf.SemiMarkov.v1",
         "emissions": EMISSIONS,
         "segments": {"@architectures": "spacy_crf.SparseSegments.v1"},
         "longest_segment": 3,
@@ -700,9 +700,9 @@ def test_an_explanation_names_features_of_outer_spans():
 def test_who_can_read_outer_spans(factory, config, code):
     features = {**FEATURES, "templates": ["outer[0]"], "transitions": config.get("transitions", [])}
     layer = {"@architectures": config.get("emissions", "spacy_crf.SparseEmissions.v1"), "features": features}
-    model = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": layer}
+    model = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": layer}
     if "segment" in config:
-        of_segments = {"@misc": "spacy_crf.segment_features.v2", "templates": config["segment"]}
+        of_segments = {"@misc": "spacy_crf.segment_features.v1", "templates": config["segment"]}
         segments = {"@architectures": "spacy_crf.SparseSegments.v1", "features": of_segments}
         model = {**MODELS["segments"], "emissions": layer, "segments": segments}
     nested = {"nested": config["nested"]} if factory == "crf_spancat" else {}

@@ -347,7 +347,7 @@ def test_analyze_pipes_says_what_settings_make_of_a_component(tmp_path):
     def settings(*templates):
         return {"model": {"emissions": {"features": {"@misc": "spacy_crf.features.v1", "templates": list(templates)}}}}
 
-    spans = {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.first:lemma", "seg.contains:ext:crf_chunk"]}
+    spans = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.first:lemma", "seg.contains:ext:crf_chunk"]}
     try:
         nlp = spacy.blank("en")
         read = ["tag[0]", "norm[0]", "head[0]|sent_start[1]", "ext:crf_chunk[0]", "ext:crf_size[0]"]

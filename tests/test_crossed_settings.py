@@ -67,7 +67,7 @@ def draw(seed):
     extra = [template for template in known if rng.random() < 0.4]
     kind = rng.choice(["sparse", "sparse", "sparse", "hashed", "sum", "pool", "encoder"])
     preset = "tagger" if is_tagger else "ner"
-    features = {"@misc": f"spacy_crf.{preset}_features.v3", "extra": extra}
+    features = {"@misc": f"spacy_crf.{preset}_features.v1", "extra": extra}
     config = {
         "confidence": not is_tagger and rng.random() < 0.5,
         "decode": rng.choice(["viterbi", "posterior", "spans"]),
@@ -117,13 +117,13 @@ def draw_texts(seed):
         hidden, unit = rng.choice([1, 2, 3]), rng.choice(["token", "sent"])
         model |= {"hidden": hidden, "unit": unit, "shared": rng.random() < 0.5, "restarts": rng.choice([1, 2])}
     if kind == "MaxEntText" and random.Random(f"links {seed}").random() < 0.4:
-        links = {"links": {"@misc": "spacy_crf.LinkedDocuments.v1"}}
-        model |= {"@architectures": "spacy_crf.LinkedTexts.v1", "cliques": links}
+        links = {"links": {"@misc": "spacy_crf_lab.LinkedDocuments.v1"}}
+        model |= {"@architectures": "spacy_crf_lab.LinkedTexts.v1", "cliques": links}
     loss = {"@losses": f"spacy_crf.{rng.choice(['LogLikelihood', 'SoftmaxMargin'])}.v1"}
     several = kind == "HiddenChain" and random.Random(f"several {seed}").random() < 0.3
     if several:
-        pairs = {"labels": {"@misc": "spacy_crf.Hierarchy.v1", "parents": {"TRAVEL": "WORK"}}}
-        model = {"@architectures": "spacy_crf.LabelGraph.v1", "emissions": model["emissions"], "cliques": pairs}
+        pairs = {"labels": {"@misc": "spacy_crf_lab.Hierarchy.v1", "parents": {"TRAVEL": "WORK"}}}
+        model = {"@architectures": "spacy_crf_lab.LabelGraph.v1", "emissions": model["emissions"], "cliques": pairs}
     config = {
         "model": model,
         "loss": loss,
@@ -167,7 +167,7 @@ def _draw_hidden(factory, config, rng):
     """Several states for each tag, where the architecture is the chain without an encoder."""
     model = config["model"]
     if (
-        model["@architectures"] != "spacy_crf.LinearChain.v2"
+        model["@architectures"] != "spacy_crf.LinearChain.v1"
         or "tok2vec" in model
         or "SoftLabels" in str(config.get("loss"))
     ):
@@ -175,7 +175,7 @@ def _draw_hidden(factory, config, rng):
     if rng.random() < 0.5:
         labels = ["NN", "VB"] if factory == "crf_tagger" else ["PER", "O"]
         hidden = rng.choice([2, 3, {labels[0]: 2}, {labels[0]: 3, labels[1]: 2}])
-        model.update({"@architectures": "spacy_crf.LatentChain.v1", "hidden": hidden, "spread": 0.2, "seed": 1})
+        model.update({"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": hidden, "spread": 0.2, "seed": 1})
         model["restarts"] = rng.choice([1, 1, 2])
         config["decode"] = rng.choice([config["decode"], "labelling"])
 
@@ -184,19 +184,19 @@ def _draw_experts(factory, config, rng):
     """A pool of chains in place of one, where the features are those that experts can share out."""
     model = config["model"]
     emissions = str(model.get("emissions"))
-    is_chain = model["@architectures"] == "spacy_crf.LinearChain.v2" and "tok2vec" not in model
+    is_chain = model["@architectures"] == "spacy_crf.LinearChain.v1" and "tok2vec" not in model
     if not is_chain or "Hashed" in emissions or "vector[" in emissions or "SoftLabels" in str(config.get("loss")):
         return
     if rng.random() < 0.5:
         in_training = config.get("constraints", {}).get("in_training")
         kinds = ["random", "positions"] if factory == "crf_tagger" or in_training else ["random", "positions", "labels"]
-        model.update({"@architectures": "spacy_crf.OpinionPool.v1", "experts": rng.choice(kinds), "holdout": 0.4})
+        model.update({"@architectures": "spacy_crf_lab.OpinionPool.v1", "experts": rng.choice(kinds), "holdout": 0.4})
         model["weights"] = rng.choice(["likelihood", "likelihood", "equal"])
 
 
 def _model(factory, kind, features, rng):
     architecture = "SemiMarkov" if factory == "semicrf_ner" else "LinearChain"
-    model = {"@architectures": f"spacy_crf.{architecture}.v2"}
+    model = {"@architectures": f"spacy_crf.{architecture}.v1"}
     if kind == "encoder":
         model["emissions"] = None
     if kind != "encoder":
@@ -211,7 +211,7 @@ def _model(factory, kind, features, rng):
         if kind == "pool":
             model["joint"] = {"mode": "pool", "held_out": 0.4}
     if factory == "semicrf_ner" and (kind in ("sparse", "hashed") or rng.random() < 0.7):
-        segments = {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.matches:x"]}
+        segments = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.matches:x"]}
         segments["patterns"] = {"x": [{"TEXT": {"REGEX": "^[A-Z].*$"}}]}
         if "cluster6[0]" in features["extra"]:
             segments["extra"] = [*segments["extra"], "seg.first:cluster6"]

@@ -13,12 +13,12 @@ from spacy.util import registry
 
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels.online.work import make_room
-from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
-from spacy_crf.lab.kernels.dual import make_table
 from spacy_crf.losses.clamped import MaxMargin
 from spacy_crf.optimizers.online import CorpusPass
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.types import ChainScores, SegmentScores, SpanList
+from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
+from spacy_crf_lab.kernels.dual import make_table
 
 from . import reference
 from .test_online import SENTENCES, TEMPLATES, make_pipe, objectives

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from spacy_crf.lab.ties import prices
-from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
-from spacy_crf.lab.ties.junction_tree import JunctionTree
-from spacy_crf.lab.ties.structure import TiedChains
+from spacy_crf_lab.ties import prices
+from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
+from spacy_crf_lab.ties.junction_tree import JunctionTree
+from spacy_crf_lab.ties.structure import TiedChains
 
 from .graphs import EnumeratedGraph, random_graph
 from .test_factor_graph import TIED_RULES, graph, make_doc, tied_tagger, trained
 from .test_graphs import problems
 
 METHODS = ["ad3", "subgradient"]
-DUAL = {"@misc": "spacy_crf.DualDecomposition.v1"}
+DUAL = {"@misc": "spacy_crf_lab.DualDecomposition.v1"}
 
 
 def _strong(n, seed, **settings):
@@ -217,15 +217,15 @@ def test_rules_that_no_automaton_holds_are_told_of(caplog):
     tables[:] = -5.0 * np.eye(tables.shape[-1])  # equal words repel each other
     found = [token.tag_ for token in pipe(doc)]
     assert found[0] == found[2] == found[4]
-    assert caplog.text.count("CRFW607") == 1 and "spacy_crf.DualDecomposition.v1 can't keep" in caplog.text
+    assert caplog.text.count("CRFW607") == 1 and "spacy_crf_lab.DualDecomposition.v1 can't keep" in caplog.text
 
 
 @pytest.mark.issue(40)
 def test_documents_larger_than_junction_trees():
     """Ties beside a rule about the whole document, of names in 20 sentences that ties connect."""
     rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "exactly", "label": "PER", "n": 3}]}
-    cliques = {"words": {"@misc": "spacy_crf.RepeatedWords.v1"}}
-    training = {"@misc": "spacy_crf.BeliefPropagation.v1"}
+    cliques = {"words": {"@misc": "spacy_crf_lab.RepeatedWords.v1"}}
+    training = {"@misc": "spacy_crf_lab.BeliefPropagation.v1"}
     nlp = trained(graph(cliques, inference=DUAL, training_inference=training), steps=2, constraints=rules)
     sentences = ["Mr Lund spoke", "in Berg yesterday", "Lund and Berg again"] * 7
     [doc] = nlp.pipe([make_doc(nlp.vocab, sentences)])

@@ -5,9 +5,9 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_crf.lab import dual_perceptron
-from spacy_crf.lab.dual_perceptron import DualPerceptron
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf_lab import dual_perceptron
+from spacy_crf_lab.dual_perceptron import DualPerceptron
 
 from .test_kernel_emissions import ATOMS, XOR, layer_of, made
 from .util import entities, ner_examples, plain, tag_examples
@@ -21,7 +21,7 @@ MARGIN = {"loss": {"@losses": "spacy_crf.MaxMargin.v1"}}
 def primal(of_pipe):
     nlp = spacy.blank("en")
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": ATOMS, "possible_states": True}
-    model = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}
+    model = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}
     return nlp, nlp.add_pipe("crf_ner", config={"model": model, **of_pipe})
 
 

@@ -36,7 +36,7 @@ FEATURES = {"@misc": "spacy_crf.features.v1", "templates": TEMPLATES, "transitio
 SEGMENTS = {
     "@architectures": "spacy_crf.SparseSegments.v1",
     "features": {
-        "@misc": "spacy_crf.segment_features.v2",
+        "@misc": "spacy_crf.segment_features.v1",
         "templates": ["seg.length", "seg.first:lower[-1]", "seg.after:lower", "seg.lower", "seg.contains:shape"],
     },
 }
@@ -47,7 +47,7 @@ COMPONENTS = [*CHAINS, ("crf_tagger", {}), ("semicrf_ner", {})]
 def made(factory, scale=1.0, seed=0, features=FEATURES, path=None, **config):
     """A component whose weights are drawn: its features are those of a few texts."""
     segments = factory == "semicrf_ner"
-    model = {"@architectures": f"spacy_crf.{'SemiMarkov' if segments else 'LinearChain'}.v2"}
+    model = {"@architectures": f"spacy_crf.{'SemiMarkov' if segments else 'LinearChain'}.v1"}
     model["emissions"] = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
     if segments:
         model["segments"] = SEGMENTS
@@ -775,7 +775,7 @@ def drawn_texts(nlp, n, seed=0):
 def test_effects_of_texts_are_those_of_training_without_them(factory, l1, n):
     """Shares of a contrast, which `kind="texts"` gives, were read as these."""
     nlp, is_textcat = spacy.blank("en"), factory == "crf_textcat"
-    architectures = {"crf_ner": "LinearChain.v2", "semicrf_ner": "SemiMarkov.v2", "crf_textcat": "MaxEntText.v1"}
+    architectures = {"crf_ner": "LinearChain.v1", "semicrf_ner": "SemiMarkov.v1", "crf_textcat": "MaxEntText.v1"}
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[-1..1]"]}
     model = {"emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}}
     model["@architectures"] = f"spacy_crf.{architectures[factory]}"

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.explain.reading import Reading
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.lab.hidden_chain import HiddenScores
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.hidden_chain import HiddenScores
 
 from . import test_label_graph
 from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained

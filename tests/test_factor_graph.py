@@ -20,26 +20,26 @@ from spacy_crf.features import doc_batch
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.gazetteers import Gazetteer
 from spacy_crf.kernels.hashing import ABSENT
-from spacy_crf.lab.ties import templates
-from spacy_crf.lab.ties.features import TieFeatureSet, TieValues, tie_reader
-from spacy_crf.lab.ties.groups import ATTRIBUTES, RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf.report.suspects import judged_by
+from spacy_crf_lab.ties import templates
+from spacy_crf_lab.ties.features import TieFeatureSet, TieValues, tie_reader
+from spacy_crf_lab.ties.groups import ATTRIBUTES, RepeatedWords
 
 WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},
 }
-TREE = {"@misc": "spacy_crf.JunctionTree.v1"}
-REPEATS = {"@misc": "spacy_crf.RepeatedWords.v1", "features": ["bias", "sent_distance"]}
+TREE = {"@misc": "spacy_crf_lab.JunctionTree.v1"}
+REPEATS = {"@misc": "spacy_crf_lab.RepeatedWords.v1", "features": ["bias", "sent_distance"]}
 
 
 def graph(cliques=None, **settings):
     """The config of a model."""
     cliques = {"repeats": REPEATS} if cliques is None else cliques
-    return {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": EMISSIONS, "cliques": cliques} | settings
+    return {"@architectures": "spacy_crf_lab.FactorGraph.v1", "emissions": EMISSIONS, "cliques": cliques} | settings
 
 
 def make_doc(vocab, sentences):
@@ -94,7 +94,7 @@ def f1(nlp, data):
 
 @pytest.mark.issue(17)
 def test_what_one_sentence_says_is_known_to_others(nlp, unseen):
-    chain = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}
+    chain = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
     assert f1(nlp, unseen) == 1.0
     assert f1(trained(chain), unseen) < 0.9
 
@@ -136,7 +136,7 @@ def test_processes_say_the_same(nlp, unseen):
 def test_docs_without_ties_are_those_of_the_chain(nlp):
     """The same weights in both, and no word that is there twice."""
     pipe = nlp.get_pipe("crf_ner")
-    other = trained({"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}, steps=1)
+    other = trained({"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}, steps=1)
     chain = other.get_pipe("crf_ner")
     emissions = chain.model.get_ref("emissions")
     emissions.set_param("states", pipe.model.get_ref("emissions").get_param("states"))
@@ -262,7 +262,7 @@ def _follows(tags, first, second):
 def tied_tagger(rules=None, inference=TREE, **settings):
     """A tagger with random weights whose equal words are all tied, also those of one sentence."""
     nlp = spacy.blank("en")
-    cliques = {"words": {"@misc": "spacy_crf.RepeatedWords.v1", "only": None, "edges": "all"}}
+    cliques = {"words": {"@misc": "spacy_crf_lab.RepeatedWords.v1", "only": None, "edges": "all"}}
     config = {"model": graph(cliques, inference=inference, training_inference=TREE), **settings}
     if rules is not None:
         config["constraints"] = {"@misc": "spacy_crf.constraints.v1", "rules": rules}
@@ -318,11 +318,11 @@ def test_junction_trees_are_exact_under_rules(name, all_labellings, caplog):
 @pytest.mark.parametrize(
     "inference",
     [
-        {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
-        {"@misc": "spacy_crf.Gibbs.v1"},
-        {"@misc": "spacy_crf.MeanField.v1"},
-        {"@misc": "spacy_crf.LinearProgram.v1"},
-        {"@misc": "spacy_crf.DualDecomposition.v1"},
+        {"@misc": "spacy_crf_lab.BeliefPropagation.v1", "max_product": True},
+        {"@misc": "spacy_crf_lab.Gibbs.v1"},
+        {"@misc": "spacy_crf_lab.MeanField.v1"},
+        {"@misc": "spacy_crf_lab.LinearProgram.v1"},
+        {"@misc": "spacy_crf_lab.DualDecomposition.v1"},
     ],
 )
 def test_rules_that_cannot_bind_leave_labellings_as_they_are(inference):
@@ -393,12 +393,12 @@ def test_probabilities_of_a_doc(nlp, unseen):
 @pytest.mark.parametrize(
     "inference",
     [
-        {"@misc": "spacy_crf.BeliefPropagation.v1"},
-        {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
-        {"@misc": "spacy_crf.MeanField.v1"},
-        {"@misc": "spacy_crf.Gibbs.v1"},
-        {"@misc": "spacy_crf.LinearProgram.v1"},
-        {"@misc": "spacy_crf.DualDecomposition.v1"},
+        {"@misc": "spacy_crf_lab.BeliefPropagation.v1"},
+        {"@misc": "spacy_crf_lab.BeliefPropagation.v1", "max_product": True},
+        {"@misc": "spacy_crf_lab.MeanField.v1"},
+        {"@misc": "spacy_crf_lab.Gibbs.v1"},
+        {"@misc": "spacy_crf_lab.LinearProgram.v1"},
+        {"@misc": "spacy_crf_lab.DualDecomposition.v1"},
     ],
 )
 def test_the_best_labelling_is_that_of_prediction(inference):
@@ -452,9 +452,9 @@ def test_exact_answers_of_a_doc(nlp, unseen):
     "inference",
     [
         {"inference": TREE},
-        {"inference": {"@misc": "spacy_crf.BeliefPropagation.v1", "tree_reweighted": True}},
-        {"inference": {"@misc": "spacy_crf.MeanField.v1"}, "training_inference": TREE},
-        {"inference": {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True}},
+        {"inference": {"@misc": "spacy_crf_lab.BeliefPropagation.v1", "tree_reweighted": True}},
+        {"inference": {"@misc": "spacy_crf_lab.MeanField.v1"}, "training_inference": TREE},
+        {"inference": {"@misc": "spacy_crf_lab.BeliefPropagation.v1", "max_product": True}},
     ],
     ids=["tree", "reweighted", "mean field", "max product"],
 )
@@ -468,8 +468,8 @@ def test_training_by_other_sums(inference, unseen):
 @pytest.mark.parametrize("step", ["gibbs", "metropolis"])
 def test_walks_answer_what_is_asked_of_a_doc(nlp, unseen, step):
     """The same weights as those of belief propagation, which is exact here."""
-    pipe, walks = nlp.get_pipe("crf_ner"), {"@misc": "spacy_crf.Gibbs.v1", "step": step}
-    config = {"model": graph(inference=walks), "loss": {"@losses": "spacy_crf.SentenceLikelihood.v1"}}
+    pipe, walks = nlp.get_pipe("crf_ner"), {"@misc": "spacy_crf_lab.Gibbs.v1", "step": step}
+    config = {"model": graph(inference=walks), "loss": {"@losses": "spacy_crf_lab.SentenceLikelihood.v1"}}
     sampled = spacy.blank("en").add_pipe("crf_ner", config=config)
     sampled.from_bytes(pipe.to_bytes())
     for example in unseen[:3]:
@@ -520,9 +520,9 @@ def test_what_needs_no_inference_trains_ties(loss, unseen):
 @pytest.mark.parametrize(
     "inference",
     [
-        {"@misc": "spacy_crf.BeliefPropagation.v1", "max_product": True},
-        {"@misc": "spacy_crf.Gibbs.v1"},
-        {"@misc": "spacy_crf.DualDecomposition.v1"},
+        {"@misc": "spacy_crf_lab.BeliefPropagation.v1", "max_product": True},
+        {"@misc": "spacy_crf_lab.Gibbs.v1"},
+        {"@misc": "spacy_crf_lab.DualDecomposition.v1"},
     ],
     ids=["max product", "gibbs", "dual decomposition"],
 )
@@ -544,8 +544,10 @@ def test_best_labellings_train_ties(loss, inference, unseen):
 def test_samples_train_ties(start, persistent, least, unseen):
     """Another inference predicts. Contrastive divergence learns less of the ties at a time."""
     nlp = spacy.blank("en")
-    loss = {"@losses": "spacy_crf.SampledLikelihood.v1", "start": start, "persistent": persistent, "samples": 5}
-    nlp.add_pipe("crf_ner", config={"model": graph(training_inference={"@misc": "spacy_crf.Gibbs.v1"}), "loss": loss})
+    loss = {"@losses": "spacy_crf_lab.SampledLikelihood.v1", "start": start, "persistent": persistent, "samples": 5}
+    nlp.add_pipe(
+        "crf_ner", config={"model": graph(training_inference={"@misc": "spacy_crf_lab.Gibbs.v1"}), "loss": loss}
+    )
     data = examples(nlp.vocab, name_docs(nlp.vocab, 40))
     nlp.initialize(lambda: data)
     for _ in range(15):
@@ -558,7 +560,7 @@ def test_samples_train_ties(start, persistent, least, unseen):
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_samples_train_without_ties_too(factory):
     nlp = spacy.blank("en")
-    pipe = nlp.add_pipe(factory, config={"loss": {"@losses": "spacy_crf.SampledLikelihood.v1", "samples": 3}})
+    pipe = nlp.add_pipe(factory, config={"loss": {"@losses": "spacy_crf_lab.SampledLikelihood.v1", "samples": 3}})
     data = examples(nlp.vocab, name_docs(nlp.vocab, 8))
     nlp.initialize(lambda: data)
     for _ in range(15):
@@ -644,10 +646,10 @@ def test_calibration_says_where_probabilities_are_approximate(inference, told, n
 @pytest.mark.parametrize(
     "config, code",
     [
-        ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
-        ({"model": graph(inference={"@misc": "spacy_crf.MeanField.v1"})}, "CRF361.*Piecewise.*Perceptron.*BeliefPropag.*Junc"),
-        ({"model": graph(inference={"@misc": "spacy_crf.Gibbs.v1"})}, "CRF361.*Gibbs.*Perceptron.*JunctionTree"),
-        ({"loss": {"@losses": "spacy_crf.SampledLikelihood.v1"}}, "CRF361.*SampledLikelihood.*Gibbs.*JunctionTree"),
+        ({"loss": {"@losses": "spacy_crf_lab.PseudoLikelihood.v1"}}, "CRF361.*LogLikelihood"),
+        ({"model": graph(inference={"@misc": "spacy_crf_lab.MeanField.v1"})}, "CRF361.*Piecewise.*Perceptron.*BeliefPr.*Junc"),
+        ({"model": graph(inference={"@misc": "spacy_crf_lab.Gibbs.v1"})}, "CRF361.*Gibbs.*Perceptron.*JunctionTree"),
+        ({"loss": {"@losses": "spacy_crf_lab.SampledLikelihood.v1"}}, "CRF361.*SampledLikelihood.*Gibbs.*JunctionTree"),
         ({"model": graph(inference={**TREE, "drop": "mutual_information"})}, "CRF361.*SentenceLikelihood.*Perceptron"),
         ({"model": graph(training_inference=3)}, "CRF020.*training_inference"),
         ({"optimizer": {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}, "loss": {"@losses": "spacy_crf.Perceptron.v1"}},
@@ -801,7 +803,7 @@ def tree_doc(vocab, n=2, **annotation):
 
 def trained_on_trees(**settings):
     nlp = spacy.blank("en")
-    arcs = {"@misc": "spacy_crf.DependencyArcs.v1", "features": ["dep[0]", "dep[0]|head_shape"]}
+    arcs = {"@misc": "spacy_crf_lab.DependencyArcs.v1", "features": ["dep[0]", "dep[0]|head_shape"]}
     emissions = {**EMISSIONS, "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[0]"]}}
     model = {**graph({"syntax": arcs}, **settings), "emissions": emissions}
     nlp.add_pipe("crf_tagger", config={"model": model, "overwrite": True})

@@ -7,19 +7,19 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_crf.lab import feature_gains
-from spacy_crf.lab.feature_gains import gains, uncertain_tokens
-from spacy_crf.lab.feature_induction import Candidates, Chosen, FeatureInduction, parts_of, single_weights
-from spacy_crf.lab.feature_pairs import pairs
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 from spacy_crf.optimizers.sgd import SGD
+from spacy_crf_lab import feature_gains
+from spacy_crf_lab.feature_gains import gains, uncertain_tokens
+from spacy_crf_lab.feature_induction import Candidates, Chosen, FeatureInduction, parts_of, single_weights
+from spacy_crf_lab.feature_pairs import pairs
 
 from . import reference
 from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
-PAIRS = {"@misc": "spacy_crf.feature_pairs.v1", "templates": ["lower[-1..1]", "shape[0]", "suffix2[0]"]}
+PAIRS = {"@misc": "spacy_crf_lab.feature_pairs.v1", "templates": ["lower[-1..1]", "shape[0]", "suffix2[0]"]}
 # The first tag is a matter of two words together, of none alone
 XOR = ["a/X a/Z", "b/X b/Z", "a/Y b/Z", "b/Y a/Z"]
 XOR_PAIRS = {**PAIRS, "templates": ["lower[0]", "lower[1]"]}
@@ -31,7 +31,7 @@ def make_numbers():
 
 
 def made(
-    features=PAIRS, factory="crf_ner", *, architecture="LinearChain.v2", examples=ner_examples, of_model=(), **of_pipe
+    features=PAIRS, factory="crf_ner", *, architecture="LinearChain.v1", examples=ner_examples, of_model=(), **of_pipe
 ):
     nlp = spacy.blank("en")
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
@@ -212,7 +212,7 @@ def names_with_weights(pipe):
     return [table.index.name(row) for row in np.unique(rows)]
 
 
-@pytest.mark.parametrize("architecture", ["MaxEnt.v1", "LinearChain.v2"])
+@pytest.mark.parametrize("architecture", ["MaxEnt.v1", "LinearChain.v1"])
 def test_round_two_finds_exclusive_or(architecture):
     def examples(nlp):
         return tag_examples(nlp, XOR)
@@ -377,7 +377,7 @@ def test_models_that_do_not_fit_are_refused(tmp_path):
         loaded.update(ner_examples(loaded), sgd=FeatureInduction())
     nlp = spacy.blank("en")
     emissions = {"@architectures": "spacy_crf.HashedEmissions.v1", "features": PAIRS, "rows": 64}
-    nlp.add_pipe("crf_ner", config={"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}})
+    nlp.add_pipe("crf_ner", config={"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}})
     examples = ner_examples(nlp)
     nlp.initialize(lambda: examples)
     with pytest.raises(ValueError, match=r"CRF347: FeatureInduction can't train the model of 'crf_ner'"):

@@ -882,7 +882,7 @@ def make_lengths():
     return lambda doc: [[float(len(token))] for token in doc]
 
 
-@pytest.mark.parametrize("name", ["features.v1", "ner_features.v3", "tagger_features.v3", "text_features.v1"])
+@pytest.mark.parametrize("name", ["features.v1", "ner_features.v1", "tagger_features.v1", "text_features.v1"])
 def test_functions_are_named_in_the_config(name):
     """confection refused them where the type said that they are functions."""
     block = {"@misc": f"spacy_crf.{name}", "functions": {"lengths": {"@misc": "test_features.lengths"}}}

@@ -154,7 +154,7 @@ def _composed(rng):
         component["model"]["segments"] = {"min_count": 1, "possible_states": False, "features": _segments(rng)}
     if rng.random() < 0.1:
         emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", **component["model"]["emissions"]}
-        architecture = f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v2"
+        architecture = f"spacy_crf.{'SemiMarkov' if factory == 'semicrf_ner' else 'LinearChain'}.v1"
         component["model"] = {"@architectures": architecture, "tok2vec": dict(_ENCODER)}
         component["model"] |= {"hidden_width": rng.choice([0, 4]), "joint": rng.choice([None, {"sparse_rate": 5.0}])}
         component["model"] |= rng.choice([{"emissions": None}, {"emissions": emissions, "dropout": 0.3}])
@@ -213,8 +213,8 @@ _NAMED = {
         ),
         *(
             "spacy_crf.LinearChain.v1",
-            "spacy_crf.LinearChain.v2",
-            "spacy_crf.SemiMarkov.v2",
+            "spacy_crf.LinearChain.v1",
+            "spacy_crf.SemiMarkov.v1",
             "spacy.HashEmbedCNN.v2",
             "no.v1",
         ),
@@ -222,9 +222,9 @@ _NAMED = {
     "@misc": [
         *(f"spacy_crf.{name}.v1" for name in ("features", "ner_features", "tagger_features", "segment_features")),
         *(
-            "spacy_crf.ner_features.v3",
-            "spacy_crf.tagger_features.v3",
-            "spacy_crf.segment_features.v2",
+            "spacy_crf.ner_features.v1",
+            "spacy_crf.tagger_features.v1",
+            "spacy_crf.segment_features.v1",
             "spacy_crf.constraints.v1",
             "test_fuzz.letters.v1",
             "test_fuzz.words.v1",

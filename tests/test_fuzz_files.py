@@ -26,7 +26,7 @@ _WORDS = {
 _HASHED = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 64}
 _SPANS = {"extra": ["seg.near:names", "seg.matches:x"], "patterns": {"x": [{"IS_TITLE": True}]}}
 _RULES = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "*", "n": 3}]}
-_CHAIN = {"@architectures": "spacy_crf.LinearChain.v2"}
+_CHAIN = {"@architectures": "spacy_crf.LinearChain.v1"}
 CONFIGS = {
     "words": ("crf_ner", {"model": {"emissions": {"features": _WORDS}}, "constraints": _RULES, "confidence": True}),
     "pairs": ("crf_ner", {"model": {"emissions": {"features": {**_WORDS, "transitions": ["lower[0]"]}}}}),

@@ -10,14 +10,14 @@ from spacy.tokens import DocBin, Token
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.lab.gaussian_graph import (
+from spacy_crf_lab.gaussian_graph import (
     Numbers,
     covariance_selection,
     graphical_lasso,
     neighbourhoods,
     partial_correlations,
 )
-from spacy_crf.lab.label_cliques import LearnedGraph
+from spacy_crf_lab.label_cliques import LearnedGraph
 
 pytestmark = pytest.mark.issue(42)
 

@@ -8,19 +8,19 @@ from scipy.stats import chi2
 
 from spacy_crf import arrays
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.kernels import junction_tree as junction_tree_kernels
-from spacy_crf.lab.kernels import trees as tree_kernels
-from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, SampledLikelihood
-from spacy_crf.lab.ties import belief_propagation, blocks, losses, sequences
-from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
-from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
-from spacy_crf.lab.ties.gibbs import Gibbs
-from spacy_crf.lab.ties.junction_tree import JunctionTree
-from spacy_crf.lab.ties.losses import SentenceLikelihood
-from spacy_crf.lab.ties.mean_field import MeanField
-from spacy_crf.lab.ties.scores import TiedScores, Ties
-from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
+from spacy_crf_lab.kernels import junction_tree as junction_tree_kernels
+from spacy_crf_lab.kernels import trees as tree_kernels
+from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood, SampledLikelihood
+from spacy_crf_lab.ties import belief_propagation, blocks, losses, sequences
+from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
+from spacy_crf_lab.ties.gibbs import Gibbs
+from spacy_crf_lab.ties.junction_tree import JunctionTree
+from spacy_crf_lab.ties.losses import SentenceLikelihood
+from spacy_crf_lab.ties.mean_field import MeanField
+from spacy_crf_lab.ties.scores import TiedScores, Ties
+from spacy_crf_lab.ties.structure import TiedChains
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
 from .structures import assert_derivative, assert_scores_close

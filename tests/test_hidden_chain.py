@@ -7,9 +7,9 @@ import pytest
 
 from spacy_crf.inference import scaling
 from spacy_crf.inference.linear_chain import LinearChain, TextScores, TextSoftmax
-from spacy_crf.lab.hidden_chain import HiddenChains, HiddenScores
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import ChainScores
+from spacy_crf_lab.hidden_chain import HiddenChains, HiddenScores
 
 from .structures import assert_derivative
 

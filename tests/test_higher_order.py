@@ -6,15 +6,15 @@ import spacy
 from spacy.tokens import Doc
 from spacy.util import registry
 
+from spacy_crf.inference import pruned_lattice as order_lattice
+from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.higher_order import lattice as order_lattice
-from spacy_crf.lab.higher_order.label_parts import TagParts
-from spacy_crf.lab.higher_order.lattice import HigherOrderScores, Orders
-from spacy_crf.lab.higher_order.model import _respelt, _seen_keys, key_of
-from spacy_crf.lab.higher_order.structure import HigherOrder
-from spacy_crf.lab.kernels import higher_order as kernels
+from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
+from spacy_crf.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.models.label_parts import TagParts
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.pipeline.higher_order import _respelt, _seen_keys, key_of
 
 from .structures import STRUCTURES, Enumerated, Problem, assert_derivative, assert_scores_close, random_problem
 from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, signatures, tag_examples
@@ -156,7 +156,7 @@ def test_too_many_pairs_are_refused():
     )  # fmt: skip
     assert HigherOrder().log_partition(scores)[0] == pytest.approx(9 * np.log(size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spacy_crf.lab.higher_order.lattice._MOST_ARCS", 1000)
+        patch.setattr("spacy_crf.inference.pruned_lattice._MOST_ARCS", 1000)
         with pytest.raises(ValueError, match=r"CRF030.*9 tokens.*40 possible tags.*12800.*keep"):
             HigherOrder().log_partition(scores)
 
@@ -179,7 +179,7 @@ def pipeline(factory, steps=6, optimizer=None, **model):
     nlp, preset = spacy.blank("en"), "ner" if factory == "crf_ner" else "tagger"
     emissions = {
         "@architectures": "spacy_crf.SparseEmissions.v1",
-        "features": {"@misc": f"spacy_crf.{preset}_features.v3"},
+        "features": {"@misc": f"spacy_crf.{preset}_features.v1"},
     }
     settings = {"@architectures": "spacy_crf.HigherOrder.v1", "emissions": emissions, **model}
     config = {"model": settings, "confidence": True}
@@ -310,7 +310,7 @@ def test_possible_n_grams(monkeypatch):
     nlp, _ = pipeline("crf_tagger", 1, order=2, transitions_from="possible")
     n = len(nlp.get_pipe("crf_tagger").labels)
     assert nlp.get_pipe("crf_tagger").model.get_param("grams").size == (n + 1) * n * n
-    monkeypatch.setattr("spacy_crf.lab.higher_order.model._MOST_GRAMS", 50)
+    monkeypatch.setattr("spacy_crf.pipeline.higher_order._MOST_GRAMS", 50)
     with pytest.raises(ValueError, match=r"CRF321.*n-grams of 3 tags.*'seen'"):
         pipeline("crf_tagger", 1, order=2, transitions_from="possible")
 
@@ -342,12 +342,12 @@ def test_more_tags_than_n_grams_have_numbers_for(monkeypatch):
     nlp, examples = pipeline("crf_tagger", order=2)
     pipe, doc = nlp.get_pipe("crf_tagger"), plain(examples[0].reference)
     labels, before = pipe.labels, pipe.marginals(doc)[0]
-    monkeypatch.setattr("spacy_crf.lab.higher_order.model._MOST_TAGS", len(labels))
+    monkeypatch.setattr("spacy_crf.pipeline.higher_order._MOST_TAGS", len(labels))
     with pytest.raises(ValueError, match=r"CRF322.*order = 2 with 6 tags.*at most 5 tags.*order = 1"):
         pipe.add_label("NEW")
     assert pipe.labels == labels
     np.testing.assert_array_equal(pipe.marginals(doc)[0], before)
-    monkeypatch.setattr("spacy_crf.lab.higher_order.model._MOST_TAGS", len(labels) - 1)
+    monkeypatch.setattr("spacy_crf.pipeline.higher_order._MOST_TAGS", len(labels) - 1)
     with pytest.raises(ValueError, match=r"CRF322.*order = 2 with 5 tags"):
         pipeline("crf_tagger", 0, order=2)
     assert len(pipeline("crf_tagger", 0, order=1)[0].get_pipe("crf_tagger").labels) == len(labels)
@@ -357,7 +357,7 @@ def test_one_label():
     nlp = spacy.blank("en")
     emissions = {
         "@architectures": "spacy_crf.SparseEmissions.v1",
-        "features": {"@misc": "spacy_crf.tagger_features.v3"},
+        "features": {"@misc": "spacy_crf.tagger_features.v1"},
     }
     model = {"@architectures": "spacy_crf.HigherOrder.v1", "order": 3, "emissions": emissions}
     nlp.add_pipe("crf_tagger", config={"model": model})

@@ -12,11 +12,11 @@ import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
-from spacy_crf.lab.counting import Counts
-from spacy_crf.lab.higher_order.lattice import Orders, key_of
-from spacy_crf.lab.hmm import Counting
+from spacy_crf.inference.pruned_lattice import Orders, key_of
 from spacy_crf.schemes import TransitionMask
+from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
+from spacy_crf_lab.counting import Counts
+from spacy_crf_lab.hmm import Counting
 
 from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
@@ -36,8 +36,10 @@ NEW = ["The running man .", "Man ended", "it", "old Mann mended A"]
 
 def tagger(texts=TEXTS, order=1, labels=None, prune=0.0, init=None, **settings):
     nlp = spacy.blank("en")
-    model = {"@architectures": "spacy_crf.HMM.v1", "order": order, "prune": prune, **settings}
-    pipe = nlp.add_pipe("crf_tagger", config={"model": model, "optimizer": {"@optimizers": "spacy_crf.Counting.v1"}})
+    model = {"@architectures": "spacy_crf_lab.HMM.v1", "order": order, "prune": prune, **settings}
+    pipe = nlp.add_pipe(
+        "crf_tagger", config={"model": model, "optimizer": {"@optimizers": "spacy_crf_lab.Counting.v1"}}
+    )
     examples = [example(nlp, *text) for text in texts]
     pipe.initialize(lambda: examples, nlp=nlp, labels=labels)
     return nlp
@@ -311,7 +313,7 @@ def test_iterations_are_those_of_hmmlearn():
 def model(request):
     """A pipeline for tags, and one for entities. Do not change."""
     nlp = spacy.blank("en")
-    settings = {"@architectures": "spacy_crf.HMM.v1", "order": request.param, "prune": 0.0}
+    settings = {"@architectures": "spacy_crf_lab.HMM.v1", "order": request.param, "prune": 0.0}
     for name, examples in (("crf_tagger", tag_examples(nlp)), ("crf_ner", ner_examples(nlp))):
         pipe = nlp.add_pipe(name, config={"model": settings, "confidence": True})
         pipe.initialize(lambda examples=examples: examples, nlp=nlp)
@@ -362,7 +364,7 @@ def test_rules_spans_and_explanations(model):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_rules(order):
-    model = {"@architectures": "spacy_crf.HMM.v1", "order": order}
+    model = {"@architectures": "spacy_crf_lab.HMM.v1", "order": order}
     rules = {"@misc": "spacy_crf.constraints.v1", "rules": [{"rule": "at_most", "label": "PER", "n": 1}]}
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe("crf_ner", config={"model": model, "constraints": rules})
@@ -415,9 +417,11 @@ def test_without_any_annotation_the_seed_decides():
 
 def test_counting_is_the_only_optimizer():
     nlp = spacy.blank("en")
-    hmm = {"@architectures": "spacy_crf.HMM.v1"}
+    hmm = {"@architectures": "spacy_crf_lab.HMM.v1"}
     lbfgs, counting = ({"@optimizers": f"spacy_crf.{name}.v1"} for name in ("LBFGS", "Counting"))
-    with pytest.raises(ValueError, match=r"CRF347: LBFGS can't train hmm of 'crf_tagger'.*Take spacy_crf.Counting.v1"):
+    with pytest.raises(
+        ValueError, match=r"CRF347: LBFGS can't train hmm of 'crf_tagger'.*Take spacy_crf_lab.Counting.v1"
+    ):
         nlp.add_pipe("crf_tagger", config={"model": hmm, "optimizer": lbfgs})
     with pytest.raises(ValueError, match=r"CRF347: Counting can't train linear_chain of 'crf_ner'.*spacy_crf.LBFGS.v1"):
         nlp.add_pipe("crf_ner", config={"optimizer": counting})
@@ -432,7 +436,7 @@ def test_counting_is_the_only_optimizer():
 
 def test_an_update_changes_nothing(caplog):
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_tagger", config={"model": {"@architectures": "spacy_crf.HMM.v1"}})
+    nlp.add_pipe("crf_tagger", config={"model": {"@architectures": "spacy_crf_lab.HMM.v1"}})
     nlp.initialize(lambda: tag_examples(nlp))
     before = nlp.to_bytes()
     for _ in range(2):
@@ -457,4 +461,6 @@ def test_an_update_changes_nothing(caplog):
 )
 def test_settings_that_are_not_possible(settings, message):
     with pytest.raises(ValueError, match=message):
-        spacy.blank("en").add_pipe("crf_tagger", config={"model": {"@architectures": "spacy_crf.HMM.v1", **settings}})
+        spacy.blank("en").add_pipe(
+            "crf_tagger", config={"model": {"@architectures": "spacy_crf_lab.HMM.v1", **settings}}
+        )

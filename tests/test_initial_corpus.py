@@ -21,7 +21,7 @@ EXAMPLES = {"crf_ner": ner_examples, "crf_tagger": tag_examples, "semicrf_ner": 
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
 OWLQN = {**LBFGS, "l1": 0.05}
 CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}
-FRANK_WOLFE = {"@optimizers": "spacy_crf.FrankWolfe.v1", "l2": 0.1, "epochs_per_step": 2}
+FRANK_WOLFE = {"@optimizers": "spacy_crf_lab.FrankWolfe.v1", "l2": 0.1, "epochs_per_step": 2}
 PERCEPTRON = {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}
 
 

@@ -344,7 +344,7 @@ SPARSE = {
 WITHOUT_PROGRAMS = {
     "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": None, "emissions": SPARSE},
     "order 3": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 3, "keep": None, "emissions": SPARSE},
-    "MEMM": {"@architectures": "spacy_crf.MEMM.v1", "order": 2, "emissions": SPARSE},
+    "MEMM": {"@architectures": "spacy_crf_lab.MEMM.v1", "order": 2, "emissions": SPARSE},
 }
 AT_MOST = [{"rule": "at_most", "label": label, "n": 2} for label in ("DT", "NN", "VB")]
 

@@ -11,28 +11,28 @@ from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 from thinc.api import Adam
 
-from spacy_crf.lab import kernel_choice, kernel_emissions
-from spacy_crf.lab.kernel_basis import KERNELS, Basis, HashedTokens, Kernel
-from spacy_crf.lab.kernel_choice import AnnotatedTokens, import_vectors
 from spacy_crf.models.node import AnnotatedDocs
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
+from spacy_crf_lab import kernel_choice, kernel_emissions
+from spacy_crf_lab.kernel_basis import KERNELS, Basis, HashedTokens, Kernel
+from spacy_crf_lab.kernel_choice import AnnotatedTokens, import_vectors
 
 from .util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
 ATOMS = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]}
-STRUCTURES = ["LinearChain.v2", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
+STRUCTURES = ["LinearChain.v1", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
 OF_FEATURES = [name for name in KERNELS if name != "subtree"]
 each_kernel = pytest.mark.parametrize("name", OF_FEATURES)
 
 
 def emissions_of(features=ATOMS, **settings):
-    return {"@architectures": "spacy_crf.KernelEmissions.v1", "features": features, **settings}
+    return {"@architectures": "spacy_crf_lab.KernelEmissions.v1", "features": features, **settings}
 
 
-def made(architecture="LinearChain.v2", factory="crf_ner", of_pipe=None, **settings):
+def made(architecture="LinearChain.v1", factory="crf_ner", of_pipe=None, **settings):
     nlp = spacy.blank("en")
     model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
     return nlp, nlp.add_pipe(factory, config={"model": model, **(of_pipe or {})})
@@ -396,7 +396,7 @@ def test_a_model_of_another_kernel_is_refused():
 
 def test_segments_are_refused():
     nlp = spacy.blank("en")
-    model = {"@architectures": "spacy_crf.SemiMarkov.v2", "emissions": emissions_of()}
+    model = {"@architectures": "spacy_crf.SemiMarkov.v1", "emissions": emissions_of()}
     with pytest.raises(ValueError, match=r"CRF020: SemiMarkov: emissions"):
         nlp.add_pipe("semicrf_ner", config={"model": model})
 
@@ -414,6 +414,6 @@ def test_labels_without_texts():
 def test_the_kernel_is_compiled_once():
     trained(steps=1)
     trained(steps=1, kernel="rbf")
-    from spacy_crf.lab.kernels import products
+    from spacy_crf_lab.kernels import products
 
     assert set(signatures(products).values()) <= {1}

@@ -227,8 +227,9 @@ def test_kernels_are_kept_in_the_users_choice_of_folder(tmp_path, monkeypatch, a
 @pytest.mark.issue(34)
 def test_kernels_are_compiled_again_when_a_named_tuple_changes(monkeypatch):
     """Also one that their file does not import: numba would not find it under its name, or take one field for another."""
-    path, read = Path(kernels.__file__).parent / "hashing.py", kernels._source
-    assert b"class ChainArrays(NamedTuple):" in kernels._named_tuples()
+    folder, read = Path(kernels.__file__).parent, kernels._source
+    path = folder / "hashing.py"
+    assert b"class ChainArrays(NamedTuple):" in kernels._named_tuples(frozenset([folder]))
 
     def swapped(path):
         return (

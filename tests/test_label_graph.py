@@ -16,13 +16,13 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
-from spacy_crf.lab.gaussian_graph import graphical_lasso, partial_correlations
-from spacy_crf.lab.label_cliques import Annotated, Hierarchy, LabelTree, LearnedGraph
-from spacy_crf.lab.label_sums import LabelGraphs, LabelScores
-from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
-from spacy_crf.lab.ties.junction_tree import JunctionTree
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.thresholds import measure
+from spacy_crf_lab.gaussian_graph import graphical_lasso, partial_correlations
+from spacy_crf_lab.label_cliques import Annotated, Hierarchy, LabelTree, LearnedGraph
+from spacy_crf_lab.label_sums import LabelGraphs, LabelScores
+from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf_lab.ties.junction_tree import JunctionTree
 
 from .structures import assert_derivative
 
@@ -261,12 +261,12 @@ TEXTS = [
     ("about nothing", ""),
 ]
 LABELS = ("COMEDY", "ROMANCE", "WAR")
-LEARNED = {"labels": {"@misc": "spacy_crf.LearnedGraph.v1", "l1": 0.01}}
+LEARNED = {"labels": {"@misc": "spacy_crf_lab.LearnedGraph.v1", "l1": 0.01}}
 CLIQUES = {
     "independent": {},
     "learned": LEARNED,
-    "tree": {"labels": {"@misc": "spacy_crf.LabelTree.v1"}},
-    "hierarchy": {"labels": {"@misc": "spacy_crf.Hierarchy.v1", "parents": {"COMEDY": "ROMANCE"}, "implied": True}},
+    "tree": {"labels": {"@misc": "spacy_crf_lab.LabelTree.v1"}},
+    "hierarchy": {"labels": {"@misc": "spacy_crf_lab.Hierarchy.v1", "parents": {"COMEDY": "ROMANCE"}, "implied": True}},
 }
 WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.02}
@@ -275,7 +275,7 @@ LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.02}
 def blank(cliques="learned", inference=None, strength=0.3, **config):
     layer = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS, "possible_states": True}
     model = {
-        "@architectures": "spacy_crf.LabelGraph.v1",
+        "@architectures": "spacy_crf_lab.LabelGraph.v1",
         "emissions": layer,
         "inference": inference,
         "strength": strength,
@@ -326,7 +326,7 @@ def test_saved_models_say_the_same(model, tmp_path):
     assert [doc.cats for doc in again.pipe(texts)] == before
     assert [doc.cats for doc in model.pipe(texts, n_process=2, batch_size=4)] == before
     with pytest.raises(ValueError, match=r"CRF505.*cliques"):
-        blank({"labels": {"@misc": "spacy_crf.LearnedGraph.v1", "l1": 0.5}}).from_bytes(model.to_bytes())
+        blank({"labels": {"@misc": "spacy_crf_lab.LearnedGraph.v1", "l1": 0.5}}).from_bytes(model.to_bytes())
 
 
 def test_a_child_implies_its_parent():
@@ -423,7 +423,7 @@ def test_a_new_label_has_no_pairs_and_is_learned():
 def test_belief_propagation_that_does_not_converge_says_so_once(caplog):
     """The flag was hidden by a method of the same name, so that no belief propagation ever said it."""
     learned = {"labels": {**LEARNED["labels"], "rule": "or"}}
-    once = {"@misc": "spacy_crf.BeliefPropagation.v1", "iterations": 1}
+    once = {"@misc": "spacy_crf_lab.BeliefPropagation.v1", "iterations": 1}
     nlp = trained(learned, [*coupled_texts(60, 0)], steps=2, inference=once)
     for _ in range(2):
         nlp("w1_2 w2_3")
@@ -439,7 +439,7 @@ def test_inference_of_graphs(inference):
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["spacy_crf.ConjugateGradient.v1", "spacy_crf.Minibatch.v1", "Adam.v1", "spacy_crf.Newton.v1"]
+    "optimizer", ["spacy_crf.ConjugateGradient.v1", "spacy_crf.Minibatch.v1", "Adam.v1", "spacy_crf_lab.Newton.v1"]
 )
 def test_optimizers(optimizer):
     rate = {"l2": 0.02} if optimizer.endswith(("Gradient.v1", "Newton.v1")) else {"learn_rate": 0.1}
@@ -463,10 +463,10 @@ def test_losses(loss):
         ({"exclusive_classes": True}, "CRF020.*exclusive_classes.*false"),
         ({"threshold": 2.0}, "CRF020.*threshold"),
         ({"loss": {"@losses": "spacy_crf.LogLikelihood.v1", "label_weights": {"WAR": 2.0}}}, "CRF482.*label_weights"),
-        ({"loss": {"@losses": "spacy_crf.PseudoLikelihood.v1"}}, "CRF347.*PseudoLikelihood"),
-        ({"inference": {"@misc": "spacy_crf.MeanField.v1"}}, "CRF482.*MeanField"),
+        ({"loss": {"@losses": "spacy_crf_lab.PseudoLikelihood.v1"}}, "CRF347.*PseudoLikelihood"),
+        ({"inference": {"@misc": "spacy_crf_lab.MeanField.v1"}}, "CRF482.*MeanField"),
         ({"optimizer": {"@optimizers": "spacy_crf.SGD.v1"}}, "CRF365.*label_graph"),
-        ({"cliques": "hierarchy", "inference": {"@misc": "spacy_crf.JunctionTree.v1"}}, "CRF020.*implied"),
+        ({"cliques": "hierarchy", "inference": {"@misc": "spacy_crf_lab.JunctionTree.v1"}}, "CRF020.*implied"),
         ({"cliques": {"labels": 3}}, "CRF020.*cliques"),
     ],
 )
@@ -489,10 +489,10 @@ def test_a_graph_that_is_too_wide(caplog):
     random = np.random.default_rng(0)
     labels = [f"L{n}" for n in range(24)]
     texts = [(f"w{n}", dict(zip(labels, map(float, random.random(24) < 0.5)))) for n in range(60)]
-    wide = {"labels": {"@misc": "spacy_crf.LearnedGraph.v1", "l1": 0.001, "max_degree": 30, "rule": "or"}}
+    wide = {"labels": {"@misc": "spacy_crf_lab.LearnedGraph.v1", "l1": 0.001, "max_degree": 30, "rule": "or"}}
     with pytest.raises(ValueError, match=r"CRF481.*BeliefPropagation"):
         trained(wide, texts, steps=0)
-    trained(wide, texts, steps=0, inference={"@misc": "spacy_crf.BeliefPropagation.v1"})
+    trained(wide, texts, steps=0, inference={"@misc": "spacy_crf_lab.BeliefPropagation.v1"})
 
 
 def coupled_texts(n, seed):

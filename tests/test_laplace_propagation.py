@@ -11,11 +11,11 @@ import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.lab.laplace_propagation import COLD, Curvature, LaplacePropagation
-from spacy_crf.lab.posterior import disagreement, drawn_weights
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.laplace_propagation import COLD, Curvature, LaplacePropagation
+from spacy_crf_lab.posterior import disagreement, drawn_weights
 
 WORDS = ["orth[0]"]
 TEXTS = [
@@ -36,7 +36,7 @@ def annotated(nlp, words, spans, weight=1.0):
     return Example(nlp.make_doc(words), doc)
 
 
-def model(architecture="LinearChain.v2", templates=(*WORDS, "lower[-1..1]", "suffix2[0]")):
+def model(architecture="LinearChain.v1", templates=(*WORDS, "lower[-1..1]", "suffix2[0]")):
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates]}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
     return {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions}
@@ -244,7 +244,7 @@ def test_what_it_cannot_train():
     with pytest.raises(ValueError, match="CRF210"):
         trained(loss={"@losses": "spacy_crf.Perceptron.v1"}, optimizer=LaplacePropagation())
     kernel = model()
-    kernel["emissions"] = {**kernel["emissions"], "@architectures": "spacy_crf.KernelEmissions.v1"}
+    kernel["emissions"] = {**kernel["emissions"], "@architectures": "spacy_crf_lab.KernelEmissions.v1"}
     with pytest.raises(ValueError, match=r"CRF347.*a kernel"):
         trained("crf_tagger", own={"model": kernel})
 
@@ -432,7 +432,7 @@ def test_what_has_no_average():
         nlp.add_pipe("crf_tagger", name="several", config={"attribute": ["tag", "pos"], "average": 3})
     encoder = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 50}
     encoder |= {"window_size": 1, "maxout_pieces": 2, "subword_features": True, "pretrained_vectors": None}
-    neural = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": None, "tok2vec": encoder}
+    neural = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": None, "tok2vec": encoder}
     with pytest.raises(ValueError, match=r"CRF645.*'neural'.*encoder"):
         nlp.add_pipe("crf_ner", name="neural", config={"model": neural, "average": 3})
     with pytest.raises(ValueError, match=r"CRF020.*average.*-1"):

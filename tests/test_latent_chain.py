@@ -12,13 +12,13 @@ from spacy.training import Example
 
 from spacy_crf.cli import tune
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab import latent_chain
-from spacy_crf.lab.latent_chain import LatentChain
-from spacy_crf.lab.local_losses import Piecewise, PseudoLikelihood
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.supervision import leave_out
 from spacy_crf.types import ChainScores, StateGraph
+from spacy_crf_lab import latent_chain
+from spacy_crf_lab.latent_chain import LatentChain
+from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
 
 from . import reference
 from .components import component
@@ -45,11 +45,11 @@ LOSSES = [
 
 def latent(hidden=2, emissions=EMISSIONS, **settings):
     settings = {"spread": 0.5, "possible_transitions": True, **settings}
-    return {"@architectures": "spacy_crf.LatentChain.v1", "emissions": emissions, "hidden": hidden, **settings}
+    return {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": emissions, "hidden": hidden, **settings}
 
 
 def chain(emissions=EMISSIONS):
-    return {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions, "possible_transitions": True}
+    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions, "possible_transitions": True}
 
 
 def trained(model, factory="crf_ner", steps=1, **config):

@@ -9,12 +9,12 @@ from numba import config
 
 from spacy_crf.arrays import join_sequences
 from spacy_crf.constraints.decoding import Budget
+from spacy_crf.constraints.programs import program, solver
+from spacy_crf.constraints.programs.program import Program
 from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.rule_set import differing_texts
-from spacy_crf.lab.kernels import lattice as lattice_kernels
-from spacy_crf.lab.kernels.dual_decomposition import bound_automaton
-from spacy_crf.lab.programs import program, solver
-from spacy_crf.lab.programs.program import Program
+from spacy_crf.kernels import lattice as lattice_kernels
+from spacy_crf.kernels.dual_decomposition import bound_automaton
 from spacy_crf.schemes import SCHEMES
 from spacy_crf.types import SegmentClamp
 

@@ -1,4 +1,4 @@
-"""``spacy_crf.LinkedTexts.v1``: labels of texts that link to each other."""
+"""``spacy_crf_lab.LinkedTexts.v1``: labels of texts that link to each other."""
 
 import itertools
 import logging
@@ -18,24 +18,24 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.lab.ties.documents import CoCited, LinkedDocuments
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline import corpora, training_data
+from spacy_crf_lab.ties.documents import CoCited, LinkedDocuments
 
 from .test_crf_textcat import CONFIG, WORDS
 from .test_crf_textcat import LBFGS as OWN
 
 pytestmark = pytest.mark.issue(40)
 
-EXACT = {"@misc": "spacy_crf.JunctionTree.v1"}
-LINKS = {"links": {"@misc": "spacy_crf.LinkedDocuments.v1"}}
+EXACT = {"@misc": "spacy_crf_lab.JunctionTree.v1"}
+LINKS = {"links": {"@misc": "spacy_crf_lab.LinkedDocuments.v1"}}
 NOTHING = "the of some"
 
 
 def model_of(cliques=LINKS, **settings):
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS}
     return {
-        "@architectures": "spacy_crf.LinkedTexts.v1",
+        "@architectures": "spacy_crf_lab.LinkedTexts.v1",
         "emissions": emissions,
         "cliques": cliques,
         **settings,
@@ -283,11 +283,11 @@ def test_wrong_links_are_refused(nlp, wrong, error):
 
 def test_templates_of_tokens_and_documents_are_not_mixed():
     with pytest.raises(ValueError, match=r"CRF020.*ties documents"):
-        blank(cliques={"repeats": {"@misc": "spacy_crf.RepeatedWords.v1"}})
+        blank(cliques={"repeats": {"@misc": "spacy_crf_lab.RepeatedWords.v1"}})
     with pytest.raises(ValueError, match=r"CRF020.*ties tokens"):
         spacy.blank("en").add_pipe(
             "crf_ner",
-            config={"model": {**model_of(), "@architectures": "spacy_crf.FactorGraph.v1"}},
+            config={"model": {**model_of(), "@architectures": "spacy_crf_lab.FactorGraph.v1"}},
         )
     with pytest.raises(ValueError, match=r"CRF020.*bias"):
         blank(cliques={"links": {**LINKS["links"], "features": ["shape[0]"]}})

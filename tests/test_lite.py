@@ -225,7 +225,7 @@ MANY = {"rule": "at_most", "label": "*", "n": 4}
 def test_segments(config, tmp_path):
     (tmp_path / "places.jsonl").write_text('{"text": "New York", "label": "city"}\n"Paris"\n"Acme Corp"\n')
     if config.pop("every place", False):
-        features = {"@misc": "spacy_crf.segment_features.v2", "templates": EVERY_PLACE}
+        features = {"@misc": "spacy_crf.segment_features.v1", "templates": EVERY_PLACE}
         config = {"model": {"segments": {"features": features}}}
         nlp = make("semicrf_ner", config, gazetteers={"places": str(tmp_path / "places.jsonl")})
     else:
@@ -404,7 +404,10 @@ def test_export(folder, tmp_path):
         (templates("ngrams2[0]|lower[1]"), "the template ngrams2[0]|lower[1], which joins n-grams"),
         ({"decode": "posterior"}, 'decode = "posterior"'),
         ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.HashedEmissions.v1"}}}, "hashed features"),
-        ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.KernelEmissions.v1"}}}, "hashed.*a kernel"),
+        (
+            {"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf_lab.KernelEmissions.v1"}}},
+            "hashed.*a kernel",
+        ),
         ({"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ON_TOKENS]}}, "the rule 'never' (never_on)"),
         (
             {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [MANY]}},
@@ -415,7 +418,7 @@ def test_export(folder, tmp_path):
             "the rule 'once', which its probabilities leave out",
         ),
         (
-            {"model": {"@architectures": "spacy_crf.LatentChain.v1", "emissions": EMISSIONS}},
+            {"model": {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": EMISSIONS}},
             "a model of the kind latent_chain",
         ),
     ],

@@ -15,21 +15,21 @@ import srsly
 
 from spacy_crf import lite
 from spacy_crf.errors import announcements
-from spacy_crf.lab.cutting_plane import CuttingPlane
-from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
-from spacy_crf.lab.feature_induction import FeatureInduction
-from spacy_crf.lab.iterative_scaling import IIS
-from spacy_crf.lab.laplace_propagation import LaplacePropagation
-from spacy_crf.lab.newton import Newton
-from spacy_crf.lab.shards import cut, mapped
-from spacy_crf.lab.shards.shards import Shards
-from spacy_crf.lab.shards.work import ShardTask
-from spacy_crf.lab.smo import SMO
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron
 from spacy_crf.migrate.lite import export_lite, write_lite
 from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
+from spacy_crf.shards import cut, mapped
+from spacy_crf.shards.shards import Shards
+from spacy_crf.shards.work import ShardTask
+from spacy_crf_lab.cutting_plane import CuttingPlane
+from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
+from spacy_crf_lab.feature_induction import FeatureInduction
+from spacy_crf_lab.iterative_scaling import IIS
+from spacy_crf_lab.laplace_propagation import LaplacePropagation
+from spacy_crf_lab.newton import Newton
+from spacy_crf_lab.smo import SMO
 
 from .test_online import make_pipe
 from .test_shards import Here, trained

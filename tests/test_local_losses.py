@@ -9,11 +9,11 @@ from spacy.training import Example
 
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov, every_span
-from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
+from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 
 from . import reference
 from .structures import as_path, assert_derivative, assert_scores_close
@@ -367,7 +367,7 @@ def test_long_batches_are_cut_into_parts(loss, monkeypatch):
     scores, clamp, weights = problem("partial", per_position=True)
     structure = Excluding((4, 5, 0), (5, 8, 1))
     whole = loss()(structure, scores, clamp, weights=weights)
-    monkeypatch.setattr("spacy_crf.lab.local_losses._LARGEST_TABLE", 9)
+    monkeypatch.setattr("spacy_crf_lab.local_losses._LARGEST_TABLE", 9)
     parts = loss()(structure, scores, clamp, weights=weights)
     np.testing.assert_allclose(parts[0], whole[0])
     assert_scores_close(parts[1], whole[1], atol=1e-12)
@@ -426,7 +426,7 @@ def test_blocks_have_the_mean_weight_of_their_tokens():
 
 def test_a_component_learns_by_blocks():
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.BesagPseudoLikelihood.v1", "block": 3}})
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf_lab.BesagPseudoLikelihood.v1", "block": 3}})
     examples = ner_examples(nlp)
     optimizer = LBFGS(iterations_per_step=30, l2=0.01)
     nlp.initialize(lambda: examples, sgd=optimizer)
@@ -444,12 +444,12 @@ def test_blocks_that_are_impossible_teach_nothing():
 
 @pytest.mark.parametrize(
     "factory, model",
-    [("semicrf_ner", {}), ("crf_ner", {"@architectures": "spacy_crf.FactorGraph.v1", "cliques": {}})],
+    [("semicrf_ner", {}), ("crf_ner", {"@architectures": "spacy_crf_lab.FactorGraph.v1", "cliques": {}})],
 )
 def test_blocks_are_those_of_chains(factory, model):
-    config: dict = {"loss": {"@losses": "spacy_crf.BesagPseudoLikelihood.v1", "block": 3}}
+    config: dict = {"loss": {"@losses": "spacy_crf_lab.BesagPseudoLikelihood.v1", "block": 3}}
     if model:
-        words = {"@misc": "spacy_crf.RepeatedWords.v1"}
+        words = {"@misc": "spacy_crf_lab.RepeatedWords.v1"}
         features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
         emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
         config["model"] = {**model, "cliques": {"words": words}, "emissions": emissions}
@@ -532,7 +532,7 @@ def test_a_component_learns(loss):
 
 FEATURES = {
     "emissions": {"@misc": "spacy_crf.features.v1", "templates": ["lower[-2..2]", "shape[-1..1]", "prefix2[0]"]},
-    "segments": {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.lower", "seg.shape", "seg.length"]},
+    "segments": {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.lower", "seg.shape", "seg.length"]},
 }
 
 
@@ -567,6 +567,6 @@ def test_wrong_spans_of_a_component(loss, caplog):
 def test_rules_in_training_are_refused_as_for_chains():
     rules = [{"rule": "at_most", "label": "ORG", "n": 1}]
     constraints = {"@misc": "spacy_crf.constraints.v1", "rules": rules, "in_training": True}
-    piecewise = {"loss": {"@losses": "spacy_crf.Piecewise.v1"}, "constraints": constraints}
+    piecewise = {"loss": {"@losses": "spacy_crf_lab.Piecewise.v1"}, "constraints": constraints}
     with pytest.raises(ValueError, match=r"CRF347.*Piecewise"):
         spacy.blank("en").add_pipe("semicrf_ner", config=piecewise)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from spacy_crf import arrays
-from spacy_crf.lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import GOES_ON
+from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 
 from . import reference
 from .structures import (

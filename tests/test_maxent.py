@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 
 from spacy_crf import arrays
-from spacy_crf.lab.maxent import IndependentTokens
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
+from spacy_crf_lab.maxent import IndependentTokens
 
 from .structures import STRUCTURES, assert_derivative, random_problem
 from .test_baselines import BASELINES, EMISSIONS, examples_of, trained
@@ -70,7 +70,7 @@ def test_impossible_annotation_teaches_nothing(loss):
 
 
 def test_predicts_as_a_chain_with_transitions_of_zero():
-    chain = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS, "possible_transitions": True}
+    chain = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS, "possible_transitions": True}
     for factory in ("crf_ner", "crf_tagger"):
         nlp = trained("MaxEnt", factory)
         other = spacy.blank("en", vocab=nlp.vocab)

@@ -9,12 +9,12 @@ import spacy
 from scipy.optimize import minimize
 
 from spacy_crf import arrays
+from spacy_crf.inference.higher_order import HigherOrder
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.higher_order.structure import HigherOrder
-from spacy_crf.lab.memm import LocalChain, LocalPairs
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
+from spacy_crf_lab.memm import LocalChain, LocalPairs
 
 from .structures import STRUCTURES, Row, assert_derivative, higher_order, random_problem, scheme_chain
 from .test_baselines import EMISSIONS
@@ -192,7 +192,7 @@ def of_a_trigram(l2, iterations):
     """The largest weight of the trigrams, and the probability of C after A B, which training met once."""
     nlp = spacy.blank("en")
     emissions = {**EMISSIONS, "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias"]}}
-    model = {"@architectures": "spacy_crf.MEMM.v1", "emissions": emissions, "order": 2}
+    model = {"@architectures": "spacy_crf_lab.MEMM.v1", "emissions": emissions, "order": 2}
     nlp.add_pipe("crf_tagger", config={"model": model})
     examples = tag_examples(nlp, ["x/A x/B x/C", "x/B x/A x/C", "x/A x/A x/B", "x/C x/B x/A"])
     nlp.initialize(lambda: examples)

@@ -156,7 +156,7 @@ def test_optimizers_keep_equal_weights_equal():
 
 
 def test_all_features_have_weights_for_all_states():
-    emissions = {"features": {"@misc": "spacy_crf.ner_features.v3"}, "possible_states": True}
+    emissions = {"features": {"@misc": "spacy_crf.ner_features.v1"}, "possible_states": True}
     pipe, examples = make(model={"emissions": emissions})
     every, fewer = both(pipe, pipe.training.data(examples))
     assert n_states(fewer) == n_states(every)  # in another order

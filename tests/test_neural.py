@@ -38,16 +38,16 @@ SPARSE = {
 
 
 def _chain(**settings):
-    return {"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": None, **settings}}
+    return {"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": None, **settings}}
 
 
 def _segments(**settings):
-    return {"model": {"@architectures": "spacy_crf.SemiMarkov.v2", "emissions": None, "segments": None, **settings}}
+    return {"model": {"@architectures": "spacy_crf.SemiMarkov.v1", "emissions": None, "segments": None, **settings}}
 
 
 OF_SEGMENTS = {
     "@architectures": "spacy_crf.SparseSegments.v1",
-    "features": {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.length", "seg.lower", "seg.first:shape"]},
+    "features": {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.length", "seg.lower", "seg.first:shape"]},
 }
 HYBRID = _chain(emissions=SPARSE, tok2vec=ENCODER)
 MODELS = {

@@ -18,16 +18,16 @@ OPTIMIZERS = {
     "Adam.v1": ("LogLikelihood", {"learn_rate": 0.05}),
     "spacy_crf.LBFGS.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.ConjugateGradient.v1": ("LogLikelihood", {"l2": 0.01}),
-    "spacy_crf.Newton.v1": ("LogLikelihood", {"l2": 0.01}),
+    "spacy_crf_lab.Newton.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.SGD.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AdaGrad.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AveragedPerceptron.v1": ("Perceptron", {}),
     "spacy_crf.VotedPerceptron.v1": ("Perceptron", {}),
     "spacy_crf.PassiveAggressive.v1": ("Perceptron", {}),
     "spacy_crf.AROW.v1": ("Perceptron", {}),
-    "spacy_crf.ExponentiatedGradient.v1": ("MaxMargin", {"l2": 0.05}),
-    "spacy_crf.FrankWolfe.v1": ("MaxMargin", {"l2": 0.01}),
-    "spacy_crf.CuttingPlane.v1": ("MaxMargin", {"l2": 0.01}),
+    "spacy_crf_lab.ExponentiatedGradient.v1": ("MaxMargin", {"l2": 0.05}),
+    "spacy_crf_lab.FrankWolfe.v1": ("MaxMargin", {"l2": 0.01}),
+    "spacy_crf_lab.CuttingPlane.v1": ("MaxMargin", {"l2": 0.01}),
 }
 COMPONENTS = ["crf_ner", "crf_tagger", "semicrf_ner"]
 # With a label, and words, that no other text has
@@ -75,7 +75,7 @@ def test_labels_without_examples_are_a_beginning(component, emissions, caplog):
     """As spaCy's `ner`: nlp.initialize() after add_label, and update brings what there is to learn."""
     nlp = spacy.blank("en")
     rows = {"rows": 4096} if emissions == "HashedEmissions" else {}
-    features = {"@misc": "spacy_crf.ner_features.v3"}
+    features = {"@misc": "spacy_crf.ner_features.v1"}
     block = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features, **rows}
     pipe = nlp.add_pipe(component, config={"model": {"emissions": block}})
     examples = texts_of(nlp, component)
@@ -101,7 +101,7 @@ def test_without_labels_and_examples_there_is_a_beginning(component, emissions, 
     """As spaCy's `ner`, after `nlp.initialize()` alone."""
     nlp = spacy.blank("en")
     rows = {"rows": 4096} if emissions == "HashedEmissions" else {}
-    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v3"}, **rows}
+    config = {"@architectures": f"spacy_crf.{emissions}.v1", "features": {"@misc": "spacy_crf.ner_features.v1"}, **rows}
     nlp.add_pipe(component, config={"model": {"emissions": config}})
     sgd = nlp.initialize()
     assert "CRFW412" in caplog.text and "0 labels" in caplog.text
@@ -140,7 +140,7 @@ def test_labels_are_added_between_updates_and_by_them(component, optimizer):
     pipe.add_label("FILM")
     nlp.update(examples, sgd=sgd)
     both = examples + texts_of(nlp, component, new=True)
-    for _ in range(60 if optimizer in ("Adam.v1", "spacy_crf.ExponentiatedGradient.v1") else 20):
+    for _ in range(60 if optimizer in ("Adam.v1", "spacy_crf_lab.ExponentiatedGradient.v1") else 20):
         losses = nlp.update(both, sgd=sgd)
     assert pipe.labels[-3:] in (("POEM", "FILM", "SONG"), ("POEM", "FILM", "UH"))
     assert np.isfinite(losses[component])

@@ -116,4 +116,4 @@ def test_it_is_saved(tmp_path):
 
 def test_losses_that_want_each_token_s_state_are_refused():
     with pytest.raises(ValueError, match="CRF347"):
-        blank("crf_ner", loss={"@losses": "spacy_crf.BesagPseudoLikelihood.v1"})
+        blank("crf_ner", loss={"@losses": "spacy_crf_lab.BesagPseudoLikelihood.v1"})

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.cli.tune import tune
-from spacy_crf.lab.gaussian_chain import Gaussians, GaussianScores, Similar
+from spacy_crf_lab.gaussian_chain import Gaussians, GaussianScores, Similar
 
 pytestmark = pytest.mark.issue(42)
 GAUSSIANS = Gaussians()
@@ -129,7 +129,7 @@ def test_a_matrix_that_is_too_large_is_refused():
 def config(unit, similar=None, attribute=None, templates=("lower[0]",), **settings):
     features = {"@misc": "spacy_crf.features.v1", "templates": list(templates)}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
-    model = {"@architectures": "spacy_crf.GaussianChain.v1", "emissions": emissions, "similar": similar}
+    model = {"@architectures": "spacy_crf_lab.GaussianChain.v1", "emissions": emissions, "similar": similar}
     attribute = attribute or {"token": "level", "sent": "tone", "doc": "price"}[unit]
     return {"attribute": attribute, "unit": unit, "model": model, "optimizer": LBFGS, **settings}
 

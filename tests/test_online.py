@@ -17,7 +17,6 @@ from spacy.util import registry
 from spacy_crf.features.segment_templates import SegmentFeatureSet
 from spacy_crf.kernels.online import rules as kernels
 from spacy_crf.kernels.online.work import make_room
-from spacy_crf.lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.online import EMPTY
@@ -30,6 +29,7 @@ from spacy_crf.optimizers.perceptron import (
 )
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
 from spacy_crf.pipeline.training_data import VIEWS
+from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
 
 SENTENCES = [
     ("Ada Lovelace visited London in May", ["B-PER", "I-PER", "O", "B-LOC", "O", "O"]),

@@ -10,7 +10,7 @@ from spacy import registry
 from spacy.tokens import Doc
 
 import spacy_crf.models.corpus
-from spacy_crf.lab.onnx_encoder import OnnxEncoder, OnnxTok2Vec
+from spacy_crf.models.onnx_encoder import OnnxEncoder, OnnxTok2Vec
 from spacy_crf.optimizers.lbfgs import LBFGS
 
 from .onnx_files import CLS, PIECES, SEP, vectors_of_pieces, write_encoder
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 def _encoder(path, **settings):
     encoder = {"@architectures": "spacy_crf.OnnxTok2Vec.v1", "path": str(path), **settings}
-    chain = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": None, "joint": {"mode": "frozen"}}
+    chain = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": None, "joint": {"mode": "frozen"}}
     return {"model": {**chain, "tok2vec": encoder}}
 
 
@@ -95,7 +95,7 @@ def test_large_batches_run_in_parts(path, monkeypatch):
     docs = [nlp.make_doc("word " * n) for n in (3, 40, 1, 12, 7)]
     model.initialize()
     whole = model.predict(docs)
-    monkeypatch.setattr("spacy_crf.lab.onnx_encoder._BATCH", 100)
+    monkeypatch.setattr("spacy_crf.models.onnx_encoder._BATCH", 100)
     for one, other in zip(whole, model.predict(docs), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
@@ -154,7 +154,7 @@ def test_several_components_share_it_and_others_learn_beside_it(path, tmp_path):
     nlp = spacy.blank("en")
     nlp.add_pipe("tok2vec", config={"model": _encoder(path)["model"]["tok2vec"]})
     listener = {"@architectures": "spacy.Tok2VecListener.v1", "width": WIDTH, "upstream": "tok2vec"}
-    chain = {"@architectures": "spacy_crf.LinearChain.v2", "tok2vec": listener, "hidden_width": 8}
+    chain = {"@architectures": "spacy_crf.LinearChain.v1", "tok2vec": listener, "hidden_width": 8}
     nlp.add_pipe("crf_ner", config={"model": chain})
     nlp.add_pipe("tagger", config={"model": {"tok2vec": listener}})
     examples = ner_examples(nlp)

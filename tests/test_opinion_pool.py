@@ -13,7 +13,6 @@ from thinc.api import Adam
 from spacy_crf.explain.weights import overview as overview_of
 from spacy_crf.features.templates import parse_templates
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.experts import Experts, HeldOut, SharesObjective, at_random, by_position
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.corpus import corpus_of
 from spacy_crf.models.objective import CorpusObjective
@@ -22,6 +21,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.schemes import TransitionMask
 from spacy_crf.types import ChainScores
+from spacy_crf_lab.experts import Experts, HeldOut, SharesObjective, at_random, by_position
 
 from .util import check_leave_out, entities, ner_examples, tag_examples
 
@@ -38,12 +38,12 @@ def emissions_of(*templates):
 
 
 def chain(emissions, **settings):
-    usual = {"@architectures": "spacy_crf.LinearChain.v2", "possible_transitions": False}
+    usual = {"@architectures": "spacy_crf.LinearChain.v1", "possible_transitions": False}
     return {**usual, "emissions": emissions, **settings}
 
 
 KERNEL = {
-    "@architectures": "spacy_crf.KernelEmissions.v1",
+    "@architectures": "spacy_crf_lab.KernelEmissions.v1",
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]},
     "select": "all",
 }
@@ -52,7 +52,12 @@ NAMED = {"words": chain(emissions_of("lower[-1..1]")), "shapes": chain(emissions
 
 def pool_of(kind, **settings):
     experts, emissions = (NAMED, None) if kind == "named" else (kind, emissions_of())
-    model = {"@architectures": "spacy_crf.OpinionPool.v1", "experts": experts, "emissions": emissions, "holdout": 0.5}
+    model = {
+        "@architectures": "spacy_crf_lab.OpinionPool.v1",
+        "experts": experts,
+        "emissions": emissions,
+        "holdout": 0.5,
+    }
     return {**model, **settings}
 
 
@@ -458,7 +463,7 @@ def test_optimizers_that_do_not_fit():
         ({"emissions": emissions_of("lower[-1..0]"), "experts": "positions"}, "CRF634: OpinionPool.*'future'.*behind"),
         (
             {
-                "experts": {**NAMED, "other": {**pool_of("random"), "@architectures": "spacy_crf.OpinionPool.v1"}},
+                "experts": {**NAMED, "other": {**pool_of("random"), "@architectures": "spacy_crf_lab.OpinionPool.v1"}},
                 "emissions": None,
             },
             "CRF020: OpinionPool: experts.other = 'opinion_pool'.*LinearChain",

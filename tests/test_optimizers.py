@@ -15,14 +15,14 @@ from spacy.schemas import ConfigSchemaTraining
 from spacy.util import registry
 from thinc.api import Config, Optimizer
 
-from spacy_crf.lab.cutting_plane import CuttingPlane
-from spacy_crf.lab.dual import FrankWolfe
-from spacy_crf.lab.iterative_scaling import GIS
-from spacy_crf.lab.newton import Newton
-from spacy_crf.lab.smo import SMO
 from spacy_crf.optimizers.batch import BLOCK, Position, add_scaled, dot, norm
 from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, ConjugateGradient, CurvaturePairs
 from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, RayPoint, backtracking, strong_wolfe
+from spacy_crf_lab.cutting_plane import CuttingPlane
+from spacy_crf_lab.dual import FrankWolfe
+from spacy_crf_lab.iterative_scaling import GIS
+from spacy_crf_lab.newton import Newton
+from spacy_crf_lab.smo import SMO
 
 EXACT = {"l2": 0.0, "tolerance": 1e-9, "delta": 0.0, "iterations_per_step": 5000}
 

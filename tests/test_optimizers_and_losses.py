@@ -102,7 +102,7 @@ def test_exponentiated_gradients_find_their_way_from_a_first_step_too_far():
     nlp = spacy.blank("en")
     nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})
     examples = ner_examples(nlp)
-    sgd = spacy.registry.optimizers.get("spacy_crf.ExponentiatedGradient.v1")(l2=0.1, epochs_per_step=100)
+    sgd = spacy.registry.optimizers.get("spacy_crf_lab.ExponentiatedGradient.v1")(l2=0.1, epochs_per_step=100)
     nlp.initialize(lambda: examples, sgd=sgd)
     gaps = []
     for _n in range(2):

@@ -8,10 +8,10 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 
-from spacy_crf.lab.code_matrix import Code, Coder, distances, wrong_tags
-from spacy_crf.lab.output_codes import BitChains, BitScores
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.code_matrix import Code, Coder, distances, wrong_tags
+from spacy_crf_lab.output_codes import BitChains, BitScores
 
 from . import reference
 from .test_baselines import EMISSIONS, trained
@@ -185,7 +185,7 @@ def test_too_few_bits():
 
 def tagger(texts, steps=0, l2=0.1, **settings):
     nlp = spacy.blank("en")
-    model = {"@architectures": "spacy_crf.OutputCodes.v1", "emissions": EMISSIONS, **settings}
+    model = {"@architectures": "spacy_crf_lab.OutputCodes.v1", "emissions": EMISSIONS, **settings}
     pipe = nlp.add_pipe("crf_tagger", config={"model": model})
     examples = tag_examples(nlp, texts)
     nlp.initialize(lambda: examples)
@@ -252,7 +252,7 @@ def test_one_bit_is_a_chain_of_two_tags():
     assert pipe.model.attrs["matrix"].shape == (2, 1)
     other = spacy.blank("en", vocab=nlp.vocab)
     emissions = {**EMISSIONS, "possible_states": True}
-    model = {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions, "possible_transitions": True}
+    model = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions, "possible_transitions": True}
     chain = other.add_pipe("crf_tagger", config={"model": model})
     other.initialize(lambda: examples)
     loss = other.update(examples, sgd=LBFGS(l2=0.3, iterations_per_step=200, tolerance=1e-10))["crf_tagger"]
@@ -312,7 +312,7 @@ def test_new_labels_keep_the_bits():
 def test_what_bits_cannot_learn_is_refused():
     for loss in ("MaxMargin.v1", "SoftmaxMargin.v1"):
         nlp = spacy.blank("en")
-        model = {"@architectures": "spacy_crf.OutputCodes.v1", "emissions": EMISSIONS}
+        model = {"@architectures": "spacy_crf_lab.OutputCodes.v1", "emissions": EMISSIONS}
         with pytest.raises(ValueError, match=r"CRF347.*LogLikelihood"):
             nlp.add_pipe("crf_ner", config={"model": model, "loss": {"@losses": f"spacy_crf.{loss}"}})
     rules = {

@@ -24,7 +24,7 @@ from .reference_pages import tomllib
 PACKAGE = Path(spacy_crf.__file__).parent
 ROOT = PACKAGE.parent
 LAYERS = [
-    ("errors", "blanks", "progress", "checks", "types", "schemes", "arrays", "removed", "lite"),
+    ("errors", "blanks", "progress", "checks", "types", "schemes", "arrays", "lite"),
     ("kernels",),
     ("inference",),
     ("losses", "constraints"),
@@ -32,14 +32,14 @@ LAYERS = [
     ("features", "optimizers"),
     ("models",),
     ("pipeline",),
+    ("clusters", "workers"),
+    ("shards",),
     ("explain", "migrate", "sklearn", "sklearn_model"),
     ("report",),
     ("cross_validation",),
     ("cli",),
 ]
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
-LAB = "lab"  # beside them: it imports all but the commands, and only these import it
-LAYER_OF[LAB] = len(LAYERS)
 WITHOUT_SPACY = LAYER_OF["constraints"]
 MODULES = sorted(
     path.relative_to(ROOT) for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"
@@ -92,13 +92,10 @@ def test_every_module_has_a_layer():
 
 
 def test_imports_go_to_the_left():
-    commands = LAYER_OF["cli"]
     wrong = []
     for path in MODULES:
         own = LAYER_OF[path.parts[1].removesuffix(".py")]
-        allowed = {*range(-1, own + 1)} - ({commands} if own == LAYER_OF[LAB] else set())
-        if own == commands:
-            allowed.add(LAYER_OF[LAB])
+        allowed = range(-1, own + 1)
         ours = [i for i in imports_of(path) if i.module.split(".")[0] == "spacy_crf"]
         wrong += [(str(path), i.line, i.module) for i in ours if layer_of(i.module) not in allowed]
     assert not wrong
@@ -126,7 +123,7 @@ def test_numpy_and_numba_only_up_to_losses_and_constraints():
     known = {"spacy_crf", "numpy", "numba", "llvmlite", *sys.stdlib_module_names}  # llvmlite is of numba
     wrong = []
     for path in MODULES:
-        if LAYER_OF[path.parts[1].removesuffix(".py")] <= WITHOUT_SPACY or path.parts[1:3] == (LAB, "kernels"):
+        if LAYER_OF[path.parts[1].removesuffix(".py")] <= WITHOUT_SPACY:
             others = [i for i in imports_of(path) if i.when_loaded and i.module.split(".")[0] not in known]
             wrong += [(str(path), i.line, i.module) for i in others]
     assert not wrong
@@ -146,8 +143,7 @@ def test_no_answer_is_a_matter_of_time():
         "pipeline",
         "explain",
     ]
-    answering += [(LAB, "kernels"), (LAB, "programs"), (LAB, "ties")]
-    assert reading and not [path for path in reading if path.parts[1] in answering or path.parts[1:3] in answering]
+    assert reading and not [path for path in reading if path.parts[1] in answering]
 
 
 def test_the_tests_of_the_layers_would_see_a_wrong_import():
@@ -241,7 +237,6 @@ nlp("Rome")
     of_default = {"spacy_crf.optimizers", "spacy_crf.optimizers.objective"}
     mine = ours(everything) - {"spacy_crf"}
     assert not {name.split(".")[1] for name in mine - of_default} & {"optimizers", "explain", "cli"}
-    assert not {name for name in mine if name.split(".")[1] == LAB}
 
 
 @pytest.mark.issue(13)

@@ -52,10 +52,10 @@ def _features(preset, extra, **functions):
     return {"features": {"@misc": f"spacy_crf.{preset}", "extra": extra, "functions": functions}}
 
 
-NER_FEATURES = _features("ner_features.v3", ["in:names[0]", "fn:letters[0]"], letters=True)
-NESTED_FEATURES = _features("ner_features.v3", ["outer[0]", "fn:letters[0]", "in:names[0]"], letters=True)
-TAG_FEATURES = _features("tagger_features.v3", ["in:names[0]", "fn:letters[0]"], letters=True)
-SEGMENT_FEATURES = _features("segment_features.v2", ["seg.near:names", "seg.fn:words"], words=True)
+NER_FEATURES = _features("ner_features.v1", ["in:names[0]", "fn:letters[0]"], letters=True)
+NESTED_FEATURES = _features("ner_features.v1", ["outer[0]", "fn:letters[0]", "in:names[0]"], letters=True)
+TAG_FEATURES = _features("tagger_features.v1", ["in:names[0]", "fn:letters[0]"], letters=True)
+SEGMENT_FEATURES = _features("segment_features.v1", ["seg.near:names", "seg.fn:words"], words=True)
 CONFIGS = {
     "crf_tagger": {
         "model": {"emissions": TAG_FEATURES},

@@ -20,9 +20,9 @@ from types import ModuleType
 from unittest import mock
 faulthandler.dump_traceback_later(int(sys.argv[4]), exit=True)  # where it hangs; the cluster ends with this process
 import ray
-from spacy_crf.lab.workers.executors import Ray
-from spacy_crf.lab.workers import executors
-from spacy_crf.lab.shards import cut, shards
+from spacy_crf.workers.executors import Ray
+from spacy_crf.workers import executors
+from spacy_crf.shards import cut, shards
 from tests import test_shards
 from tests.test_annotate_parts import annotated, maker, records_of
 

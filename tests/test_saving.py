@@ -27,7 +27,7 @@ from spacy_crf.pipeline import learned_texts, saving
 
 from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
-GAZETTEER = {"@misc": "spacy_crf.ner_features.v3", "extra": ["in:people[0]"]}
+GAZETTEER = {"@misc": "spacy_crf.ner_features.v1", "extra": ["in:people[0]"]}
 
 
 def make(config=None, **initialize):
@@ -218,7 +218,7 @@ def test_saved_models_do_not_read_templates_without_features(tmp_path):
     templates = ["lower[0]", "shape[0]", "lower[5]|lower[0]", "suffix9[0]"]
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1"}
     emissions["features"] = {"@misc": "spacy_crf.features.v1", "templates": templates, "padding": False}
-    nlp = blank({"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}})
+    nlp = blank({"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}})
     examples = ner_examples(nlp)
     nlp.initialize(lambda: examples)
     nlp.update(examples, sgd=registry.get("optimizers", "spacy_crf.LBFGS.v1")(l1=0.5, iterations_per_step=50))
@@ -400,7 +400,7 @@ def _sparse(*templates, **features):
 def _hashed(rows):
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "bias"]}
     emissions = {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": rows, "features": features}
-    return {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}
+    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}
 
 
 def _neural(width):

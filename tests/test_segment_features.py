@@ -455,6 +455,6 @@ def make_sizes():
 def test_functions_are_named_in_the_config():
     """confection refused them where the type said that they are functions."""
     functions = {"sizes": {"@misc": "test_segment_features.sizes"}}
-    block = {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.fn:sizes"], "functions": functions}
+    block = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.fn:sizes"], "functions": functions}
     feature_set = registry.resolve({"features": block})["features"]
     assert feature_set.functions["sizes"](doc_of("New York")[:]) == {"characters": 8.0}

@@ -12,14 +12,14 @@ import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_crf.arrays import cut_document, join_sequences
+from spacy_crf.constraints.programs import solver
+from spacy_crf.constraints.programs.solver import Programs
 from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.rule_set import segment_rules
 from spacy_crf.constraints.rules import RULES
 from spacy_crf.constraints.settings import constraints
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.inference.structure import SpanStates
-from spacy_crf.lab.programs import solver
-from spacy_crf.lab.programs.solver import Programs
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, SegmentClamp

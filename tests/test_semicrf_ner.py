@@ -33,7 +33,7 @@ def make(config=None, texts=NER_TEXTS, gazetteers=None, **settings):
 
 
 def segments(*templates, **settings):
-    features = {"@misc": "spacy_crf.segment_features.v2", "templates": [*templates], **settings}
+    features = {"@misc": "spacy_crf.segment_features.v1", "templates": [*templates], **settings}
     return {"model": {"segments": {"features": features}}}
 
 
@@ -436,7 +436,7 @@ def test_prediction_scores_what_training_scores():
         "seg.length",
         "seg.shape",
     ]
-    features = {"@misc": "spacy_crf.segment_features.v2", "extra": templates}
+    features = {"@misc": "spacy_crf.segment_features.v1", "extra": templates}
     segments = {"@architectures": "spacy_crf.SparseSegments.v1", "features": features}
     nlp = spacy.blank("en")
     pipe = nlp.add_pipe("semicrf_ner", config={"model": {"segments": segments}, "optimizer": None})

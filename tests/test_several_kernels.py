@@ -12,11 +12,11 @@ from scipy.special import logsumexp
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.lab import kernel_choice
-from spacy_crf.lab.dual_perceptron import DualPerceptron
-from spacy_crf.lab.kernel_basis import Basis, HashedTokens, Kernel, read_trees
-from spacy_crf.lab.kernel_choice import AnnotatedTokens, import_vectors, weighted
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab import kernel_choice
+from spacy_crf_lab.dual_perceptron import DualPerceptron
+from spacy_crf_lab.kernel_basis import Basis, HashedTokens, Kernel, read_trees
+from spacy_crf_lab.kernel_choice import AnnotatedTokens, import_vectors, weighted
 
 from .test_kernel_emissions import annotated_tokens, emissions_of, layer_of, random_tokens
 from .util import signatures, tag_examples
@@ -168,7 +168,7 @@ def test_import_vectors_of_several_kernels():
 # -------------------------------------------------------------------------------------------------------- pipelines
 
 
-def made(architecture="LinearChain.v2", loss=None, **settings):
+def made(architecture="LinearChain.v1", loss=None, **settings):
     nlp = spacy.blank("en")
     settings = settings or {"kernels": {"words": {"templates": ["lower[-1..0]"]}, "trees": TREE}}
     model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
@@ -198,7 +198,7 @@ def tags(doc):
     return [token.tag_ for token in doc]
 
 
-@pytest.mark.parametrize("architecture", ["LinearChain.v2", "MaxEnt.v1"])
+@pytest.mark.parametrize("architecture", ["LinearChain.v1", "MaxEnt.v1"])
 @pytest.mark.parametrize("select", ["random", "greedy", "all"])
 def test_learns_from_trees_saves_and_loads(architecture, select, tmp_path):
     settings = {"kernels": {"words": {"templates": ["lower[0]"]}, "trees": TREE}, "select": select, "basis": 12}
@@ -279,6 +279,6 @@ def test_a_model_of_other_kernels_is_refused():
 
 def test_each_kernel_is_compiled_once():
     trained()
-    from spacy_crf.lab.kernels import subtrees as compiled
+    from spacy_crf_lab.kernels import subtrees as compiled
 
     assert set(signatures(compiled).values()) <= {1}

@@ -20,17 +20,17 @@ from typer.testing import CliRunner
 
 from spacy_crf.cli import app
 from spacy_crf.errors import announcements
-from spacy_crf.lab.shards import cut, mapped, shards, work
-from spacy_crf.lab.shards.mixing import LossTerms, SumTree, shares_of
-from spacy_crf.lab.shards.part_counts import TableSum
-from spacy_crf.lab.shards.shards import Shards
-from spacy_crf.lab.shards.work import _unpickled
-from spacy_crf.lab.workers import work_folder
-from spacy_crf.lab.workers.executors import Processes
-from spacy_crf.lab.workers.work_folder import MANIFEST
 from spacy_crf.models.table import Table
 from spacy_crf.pipeline.corpora import doc_bin
+from spacy_crf.shards import cut, mapped, shards, work
+from spacy_crf.shards.mixing import LossTerms, SumTree, shares_of
+from spacy_crf.shards.part_counts import TableSum
+from spacy_crf.shards.shards import Shards
+from spacy_crf.shards.work import _unpickled
 from spacy_crf.whole_files import room_for, unfinished_name
+from spacy_crf.workers import work_folder
+from spacy_crf.workers.executors import Processes
+from spacy_crf.workers.work_folder import MANIFEST
 
 from .test_factor_graph import examples, graph, name_docs
 from .test_vectors import word_vectors
@@ -279,7 +279,7 @@ def named(nlp):
 
 VECTORS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "vector[0]"]}
 HASHED = {
-    "@architectures": "spacy_crf.LinearChain.v2",
+    "@architectures": "spacy_crf.LinearChain.v1",
     "emissions": {
         "@architectures": "spacy_crf.HashedEmissions.v1",
         "features": {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "shape[0]"]},
@@ -575,7 +575,7 @@ def test_scripts_that_workers_cannot_import(tmp_path):
     """They import what starts them, so it must not start them again."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from functools import partial\nfrom spacy_crf.lab.workers.executors import Processes\n"
+        "from functools import partial\nfrom spacy_crf.workers.executors import Processes\n"
         "print([*Processes(1).run(partial(partial, abs), [-2])])\n"
     )
     found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
@@ -711,7 +711,7 @@ def test_a_command_that_failed_leaves_nothing_that_stops_the_next_one(tmp_path, 
 def test_one_process_at_a_time(tmp_path, monkeypatch):
     """The lock is let go of by who is killed, and shared by trainings of one process."""
     by(monkeypatch, Here(1))
-    holds = "import sys, time; from pathlib import Path; from spacy_crf.lab.workers.work_folder import Lock;"
+    holds = "import sys, time; from pathlib import Path; from spacy_crf.workers.work_folder import Lock;"
     holds += "lock = Lock(Path(sys.argv[1]) / 'lock'); print('locked', flush=True); time.sleep(600)"
     other = subprocess.Popen([sys.executable, "-c", holds, str(tmp_path)], stdout=subprocess.PIPE)
     try:
@@ -751,7 +751,7 @@ def test_another_corpus_is_cut_anew(tmp_path, monkeypatch):
     [
         ({"@optimizers": "Adam.v1"}, {}, "gradients of batches"),
         (
-            {"@optimizers": "spacy_crf.FrankWolfe.v1"},
+            {"@optimizers": "spacy_crf_lab.FrankWolfe.v1"},
             {"loss": {"@losses": "spacy_crf.MaxMargin.v1"}},
             "each sequence",
         ),

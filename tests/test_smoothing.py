@@ -10,14 +10,14 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import fix_random_seed
 
-from spacy_crf.lab.smoothing import Smoothing
-from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
-from spacy_crf.lab.ties.graph_cut import GraphCut
-from spacy_crf.lab.ties.groups import RepeatedWords
-from spacy_crf.lab.ties.junction_tree import JunctionTree
+from spacy_crf_lab.smoothing import Smoothing
+from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf_lab.ties.graph_cut import GraphCut
+from spacy_crf_lab.ties.groups import RepeatedWords
+from spacy_crf_lab.ties.junction_tree import JunctionTree
 
 pytestmark = pytest.mark.issue(40)
-SMOOTH = {"@misc": "spacy_crf.smooth.v1"}
+SMOOTH = {"@misc": "spacy_crf_lab.smooth.v1"}
 NAMES = ["Lund", "Berg", "Falk", "Holm", "Sand", "Kling"]
 
 
@@ -225,4 +225,4 @@ def test_settings_are_checked(settings):
     with pytest.raises(ValueError, match=f"CRF020.*{next(iter(settings))}"):
         Smoothing(**settings)
     with pytest.raises(ValueError, match=r"CRF020.*smoothing"):
-        spacy.blank("en").add_pipe("crf_smooth", config={"smoothing": {"@misc": "spacy_crf.MeanField.v1"}})
+        spacy.blank("en").add_pipe("crf_smooth", config={"smoothing": {"@misc": "spacy_crf_lab.MeanField.v1"}})

@@ -449,10 +449,10 @@ def test_a_pool_learns_from_soft_labels():
         "BIO",
         (),
         model={
-            "@architectures": "spacy_crf.LinearChain.v2",
+            "@architectures": "spacy_crf.LinearChain.v1",
             "emissions": {
                 "@architectures": "spacy_crf.SparseEmissions.v1",
-                "features": {"@misc": "spacy_crf.ner_features.v3"},
+                "features": {"@misc": "spacy_crf.ner_features.v1"},
             },
             "tok2vec": {
                 "@architectures": "spacy.HashEmbedCNN.v2",

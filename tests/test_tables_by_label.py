@@ -49,7 +49,7 @@ EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
     "features": {"@misc": "spacy_crf.text_features.v1"},
 }
-TEXTS = {"@architectures": "spacy_crf.LabelGraph.v1", "cliques": {}, "emissions": EMISSIONS}
+TEXTS = {"@architectures": "spacy_crf_lab.LabelGraph.v1", "cliques": {}, "emissions": EMISSIONS}
 
 
 def _loss(name, setting):
@@ -57,7 +57,7 @@ def _loss(name, setting):
 
 
 def _hierarchy(table):
-    cliques = {"tree": {"@misc": "spacy_crf.Hierarchy.v1", "parents": table}}
+    cliques = {"tree": {"@misc": "spacy_crf_lab.Hierarchy.v1", "parents": table}}
     return {"multilabel": True, "model": {**TEXTS, "cliques": cliques}}
 
 
@@ -88,13 +88,13 @@ SETTINGS = {
     ),
     "strength": (
         "crf_smooth",
-        lambda t: {"smoothing": {"@misc": "spacy_crf.smooth.v1", "strength": t}},
+        lambda t: {"smoothing": {"@misc": "spacy_crf_lab.smooth.v1", "strength": t}},
         lambda pipe: pipe.smoothing.strength,
         0.5,
     ),
     "hidden": (
         "crf_ner",
-        lambda t: {"model": {"@architectures": "spacy_crf.LatentChain.v1", "hidden": t, "emissions": EMISSIONS}},
+        lambda t: {"model": {"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": t, "emissions": EMISSIONS}},
         _attr("hidden"),
         2,
     ),

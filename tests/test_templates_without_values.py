@@ -8,7 +8,7 @@ from spacy.tokens import Token
 
 from .util import ner_examples, tag_examples
 
-SEGMENTS = {"features": {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.first:lemma"]}}
+SEGMENTS = {"features": {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.first:lemma"]}}
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def warned(factory, extra, caplog, model=None, change=lambda example: None):
     """What the component says of these templates when it is initialized."""
     nlp = spacy.blank("en")
     preset = "tagger" if factory == "crf_tagger" else "ner"
-    features = {"@misc": f"spacy_crf.{preset}_features.v3", "extra": extra}
+    features = {"@misc": f"spacy_crf.{preset}_features.v1", "extra": extra}
     nlp.add_pipe(factory, config={"model": {"emissions": {"features": features}, **(model or {})}})
     examples = tag_examples(nlp) if factory == "crf_tagger" else ner_examples(nlp)
     for example in examples:

@@ -11,11 +11,11 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.lab.ties.features import SharedFeatures, TieFeatureSet
-from spacy_crf.lab.ties.groups import LinkedSpans, RepeatedPhrases
-from spacy_crf.lab.ties.spelling import Acronyms, SimilarWords
-from spacy_crf.lab.ties.templates import Pairs
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.ties.features import SharedFeatures, TieFeatureSet
+from spacy_crf_lab.ties.groups import LinkedSpans, RepeatedPhrases
+from spacy_crf_lab.ties.spelling import Acronyms, SimilarWords
+from spacy_crf_lab.ties.templates import Pairs
 
 from .test_factor_graph import examples, graph, make_doc, name_docs, trained
 
@@ -249,15 +249,15 @@ def test_groups_have_all_tokens_that_pairs_connect(vocab):
     """Groups of two are ties; the words of phrases one by one."""
     doc = make_doc(vocab, ["New York and Rome", "in New York or Rome", "New York ."])
     cliques = {
-        "words": {"@misc": "spacy_crf.RepeatedWords.v1"},
-        "phrases": {"@misc": "spacy_crf.RepeatedPhrases.v1", "words": "all"},
+        "words": {"@misc": "spacy_crf_lab.RepeatedWords.v1"},
+        "phrases": {"@misc": "spacy_crf_lab.RepeatedPhrases.v1", "words": "all"},
     }
     for clique in cliques.values():
         clique.update(edges="group", associative=True)
     pipe = spacy.blank("en").add_pipe(
         "crf_ner",
         config={
-            "model": graph(cliques, inference={"@misc": "spacy_crf.GraphCut.v1"}, chain=False),
+            "model": graph(cliques, inference={"@misc": "spacy_crf_lab.GraphCut.v1"}, chain=False),
             "loss": {"@losses": "spacy_crf.MaxMargin.v1"},
             "scheme": "IO",
         },
@@ -356,7 +356,7 @@ def test_tied_tokens_share_features(vocab):
 
 def test_sharing_features_is_a_chain(vocab, tmp_path):
     """Without tables: the context of the first mention is a feature of the second one, and all questions are answered."""
-    ties = {"ties": {"@misc": "spacy_crf.RepeatedWords.v1", "features": []}}
+    ties = {"ties": {"@misc": "spacy_crf_lab.RepeatedWords.v1", "features": []}}
     nlp = trained(graph(ties, share_features=True))
     pipe, data = nlp.get_pipe("crf_ner"), examples(nlp.vocab, name_docs(nlp.vocab, 20, seed=1))
     assert nlp.evaluate(data)["ents_f"] == 1.0
@@ -420,7 +420,7 @@ def test_templates_in_configs(name, vocab, tmp_path):
     """What a text says of the first name of a pair is known to the second one, in training, prediction and loaded models."""
     nlp, data = spacy.blank("en"), []
     pipe = nlp.add_pipe("crf_ner", config={"model": graph({"ties": {"@misc": f"spacy_crf.{name}.v1", **IN_CONFIGS[name]}}),
-                                           "loss": {"@losses": "spacy_crf.SentenceLikelihood.v1"}})  # fmt: skip
+                                           "loss": {"@losses": "spacy_crf_lab.SentenceLikelihood.v1"}})  # fmt: skip
     for n in range(20):
         label = "PER" if n % 2 else "LOC"
         doc = _mentions(nlp.vocab, name, "Mr" if n % 2 else "in", "Zorbel" if n % 4 < 2 else "Quintel")

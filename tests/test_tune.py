@@ -203,7 +203,7 @@ def test_folds_are_those_of_fit(paths, folds_seen):
 
 def test_a_model_that_counts_has_one_training(tmp_path, paths):
     config = load_config(CONFIG, overrides=paths)
-    model = {"@architectures": "spacy_crf.HMM.v1", "em_iterations": 1}
+    model = {"@architectures": "spacy_crf_lab.HMM.v1", "em_iterations": 1}
     config["components"]["crf_ner"]["model"] = model
     _, [trial] = tune(config, optimizers=["Counting"])
     assert trial.score > 0.9 and trial.candidate.settings == ()

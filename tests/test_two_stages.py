@@ -435,7 +435,7 @@ def test_rules_and_probabilities_are_of_the_second_stage():
 
 def test_templates_name_what_they_read():
     nlp = spacy.blank("en")
-    features = {"@misc": "spacy_crf.ner_features.v3", "extra": ["stage:entity_majority[0]|shape[0]"]}
+    features = {"@misc": "spacy_crf.ner_features.v1", "extra": ["stage:entity_majority[0]|shape[0]"]}
     config = {"model": {"emissions": {"features": features}}, "second_stage": {"features": []}}
     pipe = nlp.add_pipe("crf_ner", config=config)
     examples = ner_examples(nlp, TEXTS)
@@ -449,7 +449,7 @@ def test_templates_name_what_they_read():
 
 def test_segment_templates_read_it_too():
     nlp = spacy.blank("en")
-    segments = {"@misc": "spacy_crf.segment_features.v2", "extra": ["seg.first:stage:entity_majority"]}
+    segments = {"@misc": "spacy_crf.segment_features.v1", "extra": ["seg.first:stage:entity_majority"]}
     config = {"model": {"segments": {"features": segments}}, "second_stage": {"features": [], "folds": 2}}
     pipe = nlp.add_pipe("semicrf_ner", config=config)
     nlp.initialize(lambda: ner_examples(nlp, TEXTS))

@@ -199,10 +199,10 @@ def blank(factory="crf_ner", templates=TEMPLATES, vectors=None, *, hashed=False,
     features = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", *templates], **(items or {})}
     model = {"emissions": {"features": features, **emissions}}
     if hashed:
-        model["@architectures"] = "spacy_crf.LinearChain.v2"
+        model["@architectures"] = "spacy_crf.LinearChain.v1"
         model["emissions"] |= {"@architectures": "spacy_crf.HashedEmissions.v1", "rows": 256}
     if factory == "semicrf_ner":
-        segments = {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.lower", "seg.length"]}
+        segments = {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.lower", "seg.length"]}
         model["segments"] = {"features": segments}
     nlp.add_pipe(factory, config={"model": model, **({"loss": loss} if loss else {})})
     return nlp
@@ -472,7 +472,7 @@ def test_vectors_stand_alone(template):
 
 
 def test_vectors_are_of_tokens():
-    features = {"@misc": "spacy_crf.segment_features.v2", "templates": ["seg.first:vector"]}
+    features = {"@misc": "spacy_crf.segment_features.v1", "templates": ["seg.first:vector"]}
     with pytest.raises(ValueError, match=r"CRF121: .*'seg.first:vector'"):
         spacy.blank("en").add_pipe("semicrf_ner", config={"model": {"segments": {"features": features}}})
     features = {"@misc": "spacy_crf.features.v1", "templates": ["vector[0]"], "transitions": ["vector[0]"]}

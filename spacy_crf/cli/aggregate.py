@@ -37,8 +37,9 @@ def aggregate_cli(
     nothing in texts with an empty list. A hidden Markov model learns from the texts what each source confuses. Entities go to
     doc.ents, with their probabilities in span._.crf_prob. Texts that no source has seen stay open.
     """
+    from spacy_crf_lab.aggregation import aggregate, votes
+
     from ..features.doc_batch import DocBatch, read_attributes
-    from ..lab.aggregation import aggregate, votes
 
     check_writable(output, data)
     keys = list(dict.fromkeys(key.strip() for key in spans_key.split(",") if key.strip()))

@@ -74,7 +74,7 @@ def annotate_cli(
                 return
             found = annotate_file(options, source, progress)
         else:
-            from ..lab.workers.executors import Processes, Ray
+            from ..workers.executors import Processes, Ray
 
             if sort is not None:
                 raise ValueError(Errors.CRF789)

@@ -22,13 +22,14 @@ import spacy
 from spacy.language import Language
 from spacy.util import get_package_path
 
+from spacy_crf_lab.posterior import disagreement, draw_weights
+
 from .. import __version__
 from ..errors import Errors, shown
-from ..lab.posterior import disagreement, draw_weights
-from ..lab.workers.executors import Executor
-from ..lab.workers.work_folder import Manifest, WorkFolder
 from ..pipeline.origins import set_origin
 from ..whole_files import whole
+from ..workers.executors import Executor
+from ..workers.work_folder import Manifest, WorkFolder
 from .archive_parts import PARQUET, Part, is_parquet, lines, opened_parquet, plan
 from .formats.annotation import check_length
 from .formats.source import Item, decoded

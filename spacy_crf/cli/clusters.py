@@ -22,8 +22,8 @@ from .shared import LangOption, blank, check_writable, choice, command, load_pip
 from .texts import read_raw
 
 if TYPE_CHECKING:
+    from ..clusters.brown import Brown, CountedText, WordCounter
     from ..features.clusters import WordClusters
-    from ..lab.brown import Brown, CountedText, WordCounter
 
 CLUSTERS, VECTORS = "spacy crf clusters", "spacy crf vectors"
 MOST_BROWN = 10_000  # clusters: more need a table of more than 1.6 GB
@@ -124,12 +124,12 @@ def clusters_of_texts(
         return _counted(texts, lang, progress).text(min_count, lower=lower, digits=not digits)
 
     if method == "clark":
-        from ..lab.clark import PASSES, cluster
+        from ..clusters.clark import PASSES, cluster
 
         words = counted()
         progress(description="clustering", completed=0, total=PASSES)
         return cluster(words, n, source, letters=letters, on_pass=lambda done: progress(completed=done))
-    from ..lab.brown import Brown
+    from ..clusters.brown import Brown
 
     checks.expect(not letters, CLUSTERS, "--letters", letters, "given with --method clark alone")
     settings = {"n": n, "min_count": min_count, "lang": lang, "lower": lower, "digits": digits}
@@ -167,7 +167,7 @@ def clusters_of_texts(
 
 def _counted(texts: list[Path], lang: str, progress: Progress) -> "WordCounter":
     """Count the words of texts. RAISES (ValueError): CRF948 if there are none."""
-    from ..lab.brown import WordCounter
+    from ..clusters.brown import WordCounter
 
     nlp = tokenizer(lang)
     counter = WordCounter(nlp.vocab.strings)

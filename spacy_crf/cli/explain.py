@@ -51,7 +51,7 @@ def show_cli(
     if html is not None:
         tell_probabilities(our_pipes(nlp, None, None))
     if uncertainty:
-        from ..lab.posterior import draw_weights
+        from spacy_crf_lab.posterior import draw_weights
 
         draw_weights(our_pipes(nlp, None, "of spacy_crf whose weights have variances"))
     scorers = our_pipes(nlp, None, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)

@@ -15,8 +15,8 @@ from .shared import DataArgument, JsonOption, LangOption, SvgOption, blank, chec
 from .texts import read_examples, read_raw
 
 if TYPE_CHECKING:
-    from ..lab.gaussian_graph import Numbers
-    from ..lab.label_cliques import Annotated, LearnedGraph
+    from spacy_crf_lab.gaussian_graph import Numbers
+    from spacy_crf_lab.label_cliques import Annotated, LearnedGraph
 
 Method = choice("Method", ("nodewise", "graphical_lasso", "chow_liu"))
 Rule = choice("Rule", ("and", "or"))
@@ -42,7 +42,7 @@ class Edge(NamedTuple):
 @command("graph")
 def graph_cli(
     data: DataArgument,
-    method: Method = Opt("nodewise", help="How pairs are found, as in spacy_crf.LearnedGraph.v1."),
+    method: Method = Opt("nodewise", help="How pairs are found, as in spacy_crf_lab.LearnedGraph.v1."),
     l1: float = Opt(0.05, help="Pairs whose correlation is not above it, or is explained by others, are left out."),
     max_degree: int = Opt(10, help="Most pairs of a label."),
     rule: Rule = Opt("and", help="For nodewise: pairs that both regressions find, or one of them."),
@@ -56,7 +56,8 @@ def graph_cli(
 ) -> None:
     """Print which labels or numbers depend on each other. Of each pair, the strongest first: the number of texts with both, its
     weight, the correlation, and that given all others."""
-    from ..lab.label_cliques import LearnedGraph
+    from spacy_crf_lab.label_cliques import LearnedGraph
+
     from ..report import charts
     from ..report.page import table_page
 
@@ -102,7 +103,8 @@ def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[
     RETURNS (Tuple[List[Edge], Annotated]): The pairs, the strongest first; and the sets of labels of the texts.
     RAISES (ValueError): CRF485 for texts without labels, CRF483 if no text has a value for all of them.
     """
-    from ..lab.label_cliques import Annotated
+    from spacy_crf_lab.label_cliques import Annotated
+
     from ..pipeline.annotation.annotation import GoldReport
     from ..pipeline.annotation.cats import SeveralCats
 
@@ -124,8 +126,8 @@ def number_graph(data: Path, lang: str, template: "LearnedGraph", names: str) ->
     RAISES (ValueError): CRF643 for names of fewer than two extensions, CRF640 for values that are no numbers, CRF641 if too few
         tokens have all numbers.
     """
-    from ..lab.gaussian_graph import Numbers
-    from ..lab.numbers import numbers_of, register
+    from spacy_crf_lab.gaussian_graph import Numbers
+    from spacy_crf_lab.numbers import numbers_of, register
 
     labels = [name.strip() for name in names.split(",")]
     if len(set(labels)) < 2 or not all(label.startswith("ext:") and label[4:] for label in labels):
@@ -140,7 +142,7 @@ def number_graph(data: Path, lang: str, template: "LearnedGraph", names: str) ->
 
 def _edges(known: Any, template: "LearnedGraph", together: Any) -> list[Edge]:
     """The pairs that a template finds, the strongest first."""
-    from ..lab.gaussian_graph import graphical_lasso, partial_correlations
+    from spacy_crf_lab.gaussian_graph import graphical_lasso, partial_correlations
 
     strengths, correlation = template.strengths(known), known.correlation
     partial, names = partial_correlations(graphical_lasso(correlation, template.l1, known.owner)), known.labels

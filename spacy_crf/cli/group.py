@@ -17,7 +17,7 @@ _COMMANDS = {  # by file
     "aggregate": ("aggregate",),
     "annotate": ("annotate",),
     "clusters": ("clusters", "vectors"),
-    "configs": ("init-config", "upgrade"),
+    "configs": ("init-config",),
     "convert": ("convert",),
     "curve": ("curve",),
     "data": ("data",),

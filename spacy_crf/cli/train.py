@@ -204,7 +204,7 @@ def compile_cli(
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:
     """Make a Doc with annotation for every component of spacy_crf: entities, spans, tags, labels of the text, and numbers."""
-    from ..lab.numbers import register
+    from spacy_crf_lab.numbers import register
 
     named = [word[0].isupper() for word in words]
     ents = ["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)]

@@ -157,7 +157,7 @@ def tune(
     if workers == 1:
         results: Iterable[Any] = ((task, tuner(task)) for task in tasks)
     else:
-        from ..lab.workers.executors import Processes
+        from ..workers.executors import Processes
 
         results = Processes(min(workers, len(tasks))).run(partial(_make_in_worker, make, code), tasks)
     for task, outcomes in results:

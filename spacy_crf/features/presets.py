@@ -86,7 +86,7 @@ def ner_features(
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Features for entities: words, alone and up to three in a row, shapes, affixes and character n-grams around the token
-    (``spacy_crf.ner_features.v3``).
+    (``spacy_crf.ner_features.v1``).
 
     extra (List[str]): More templates, such as ``in:cities[-1..1]``.
     without (List[str]): Templates to leave out, such as ``shape[-2..2]``.
@@ -95,7 +95,7 @@ def ner_features(
     transitions (List[str]): Templates of features of pairs of tags.
     functions (Dict[str, Callable]): Functions of Docs that templates read as ``fn:NAME[0]``, and of words, ``word:NAME[0]``.
     """
-    owner = "spacy_crf.ner_features.v3"
+    owner = "spacy_crf.ner_features.v1"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
     templates = changed(owner, ner_templates(reach, [*pairs(reach), *_triples(reach)]), extra, without)
     return FeatureSet(templates, transitions, padding, functions)
@@ -110,8 +110,8 @@ def tagger_features(
     functions: Optional[dict[str, Any]] = None,
 ) -> FeatureSet:
     """Features for one tag per token: words, alone and in a row, affixes, shapes and character n-grams around the token
-    (``spacy_crf.tagger_features.v3``). The parameters are those of `spacy_crf.ner_features.v3`."""
-    owner = "spacy_crf.tagger_features.v3"
+    (``spacy_crf.tagger_features.v1``). The parameters are those of `spacy_crf.ner_features.v1`."""
+    owner = "spacy_crf.tagger_features.v1"
     reach = checks.count(owner, "window", window, least=0, most=WIDEST_OFFSET)
     words_in_a_row = [*pairs(reach), "lower[-1]|lower[1]", "lower[-1]|lower[0]|lower[1]"]
     templates = changed(owner, tagger_templates(reach, words_in_a_row), extra, without)

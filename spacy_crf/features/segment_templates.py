@@ -104,7 +104,7 @@ def parse_segment_template(text: str) -> list[SegmentTemplate]:
     return templates
 
 
-OWNER = "spacy_crf.segment_features.v2"
+OWNER = "spacy_crf.segment_features.v1"
 _JOINED = (
     "seg.contains, seg.count, extensions and functions of tokens stand alone; one of seg.in, seg.near, seg.matches and seg.fn "
     "can be joined with plain parts; character n-grams can be joined at the ends of the segment"
@@ -112,7 +112,7 @@ _JOINED = (
 
 
 class SegmentFeatureSet(AttributesRead):
-    """Settings of segment features in a config (``spacy_crf.segment_features.v2``).
+    """Settings of segment features in a config (``spacy_crf.segment_features.v1``).
 
     templates: Templates of segments.
     patterns: Matcher patterns, or lists of patterns, by the name that templates use (``seg.matches:NAME``).
@@ -250,7 +250,7 @@ def _at_both_ends(templates: list[str]) -> list[str]:
     ]
 
 
-# If tokens have `ner_features.v3`, flags that are true at both ends gain another 0.2 F1 on cora_refs in cross-validation.
+# If tokens have `ner_features.v1`, flags that are true at both ends gain another 0.2 F1 on cora_refs in cross-validation.
 # Character n-grams, words without digits and pairs of words outside made no significant difference there and on usaddress; all of
 # these together lost 1.0 on one fold.
 _FLAGS = ["if:is_title", "if:is_upper", "if:is_digit", "if:has_hyphen"]
@@ -264,7 +264,7 @@ def segment_features(
     patterns: Optional[dict[str, Any]] = None,
     functions: Optional[dict[str, Any]] = None,  # Any: see presets.py
 ) -> SegmentFeatureSet:
-    """Features of whole segments, for use beside ``spacy_crf.ner_features.v3`` (``spacy_crf.segment_features.v2``).
+    """Features of whole segments, for use beside ``spacy_crf.ner_features.v1`` (``spacy_crf.segment_features.v1``).
 
     templates (List[str]): Templates that replace the preset (length, words, shapes, both ends and their surroundings).
     extra (List[str]): More templates, such as ``seg.near:cities``.

@@ -1,10 +1,10 @@
 """Numba kernels: functions of arrays, compiled once per machine. This file keeps their machine code and discards stale code.
 
-numba checks only whether a kernel's own file has changed, not the files of its helpers: after an edit or an upgrade of a helper,
-its callers would keep the old code. So the code compiled from a file is kept in a folder whose name is a digest of the file's
-source and of the files that it imports from this package. The folder is where numba would put it: in NUMBA_CACHE_DIR if the user
-has set that, else beside the sources, else in the user's cache; if none of these can be written, in a temporary folder. Other
-packages' kernels stay where they are.
+numba checks only whether a kernel's own file has changed, not the files of its helpers: after an edit or an upgrade of a
+helper, its callers would keep the old code. So the code compiled from a file is kept in a folder whose name is a digest of the
+file's source and of the files that it imports from this package and from its own. The folder is where numba would put it: in
+NUMBA_CACHE_DIR if the user has set that, else beside the sources, else in the user's cache; if none of these can be written, in
+a temporary folder. Other packages' kernels stay where they are.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 
-from .announcing import announcer
+from .announcing import announcer, packages
 from .numba_setup import number_at_random, pause_collector, postpone_blas
 
 config: Any = numba.config  # its names are made when it is imported
@@ -28,7 +28,8 @@ number_at_random()
 postpone_blas()
 pause_collector()
 
-_RELATIVE_IMPORT = re.compile(r"^[ ]*from (\.+)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
+_PACKAGE = Path(__file__).parents[1]
+_IMPORT = re.compile(rf"^[ ]*from (\.+|{_PACKAGE.name}\b\.?)([\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 _NAME = re.compile(r"\w+")
 _NAMED_TUPLE = re.compile(r"^class \w+\(NamedTuple\):\n(?:[ ]+.*\n|\n)+", re.MULTILINE)
 
@@ -43,6 +44,7 @@ def kernel(function: Any = None, *, seconds: int = 0, **options: Any) -> Any:
         return partial(kernel, seconds=seconds, **options)
     if config.DISABLE_JIT:
         return function
+    packages.add(function.__module__.partition(".")[0])
     if seconds:
         announcer.seconds[function.__name__] = seconds
     with _cache_in(cache_folder(function.__code__.co_filename)):
@@ -75,35 +77,39 @@ def _probe():
 
 @cache
 def _digest(path: Path) -> str:
-    """Digest of a file, of the package's files that it imports directly or indirectly, of this file, and of the named tuples."""
-    sources, left = {Path(__file__)}, [path]
+    """Digest of a file, of the files that it imports from this package and its own, directly or indirectly, of this file, and of
+    the named tuples."""
+    own = path
+    sources = {Path(__file__)}
+    left = [path]
     while left:
         path = left.pop()
         if path not in sources:
             sources.add(path)
             left += _imported(path)
-    digest = hashlib.sha256(_named_tuples())
+    kernels = {_PACKAGE / "kernels", *(parent for parent in own.parents if parent.name == "kernels")}
+    digest = hashlib.sha256(_named_tuples(frozenset(kernels)))
     for path in sorted(sources):
         digest.update(path.name.encode() + b"\0" + _source(path).encode() + b"\0")
     return digest.hexdigest()[:12]
 
 
 @cache
-def _named_tuples() -> bytes:
-    """All named tuples that kernels may be given, also by callers that a kernel's file does not import. numba keeps their names
-    with what it compiled: it fails to load a kernel whose tuple was renamed, and could read the wrong field of one whose fields
-    changed their order."""
-    package = Path(__file__).parents[1]
-    files = [package / "types.py", *package.glob("kernels/**/*.py"), *package.glob("lab/kernels/**/*.py")]
+def _named_tuples(folders: frozenset[Path]) -> bytes:
+    """All named tuples that kernels of these folders may be given, also by callers that a kernel's file does not import.
+    numba keeps their names with what it compiled: it fails to load a kernel whose tuple was renamed, and could read the wrong
+    field of one whose fields changed their order."""
+    files = [_PACKAGE / "types.py", *(file for folder in folders for file in folder.rglob("*.py"))]
     return "".join(block for path in sorted(files) for block in _NAMED_TUPLE.findall(_source(path))).encode()
 
 
 @cache
 def _imported(path: Path) -> list[Path]:
-    """The files of this package that a file names in its imports."""
+    """The files of this package and of its own that a file names in its imports."""
     found = []
-    for dots, module, names in _RELATIVE_IMPORT.findall(_source(path)):
-        base = path.parents[len(dots) - 1].joinpath(*module.split(".")) if module else path.parents[len(dots) - 1]
+    for origin, module, names in _IMPORT.findall(_source(path)):
+        base = path.parents[len(origin) - 1] if origin.startswith(".") else _PACKAGE
+        base = base.joinpath(*module.split(".")) if module else base
         candidates = [base, *(base / name for name in _NAME.findall(names))]
         found += [file for place in candidates for file in (place.with_suffix(".py"), place / "__init__.py")]
     return [file for file in found if file.is_file()]

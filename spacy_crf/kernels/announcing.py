@@ -18,7 +18,7 @@ waiting = logging.getLogger("spacy.spacy_crf.kernels")
 if waiting.level == logging.NOTSET:
     waiting.setLevel(logging.INFO)
 
-_PACKAGE = __name__.partition(".")[0]
+packages = {__name__.partition(".")[0]}  # which declare kernels: this one, and others that import it
 _ONCE = (
     "spacy_crf: compiling %s, which nothing has called before. They are kept in %s. Ahead of time: "
     "`python -m spacy crf compile`"
@@ -72,14 +72,14 @@ class Announcer(event.Listener):
 
 def _n_loaded() -> int:
     """Number of kernels from the cache, once for each type of their arguments."""
-    modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] == _PACKAGE]
+    modules = [vars(module) for name, module in sys.modules.items() if name.partition(".")[0] in packages]
     found = {value for names in modules for value in [*names.values()] if isinstance(value, Dispatcher)}
     return sum(sum(kernel.stats.cache_hits.values()) for kernel in found)
 
 
 def _is_ours(kernel: Any) -> bool:
     module = kernel.py_func.__module__  # None where a string was executed
-    return module is not None and module.partition(".")[0] == _PACKAGE
+    return module is not None and module.partition(".")[0] in packages
 
 
 announcer = Announcer()

@@ -169,7 +169,7 @@ def HashedEmissions(features: FeatureSet, rows: int = 1 << 18) -> Model[list[Doc
 
 
 def _check_features(owner: str, features: Any) -> None:
-    must = "a feature set of tokens, such as spacy_crf.ner_features.v3"
+    must = "a feature set of tokens, such as spacy_crf.ner_features.v1"
     checks.expect(isinstance(features, FeatureSet), owner, "features", features, must)
 
 

@@ -92,7 +92,7 @@ class EncoderNode(Node):
 
 
 def Tok2VecEmissions(tok2vec: Model[list[Doc], list[Floats2d]]) -> Model[list[Doc], Emissions]:
-    """A linear layer on the token vectors of a neural encoder, such as spaCy's tok2vec. With `spacy_crf.LinearChain.v2` the
+    """A linear layer on the token vectors of a neural encoder, such as spaCy's tok2vec. With `spacy_crf.LinearChain.v1` the
     encoder stands directly under the component's model, where listeners and spaCy's commands look for it.
 
     tok2vec (Model[List[Doc], List[Floats2d]]): The encoder, whose width is its dimension ``nO``.

@@ -72,7 +72,7 @@ class Node:
     learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     has_weights = True
-    grows = False  # whether it has trees, which `spacy_crf.TreeBoost.v1` adds, in place of weights
+    grows = False  # whether it has trees, which `spacy_crf_lab.TreeBoost.v1` adds, in place of weights
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
     after_passes = False  # whether `after_step` learns something

@@ -135,7 +135,7 @@ def SparseSegments(
     possible_states (bool): Whether every feature gets a weight for every label, not only for labels that it occurs with.
     """
     features = segment_features() if features is None else features
-    owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v2"
+    owner, must = "SparseSegments", "a feature set of segments, such as spacy_crf.segment_features.v1"
     checks.expect(isinstance(features, SegmentFeatureSet), owner, "features", features, must)
     settings, stored = sparse.counting_settings(owner, min_count, possible_states), SegmentFeatures(features)
     return sparse.make_layer("sparse_segments", "segment_features", stored, SpanScores, sparse.init, **settings)

@@ -169,7 +169,7 @@ class CRFTextClassifier(LearningPipe):
 
     def predict_together(self, docs: Iterable[Doc]) -> TextPrediction:
         """Like `predict`, for Docs that form one collection whatever their ``doc._.crf_group``: links tie them to each other if
-        the model is `spacy_crf.LinkedTexts.v1`. `set_annotations` writes the result.
+        the model is `spacy_crf_lab.LinkedTexts.v1`. `set_annotations` writes the result.
 
         RAISES (ValueError): As `predict`; CRF492 for invalid links, CRF493 for two Docs with one id.
         """

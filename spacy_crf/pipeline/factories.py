@@ -54,7 +54,7 @@ min_count = 1
 possible_states = false
 
 [model.segments.features]
-@misc = "spacy_crf.segment_features.v2"
+@misc = "spacy_crf.segment_features.v1"
 """
 # The end of the docstrings of all factories
 _PARAMETERS = """
@@ -68,8 +68,8 @@ _PARAMETERS = """
     min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}. 0 keeps all. Or a table by label, with "*" for other
         labels.
     average (int): Over how many weight vectors probabilities are averaged, which are drawn around the weights that
-        `spacy_crf.LaplacePropagation.v1` trained, by their variances. `{given}._.crf_prob_sd` is the standard deviation. 0 for
-        the trained weights alone.
+        `spacy_crf_lab.LaplacePropagation.v1` trained, by their variances. `{given}._.crf_prob_sd` is the standard deviation. 0
+        for the trained weights alone.
     constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
@@ -183,7 +183,7 @@ def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **se
     default_config={
         "scheme": "BILUO",
         **_OF_TOKENS,
-        **_defaults("LinearChain.v2", "ner_features.v3", "spacy.ner_scorer"),
+        **_defaults("LinearChain.v1", "ner_features.v1", "spacy.ner_scorer"),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
@@ -192,8 +192,8 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFEntityRecognizer: a linear-chain CRF that writes to `doc.ents`. Entities that a Doc has already are
     kept, and the rest is decoded around them.
 
-    model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v2`, on sparse features
-        (`spacy_crf.ner_features.v3` by default), on an encoder, or on both.
+    model (Model[List[Doc], ChainScores]): Scores of the tags: `spacy_crf.LinearChain.v1`, on sparse features
+        (`spacy_crf.ner_features.v1` by default), on an encoder, or on both.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     scheme (str): Tag scheme of entities: "BILUO", the default, "BIO", "IOB1", or "IO", which joins neighbours of one label;
         "auto" for BIO if the training data has few and short entities per label, else BILUO. A saved model keeps its scheme.
@@ -211,7 +211,7 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
         "overwrite": False,
         "neg_prefix": "!",
         **_OF_TOKENS,
-        **_defaults("LinearChain.v2", "tagger_features.v3", "spacy_crf.tagger_scorer"),
+        **_defaults("LinearChain.v1", "tagger_features.v1", "spacy_crf.tagger_scorer"),
     },
     default_score_weights={"crf_tag_acc": 1.0, "tag_acc": None, "pos_acc": None, "morph_acc": None},
 )
@@ -219,8 +219,8 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
 def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTagger: a linear-chain CRF that gives every token one label.
 
-    model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v2`, on sparse features
-        (`spacy_crf.tagger_features.v3` by default), on an encoder, or on both.
+    model (Model[List[Doc], ChainScores]): Scores of the labels: `spacy_crf.LinearChain.v1`, on sparse features
+        (`spacy_crf.tagger_features.v1` by default), on an encoder, or on both.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     attribute (str): Attribute where labels are read and written: "tag", the default, "pos", "morph", "pos+morph" for both (labels
         such as "Number=Sing|POS=NOUN"), or the name of a Token extension that is set before the pipeline is built. Or a list of
@@ -244,7 +244,7 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
     default_config={
         **_OF_TOKENS,
-        **_defaults("SemiMarkov.v2", "ner_features.v3", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
+        **_defaults("SemiMarkov.v1", "ner_features.v1", "spacy.ner_scorer").merge(Config().from_str(_SEGMENTS)),
     },
     default_score_weights={"ents_f": 1.0, "ents_p": 0.0, "ents_r": 0.0, "ents_per_type": None},
 )
@@ -253,8 +253,8 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     """Construct a SemiCRFEntityRecognizer: a semi-Markov CRF, which scores entities as a whole and writes to `doc.ents`. Entities
     that a Doc has already are kept, and the rest is decoded around them.
 
-    model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v2`, which adds features
-        of whole segments (`spacy_crf.segment_features.v2` by default) to features of tokens.
+    model (Model[List[Doc], SegmentScores]): Scores of segments and their labels: `spacy_crf.SemiMarkov.v1`, which adds features
+        of whole segments (`spacy_crf.segment_features.v1` by default) to features of tokens.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     """
     from .components import SemiCRFEntityRecognizer
@@ -284,7 +284,7 @@ _OF_SPANS = {
         "nested": False,
         "scheme": "BILUO",
         **{name: _OF_TOKENS[name] for name in ("constraints", *_LEARNS)},
-        **_defaults("LinearChain.v2", "ner_features.v3", "spacy.spancat_scorer"),
+        **_defaults("LinearChain.v1", "ner_features.v1", "spacy.spancat_scorer"),
     },
     default_score_weights={"spans_sc_f": 1.0, "spans_sc_p": 0.0, "spans_sc_r": 0.0},
 )
@@ -293,8 +293,8 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     """Construct a CRFSpanCategorizer: chains over the same tokens, by default one for each label, that write spans which may
     overlap to `doc.spans`, with their exact probabilities.
 
-    model (Model[List[Doc], Any]): Scores of the tags of all labels: `spacy_crf.LinearChain.v2`, as of `crf_ner`, or
-        `spacy_crf.SemiMarkov.v2`, as of `semicrf_ner`.
+    model (Model[List[Doc], Any]): Scores of the tags of all labels: `spacy_crf.LinearChain.v1`, as of `crf_ner`, or
+        `spacy_crf.SemiMarkov.v1`, as of `semicrf_ner`.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`: the sum of the losses of the chains.
     spans_key (str): Key of `doc.spans` where spans are read and written. A reference Doc without the key is not annotated; a Doc
         without spans has an empty group.
@@ -356,8 +356,8 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
 def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of its labels, as `doc.cats`.
 
-    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.HiddenChain.v1`, which takes word order into account,
-        `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`; with several labels `spacy_crf.LabelGraph.v1`.
+    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf_lab.HiddenChain.v1`, which takes word order into
+        account, `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`; with several labels `spacy_crf_lab.LabelGraph.v1`.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     multilabel (bool): Whether texts may have several labels, or none.
     threshold (Union[float, Dict[str, float], None]): With several labels, the least probability of the labels that a text has, or
@@ -397,15 +397,15 @@ def make_crf_scorer(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     """Construct a CRFScorer: each token, sentence or text gets a number, such as a price, a duration or the intensity of a
     sentiment. Numbers that a Doc has already are kept, and the others are those that fit to them.
 
-    model (Model[List[Doc], Any]): The distribution of the numbers of Docs: `spacy_crf.GaussianChain.v1`.
+    model (Model[List[Doc], Any]): The distribution of the numbers of Docs: `spacy_crf_lab.GaussianChain.v1`.
     loss (Loss): `spacy_crf.LogLikelihood.v1`.
     attribute (str): Name of the extension that holds the number, which is registered with None by default if it is not there.
     unit (str): What has a number: "token" (`token._.NAME`), "sent" (`sent._.NAME`) or "doc" (`doc._.NAME`).
     max_words (int): Different words whose features the component caches, as in `crf_tagger`.
     optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
-    scorer (Optional[Callable]): The scoring method. Defaults to `spacy_crf.number_scorer.v1`.
+    scorer (Optional[Callable]): The scoring method. Defaults to `spacy_crf_lab.number_scorer.v1`.
     """
-    return _made(registry.get("misc", "spacy_crf.CRFScorer.v1")(), "crf_scorer", nlp, name=name, **settings)
+    return _made(registry.get("misc", "spacy_crf_lab.CRFScorer.v1")(), "crf_scorer", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -433,17 +433,17 @@ def make_crf_candidates(
     "crf_smooth",
     assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
     requires=["doc.ents"],
-    default_config={"component": "ner", "smoothing": {"@misc": "spacy_crf.smooth.v1"}},
+    default_config={"component": "ner", "smoothing": {"@misc": "spacy_crf_lab.smooth.v1"}},
 )
 def make_crf_smooth(nlp: Language, name: str, component: str, smoothing: Any) -> "Pipe":
     """Construct a CRFSmooth, which gives equal texts of a Doc labels that fit together, after any component that writes
     `doc.ents`. It is not trained.
 
     component (str): Name of the component that has written the entities. Only `scores` other than "labels" ask it.
-    smoothing (Smoothing): How labels are weighed against each other: `spacy_crf.smooth.v1`.
+    smoothing (Smoothing): How labels are weighed against each other: `spacy_crf_lab.smooth.v1`.
     """
     from ..checks import expect
 
-    must = 'a block such as [...smoothing] @misc = "spacy_crf.smooth.v1"'
+    must = 'a block such as [...smoothing] @misc = "spacy_crf_lab.smooth.v1"'
     expect(hasattr(smoothing, "step"), f"Component '{name}'", "smoothing", smoothing, must)
     return smoothing.step(nlp, name, component)

@@ -39,10 +39,10 @@ _MOST_DOCS = 256
 # By the kind of labelled things: the module and class of the decoding, imported when a component is made, and the architectures.
 # Nodes of models may name other classes
 _DECODINGS = {
-    "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v2"),
-    "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v2"),
-    "numbers": ("decoding", "Decoding", "spacy_crf.GaussianChain.v1"),
-    "texts": ("crf_textcat", "TextDecoding", "spacy_crf.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
+    "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
+    "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
+    "numbers": ("decoding", "Decoding", "spacy_crf_lab.GaussianChain.v1"),
+    "texts": ("crf_textcat", "TextDecoding", "spacy_crf_lab.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
 }
 
 

@@ -104,7 +104,7 @@ def draws_for(parts: Parts, docs: DocBatch, preset: Any) -> Any:
     """
     if not parts.settings.get("average"):
         return None
-    return registry.get("misc", "spacy_crf.draws.v1")(parts, docs, preset)
+    return registry.get("misc", "spacy_crf_lab.draws.v1")(parts, docs, preset)
 
 
 def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
@@ -296,7 +296,7 @@ class CRFPipe(LearningPipe):
         how["average"] = checks.count(self.owner, "average", average, least=0)
         super().__init__(vocab, model, name, confidence=confidence, **how, **settings)
         if average:
-            registry.get("misc", "spacy_crf.draws.v1").check(self)
+            registry.get("misc", "spacy_crf_lab.draws.v1").check(self)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
             raise cant_train(self.loss, what, reason, CLAMPED_LOSSES)
@@ -312,7 +312,7 @@ class CRFPipe(LearningPipe):
         checks.one_of(self.owner, "decode", decode, DECODERS)
         if decode == "beam":
             states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
-            beam = registry.get("misc", "spacy_crf.beam.v1")(states, np.inf if margin is None else margin)
+            beam = registry.get("misc", "spacy_crf_lab.beam.v1")(states, np.inf if margin is None else margin)
         if beam != self.decoding.beam:
             structure = self.decoding.structure
             self.decoding.searched = structure if beam is None else structure.within(beam)

@@ -135,7 +135,7 @@ class Training(TrainingData):
         if role.only_counts and not counts:
             reason = "its weights follow from counts"
             raise cant_train(
-                optimizer, f"{self._pipe.model.name} of '{self._pipe.name}'", reason, "spacy_crf.Counting.v1"
+                optimizer, f"{self._pipe.model.name} of '{self._pipe.name}'", reason, "spacy_crf_lab.Counting.v1"
             )
         from ..optimizers.objective import check_fit  # prediction does not need it
 
@@ -166,7 +166,7 @@ class Training(TrainingData):
         has_trees, grows = any(node.grows for node in nodes), getattr(optimizer, "grows", False)
         if has_trees != grows:
             reason = "its trees have to grow" if has_trees else "it has no trees that could grow"
-            fitting = "spacy_crf.TreeBoost.v1" if has_trees else "spacy_crf.LBFGS.v1"
+            fitting = "spacy_crf_lab.TreeBoost.v1" if has_trees else "spacy_crf.LBFGS.v1"
             raise cant_train(optimizer, f"the model of '{self._pipe.name}'", reason, fitting)
 
     def meet(self, examples: list[Example]) -> None:

@@ -92,7 +92,7 @@ def first_stage(
         cannot train.
     """
     name, model = settings["name"], settings["model"]
-    must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v2"
+    must = "an architecture of spacy_crf, such as spacy_crf.LinearChain.v1"
     checks.expect(gives(model) is not None, f"Component '{name}'", "model", getattr(model, "name", model), must)
     if any(node.has_ref("tok2vec") for node in (model, *model.layers)):
         reason = "its first stage is trained several times, which an encoder can't be. Leave out model.tok2vec"

@@ -91,7 +91,7 @@ def costs(name: str, theirs: Result, ours: Result) -> list[object]:
 def config(name: str) -> dict[str, Any]:
     """What the files in configs/ have."""
     entities = SETS[name].entities
-    preset = f"spacy_crf.{'ner' if entities else 'tagger'}_features.v3"
+    preset = f"spacy_crf.{'ner' if entities else 'tagger'}_features.v1"
     features = {"@misc": preset, "extra": EXTRA.get(name, [])}
     return {"model": {"emissions": {"features": features}}, **({"scheme": "auto"} if entities else {})}
 

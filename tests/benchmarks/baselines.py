@@ -20,10 +20,10 @@ from .measure import entity_f1, in_own_process, peak_mb, show, side_by_side, tok
 from .ours import make_pipeline
 
 MODELS = {
-    "MaxEnt": {"@architectures": "spacy_crf.MaxEnt.v1"},
-    "MEMM, order 1": {"@architectures": "spacy_crf.MEMM.v1"},
-    "MEMM, order 2": {"@architectures": "spacy_crf.MEMM.v1", "order": 2},
-    "LinearChain": {"@architectures": "spacy_crf.LinearChain.v2"},
+    "MaxEnt": {"@architectures": "spacy_crf_lab.MaxEnt.v1"},
+    "MEMM, order 1": {"@architectures": "spacy_crf_lab.MEMM.v1"},
+    "MEMM, order 2": {"@architectures": "spacy_crf_lab.MEMM.v1", "order": 2},
+    "LinearChain": {"@architectures": "spacy_crf.LinearChain.v1"},
 }
 EXTRA = {"conll2000": ["tag[-2..2]"]}
 
@@ -58,7 +58,7 @@ def main(
 
 
 def _pipeline(name: str, model: str, scheme: str) -> Language:
-    preset = "ner_features.v3" if SETS[name].entities else "tagger_features.v3"
+    preset = "ner_features.v1" if SETS[name].entities else "tagger_features.v1"
     features = {"@misc": f"spacy_crf.{preset}", "extra": EXTRA.get(name, [])}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
     config: dict[str, Any] = {"model": {**MODELS[model], "emissions": emissions}}

@@ -12,9 +12,9 @@ import typer
 from spacy.language import Language
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.beam import Beam
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
+from spacy_crf_lab.beam import Beam
 
 from .data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
 from .measure import entity_f1, show, side_by_side

@@ -13,8 +13,8 @@ import numpy as np
 import spacy
 import typer
 
-from spacy_crf.lab.tree_boost import TreeBoost
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.tree_boost import TreeBoost
 
 from .data import make_doc, make_examples, read_sentences
 from .measure import entity_f1, show, side_by_side
@@ -56,7 +56,7 @@ def main(
 
 def _made(emissions: str, features: dict[str, Any], train: Any) -> tuple[Any, Any, Any]:
     nlp = spacy.blank("en")
-    model = {"@architectures": "spacy_crf.LinearChain.v2"}
+    model = {"@architectures": "spacy_crf.LinearChain.v1"}
     model["emissions"] = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features}
     pipe = nlp.add_pipe("crf_ner", config={"model": model, "scheme": "BIO"})
     examples = make_examples(nlp.vocab, train)

@@ -167,10 +167,10 @@ def beliefs(texts: Texts) -> str:
 
 def tied(edges: str, method: str) -> Language:
     """A pipeline whose model ties equal words to each other, and sums by a method."""
-    features = {"@misc": "spacy_crf.ner_features.v3", "without": WORDS_IN_A_ROW_OF_ENTITIES}
+    features = {"@misc": "spacy_crf.ner_features.v1", "without": WORDS_IN_A_ROW_OF_ENTITIES}
     model = {
-        "@architectures": "spacy_crf.FactorGraph.v1",
-        "cliques": {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", "edges": edges}},
+        "@architectures": "spacy_crf_lab.FactorGraph.v1",
+        "cliques": {"repeats": {"@misc": "spacy_crf_lab.RepeatedWords.v1", "edges": edges}},
         "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features},
         "inference": {"@misc": f"spacy_crf.{method}.v1"},
         "possible_transitions": True,

@@ -118,7 +118,7 @@ def beside_nltk(*, limit: int = 500, iterations: int = 3) -> list[list[Any]]:
         "features": {"@misc": "spacy_crf.features.v1", "templates": TEMPLATES, "padding": False},
     }
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_tagger", config={"model": {"@architectures": "spacy_crf.MaxEnt.v1", "emissions": emissions}})
+    nlp.add_pipe("crf_tagger", config={"model": {"@architectures": "spacy_crf_lab.MaxEnt.v1", "emissions": emissions}})
     examples = make_examples(nlp.vocab, sentences, entities=False)
     nlp.initialize(lambda: examples, sgd=make("GIS"))
     tokens = [token for sentence in sentences for token in featuresets(sentence)]

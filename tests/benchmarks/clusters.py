@@ -92,10 +92,10 @@ def _train(name: str, clusters: Optional[str], steps: range) -> tuple[Language, 
     """The pipeline after all iterations; and the scores on dev and on test after those that are best on dev, and how many these
     are."""
     entities = SETS[name].entities
-    factory, features, extra = "crf_ner", {"@misc": "spacy_crf.ner_features.v3"}, EXTRA
+    factory, features, extra = "crf_ner", {"@misc": "spacy_crf.ner_features.v1"}, EXTRA
     features["without"] = WORDS_IN_A_ROW_OF_ENTITIES
     if not entities:
-        factory, features, extra = "crf_tagger", {"@misc": "spacy_crf.tagger_features.v3"}, OF_TAGS
+        factory, features, extra = "crf_tagger", {"@misc": "spacy_crf.tagger_features.v1"}, OF_TAGS
     features["extra"] = extra if clusters else []
     nlp = make_pipeline(factory, {"model": {"emissions": {"features": features}}})
     if clusters:

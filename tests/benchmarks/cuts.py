@@ -12,11 +12,11 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from spacy_crf.lab.kernels import max_flow
-from spacy_crf.lab.ties.best_labelling import LabelScores
-from spacy_crf.lab.ties.graph_cut import GraphCut
-from spacy_crf.lab.ties.scores import TiedScores, Ties
-from spacy_crf.lab.ties.structure import TiedChains
+from spacy_crf_lab.kernels import max_flow
+from spacy_crf_lab.ties.best_labelling import LabelScores
+from spacy_crf_lab.ties.graph_cut import GraphCut
+from spacy_crf_lab.ties.scores import TiedScores, Ties
+from spacy_crf_lab.ties.structure import TiedChains
 
 from .measure import show, side_by_side
 

@@ -121,7 +121,7 @@ def _train(
     weight: float = 1.0,
     min_count: int = 1,
 ) -> Trained:
-    features = {"@misc": "spacy_crf.ner_features.v3", "extra": EXTRA if clusters else []}
+    features = {"@misc": "spacy_crf.ner_features.v1", "extra": EXTRA if clusters else []}
     features["without"] = WORDS_IN_A_ROW_OF_ENTITIES
     settings: dict[str, Any] = {"model": {"emissions": {"features": features, "min_count": min_count}}}
     if raw:

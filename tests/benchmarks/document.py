@@ -134,7 +134,7 @@ def _interval(runs: list[Run], before: list[Run]) -> tuple[float, float]:
 def _run(name: str, chosen: DocumentSet, extra: list[str], settings: dict[str, Any], iterations: int, seed: int) -> Run:
     preset = "tagger" if chosen.factory == "crf_tagger" else "ner"
     without = ["lower[-1]|lower[1]", *WORDS_IN_A_ROW] if preset == "tagger" else WORDS_IN_A_ROW_OF_ENTITIES
-    features = {"@misc": f"spacy_crf.{preset}_features.v3", "extra": extra, "without": without}
+    features = {"@misc": f"spacy_crf.{preset}_features.v1", "extra": extra, "without": without}
     config = {"model": {"emissions": {"features": features}}, **chosen.settings, **settings}
     nlp = make_pipeline(chosen.factory, config)
     n_documents = chosen.parts["train"].documents

@@ -15,11 +15,11 @@ from spacy.language import Language
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
-from spacy_crf.lab.ties.dual_decomposition import DualDecomposition
-from spacy_crf.lab.ties.method import Inference
-from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
+from spacy_crf_lab.ties.method import Inference
+from spacy_crf_lab.ties.structure import TiedChains
 
 from .document import SETS, plain, read
 from .graphs import NAME, STEP, TRAININGS
@@ -76,11 +76,11 @@ def main(
 def _trained(steps: int, scheme: str, rules: list[dict[str, Any]]) -> tuple[Language, list[Doc]]:
     """A model with ties, trained on the first documents; and the documents of dev and test."""
     chosen = SETS[NAME]
-    features = {"@misc": "spacy_crf.ner_features.v3", "without": WORDS_IN_A_ROW_OF_ENTITIES}
+    features = {"@misc": "spacy_crf.ner_features.v1", "without": WORDS_IN_A_ROW_OF_ENTITIES}
     model = {
-        "@architectures": "spacy_crf.FactorGraph.v1",
+        "@architectures": "spacy_crf_lab.FactorGraph.v1",
         "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features},
-        "cliques": {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", "edges": "next"}},
+        "cliques": {"repeats": {"@misc": "spacy_crf_lab.RepeatedWords.v1", "edges": "next"}},
         "possible_transitions": True,
     }
     constraints = {"@misc": "spacy_crf.constraints.v1", "rules": rules}

@@ -126,7 +126,7 @@ def _splits(name: str, n_sentences: int) -> Iterator[tuple[list[Sentence], list[
 
 def _score(name: str, variant: Variant, known: list[Sentence], held_out: Iterable[Sentence], iterations: int) -> float:
     entities = SETS[name].entities
-    features = {"@misc": f"spacy_crf.{'ner' if entities else 'tagger'}_features.v3", **variant.features}
+    features = {"@misc": f"spacy_crf.{'ner' if entities else 'tagger'}_features.v1", **variant.features}
     if name == "conll2000":
         features = {**features, "extra": [*features.get("extra", []), "tag[-2..2]"]}
     model = variant.component.get("model", {})

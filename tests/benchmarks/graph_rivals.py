@@ -15,11 +15,11 @@ import numpy as np
 import typer
 
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.lab.ties.belief_propagation import BeliefPropagation
-from spacy_crf.lab.ties.junction_tree import JunctionTree
-from spacy_crf.lab.ties.scores import TiedScores, Ties
-from spacy_crf.lab.ties.structure import TiedChains
 from spacy_crf.types import ChainScores
+from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
+from spacy_crf_lab.ties.junction_tree import JunctionTree
+from spacy_crf_lab.ties.scores import TiedScores, Ties
+from spacy_crf_lab.ties.structure import TiedChains
 
 from . import graph_packages
 from .measure import show

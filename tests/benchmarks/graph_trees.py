@@ -24,11 +24,11 @@ STEP = 20  # iterations of L-BFGS
 GRAPHS: dict[str, dict[str, Any]] = {
     "tokens": {"chain": False},
     "chain": {},
-    "tree": {"chain": False, "inference": {"@misc": "spacy_crf.JunctionTree.v1"}},
+    "tree": {"chain": False, "inference": {"@misc": "spacy_crf_lab.JunctionTree.v1"}},
     "chain + tree": {},
-    "chain + tree, exact": {"inference": {"@misc": "spacy_crf.JunctionTree.v1", "max_table": 10_000_000}},
+    "chain + tree, exact": {"inference": {"@misc": "spacy_crf_lab.JunctionTree.v1", "max_table": 10_000_000}},
 }
-ARCS = {"syntax": {"@misc": "spacy_crf.DependencyArcs.v1"}}
+ARCS = {"syntax": {"@misc": "spacy_crf_lab.DependencyArcs.v1"}}
 LOSSES = {"likelihood": "LogLikelihood", "sentences": "SentenceLikelihood", "piecewise": "Piecewise"}
 
 
@@ -77,9 +77,9 @@ def _run(
 ) -> list[Any]:
     emissions = {
         "@architectures": "spacy_crf.SparseEmissions.v1",
-        "features": {"@misc": "spacy_crf.tagger_features.v3", "without": ["lower[-1]|lower[1]", *WORDS_IN_A_ROW]},
+        "features": {"@misc": "spacy_crf.tagger_features.v1", "without": ["lower[-1]|lower[1]", *WORDS_IN_A_ROW]},
     }
-    model = {"@architectures": "spacy_crf.FactorGraph.v1", "emissions": emissions, **settings}
+    model = {"@architectures": "spacy_crf_lab.FactorGraph.v1", "emissions": emissions, **settings}
     model["cliques"] = ARCS if has_arcs else {}
     nlp = make_pipeline("crf_tagger", {"model": model, "loss": {"@losses": f"spacy_crf.{LOSSES[loss]}.v1"}})
     gold = {part: _read(part, tags, n, nlp) for part, n in sizes.items()}

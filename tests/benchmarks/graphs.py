@@ -16,8 +16,8 @@ from spacy.tokens import Doc
 from spacy.training import Example
 
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.lab.ties.groups import RepeatedWords
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.ties.groups import RepeatedWords
 
 from .document import SETS, DocumentSet, plain, read, score
 from .measure import show
@@ -44,9 +44,9 @@ GRAPHS = {
     "shared features": Graph({"features": []}, {"share_features": True}),
     "second stage": Graph(component={"second_stage": {"l1": 0.0, "l2": 0.1, "iterations": 60}}),
 }
-BELIEFS = {"@misc": "spacy_crf.BeliefPropagation.v1"}
+BELIEFS = {"@misc": "spacy_crf_lab.BeliefPropagation.v1"}
 TRAININGS: dict[str, dict[str, Any]] = {
-    "sentences": {"loss": {"@losses": "spacy_crf.SentenceLikelihood.v1"}},
+    "sentences": {"loss": {"@losses": "spacy_crf_lab.SentenceLikelihood.v1"}},
     "Bethe": {},
     "reweighted": {"training_inference": {**BELIEFS, "tree_reweighted": True}},
 }
@@ -85,13 +85,13 @@ def main(
 
 def _run(name: str, training: str, documents: int, every: int, iterations: int) -> list[Any]:
     graph, chosen = GRAPHS[name], _documents(documents, every)
-    features = {"@misc": "spacy_crf.ner_features.v3", "without": WORDS_IN_A_ROW_OF_ENTITIES}
+    features = {"@misc": "spacy_crf.ner_features.v1", "without": WORDS_IN_A_ROW_OF_ENTITIES}
     model: dict[str, Any] = {"emissions": {"features": features}}
     settings: dict[str, Any] = {**chosen.settings, **graph.component}
     if graph.ties is not None:
         model["emissions"]["@architectures"] = "spacy_crf.SparseEmissions.v1"
-        cliques = {"repeats": {"@misc": "spacy_crf.RepeatedWords.v1", **graph.ties}}
-        model |= {"@architectures": "spacy_crf.FactorGraph.v1", "cliques": cliques, "possible_transitions": True}
+        cliques = {"repeats": {"@misc": "spacy_crf_lab.RepeatedWords.v1", **graph.ties}}
+        model |= {"@architectures": "spacy_crf_lab.FactorGraph.v1", "cliques": cliques, "possible_transitions": True}
         model |= graph.model
         settings |= TRAININGS[training]
         if "training_inference" in settings:

@@ -25,7 +25,7 @@ from .measure import memory_mb, show
 from .rivals import strong_features
 
 MODELS: dict[str, dict[str, Any]] = {
-    "exact, order 1": {"@architectures": "spacy_crf.LinearChain.v2"},
+    "exact, order 1": {"@architectures": "spacy_crf.LinearChain.v1"},
     "order 1, keep 4": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 1, "keep": 4.0},
     "order 2, keep 4": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": 4.0},
     "order 2, keep 4, parts": {
@@ -89,7 +89,7 @@ def _labels_first(train: list[Example]) -> list[Example]:
 
 
 def ours(nlp, model, train, test, iterations: int, min_count: int) -> list[Any]:
-    features = {"@misc": "spacy_crf.tagger_features.v3"}
+    features = {"@misc": "spacy_crf.tagger_features.v1"}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "min_count": min_count, "features": features}
     pipe = nlp.add_pipe("crf_tagger", config={"attribute": "pos+morph", "model": {**model, "emissions": emissions}})
     optimizer = LBFGS(l2=0.1, iterations_per_step=5)

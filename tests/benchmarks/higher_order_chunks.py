@@ -44,7 +44,7 @@ def main(
 
 def _model(order: int, keep: Any) -> dict[str, Any]:
     if order == 1:
-        return {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}
+        return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
     return {"@architectures": "spacy_crf.HigherOrder.v1", "order": order, "keep": keep, "emissions": EMISSIONS}
 
 

@@ -20,11 +20,11 @@ from spacy.tokens import Doc, Span
 from spacy.util import filter_spans
 
 from spacy_crf.features.doc_batch import DocBatch, read_attributes
-from spacy_crf.lab.aggregation import aggregate, votes
-from spacy_crf.lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
-from spacy_crf.lab.counting import Counts
-from spacy_crf.lab.higher_order.lattice import Orders
+from spacy_crf.inference.pruned_lattice import Orders
 from spacy_crf.schemes import TransitionMask
+from spacy_crf_lab.aggregation import aggregate, votes
+from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
+from spacy_crf_lab.counting import Counts
 
 from .data import make_examples, make_gold_doc, read_sentences
 from .measure import show, side_by_side, token_accuracy
@@ -51,7 +51,7 @@ def tagging(repeats: int) -> None:
     taggers, trainings = {}, {}
     for order in (1, 2):
         taggers[f"HMM.v1, order {order}"] = pipe = nlp.create_pipe(
-            "crf_tagger", config={"model": {"@architectures": "spacy_crf.HMM.v1", "order": order}}
+            "crf_tagger", config={"model": {"@architectures": "spacy_crf_lab.HMM.v1", "order": order}}
         )
         trainings[f"HMM.v1, order {order}"] = lambda pipe=pipe: pipe.initialize(lambda: examples, nlp=nlp)
     docs = [Doc(nlp.vocab, words=sentence.words) for sentence in test]

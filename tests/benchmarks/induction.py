@@ -10,18 +10,18 @@ import numpy as np
 import spacy
 import typer
 
-from spacy_crf.lab.feature_induction import FeatureInduction
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.feature_induction import FeatureInduction
 
 from .data import make_examples, read_sentences
 from .measure import in_own_process, show
 
 FEATURES: dict[str, dict[str, Any]] = {
-    "preset": {"features": {"@misc": "spacy_crf.ner_features.v3"}},
+    "preset": {"features": {"@misc": "spacy_crf.ner_features.v1"}},
     "pairs": {
         "min_count": 3,
         "features": {
-            "@misc": "spacy_crf.feature_pairs.v1",
+            "@misc": "spacy_crf_lab.feature_pairs.v1",
             "templates": ["bias", "lower[-2..2]", "shape[-1..1]", "prefix3[0]", "suffix3[0]", "folded[0]"],
         },
     },
@@ -69,7 +69,7 @@ def _train(name: str, pool: str, optimizer: Any) -> list[float]:
     """Train until the optimizer stops, and test the saved model."""
     nlp = spacy.blank("en")
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", **FEATURES[pool]}
-    config = {"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}, "scheme": "BIO"}
+    config = {"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}, "scheme": "BIO"}
     pipe: Any = nlp.add_pipe("crf_ner", config=config)
     train, test = (make_examples(nlp.vocab, read_sentences(name, part)) for part in ("train", "test"))
     nlp.initialize(lambda: train)

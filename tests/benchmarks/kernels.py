@@ -20,7 +20,7 @@ from .measure import in_own_process, show
 ATOMS = ["bias", *(f"shape[{n}]" for n in range(-1, 2)), "prefix2[0]", "suffix2[0]"]
 TAGS = [f"tag[{n}]" for n in range(-1, 2)]
 WITH_TAGS = ("conll2000",)
-_KERNEL = {"@architectures": "spacy_crf.KernelEmissions.v1"}
+_KERNEL = {"@architectures": "spacy_crf_lab.KernelEmissions.v1"}
 _SPARSE = {"@architectures": "spacy_crf.SparseEmissions.v1"}
 MODELS: dict[str, dict[str, Any]] = {
     "atoms": {**_SPARSE, "possible_states": True},
@@ -70,7 +70,7 @@ def _best(name: str, model: str, sentences: int, own: dict[str, Any], tried: lis
     pairs = [f"{one}|{other}" for one, other in combinations(atoms[1:], 2)] if model == "all pairs" else []
     features = {"@misc": "spacy_crf.features.v1", "templates": atoms + pairs}
     emissions = {**MODELS[model], **own, "features": features}
-    config = {"model": {"@architectures": "spacy_crf.LinearChain.v2", "emissions": emissions}, "scheme": "BIO"}
+    config = {"model": {"@architectures": "spacy_crf.LinearChain.v1", "emissions": emissions}, "scheme": "BIO"}
     nlp, best = spacy.blank("en"), []
     pipe: Any = nlp.add_pipe("crf_ner", config=config)
     every = read_sentences(name, "train", limit=sentences + 500)

@@ -25,7 +25,7 @@ from spacy.language import Language
 from spacy.training import Example
 from spacy.util import fix_random_seed, minibatch
 
-from spacy_crf.lab.label_cliques import Annotated, LearnedGraph
+from spacy_crf_lab.label_cliques import Annotated, LearnedGraph
 
 from .data import data_folder
 from .measure import show
@@ -33,8 +33,8 @@ from .measure import show
 WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "lower[-1]|lower[0]"]}
 CLIQUES: dict[str, dict[str, Any]] = {
     "independent": {},
-    "LearnedGraph": {"labels": {"@misc": "spacy_crf.LearnedGraph.v1"}},
-    "LabelTree": {"labels": {"@misc": "spacy_crf.LabelTree.v1"}},
+    "LearnedGraph": {"labels": {"@misc": "spacy_crf_lab.LearnedGraph.v1"}},
+    "LabelTree": {"labels": {"@misc": "spacy_crf_lab.LabelTree.v1"}},
 }
 Items = list[dict[str, Any]]
 THRESHOLDS = [0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5]
@@ -94,7 +94,7 @@ def ours(
     nlp = spacy.blank("en")
     layer = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS, "min_count": 2}
     layer |= {"possible_states": True, **emissions}
-    model = {"@architectures": "spacy_crf.LabelGraph.v1", "emissions": layer, "cliques": cliques}
+    model = {"@architectures": "spacy_crf_lab.LabelGraph.v1", "emissions": layer, "cliques": cliques}
     optimizer = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": l2, "max_iterations": 60}
     pipe: Any = nlp.add_pipe("crf_textcat", config={"multilabel": True, "model": model, "optimizer": optimizer})
     examples = examples_of(nlp, train, labels)

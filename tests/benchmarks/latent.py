@@ -1,7 +1,7 @@
 """Hidden states: ``python -m tests.benchmarks.latent``
 
-Noun phrases of CoNLL-2000, with the features of CRFsuite's chunking example: the chain against `spacy_crf.LatentChain.v1` with
-several seeds, and what a pass over the corpus takes (CPU seconds, one thread).
+Noun phrases of CoNLL-2000, with the features of CRFsuite's chunking example: the chain against `spacy_crf_lab.LatentChain.v1`
+with several seeds, and what a pass over the corpus takes (CPU seconds, one thread).
 """
 
 import time
@@ -57,12 +57,12 @@ def main(
 
 
 def _chain() -> dict[str, Any]:
-    return {"@architectures": "spacy_crf.LinearChain.v2", "emissions": EMISSIONS}
+    return {"@architectures": "spacy_crf.LinearChain.v1", "emissions": EMISSIONS}
 
 
 def _latent(hidden: int, spread: float, seed: int) -> dict[str, Any]:
     settings = {"hidden": hidden, "spread": spread, "seed": seed}
-    return {"@architectures": "spacy_crf.LatentChain.v1", "emissions": EMISSIONS, **settings}
+    return {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": EMISSIONS, **settings}
 
 
 def _examples(nlp: Language, part: str, sentences: int) -> list[Example]:

@@ -79,12 +79,12 @@ def judge(settings: dict[str, Any], loss: str = "LogLikelihood", *, texts: int, 
     return Judged(100.0 * float(np.mean(right)), seconds, speed)
 
 
-LINKS = {"cliques": {"links": {"@misc": "spacy_crf.LinkedDocuments.v1"}}}
+LINKS = {"cliques": {"links": {"@misc": "spacy_crf_lab.LinkedDocuments.v1"}}}
 ALONE, LINKED = model("MaxEntText"), model("LinkedTexts", **LINKS)
 
 
 def main(texts: int = 500, homophily: float = 0.8) -> None:
-    beliefs = {"inference": {"@misc": "spacy_crf.BeliefPropagation.v1"}}
+    beliefs = {"inference": {"@misc": "spacy_crf_lab.BeliefPropagation.v1"}}
     kinds: dict[str, tuple[Any, ...]] = {
         "each text alone (MaxEntText)": (ALONE,),
         "LinkedTexts": (LINKED,),

@@ -29,8 +29,8 @@ from sklearn.linear_model import Ridge
 from spacy.tokens import Doc, Span, Token
 from spacy.training import Example
 
-from spacy_crf.lab.gaussian_chain import Gaussians, GaussianScores, Similar
-from spacy_crf.lab.gaussian_graph import graphical_lasso
+from spacy_crf_lab.gaussian_chain import Gaussians, GaussianScores, Similar
+from spacy_crf_lab.gaussian_graph import graphical_lasso
 
 from .document import SETS, read
 from .measure import show
@@ -78,7 +78,7 @@ def judged(unit: str, train: list[Doc], test: list[Doc], similar: list[str], l2:
         "min_count": 2,
         "features": {"@misc": "spacy_crf.features.v1", "templates": WORDS},
     }
-    model = {"@architectures": "spacy_crf.GaussianChain.v1", "emissions": emissions, "similar": similar}
+    model = {"@architectures": "spacy_crf_lab.GaussianChain.v1", "emissions": emissions, "similar": similar}
     optimizer = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": l2}
     settings = {"attribute": "number", "unit": unit, "model": model, "optimizer": optimizer}
     pipe = nlp.add_pipe("crf_scorer", config=settings)

@@ -19,9 +19,9 @@ from .higher_order import _labels_first, _seconds, read, tag
 from .measure import show
 from .rivals import strong_features
 
-CODES = {"@architectures": "spacy_crf.OutputCodes.v1"}
+CODES = {"@architectures": "spacy_crf_lab.OutputCodes.v1"}
 MODELS: dict[str, dict[str, Any]] = {
-    "exact": {"@architectures": "spacy_crf.LinearChain.v2"},
+    "exact": {"@architectures": "spacy_crf.LinearChain.v1"},
     "pruned": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 1, "keep": 4.0},
     "40 bits": CODES,
     "40 bits, cascade": {**CODES, "cascade": True},
@@ -57,7 +57,7 @@ def main(
 
 def ours(model: dict[str, Any], train: list, test: list, iterations: int, beam: int) -> list[Any]:
     nlp = spacy.blank("en")
-    features = {"@misc": "spacy_crf.tagger_features.v3"}
+    features = {"@misc": "spacy_crf.tagger_features.v1"}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "min_count": 2, "features": features}
     within = {} if "keep" in model else {"decode": "beam", "beam": beam}
     config = {"attribute": "pos+morph", "model": {**model, "emissions": emissions}, **within}

@@ -22,8 +22,8 @@ from .data import make_examples, read_sentences
 from .measure import in_own_process, show, side_by_side
 from .ours import make_pipeline
 
-_POOL = {"@architectures": "spacy_crf.OpinionPool.v1"}
-_CHAIN = {"@architectures": "spacy_crf.LinearChain.v2"}
+_POOL = {"@architectures": "spacy_crf_lab.OpinionPool.v1"}
+_CHAIN = {"@architectures": "spacy_crf.LinearChain.v1"}
 MODELS: dict[str, dict[str, Any]] = {
     "chain, l2 = 0": _CHAIN,
     "chain": _CHAIN,
@@ -62,7 +62,7 @@ def _pairs(settings: str) -> list[tuple[str, str, str]]:
 
 
 def _pipeline(name: str, model: str, changed: dict[str, Any]) -> Language:
-    features = {"@misc": "spacy_crf.ner_features.v3", "extra": EXTRA.get(name, [])}
+    features = {"@misc": "spacy_crf.ner_features.v1", "extra": EXTRA.get(name, [])}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
     own = changed if model.startswith("random") else {}
     return make_pipeline("crf_ner", {"model": {**MODELS[model], **own, "emissions": emissions}, "scheme": "BIO"})

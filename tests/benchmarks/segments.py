@@ -113,11 +113,11 @@ def compare_dictionaries(name: str, resamples: int) -> list[object]:
 
 
 def chain_extra(templates: list[str]) -> dict[str, Any]:
-    return {"model": {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v3", "extra": templates}}}}
+    return {"model": {"emissions": {"features": {"@misc": "spacy_crf.ner_features.v1", "extra": templates}}}}
 
 
 def segments_extra(templates: list[str]) -> dict[str, Any]:
-    return {"model": {"segments": {"features": {"@misc": "spacy_crf.segment_features.v2", "extra": templates}}}}
+    return {"model": {"segments": {"features": {"@misc": "spacy_crf.segment_features.v1", "extra": templates}}}}
 
 
 def dictionary(sentences: Sequence[Sentence]) -> list[dict[str, str]]:

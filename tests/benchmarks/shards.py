@@ -18,7 +18,7 @@ import typer
 from spacy.training.initialize import init_nlp
 from spacy.util import load_config
 
-from spacy_crf.lab.workers.executors import Processes
+from spacy_crf.workers.executors import Processes
 
 from .data import ROOT, read_sentences, save_docbin
 from .measure import show

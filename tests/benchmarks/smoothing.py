@@ -16,8 +16,8 @@ from spacy.tokens import Doc
 from spacy.training import Example
 from spacy.util import fix_random_seed, minibatch
 
-from spacy_crf.lab.smoothing import Smoothing
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.smoothing import Smoothing
 
 from .document import SETS, plain, read
 from .graphs import NAME
@@ -39,7 +39,7 @@ def main(
         docs = {part: list(nlp.pipe(map(plain, gold[part]))) for part in ("dev", "test")}
         rows.append([factory, "", "", *(_f1(docs[part], gold[part]) for part in docs), ""])
         step: Any = nlp.add_pipe(
-            "crf_smooth", config={"component": factory, "smoothing": {"@misc": "spacy_crf.smooth.v1"}}
+            "crf_smooth", config={"component": factory, "smoothing": {"@misc": "spacy_crf_lab.smooth.v1"}}
         )
         for scores in SCORES[factory]:
             for strength in STRENGTHS:
@@ -59,7 +59,7 @@ def _trained(factory: str, epochs: int) -> tuple[Language, dict[str, list[Doc]]]
     """A pipeline with one component, and the annotated Docs."""
     chosen = SETS[NAME]
     if factory == "crf_ner":
-        features = {"@misc": "spacy_crf.ner_features.v3", "without": WORDS_IN_A_ROW_OF_ENTITIES}
+        features = {"@misc": "spacy_crf.ner_features.v1", "without": WORDS_IN_A_ROW_OF_ENTITIES}
         nlp = make_pipeline(factory, {"model": {"emissions": {"features": features}}, **chosen.settings})
     else:
         fix_random_seed(0)

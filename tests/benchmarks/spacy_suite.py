@@ -162,7 +162,7 @@ def component_maker(emissions: str) -> Callable[..., CRFPipe]:
     spacy.blank("en").add_pipe("crf_ner")  # registers what the entry points name
     ours = registry.factories.get("crf_ner")
     config = Config(Language.get_factory_meta("crf_ner").default_config)
-    architecture = registry.architectures.get("spacy_crf.LinearChain.v2")
+    architecture = registry.architectures.get("spacy_crf.LinearChain.v1")
     if emissions == "hashed":
         features = config["model"]["emissions"]["features"]
         # One test has a thousand labels

@@ -48,10 +48,10 @@ SPANCAT = {
 
 OUTER = ["outer[-1..1]", "outer[0]|lower[0]", "outer[0]|suffix3[0]"]
 READS_OUTER = {
-    "@architectures": "spacy_crf.LinearChain.v2",
+    "@architectures": "spacy_crf.LinearChain.v1",
     "emissions": {
         "@architectures": "spacy_crf.SparseEmissions.v1",
-        "features": {"@misc": "spacy_crf.ner_features.v3", "extra": OUTER},
+        "features": {"@misc": "spacy_crf.ner_features.v1", "extra": OUTER},
     },
 }
 

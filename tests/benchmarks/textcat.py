@@ -34,8 +34,8 @@ BOW = {
     "no_output_layer": False,
 }
 OURS = {
-    "HiddenChain": {"@architectures": "spacy_crf.HiddenChain.v1"},
-    "HiddenChain with shared states": {"@architectures": "spacy_crf.HiddenChain.v1", "hidden": 8, "shared": True},
+    "HiddenChain": {"@architectures": "spacy_crf_lab.HiddenChain.v1"},
+    "HiddenChain with shared states": {"@architectures": "spacy_crf_lab.HiddenChain.v1", "hidden": 8, "shared": True},
     "MaxEntText": {"@architectures": "spacy_crf.MaxEntText.v1"},
     "NaiveBayes": {"@architectures": "spacy_crf.NaiveBayes.v1", "alpha": 0.1},
 }

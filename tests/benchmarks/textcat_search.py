@@ -40,7 +40,7 @@ TEMPLATES = {
     "words, orth, more affixes, n-grams": [*WORDS, *ORTH, *MORE_AFFIXES, "ngrams3[0]", "ngrams4[0]"],
     "words, skip": [*WORDS, "lower[-2]|lower[0]"],
 }
-CHAIN = {"@architectures": "spacy_crf.HiddenChain.v1"}
+CHAIN = {"@architectures": "spacy_crf_lab.HiddenChain.v1"}
 MODELS = {
     "bag": {"@architectures": "spacy_crf.MaxEntText.v1"},
     "8 shared": {**CHAIN, "hidden": 8, "shared": True},

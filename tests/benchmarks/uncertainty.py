@@ -13,10 +13,10 @@ import spacy
 import typer
 from spacy.training import Example
 
-from spacy_crf.lab.laplace_propagation import LaplacePropagation
-from spacy_crf.lab.posterior import disagreement
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline.scorers import calibration
+from spacy_crf_lab.laplace_propagation import LaplacePropagation
+from spacy_crf_lab.posterior import disagreement
 
 from .data import SETS, make_examples, read_sentences
 from .measure import show

@@ -147,7 +147,7 @@ class Found(NamedTuple):
 
 def _train(name: str, n_sentences: int, rung: Rung, optimizer: LBFGS, steps: range) -> tuple[Language, Found]:
     """The pipeline after all iterations, and what it reached."""
-    features = {"@misc": "spacy_crf.ner_features.v3", "extra": rung.extra}
+    features = {"@misc": "spacy_crf.ner_features.v1", "extra": rung.extra}
     if rung.without:
         features["without"] = list(rung.without)
     model = {"emissions": {"features": features}}

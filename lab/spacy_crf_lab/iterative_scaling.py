@@ -1,0 +1,176 @@
+"""Iterative scaling: all weights move at once, each to the minimum of a bound of the objective.
+
+    objective(w + d) - objective(w) <= sum_k bound_k(d_k)
+    bound_k'(d) = sum_m expected[m, k] · exp(mass[m] · d) + 2·l2·(w_k + d) - observed[k]
+
+The mass of a sequence is the largest sum of the values of all features that a labelling has, so features must not have negative
+values. With one mass for all sequences, the largest, this is generalized iterative scaling (Darroch & Ratcliff 1972; for chains
+Lafferty, McCallum & Pereira 2001, algorithm S), with several improved iterative scaling (Della Pietra, Della Pietra & Lafferty
+1997; algorithm T); l2 as Chen & Rosenfeld 1999.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+
+from spacy_crf import checks
+from spacy_crf.arrays import of_file
+from spacy_crf.errors import cant_train
+from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
+from spacy_crf.optimizers.batch import BatchOptimizer, BatchRun
+from spacy_crf.optimizers.line_search import RayPoint
+from spacy_crf.optimizers.objective import Objective, setting
+from spacy_crf.types import Floats
+
+from .uses import Highest, Observed
+
+_ROUNDS = 30  # most rounds of Newton's method for a move
+_MOST = 700.0  # exponents beyond it overflow
+_FITTING = "LBFGS, ConjugateGradient, Newton or SGD"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GIS(BatchOptimizer):
+    """Generalized iterative scaling over the full training set, minimizing ``loss + l2·w²``, for comparison: each iteration
+    lowers the objective, but it needs many times the iterations of L-BFGS. Annotation must be complete.
+
+    The settings are described at `spacy_crf.LBFGS.v1`.
+    """
+
+    names_states: ClassVar = True
+    masses: ClassVar[int] = 1
+
+    @classmethod
+    def fits(cls, loss: type) -> bool:
+        return issubclass(loss, (LogLikelihood, SoftmaxMargin))
+
+    def new_memory(self) -> "Masses":
+        return Masses()
+
+    def _start(self, objective: Any, key: str) -> BatchRun:
+        incomplete: list[bool] = []
+        if not hasattr(objective, "ask"):
+            raise cant_train(self, f"the shards of '{key}'", "workers evaluate nothing but the loss", "LBFGS")
+        if objective.least_value < 0.0:
+            reason = f"there are negative values, such as {objective.least_value:g}"
+            raise cant_train(self, f"the features of '{key}'", reason, _FITTING)
+        memory, at = self.new_memory(), objective.weights()
+        ones = 1.0 - getattr(objective, "origin", np.zeros_like(at))
+        objective.ask(ones, loss=Highest())
+        memory.share(objective.losses, self.masses)
+        memory.observed = np.stack(
+            [objective.ask(at, loss=Observed(incomplete), factors=some)[1] for some in memory.shares]
+        )
+        if incomplete:
+            raise cant_train(self, f"'{key}'", "some sequences are not annotated completely", _FITTING)
+        run = super()._start(objective, key)
+        run.memory = memory
+        return run
+
+    def search(
+        self, objective: Any, run: BatchRun, gradient: Floats, direction: Floats, step: float
+    ) -> tuple[Optional[RayPoint], int]:
+        before, memory = run.position, run.memory
+        strength = self.l2 + getattr(objective, "strength", 0.0)
+        expected = np.empty_like(memory.observed)
+        expected[0] = gradient - 2.0 * strength * before.weights + memory.observed.sum(axis=0)
+        for m, shares in enumerate(memory.shares[1:], 1):
+            expected[m] = objective.ask(before.weights, factors=shares)[1] + memory.observed[m]
+            expected[0] -= expected[m]
+        pull = 2.0 * strength * before.weights - memory.observed.sum(axis=0)
+        move = solve(np.maximum(expected, 0.0), memory.masses, pull, 2.0 * strength)
+        after = self.evaluate(objective, before.weights + move)
+        is_lower = after.value < before.value
+        return RayPoint(1.0, after.value, math.nan, after) if is_lower else None, 1
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class IIS(GIS):
+    """Improved iterative scaling over the full training set, minimizing ``loss + l2·w²``, for comparison: as
+    `spacy_crf_lab.GIS.v1`, but short sequences do not wait for long ones.
+
+    masses (int): Number of different masses of sequences, of which each takes a pass over the corpus in each iteration. Sequences
+        with other masses are split between the next lower and the next higher one.
+
+    The other settings are described at `spacy_crf.LBFGS.v1`.
+    """
+
+    identity: ClassVar = ("l2", "masses")
+
+    masses: int = setting(2, checks.count, least=2, most=64)
+
+
+def solve(expected: Floats, masses: Floats, pull: Floats, slope: Any) -> Floats:
+    """Solve sum_m expected[m] · exp(masses[m] · d) + pull + slope · d = 0 for each weight.
+
+    expected (float64[M, n]), masses (float64[M]), slope (float or float64[n]): At least 0.
+    RETURNS (float64[n]): d, from above where a solution is infinite or does not exist.
+    """
+    # The left side is convex and grows: Newton's method descends to the root from any point above it, such as one where a single
+    # term makes up for the pull
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        highest = np.min(np.log(-pull / expected) / masses[:, np.newaxis], axis=0)
+        highest = np.fmin(highest, -(expected.sum(axis=0) + pull) / slope)
+    d = np.where(np.isfinite(highest), np.maximum(highest, 0.0), 0.0)
+    for _ in range(_ROUNDS):
+        terms = expected * np.exp(np.minimum(masses[:, np.newaxis] * d, _MOST))  # overflows only beside zeros
+        steep = masses @ terms + slope
+        move = np.divide(terms.sum(axis=0) + pull + slope * d, steep, out=np.zeros_like(d), where=steep > 0.0)
+        d -= move
+        if np.abs(move).max(initial=0.0) <= 1e-12 * np.abs(d).max(initial=0.0):
+            break
+    return d
+
+
+class Masses:
+    """Memory of iterative scaling: what it knows of the sequences. It learns nothing on its way, so its truth value is False."""
+
+    def __init__(self) -> None:
+        self.masses = np.zeros(0)  # [M] the largest first
+        # For each mass and each batch, the share of each sequence that counts with the mass: float64[B]
+        self.shares: list[list[Floats]] = []
+        self.observed = np.zeros((0, 0))  # [M, n] uses of weights by the annotation
+
+    def share(self, of_sequences: list[Floats], most: int) -> None:
+        """Choose masses (`most` at most) among those of the sequences (float64[B] for each batch), and split the sequences."""
+        every = np.maximum(np.concatenate([*of_sequences, np.zeros(0)]), np.finfo(np.float64).tiny)
+        known = np.unique(every)
+        if len(known) > most:
+            known = np.unique(np.quantile(every, np.linspace(0.0, 1.0, most) if most > 1 else [1.0], method="higher"))
+        if not len(known):
+            known = np.ones(1)
+        at, sizes = known[::-1], np.cumsum([0, *map(len, of_sequences)])
+        self.masses = at.copy()
+        for m in range(len(at)):
+            # exp(mass · d) is convex in the mass: a sequence split between two masses counts with more, never with less
+            of_mass = np.interp(every, known, np.eye(len(at))[len(at) - 1 - m])
+            self.shares.append([of_mass[begin:end] for begin, end in pairwise(sizes)])
+
+    def __bool__(self) -> bool:
+        return False
+
+    def prepare(self, objective: Objective) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        return gradient, 1.0
+
+    def learn(self, before: Any, after: Any, direction: Floats, step: float) -> None:
+        """Nothing to learn."""
+
+    def clear(self) -> None:
+        """Nothing to forget."""
+
+    def to_msg(self) -> list[Any]:
+        return [self.masses, self.shares, self.observed]
+
+    def from_msg(self, msg: list[Any], n: int) -> None:
+        masses, shares, observed = msg
+        self.masses = of_file("the masses", masses, np.float64, (None,))
+        self.observed = of_file("the observed uses", observed, np.float64, (len(masses), n))
+        self.shares = [[of_file("shares of masses", some, np.float64, (None,)) for some in each] for each in shares]
+        counts = len(masses), len(self.shares)
+        checks.expect(counts[0] == counts[1] > 0, "the memory", "masses", counts, "as many masses as lists of shares")

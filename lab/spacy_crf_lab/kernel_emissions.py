@@ -1,0 +1,347 @@
+"""Emissions by kernels: the score of a token is a weighted sum of how much it is like the tokens of a basis, which are a part of
+the training data.
+
+    scores[t, y] = sum_m K(x_t, b_m) A[m, y] + bias[y]
+
+The kernel K compares the features of two tokens. (<x, x'> + 1)² gives every pair of features a weight without listing the pairs.
+With a chain this is a kernel CRF (Lafferty, Zhu & Liu 2004), with `MaxEnt` kernel logistic regression.
+
+Training sees whitened features, the Nyström method (Williams & Seeger 2001): from K(b, b) = V L Vᵀ follow the features
+Φ = K(x, b) V / √L with ΦΦᵀ = K on the basis, and A = V / √L U has the norm |U|² = Aᵀ K(b, b) A. So `l2` of an optimizer, which
+knows nothing of kernels, is the squared norm of the function.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Linear, Model, NumpyOps, zero_init
+
+from spacy_crf import checks
+from spacy_crf.errors import announcements
+from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.features.extractor import CompiledTemplates, FeatureSet
+from spacy_crf.features.feature_index import by_token
+from spacy_crf.features.templates import Template, parse_templates
+from spacy_crf.features.token_columns import TokenColumns
+from spacy_crf.kernels.hashing import NO_FEATURE
+from spacy_crf.models.corpus import DenseCorpus, DensePass
+from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
+from spacy_crf.models.neural import EncoderNode
+from spacy_crf.models.node import Batches, Sizes, check_equal, no_backprop, unset
+from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
+from spacy_crf.types import Floats
+
+from .errors import Errors
+from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel, read_trees
+from .kernel_choice import AnnotatedTokens, import_vectors, weighted
+
+_DECAY = 0.4  # of subtrees (Collins & Duffy 2001)
+_MOST = 12_000  # tokens of a basis: its matrix, its eigenvectors and room for them take 3.5 GB
+
+
+class KernelFeatures(SparseFeatures):
+    """Templates, the lists that they read, and the basis. No single feature has a weight."""
+
+    kinds: ClassVar = {}
+    caches: ClassVar = (*SparseFeatures.caches, "_folded")
+    _folded: Any = None  # the weights of latest prediction, its basis, and the weights of the values of the kernel
+
+    def __init__(
+        self, feature_set: Any, kernels: tuple[Kernel, ...], templates: tuple[list[Template], ...], **lists: Any
+    ):
+        super().__init__(feature_set, **lists)
+        self.kernels, self._templates = kernels, templates
+        self.basis: Optional[Basis] = None
+
+    def __repr__(self) -> str:
+        names = " + ".join(kernel.name for kernel in self.kernels)
+        return f"{type(self).__name__}({names}, {0 if self.basis is None else len(self.basis):,} tokens)"
+
+    def _compile(self) -> CompiledFeatures:
+        reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
+        return CompiledFeatures(
+            reader, {str(n): CompiledTemplates(some, reader) for n, some in enumerate(self._templates)}
+        )
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._folded = None
+
+    def forget_scores(self) -> None:
+        self._folded = None
+
+    def widths(self, n_states: int) -> dict[str, int]:
+        return {}
+
+    def read(self, docs: list[Doc]) -> HashedTokens:
+        """The features of all tokens for each kernel."""
+        columns = self.reader.read(docs)
+        return HashedTokens.abreast(
+            [
+                read_trees(docs, kernel.degree) if kernel.name == "subtree" else self._features(templates, columns)
+                for kernel, templates in zip(self.kernels, self.compiled.templates.values())
+            ]
+        )
+
+    def _features(self, templates: CompiledTemplates, columns: TokenColumns) -> HashedTokens:
+        found = templates.hash(columns)
+        tokens, template = np.nonzero(found.hashes != NO_FEATURE)
+        hashes, values, n_tokens = found.hashes[tokens, template], np.ones(len(tokens), np.float32), len(found.hashes)
+        if templates.item_templates or len(np.unique(templates.seeds)) < len(templates.seeds):
+            # A token may have a feature more than once
+            tokens = np.concatenate([tokens, found.item_tokens])
+            hashes, values = np.append(hashes, found.item_hashes), np.append(values, found.item_values)
+            order = np.lexsort((hashes, tokens))
+            tokens, hashes, values = tokens[order], hashes[order], values[order]
+            is_new = np.append(True, (np.diff(tokens) != 0) | (hashes[1:] != hashes[:-1]))[: len(tokens)]
+            values = np.add.reduceat(values, np.flatnonzero(is_new)) if len(values) else values
+            tokens, hashes = tokens[is_new], hashes[is_new]
+        return HashedTokens(*by_token(tokens, hashes, values, n_tokens))  # pyright: ignore[reportArgumentType]
+
+    @property
+    def known(self) -> Basis:
+        """The basis of an initialized layer."""
+        basis: Any = self.basis
+        return basis
+
+    def scores(self, docs: list[Doc], weights: NDArray[np.float32]) -> Floats:
+        """Scores of all tokens (float64[T, S]) by the weights of the features of the basis (float32[S, D])."""
+        kept: Any = self._folded
+        if kept is None or kept[0] is not weights or kept[1] is not self.basis:
+            whitener, own = self.known.whitener, weights.T.astype(np.float64)
+            self._folded = kept = weights, self.basis, own if whitener is None else whitener @ own
+        return kept[1].times(self.read(docs), kept[2])
+
+    def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
+        basis = self.basis
+        if basis is None:
+            return {"basis": None}
+        of_kernels = [[kernel.gamma, kernel.weight] for kernel in basis.kernels]
+        return {
+            "basis": [*basis.tokens[:3], of_kernels if len(of_kernels) > 1 else basis.kernels[0].gamma, basis.whitener]
+        }
+
+    def load(self, data: dict[str, Any]) -> dict[str, Any]:
+        self._forget()
+        self.basis = None
+        if data["basis"] is not None:
+            *tokens, of_kernels, whitener = data["basis"]
+            of_kernels = of_kernels if isinstance(of_kernels, list) else [[of_kernels, 1.0]]
+            check_equal("the number of kernels", len(of_kernels), len(self.kernels))
+            hashes, values, starts = tokens
+            fits = len(starts) and (len(starts) - 1) % len(self.kernels) == 0
+            fits = fits and starts[0] == 0 and starts[-1] == len(hashes) == len(values)
+            check_equal("the basis", bool(fits and (np.diff(starts) >= 0).all()), True)
+            known = HashedTokens(hashes, values, starts, len(self.kernels))
+            check_equal("rows of the whitening", known.n if whitener is None else len(whitener), known.n)
+            numbers = zip(self.kernels, of_kernels)
+            kernels = tuple(kernel._replace(gamma=gamma, weight=weight) for kernel, (gamma, weight) in numbers)
+            self.basis = Basis(kernels, known, whitener)
+        return {}
+
+
+class KernelNode(EncoderNode):
+    """Node of a linear layer on whitened features, which do not learn."""
+
+    learned = ("kernel",)
+    meaning = ("compares",)
+    walks = False
+    source = "kernel"
+
+    def __init__(self) -> None:
+        super().__init__(learns=False)
+
+    def fixed(self, layer: Model) -> "KernelCorpus":
+        return KernelCorpus(layer)
+
+    def forget(self, model: Model) -> None:
+        before = model.attrs["kernel"]
+        EncoderNode.forget(self, model)
+        model.attrs["kernel"] = before.with_tables({}, basis=None)
+
+    def expect(self, model: Model, n_states: int) -> None:
+        output: Any = model.get_ref("output")
+        unset(output)  # thinc changes no dimension of a layer that has parameters
+        output.set_dim("nI", None, force=True)
+        super().expect(model, n_states)
+
+    def check(self, model: Model, n_states: int) -> None:
+        kernel: KernelFeatures = model.attrs["kernel"]
+        kernel.check_lists()
+        check_equal("the width of the basis", model.get_ref("output").get_dim("nI"), kernel.known.width)
+        super().check(model, n_states)
+
+
+class KernelCorpus(DenseCorpus):
+    """The features of the tokens of a corpus. Those of the kernel are computed when an optimizer asks for scores."""
+
+    def __init__(self, layer: Model):
+        super().__init__(layer)
+        self.kernel: KernelFeatures = layer.attrs["kernel"]
+        self.tokens: list[HashedTokens] = []  # of each batch
+        self._basis = self.kernel.known
+
+    def add(self, docs: DocBatch) -> None:
+        self.tokens.append(self.kernel.read(docs))
+        self.starts.append(docs.sequence_starts())
+
+    def finish(self) -> None:
+        """There is nothing to do."""
+
+    def fingerprint(self) -> Iterable[NDArray]:
+        for tokens in (*self.tokens, self._basis.tokens):
+            yield from tokens[:3]
+        yield from self.starts
+
+    @property
+    def least_value(self) -> float:
+        self._compute()
+        return super().least_value
+
+    def at(self, weights: dict[str, Floats], *, threads: int = 1) -> DensePass:
+        """One pass over the corpus. RAISES (ValueError): CRF622 if the basis has changed since the corpus was read."""
+        self._compute()
+        return super().at(weights, threads=threads)
+
+    def _compute(self) -> None:
+        if self.kernel.basis is not self._basis:
+            raise ValueError(Errors.CRF622.format(owner=OWNER))
+        if not hasattr(self, "vectors"):
+            for tokens in self.tokens:
+                self.write(self._basis.features(tokens))
+            self.vectors = self.written()
+
+
+def KernelEmissions(
+    features: FeatureSet,
+    kernel: str = "poly",
+    degree: int = 2,
+    offset: float = 1.0,
+    gamma: Optional[float] = None,
+    basis: int = 2000,
+    select: str = "random",
+    seed: int = 0,
+    kernels: Optional[dict[str, dict[str, Any]]] = None,
+    norm: float = 2.0,
+) -> Model[list[Doc], Emissions]:
+    """Scores by a kernel that compares tokens with those of a basis, which is a part of the training data.
+
+    features (FeatureSet): The templates of the features that are compared, none of transitions, vectors or outer.
+    kernel (str): "linear", the product of the features; "poly", (product + offset)^degree; "rbf",
+        exp(-gamma · squared distance); "cosine", the product of features of length 1; or "subtree", which compares the
+        dependency trees below the tokens, and no features.
+    degree (int): At most 9: for "poly", how many features are combined; for "subtree", how many levels the trees have.
+    offset (float): Of "poly": the larger, the more single features count beside their combinations.
+    gamma (float): Of "rbf", by default the inverse of the mean squared length of the basis; of "subtree", the factor of each
+        node that two trees share, by default 0.4.
+    basis (int): Number of tokens in the basis, at most 12,000. Memory and time grow with it, training with its square.
+    select (str): "random" for some tokens with different features; "greedy" for those that lower the loss most, "import vectors";
+        or "all" for all of these, however many `basis` says.
+    seed (int): Seed of the random choice.
+    kernels (Dict[str, Dict]): Several kernels in place of one, whose sum has learned weights. Each may have `kernel`, `degree`,
+        `offset` and `gamma`, by default those above, and `templates`, those of `features` that it reads, by default all.
+    norm (float): Of the weights of the kernels, at least 1: the smaller, the more they differ.
+    RAISES (ValueError): CRF020; CRF367 for Docs without the parse that "subtree" compares; when training begins CRF620 for a
+        kernel whose matrix is not positive, CRF621 for too large a basis.
+    """
+    check_counted(OWNER, features)
+    alone = {"kernel": kernel, "degree": degree, "offset": offset, "gamma": gamma}
+    named = checks.table(OWNER, "kernels", kernels, "settings of a kernel", lambda given: isinstance(given, dict))
+    read = [_compared(f"kernels.{name}.", {**alone, **given}, features) for name, given in named.items()]
+    compared, templates = zip(*(read or [_compared("", alone, features)]))
+    meaning = [[name, *one[:4], *map(str, some)] for name, (one, some) in zip(named, read)] or [*compared[0][:4]]
+    output = Linear(init_W=zero_init)
+    return Model(
+        "kernel_emissions",
+        _forward,
+        init=_init,
+        layers=[output],
+        refs={"output": output},
+        attrs={
+            "role": KernelNode(),
+            "kernel": KernelFeatures(features, compared, templates),
+            "compares": meaning,
+            "basis": checks.count(OWNER, "basis", basis, most=_MOST),
+            "select": checks.one_of(OWNER, "select", select, ("random", "greedy", "all")),
+            "seed": checks.count(OWNER, "seed", seed, least=0, most=checks.ANY),
+            "norm": checks.number(OWNER, "norm", norm, least=1.0),
+        },
+        ops=NumpyOps(),
+    )
+
+
+def _compared(place: str, given: dict[str, Any], features: FeatureSet) -> tuple[Kernel, list[Template]]:
+    """A kernel from its settings, and the templates that it reads. RAISES (ValueError): CRF020."""
+    for key in given:
+        checks.one_of(OWNER, f"{place}setting", key, ("kernel", "degree", "offset", "gamma", "templates"))
+    name, gamma = checks.one_of(OWNER, f"{place}kernel", given["kernel"], KERNELS), given["gamma"]
+    kernel = Kernel(
+        name,
+        checks.count(OWNER, f"{place}degree", given["degree"], most=9),
+        checks.number(OWNER, f"{place}offset", given["offset"], least=-checks.MOST),
+        None if gamma is None else checks.positive(OWNER, f"{place}gamma", gamma),
+    )
+    templates = parse_templates(checks.listed(OWNER, f"{place}templates", given.get("templates"), "templates"))
+    if name == "subtree":
+        checks.expect(not templates, OWNER, f"{place}templates", given.get("templates"), "empty: it compares trees")
+        return kernel._replace(gamma=_DECAY if gamma is None else kernel.gamma), []
+    for template in templates:
+        known = template in features.counted
+        checks.expect(known, OWNER, f"{place}templates", str(template), "one of the templates of `features`")
+    return kernel, templates or features.counted
+
+
+def _forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Emissions, Callable]:
+    kernel: KernelFeatures = model.attrs["kernel"]
+    output, batch = model.get_ref("output"), DocBatch.of(docs)
+    if not is_train:
+        weights: Any = output.get_param("W")
+        bias: Any = output.get_param("b")
+        scores: Any = kernel.scores(batch, weights) + bias
+        return Emissions(scores, None, batch.sequence_starts()), no_backprop
+    kernel.forget_scores()
+    flat: Any = kernel.known.features(kernel.read(batch))
+    found, backprop_output = output(flat, True)
+
+    def backprop(d_emissions: Emissions) -> list[Doc]:
+        backprop_output(d_emissions.scores.astype(np.float32))
+        return []
+
+    return Emissions(found.astype(np.float64), None, batch.sequence_starts()), backprop
+
+
+def _init(model: Model, X: Optional[Batches] = None, Y: Optional[Sizes] = None) -> None:
+    """Choose the basis. A basis that is there stays, and grows by states alone."""
+    if X is None or Y is None:
+        return
+    role, sizes, output = model.attrs["role"], Sizes(*Y), model.get_ref("output")
+    role.resize(model, sizes.n_states)
+    kernel: KernelFeatures = model.attrs["kernel"]
+    annotated = AnnotatedTokens.read(kernel.read, X(), sizes.n_states)
+    if kernel.basis is not None and len(kernel.basis):
+        return
+    some, n_all, n, kernels = annotated.tokens, annotated.tokens.n, model.attrs["basis"], kernel.kernels
+    generator = np.random.default_rng(model.attrs["seed"])
+    if len(kernels) > 1 and n_all:
+        kernels = weighted(kernels, annotated.drawn(generator), model.attrs["norm"], generator)
+    if model.attrs["select"] == "all":
+        if n_all > _MOST:
+            gigabytes = f"{3 * 8 * n_all**2 / 1e9:,.1f}"
+            raise ValueError(Errors.CRF621.format(owner=OWNER, n=f"{n_all:,}", gigabytes=gigabytes, most=f"{_MOST:,}"))
+    elif n_all > n:
+        if model.attrs["select"] == "greedy":
+            annotated = annotated.drawn(generator)
+            some = annotated.tokens.some(np.sort(import_vectors(kernels, annotated, n, generator)))
+        else:
+            some = some.some(np.sort(generator.choice(n_all, n, replace=False)))
+    basis = Basis(kernels, some).whiten()
+    clustered = ClusteredWords(*kernel.reader.table.clustered)
+    model.attrs["kernel"] = kernel.with_tables({}, basis=basis, clustered=clustered)
+    said = "%s: %d of %d different tokens are the basis, with %d whitened features"
+    announcements.info(said, OWNER, len(basis), n_all, basis.width)
+    unset(output)
+    output.set_dim("nI", basis.width, force=True)
+    output.initialize()

@@ -1,0 +1,1 @@
+"""The numba kernels of the lab, declared as those of `spacy_crf.kernels`."""

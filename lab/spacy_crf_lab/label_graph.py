@@ -1,0 +1,208 @@
+"""Texts with several labels that attract or repel each other: an Ising model over the labels of a text.
+
+    score(y) = sum_j y_j (first_j + w_j · f(x)) + sum_((j, k) in edges) pairs_jk y_j y_k        y_j = 1: the text has label j
+
+This is a conditional random field whose variables are the labels of one text (Ghamrawi & McCallum 2005, "Collective multi-label
+classification"); without edges it is a logistic regression for each label. `label_sums` sums over the labels, `label_cliques`
+finds the edges; this file has the decoding of a component, and the model.
+"""
+
+from functools import partial
+from typing import Any, Optional
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf import checks
+from spacy_crf.explain.weights import Block, Feature
+from spacy_crf.features.doc_batch import TEXT, DocBatch
+from spacy_crf.losses.clamped import CLAMPED_LOSSES, ClampedLoss, LogLikelihood, SoftmaxMargin
+from spacy_crf.models.architecture import Architecture, SharedScores, build
+from spacy_crf.models.emissions import Emissions
+from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
+from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions, scores_of_tokens
+from spacy_crf.pipeline.crf_textcat import TextDecoding
+from spacy_crf.types import Bools, Floats, Ints
+
+from .errors import Errors
+from .label_cliques import Annotated, LabelClique
+from .label_sums import LabelGraphs, LabelScores, places_of
+from .ties.method import LOG_PARTITION, MAXIMUM, Inference
+
+
+class OddsReasons(Reasons):
+    """Scores are the log-odds of labels, which do not exclude each other."""
+
+    def evidence(self, labels: Ints) -> Floats:
+        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
+        of_units = labels[text_of]
+        return self.scores[text_of, of_units] - self.left_out[np.arange(len(text_of)), of_units]
+
+
+class LabelDecoding(TextDecoding):
+    structure: LabelGraphs
+
+    def check_fit(self, pipe: Any) -> None:
+        """RAISES (ValueError): CRF482 for a loss that the sums over labels cannot train."""
+        super().check_fit(pipe)
+        loss, inference = pipe.loss, self.structure.inference
+        asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
+        reason = None
+        if not isinstance(loss, ClampedLoss):
+            reason = f"set {CLAMPED_LOSSES}"
+        elif loss.cost or loss.label_weights:
+            reason = "leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes"
+        elif inference is not None and asked not in inference.answers:
+            reason = f"{inference.name} does not answer what it asks; leave inference out"
+        if reason:
+            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
+
+    def probabilities(self, scores: Any) -> Floats:
+        found = super().probabilities(scores)
+        if self.structure.inference is not None:
+            self.structure.inference.warn_unsettled(self.annotation.name)
+        return found
+
+
+class LabelGraphRole(OfTexts, Architecture):
+    """Architecture of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
+    its graph, which `initialize` finds."""
+
+    gives = LabelScores
+    params = of_sequences = ("first", "pairs")
+    learned = ("met", "edges", "implies")
+    meaning = ("cliques", "strength")
+    decoding = LabelDecoding
+    structure: LabelGraphs
+    unit = TEXT
+    several = True
+    walks = False
+    no_shares_of_texts = "the probabilities of its labels depend on each other"
+
+    def __init__(self, cliques: dict[str, LabelClique], inference: Optional[Inference], strength: float):
+        super().__init__()
+        self._cliques, self._labels, self._strength = cliques, (), strength
+        self.structure = LabelGraphs(inference)
+
+    def check_labels(self, model: Model, labels: Any, name: str) -> None:
+        self._labels, self._name = tuple(labels), name
+        for clique in self._cliques.values():
+            clique.check(self._labels, name)
+
+    def spread(self, allowed: Bools) -> Bools:
+        """The labels that the annotation says are present."""
+        n_labels = allowed.shape[1] // 2
+        return allowed[:, :n_labels] & ~allowed[:, n_labels:]
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        edges: Any = model.attrs["edges"]
+        return {"first": (n_states,), "pairs": (0 if edges is None else len(edges),)}
+
+    def weighed(self, model: Model) -> SharedScores:
+        return {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
+
+    def enlarge(self, model: Model, before: int, n_states: int) -> None:
+        """Do nothing: new labels have no edges."""
+
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Find the graph by the annotation, once."""
+        if model.attrs["edges"] is not None:
+            return
+        batches = [(batch.allowed, batch.weights) for batch in corpus()] if self._cliques else []
+        known = Annotated.of(batches, self._labels, self._name)
+        found: dict[frozenset[int], tuple[tuple[int, int], bool]] = {}
+        for pair, implies in (one for clique in self._cliques.values() for one in clique.pairs(known)):
+            if implies or frozenset(pair) not in found:
+                found[frozenset(pair)] = pair, implies
+        model.attrs["edges"] = np.array([pair for pair, _ in found.values()], dtype=np.int64).reshape(-1, 2)
+        model.attrs["implies"] = np.array([implies for _, implies in found.values()], dtype=bool)
+        weights: Any = np.zeros(len(found), dtype=np.float32)
+        model.set_param("pairs", weights)
+        if self.structure.inference is None:  # refuses a graph that is too wide
+            places_of(model.attrs["edges"], model.attrs["implies"], n_states)
+
+    def check(self, model: Model, n_states: int) -> None:
+        edges, implies = model.attrs["edges"], model.attrs["implies"]
+        n_edges = len(edges) if isinstance(edges, np.ndarray) else 0
+        check_array("edges", edges, (n_edges, 2), np.int64)
+        check_array("implies", implies, (n_edges,), np.bool_)
+        is_possible = bool((edges >= 0).all() and (edges < n_states).all() and (edges[:, 0] != edges[:, 1]).all())
+        check_equal("that edges join two labels", is_possible, True)
+        check_weights(model, self.shapes(model, n_states))
+        check_equal("what training met", isinstance(model.attrs["met"], list), True)
+
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> LabelScores:
+        [(scores, _, starts)] = outputs
+        present = scores + shared["first"]
+        labels = np.concatenate([present, np.zeros(present.shape)], axis=1)
+        return LabelScores(labels, shared["pairs"], shared["edges"], shared["implies"], starts)
+
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        graph = {name: model.attrs[name] for name in ("edges", "implies")}
+        found = super().potentials(model, weights)
+        return {**found, "pairs": self._strength * found["pairs"], **graph}
+
+    def part(self, d_scores: LabelScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        return (Emissions(d_scores.labels[:, : d_scores.n_labels], None, d_scores.starts),)
+
+    def derivatives(self, d_scores: LabelScores) -> SharedScores:
+        first = d_scores.labels[:, : d_scores.n_labels].sum(axis=0)
+        return {"first": first, "pairs": self._strength * d_scores.pairs}
+
+    def weight_blocks(self, model: Model, name: str) -> Any:
+        if name != "pairs":
+            return None
+        edges, weights = model.attrs["edges"], self._strength * model.get_param(name)
+        return [Block(name, weights, (*edges.T,), np.zeros(len(edges), np.int64), partial(Feature.shared, name))]
+
+    def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        if parameter != "pairs":
+            return places
+        edges = model.attrs["edges"][places[0]]
+        return edges[..., 0], edges[..., 1]
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        scores, (units, of_units) = model.predict(docs), scores_of_tokens(model, docs)
+        without = np.repeat(scores.labels, np.diff(docs.bounds), axis=0)
+        without[:, : of_units.shape[1]] -= of_units
+        starts = np.arange(len(without) + 1)
+        odds = [self._log_odds(each) for each in (scores, scores._replace(labels=without, starts=starts))]
+        return OddsReasons(odds[0], units, odds[1])
+
+    def _log_odds(self, scores: LabelScores) -> Floats:
+        """Log-odds of each label of each text: float64[B, L]."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.structure.expectations(scores)[1].labels)
+        return logs[:, : scores.n_labels] - logs[:, scores.n_labels :]
+
+
+def LabelGraph(
+    emissions: Model[list[Doc], Emissions],
+    cliques: Optional[dict[str, Any]] = None,
+    inference: Any = None,
+    strength: float = 0.3,
+) -> Model[list[Doc], LabelScores]:
+    """Several labels for a text, whose probabilities depend on each other (Ghamrawi & McCallum 2005).
+
+    emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
+    cliques (Dict[str, LabelClique]): Pairs of labels with a weight, by names that you choose: `spacy_crf_lab.LearnedGraph.v1`,
+        `spacy_crf_lab.LabelTree.v1` or `spacy_crf_lab.Hierarchy.v1`. Without them labels are independent.
+    inference (Inference): An inference method for graphs, such as `spacy_crf_lab.BeliefPropagation.v1`, for graphs of labels
+        that are too wide for exact sums; None for exact sums.
+    strength (float): Factor for the weights of pairs. Below 1, the optimizer's l2 penalizes pairs more: with 0.5, four times as
+        much. Words then keep most of what they say about a label, also where its neighbours in the graph say the same.
+    RAISES (ValueError): CRF020.
+    """
+    owner = "LabelGraph"
+    check_text_emissions(owner, emissions, TEXT)
+    must = "LearnedGraph.v1, LabelTree.v1 and Hierarchy.v1 of spacy_crf, by names"
+    cliques = checks.table(owner, "cliques", cliques, must, lambda value: isinstance(value, LabelClique))
+    must = "a way to answer questions about graphs, such as spacy_crf_lab.BeliefPropagation.v1, or null for exact sums"
+    checks.expect(inference is None or isinstance(inference, Inference), owner, "inference", inference, must)
+    implied = [name for name, clique in cliques.items() if inference is not None and getattr(clique, "implied", False)]
+    checks.expect(not implied, owner, "implied", ", ".join(implied), "false beside an inference: exact sums keep it")
+    strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
+    settings = {"cliques": {name: repr(clique) for name, clique in cliques.items()}, "strength": strength}
+    role = LabelGraphRole(cliques, inference, strength)
+    return build("label_graph", role, {"emissions": emissions}, edges=None, implies=None, **settings)

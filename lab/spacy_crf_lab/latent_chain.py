@@ -1,0 +1,204 @@
+"""Linear chains with hidden states: each state is a tag with a number that annotation does not name (Morency, Quattoni & Darrell
+2007).
+
+The output is ``ChainScores`` of all states: first the states of tag 0, then the states of tag 1, and so on. Annotation allows all
+states of a tag, so the loss sums over these states, and training finds their meanings. Several paths spell one labelling; its
+score is the log-sum over these paths. `n_best` finds the best labellings, which may differ from the labelling of the best path.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf import checks
+from spacy_crf.arrays import Scores, cut, cut_clamp
+from spacy_crf.checks import ByLabel
+from spacy_crf.inference.structure import States, Structure
+from spacy_crf.models.architecture import build
+from spacy_crf.models.emissions import Emissions, check_emissions
+from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.node import Batches, check_equal
+from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.types import ChainScores
+
+from .errors import Errors, Warnings
+from .kernels import labellings as kernels
+
+_MOST = 64  # largest number of hidden states of a tag
+_MOST_PREFIXES = 4  # largest number of prefixes to expand for each token
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+# ---------------------------------------------------------------------------------------------------- best labellings
+
+
+def n_best(
+    structure: Structure[Any], scores: ChainScores, tag_of: NDArray[np.int64], n: int, *, clamp: Any = None
+) -> tuple[list[list[tuple[float, States]]], NDArray[np.bool_]]:
+    """Find the n best labellings of each sequence, or all if there are fewer. If the proof takes too long, return the labellings
+    found so far and the labellings of the best paths.
+
+    structure (Structure): A chain, or a chain over the states of a graph.
+    scores (ChainScores), tag_of (int64[S]): Scores of the model's states, and their tags, in rising order.
+    RETURNS (list[list[tuple[float, int32[T]]]], bool[B]): For each sequence the scores, and a state of each tag, best first;
+        and whether no other labellings are better.
+    """
+    work: Any = structure.prepare(scores, clamp)
+    of_states = tag_of if work.tag_of is None else tag_of[work.tag_of]
+    tags, totals = np.empty((n, work.n_tokens), dtype=np.int32), np.empty((work.n_sequences, n))
+    counts, proven = np.empty(work.n_sequences, dtype=np.int64), np.empty(work.n_sequences, dtype=np.bool_)
+    # Transitions that are possible at some token: range of each source state (int64[S + 1]), and the target states
+    source, target = np.nonzero((work.transitions > -np.inf).any(axis=0))
+    arcs = np.searchsorted(source, np.arange(work.n_states + 1)), target
+    found = tags, totals, counts, proven
+    kernels.best_labellings(work.potentials, arcs, of_states.astype(np.int64), _MOST_PREFIXES, *found)
+    answers = []
+    for b, (count, is_proven) in enumerate(zip(counts.tolist(), proven.tolist())):
+        tokens = slice(int(work.starts[b]), int(work.starts[b + 1]))
+        states = np.searchsorted(tag_of, tags[:count, tokens]).astype(np.int32)
+        found = list(zip(totals[b, :count].tolist(), states))
+        if not is_proven:
+            sequence = cut(scores, tokens, np.array([0, tokens.stop - tokens.start]))
+            found += _of_best_paths(structure, sequence, cut_clamp(clamp, tokens), tag_of, n, found)
+        answers.append(found[:n])
+    return answers, proven
+
+
+def _of_best_paths(
+    structure: Structure[Any],
+    sequence: ChainScores,
+    clamp: Any,
+    tag_of: NDArray[np.int64],
+    n: int,
+    known: list[tuple[float, States]],
+) -> list[tuple[float, States]]:
+    """Labellings that the best paths of one sequence spell, except the known ones."""
+    first = np.searchsorted(tag_of, tag_of)
+    seen, found = {states.tobytes() for _, states in known}, []
+    work = structure.prepare(sequence)
+    [paths] = structure.n_best(work if clamp is None else work.clamped(clamp), n)
+    for _, path in paths:
+        states = first[path].astype(np.int32)
+        if states.tobytes() not in seen:
+            seen.add(states.tobytes())
+            allowed = tag_of == tag_of[states][:, np.newaxis]
+            allowed &= True if clamp is None else clamp
+            found.append((float(structure.log_partition(work.clamped(allowed))[0]), states))
+    return sorted(found, key=lambda item: -item[0])
+
+
+class LatentDecoding(Decoding):
+    """Decoding of chains whose tags may have several states."""
+
+    _has_warned = False  # whether it warned that best labellings are not proven
+
+    def n_best(self, structure: Structure, scores: Scores, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
+        """The n best labellings of each sequence, with a path of states for each. Warns once if they are not proven."""
+        if self._are_tags:
+            return super().n_best(structure, scores, n, clamp)
+        best, proven = n_best(structure, scores, self.tags_and_break[: scores[0].shape[1]], n, clamp=clamp)
+        if not proven.all() and not self._has_warned:
+            self._has_warned = True
+            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=int((~proven).sum())))
+        return best
+
+
+# ---------------------------------------------------------------------------------------------------------- the model
+
+
+class LatentNode(ChainNode):
+    """Node of a latent chain. Its attribute "started" is the number of states whose weights have begun to differ."""
+
+    learned = (*ChainNode.learned, "started")
+    decoding = LatentDecoding
+    meaning = ("hidden",)
+
+    def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+        hidden = model.attrs["hidden"]
+        each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
+        return np.repeat(np.arange(len(labels)), np.array(each, dtype=np.int64))
+
+    def has_hidden(self, model: Model) -> bool:
+        hidden = model.attrs["hidden"]
+        return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
+
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """Check the labels in `hidden`. RAISES (ValueError): CRF846 for a label that the component does not have."""
+        hidden = model.attrs["hidden"]
+        if isinstance(hidden, dict):
+            checks.labels(f"Component '{name}', `hidden` of spacy_crf_lab.LatentChain.v1", hidden, labels)
+
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        # The transitions of the first state of each tag count for all of its states
+        tag_of = model.attrs["tag_of"]
+        first = np.searchsorted(tag_of, tag_of)
+        stands = first == np.arange(n_states)
+        super().observe(model, lambda: (batch._replace(allowed=batch.allowed & stands) for batch in corpus()), n_states)
+        observed = model.attrs["observed"]
+        model.attrs["observed"] = observed[np.append(first, [n_states, n_states + 1])][:, first]
+
+    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+        """Give new states random weights: states of one tag that start equal would stay equal."""
+        self.spread_out(model, model.attrs["seed"], first=model.attrs["started"] or 0)
+        model.attrs["started"] = model.get_dim("nO")
+
+    def spread_out(self, model: Model, seed: int, *, first: int = 0) -> None:
+        """Add random numbers to the weights of the states, from `first` on, whose tags have several states."""
+        tag_of, spread = model.attrs["tag_of"], model.attrs["spread"]
+        states = (np.bincount(tag_of)[tag_of] > 1) & (np.arange(len(tag_of)) >= first)
+        random = np.random.default_rng((seed, first))
+        for layer in model.layers if states.any() else ():
+            layer.attrs["role"].add_noise(layer, states, lambda shape: random.normal(0.0, spread, shape))
+
+    def check(self, model: Model, n_states: int) -> None:
+        super().check(model, n_states)
+        check_equal("states with weights of their own", model.attrs["started"], n_states)
+
+
+def LatentChain(
+    emissions: Model[list[Doc], Emissions],
+    hidden: Union[int, ByLabel] = 2,
+    spread: float = 0.01,
+    seed: int = 0,
+    restarts: int = 1,
+    possible_transitions: bool = False,
+) -> Model[list[Doc], ChainScores]:
+    """A linear chain in which each tag has several hidden states, whose meanings training finds (Morency, Quattoni & Darrell
+    2007). The objective has more than one minimum; the seed decides which one training finds.
+
+    emissions (Model): From SparseEmissions, HashedEmissions or Tok2VecEmissions.
+    hidden (Union[int, Dict[str, int]]): Number of states of each tag, or numbers by label: "O" stands for tokens without a label,
+        and labels that are not named have one state. With 1 everywhere the model is `spacy_crf.LinearChain.v1`.
+    spread (float): Standard deviation of the initial weights.
+    seed (int): Random seed of the initial weights.
+    restarts (int): Number of initializations to try, with the seeds from `seed` on; training continues with the best one.
+    possible_transitions (bool): As in `spacy_crf.LinearChain.v1`.
+    """
+    owner = "LatentChain"
+    check_emissions(owner, emissions)
+    if isinstance(hidden, (dict, list)):
+        hidden = checks.by_label(owner, "hidden", hidden, "numbers of states")
+        for label, n in hidden.items():
+            checks.count(owner, f"hidden[{label!r}]", n, most=_MOST)
+    else:
+        checks.count(owner, "hidden", hidden, most=_MOST)
+    restarts = checks.count(owner, "restarts", restarts, most=1000)
+    if restarts > 1 and not emissions.attrs["role"].is_linear:
+        raise ValueError(Errors.CRF346.format(restarts=restarts, emissions=emissions.name))
+    return build(
+        "latent_chain",
+        LatentNode(),
+        {"emissions": emissions},
+        possible_transitions=checks.flag(owner, "possible_transitions", possible_transitions),
+        hidden=hidden,
+        spread=checks.number(owner, "spread", spread, least=checks.LEAST, most=1000.0),
+        seed=checks.count(owner, "seed", seed, least=0, most=checks.ANY),
+        restarts=restarts,
+        started=None,
+    )

@@ -1,0 +1,94 @@
+"""Labels of texts that depend on each other: a log-linear model of each text, and ties between texts that are linked.
+
+    score(y) = sum_d (first[y_d] + sum of the weights of d's features under y_d) + sum_(d, e tied) table[y_d, y_e]
+
+(Taskar, Abbeel & Koller 2002; Sen et al. 2008.) Each text is a sequence of one row of a `TiedChains`, so every inference method
+for ties between tokens labels linked texts too.
+"""
+
+from typing import Any, Optional
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf import checks
+from spacy_crf.features.doc_batch import TEXT, DocBatch
+from spacy_crf.models.architecture import Architecture, SharedScores, build
+from spacy_crf.models.emissions import Emissions
+from spacy_crf.models.texts import Reasons, TextNode, check_text_emissions
+from spacy_crf.pipeline.crf_textcat import TextDecoding
+from spacy_crf.types import Floats
+
+from .ties.belief_propagation import BeliefPropagation
+from .ties.decoding import TiedDecoding
+from .ties.documents import DocumentTemplate, group_of
+from .ties.factor_graph import FactorGraphRole
+from .ties.layer import TiesLayer, check_templates
+from .ties.mean_field import MeanField
+from .ties.method import Inference
+from .ties.scores import TiedScores
+
+
+class LinkedDecoding(TextDecoding, TiedDecoding):
+    """Decoding of texts that are tied."""
+
+    def probabilities(self, scores: TiedScores) -> Floats:
+        found = super().probabilities(scores)
+        self.warn_unsettled()
+        return found
+
+
+class LinkedTextsRole(TextNode, FactorGraphRole):
+    gives = TiedScores
+    decoding = LinkedDecoding
+    group_of = staticmethod(group_of)
+
+    def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
+        return FactorGraphRole.join(self, outputs, shared)
+
+    def explained(self, model: Model) -> Architecture:
+        return TextNode()
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        """The evidence of tokens beside what the ties of a text say."""
+        found, scores = super().reasons(model, docs), model.predict(docs)
+        told = self.structure.as_chains(scores).emissions - scores.emissions
+        left_out = found.left_out + np.repeat(told, np.diff(docs.bounds), axis=0)
+        return Reasons(found.scores + told, found.units, left_out)
+
+
+def LinkedTexts(
+    emissions: Model[list[Doc], Emissions],
+    cliques: Optional[dict[str, Any]] = None,
+    inference: Any = None,
+    training_inference: Any = None,
+    strength: float = 0.5,
+) -> Model[list[Doc], TiedScores]:
+    """A log-linear model of the labels of texts, some of which are tied, such as pages with links and papers with citations.
+
+    emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
+    cliques (Dict[str, DocumentTemplate]): Templates that tie texts, such as `spacy_crf_lab.LinkedDocuments.v1`, by names that you
+        choose.
+    inference (Inference): Inference method for tied texts, by default `spacy_crf_lab.MeanField.v1`. It starts from what each text
+        says alone; where links form one large network, other methods may give all of its texts the same label.
+    training_inference (Inference): Inference method in training, by default `spacy_crf_lab.BeliefPropagation.v1`.
+    strength (float): Factor for the tables of ties, see `spacy_crf_lab.FactorGraph.v1`.
+    """
+    owner = "LinkedTexts"
+    check_text_emissions(owner, emissions, TEXT)
+    templates = check_templates(owner, cliques, DocumentTemplate.ties)
+    methods = {
+        "inference": MeanField() if inference is None else inference,
+        "training_inference": BeliefPropagation() if training_inference is None else training_inference,
+    }
+    for name, method in methods.items():
+        must = "an inference method for graphs, such as spacy_crf_lab.MeanField.v1"
+        checks.expect(isinstance(method, Inference), owner, name, method, must)
+    strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
+    layers = {
+        "emissions": emissions,
+        "cliques": TiesLayer(templates, [["strength", strength]]),
+    }
+    role = LinkedTextsRole(methods["inference"], methods["training_inference"], strength)
+    return build("linked_texts", role, layers, chain=True, label_of=np.zeros(1, dtype=np.int64))

@@ -1,0 +1,98 @@
+"""Maximum entropy (Berger, Della Pietra & Della Pietra 1996): each token chooses its tag by its features alone.
+
+    p(y | x) = prod_t exp(emissions[t, y_t]) / sum_j exp(emissions[t, j])
+
+Training sees T independent choices, in time O(T · S). The tag scheme takes effect in prediction only: its best labelling, and all
+probabilities, are those of a chain whose allowed transitions score 0.
+"""
+
+from typing import Any
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf.errors import cant_train
+from spacy_crf.inference.linear_chain import LinearChain, softmax
+from spacy_crf.inference.scaling import ChainWork
+from spacy_crf.inference.structure import States, Structure
+from spacy_crf.losses.clamped import CLAMPED_LOSSES, ClampedLoss
+from spacy_crf.models.architecture import SharedScores, build
+from spacy_crf.models.emissions import Emissions, check_emissions
+from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.node import Batches
+from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.types import ChainScores, Floats, Ints, Path
+
+from .kernels.memm import make_choices
+from .memm import follow
+
+
+class IndependentTokens(LinearChain):
+    """Answers the questions of training for tokens that do not depend on each other: it ignores transitions, first and last."""
+
+    signature = b"independent tokens"
+
+    def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
+        of_tokens, shares = softmax(work.emissions)
+        log_z: Any = np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences)
+        return log_z, (log_z, shares)
+
+    def backward(self, work: ChainWork, kept: tuple[Floats, Floats], weights: Floats, out: ChainScores) -> None:
+        log_z, shares = kept
+        of_tokens = np.where(log_z > -np.inf, weights, 0.0)[_sequence_of(work)]
+        np.multiply(shares, of_tokens[:, np.newaxis], out=out.emissions)
+
+    expect = Structure.expect  # by these two
+
+    def differentiate_path(
+        self, work: ChainWork, states: States, weights: Floats
+    ) -> tuple[Floats, Floats, ChainScores]:
+        nothing = {name: np.zeros(getattr(work.scores, name).shape) for name in ("transitions", "first", "last")}
+        choices = make_choices(type(work)(work.scores._replace(**nothing)))
+        return np.zeros(work.n_sequences), *follow(work, choices, states, weights)
+
+    def best(self, work: ChainWork) -> Path:
+        sequence = _sequence_of(work)
+        scores: Any = np.bincount(sequence, work.emissions.max(axis=1), minlength=work.n_sequences)
+        states = np.where(scores[sequence] > -np.inf, work.emissions.argmax(axis=1), -1)
+        return Path(states.astype(np.int32), scores)
+
+
+def _sequence_of(work: ChainWork) -> Ints:
+    """Sequence of each token: int64[T]."""
+    return np.repeat(np.arange(work.n_sequences), np.diff(work.starts))
+
+
+class MaxEntDecoding(Decoding):
+    """Decodes as a chain."""
+
+    def check_fit(self, pipe: Any) -> None:
+        """Check the loss of a component. RAISES (ValueError): CRF347 if it asks how tokens depend on their neighbours."""
+        if not isinstance(pipe.loss, ClampedLoss):
+            what, reason = f"the independent tokens of '{pipe.name}'", "it asks how they depend on their neighbours"
+            raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
+
+
+class MaxEntNode(ChainNode):
+    """Node of a model whose transitions, firsts and lasts score 0 and have no weights."""
+
+    in_training: Structure = IndependentTokens()
+    decoding = MaxEntDecoding
+    walks = False
+
+    def weighed(self, model: Model) -> SharedScores:
+        return {name: np.zeros_like(mask) for name, mask in super().weighed(model).items()}
+
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Do nothing, since no transition has a weight."""
+
+
+def MaxEnt(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], ChainScores]:
+    """Maximum entropy, also known as multinomial logistic regression: the tags of tokens do not depend on each other, except that
+    prediction keeps the tag scheme.
+
+    emissions (Model): From SparseEmissions, HashedEmissions or Tok2VecEmissions.
+    """
+    check_emissions("MaxEnt", emissions)
+    return build("maxent", MaxEntNode(), {"emissions": emissions})

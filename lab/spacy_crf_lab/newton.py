@@ -1,0 +1,98 @@
+"""Truncated Newton: each direction solves the Newton equation by linear conjugate gradients, without a matrix of second
+derivatives (Nocedal & Wright 2006, algorithm 7.1)."""
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+
+from spacy_crf import checks
+from spacy_crf.optimizers.batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
+from spacy_crf.optimizers.lbfgs import preconditioner
+from spacy_crf.optimizers.line_search import RayPoint
+from spacy_crf.optimizers.objective import Objective
+from spacy_crf.types import Floats
+
+# Length of the move between two gradients whose difference is taken, relative to max(1, |w|)
+_SMALL = 1e-5
+# The residual of the Newton equation is at most this share of the gradient, and most iterations of conjugate gradients
+_LOOSE, _MOST = 0.5, 250
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Newton(BatchOptimizer):
+    """Truncated Newton over the full training set, minimizing ``loss + l2·w²``, for every loss and structure that L-BFGS trains.
+
+    Each product of the second derivatives and a vector takes one evaluation, as it is the difference of two gradients. So Newton
+    needs few iterations, but more evaluations than L-BFGS; it keeps six vectors where L-BFGS keeps 2 · `memory`. The settings are
+    described at `spacy_crf.LBFGS.v1`.
+    """
+
+    def new_memory(self) -> "LastGain":
+        return LastGain()
+
+    def search(
+        self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
+    ) -> tuple[Optional[RayPoint], int]:
+        products = 0
+        if run.memory:
+            direction, products = self._solve(objective, run, gradient)
+            step = 1.0
+        point, evaluations = super().search(objective, run, gradient, direction, step)
+        return point, products + evaluations
+
+    def _solve(self, objective: Objective, run: BatchRun, gradient: Floats) -> tuple[Floats, int]:
+        """Solve H d = -gradient as exactly as the latest gain makes worth while. RETURNS: d, and the number of evaluations."""
+        weights, small = run.weights, _SMALL * max(1.0, norm(run.weights))
+        scale = preconditioner(self, objective, weights, "") if hasattr(objective, "ask") else 1.0
+        direction, residual = np.zeros_like(gradient), gradient.copy()
+        scaled = scale * residual
+        along, square = -scaled, dot(residual, scaled)
+        enough = min(_LOOSE, run.memory.ratio) * norm(gradient)
+        for products in range(1, _MOST + 1):
+            length = small / norm(along)
+            image = self.evaluate(objective, weights + length * along).gradient
+            image -= gradient
+            image /= length
+            curvature = dot(along, image)
+            if not curvature > 0.0:  # not convex here, or not finite
+                return (direction if products > 1 else along), products
+            step = square / curvature
+            add_scaled(direction, step, along)
+            add_scaled(residual, step, image)
+            if norm(residual) <= enough:
+                break
+            scaled = scale * residual
+            before, square = square, dot(residual, scaled)
+            along *= square / before
+            along -= scaled
+        return direction, products
+
+
+class LastGain:
+    """Memory of Newton: whether the latest move succeeded, otherwise the next one is steepest descent; and by which factor it
+    shortened the gradient."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.ratio = 0.0
+
+    def __bool__(self) -> bool:
+        return self.ratio > 0.0
+
+    def prepare(self, objective: Objective) -> None:
+        """Nothing to prepare: the memory depends on moves only."""
+
+    def propose(self, gradient: Floats) -> tuple[Floats, float]:
+        return np.negative(gradient), 1.0 / norm(gradient)
+
+    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
+        self.ratio = norm(after.gradient) / norm(before.gradient)
+
+    def to_msg(self) -> Any:
+        return self.ratio
+
+    def from_msg(self, msg: Any, n: int) -> None:
+        self.ratio = checks.number("the memory", "ratio", msg)

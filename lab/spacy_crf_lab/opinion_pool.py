@@ -1,0 +1,361 @@
+"""Logarithmic opinion pools (Smith, Cohn & Osborne 2005): experts, each trained as though alone, whose scores are summed up.
+
+    p(y | x) ~ prod_i p_i(y | x)^w_i        score(y) = sum_i w_i · score_i(y)
+
+The experts are chains, so the pool is a chain again. Each expert has columns of its own for its states, side by side: training
+sees a set of independent chains (`inference.chain_set`), prediction their weighted sum. Experts that overfit differ in their
+mistakes, so the pool needs no regularizer: for any distribution p* (Heskes 1998)
+
+    KL(p*, p) = sum_i w_i KL(p*, p_i) - sum_i w_i KL(p, p_i)        where the w_i add up to 1
+
+Texts that no expert sees tell the weights: a convex problem of as many numbers as there are experts.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Optional, Union
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf import checks
+from spacy_crf.arrays import cut, cut_clamp
+from spacy_crf.errors import announcements, cant_train
+from spacy_crf.features.extractor import FeatureSet
+from spacy_crf.inference.threads import default_threads, run_chunks
+from spacy_crf.models.architecture import SharedScores, build
+from spacy_crf.models.emissions import EmissionFeatures, Emissions, check_counted, check_emissions, total
+from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
+from spacy_crf.models.pool import held_out_sequences
+from spacy_crf.models.sparse import SparseNode
+from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.types import ChainScores, Floats, Ints
+
+from .errors import Errors, Warnings
+from .experts import (
+    OUTSIDE,
+    POSITIONS,
+    Experts,
+    HeldOut,
+    Quiet,
+    SetOfExperts,
+    SharesObjective,
+    at_random,
+    by_position,
+    shares_of,
+)
+from .mixed_chain import MixedChain
+
+_OWNER = "OpinionPool"
+
+logger = logging.getLogger("spacy.spacy_crf")
+
+
+class PoolDecoding(Decoding):
+    """Decodes as a chain."""
+
+    def check_fit(self, pipe: Any) -> None:
+        """Check the loss of a component. RAISES (ValueError): CRF347 if it learns from soft labels."""
+        if pipe.loss.spans_key is not None:
+            what = f"the experts of '{pipe.name}'"
+            raise cant_train(pipe.loss, what, "its soft labels are those of one chain", "LogLikelihood")
+
+
+class OpinionPoolNode(ChainNode):
+    """Node of a pool, whose parameters are those of all experts by columns, and the weights of the experts, "shares".
+
+    kind (str): "random", "positions", "labels" or "named". expert_of (Sequence[int]): The expert of each layer, of named ones.
+    reads (Callable): Which experts read each of some templates (bool[M, k]); None if all read all.
+    """
+
+    further = ("shares",)
+    meaning = ("experts",)
+    decoding = PoolDecoding
+    walks = False
+    no_shares_of_texts = "its weights also depend on texts that are held out. The other kinds of explanations know them"
+
+    def __init__(self, kind: str, n: int, learns: bool, expert_of: Sequence[int], reads: Optional[Callable]):
+        super().__init__()
+        self.kind, self.n, self.learns, self._expert_of, self._reads = kind, n, learns, expert_of, reads
+        self.holds_out = True  # whether some texts are held out
+        self.experts = Experts.of_all(0, n)
+        self._has_warned = False
+
+    @property
+    def after_passes(self) -> bool:
+        return self.learns and self.holds_out
+
+    # ----------------------------------------------------------------------------------------------- layout
+
+    def tag_of(self, model: Model, labels: Sequence[str]) -> NDArray[np.int64]:
+        by_label = self.kind == "labels"
+        self.experts = Experts.of_labels(list(labels)) if by_label else Experts.of_all(len(labels), self.n)
+        return super().tag_of(model, labels)
+
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """RAISES (ValueError): CRF633 for experts of labels, if each tag has a label."""
+        if self.kind == "labels" and OUTSIDE not in labels:
+            raise ValueError(
+                Errors.CRF633.format(name=name, problem="needs tokens without a label, and there are none")
+            )
+
+    def columns(self, n_states: int) -> int:
+        return n_states if self.kind == "named" else self.experts.size
+
+    def size(self, n_states: int) -> int:
+        return self.experts.size
+
+    def possible(self, model: Model) -> SharedScores:
+        return self.experts.mask(model.attrs["allowed"])
+
+    def resize(self, model: Model, n_states: int) -> None:
+        super().resize(model, n_states)
+        before: Any = model.get_param("shares") if model.has_param("shares") else np.zeros(0, dtype=np.float32)
+        n = len(self.experts.columns)
+        if len(before) != n:
+            # Experts of labels do not repeat each other
+            equal = np.full(n - len(before), 1.0 if self.kind == "labels" else 1.0 / n, dtype=np.float32)
+            shares: Any = np.append(before, equal)
+            model.set_param("shares", shares)
+
+    def check(self, model: Model, n_states: int) -> None:
+        super().check(model, n_states)
+        check_weights(model, {"shares": (len(self.experts.columns),)})
+
+    # ----------------------------------------------------------------------------------------------- features
+
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        return batch if self.kind == "named" else self._of_experts(batch)
+
+    def _of_experts(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        return batch._replace(allowed=self.experts.clamp(batch.allowed))
+
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        super().observe(model, lambda: map(self._of_experts, corpus()), n_states)
+
+    def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
+        """Leave each expert the weights of the templates that it reads."""
+        if self._reads is None:
+            return
+        [layer] = model.layers
+        node = layer.attrs["role"]
+        features: EmissionFeatures = node.features(layer)
+        table, templates = features.states, features.feature_set.templates
+        reads = dict(zip(map(str, templates), self._reads(templates)))
+        names = table.index.spelled
+        readers = np.array([reads[name] for name in names.templates]).reshape(-1, self.n)
+        kept = readers[names.template_of[table.rows_of_pairs()], self.experts.expert_of[table.pair_columns]]
+        set_moved(layer, "states", lambda weights: weights[kept])
+        layer.attrs[node.attr] = features.with_tables({**features.tables, "states": table.thinned(kept)})
+
+    # ----------------------------------------------------------------------------------------------- training
+
+    def taught(self, model: Model, batch: AnnotatedDocs, name: str) -> AnnotatedDocs:
+        """The batch as a set of chains, without the texts that are held out.
+
+        RAISES (ValueError): CRF633 for experts of labels, with rules in training or spans that are known to be wrong.
+        """
+        ruled = batch.structure is not None
+        if ruled and self.kind == "labels":
+            problem = "can't learn from rules (in_training = true), nor from spans that are known to be wrong"
+            raise ValueError(Errors.CRF633.format(name=name, problem=problem))
+        structure = batch.structure or self.in_training.with_threads(default_threads())
+        share = model.attrs["holdout"] if self.after_passes else 0.0
+        held_out = held_out_sequences(batch.docs, batch.starts, share)
+        weights = np.ones(len(held_out)) if batch.weights is None else batch.weights
+        some = HeldOut(slice(None), batch.starts, batch.allowed, np.where(held_out, weights, 0.0), structure)
+        if not ruled:  # rules belong to the batch as a whole
+            lengths = np.diff(batch.starts)
+            tokens = np.flatnonzero(np.repeat(held_out, lengths))
+            starts = np.append(0, np.cumsum(lengths[held_out])).astype(np.int64)
+            some = HeldOut(tokens, starts, cut_clamp(batch.allowed, tokens), weights[held_out], structure)
+        of_set = SetOfExperts(structure, self.experts, some, weights)
+        return self._of_experts(batch)._replace(weights=np.where(held_out, 0.0, weights), structure=of_set)
+
+    def after_step(self, model: Model, objective: Any, optimizer: Any, name: str) -> bool:
+        """Learn the weights of the experts from the texts that are held out. When the optimizer has stopped, the experts go on
+        with all texts, and the weights stay."""
+        if not self.after_passes:
+            return False
+        structures: list[Any] = [objective.annotation(number)[2] for number in range(objective.n_batches)]
+        numbers = [number for number, each in enumerate(structures) if each.held_out.weights.any()]
+        if not numbers:
+            if not self._has_warned:
+                self._has_warned = True
+                n = sum(len(each.held_out.starts) - 1 for each in structures)
+                logger.warning(Warnings.CRFW633.format(name=name, holdout=model.attrs["holdout"], n=n))
+            return False
+        scores = objective.scores(objective.weights())
+
+        def read(number: int) -> tuple[ChainScores, HeldOut]:
+            held_out = structures[number].held_out
+            return cut(scores(number), held_out.tokens, held_out.starts), held_out
+
+        problem = SharesObjective(model, run_chunks(read, numbers, default_threads()))
+        Quiet(l2=0.0, iterations_per_step=50).step(problem, key=name)
+        reason = optimizer.stop_reason(name)
+        if reason is None:
+            return False
+        text = "%s: the weights of the experts are %s; from here on the experts learn from the texts that were held out, too"
+        announcements.info(text, name, ", ".join(f"{share:.3f}" for share in shares_of(model)))
+        self.holds_out = False
+        objective.weigh([each.weights for each in structures], "all texts")
+        optimizer.forget(name)
+        return True
+
+    # ----------------------------------------------------------------------------------------------- scores
+
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
+        if self.kind != "named":
+            return super().join(outputs, shared)
+        parts = [
+            total([output for output, of in zip(outputs, self._expert_of) if of == expert]) for expert in range(self.n)
+        ]
+        emissions = np.stack([part.scores for part in parts], axis=2).reshape(len(parts[0].scores), self.experts.size)
+        return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
+
+    def part(self, d_scores: ChainScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        if self.kind != "named":
+            return super().part(d_scores, outputs)
+        by_expert = d_scores.emissions.reshape(len(d_scores.emissions), self.experts.size // self.n, self.n)
+        starts: Any = d_scores.starts
+        return tuple(
+            Emissions(np.ascontiguousarray(by_expert[:, :, expert]), None, starts) for expert in self._expert_of
+        )
+
+    def in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
+        return self.pooled(model, scores, shares_of(model))
+
+    def pooled(self, model: Model, scores: ChainScores, shares: Floats) -> ChainScores:
+        """The scores of the pool, with weights of the experts (float64[k])."""
+        of_experts = {name: getattr(scores, name) for name in self.params}
+        known = {name: np.where(array > -np.inf, array, 0.0) for name, array in of_experts.items()}
+        shared, possible = self.experts.pooled(known, shares), model.attrs["allowed"]._asdict()
+        limited = {name: np.where(possible[name], array, -np.inf) for name, array in shared.items()}
+        return scores._replace(emissions=scores.emissions @ self.experts.mix(shares), **limited)
+
+    def explained(self, model: Model) -> MixedChain:
+        shares, experts = shares_of(model), self.experts
+        pooled = partial(experts.pooled, shares=shares)
+        if self.kind == "named":
+            mixes = [shares[expert] * np.eye(experts.columns.shape[1]) for expert in self._expert_of]
+            return MixedChain(mixes, pooled, lambda columns: columns)
+        return MixedChain([experts.mix(shares)], pooled, lambda columns: experts.state_of[columns])
+
+    def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
+        if layer is None or self.kind != "named":
+            return shares_of(model)[self.experts.expert_of[states]]
+        return shares_of(model)[self._expert_of[model.layers.index(layer)]]
+
+    def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        if parameter is None and self.kind == "named":
+            return places
+        return tuple(self.experts.state_of[place] for place in places)
+
+
+def OpinionPool(
+    emissions: Optional[Model[list[Doc], Emissions]] = None,
+    experts: Union[str, dict[str, Any]] = "random",
+    weights: str = "likelihood",
+    holdout: float = 0.1,
+    n: int = 4,
+    share: float = 0.2,
+    seed: int = 0,
+    possible_transitions: bool = False,
+) -> Model[list[Doc], ChainScores]:
+    """A logarithmic opinion pool (Smith, Cohn & Osborne 2005): a weighted sum of the scores of chains that are each trained as
+    though alone.
+
+    emissions (Model): From SparseEmissions, whose features the experts share out among them. None with named experts.
+    experts (Union[str, Dict[str, Model]]): "random", one expert reads all templates, and the others a random share each;
+        "positions", one reads all, and the others what is before, at and behind a token; "labels", each knows one label, and
+        takes others for none; or models by name, each a LinearChain.
+    weights (str): "likelihood", learned from texts that are held out, by optimizers that use the whole corpus in each step; or
+        "equal".
+    holdout (float): Share of the texts that are held out. When the optimizer has stopped, experts learn from these, too.
+    n (int), share (float), seed (int): Number of experts, the share of the templates that the others of them read, and the seed
+        of the choice, for "random".
+    possible_transitions (bool): As in `spacy_crf.LinearChain.v1`.
+    RAISES (ValueError): CRF020; CRF634 for an expert without templates.
+    """
+    kind = "named" if isinstance(experts, dict) else experts
+    checks.one_of(_OWNER, "experts", kind, ("random", "positions", "labels", "named"))
+    checks.expect(experts != "named", _OWNER, "experts", experts, "a table of models under their names")
+    learns = checks.one_of(_OWNER, "weights", weights, ("likelihood", "equal")) == "likelihood"
+    possible = checks.flag(_OWNER, "possible_transitions", possible_transitions)
+    settings: dict[str, Any] = {
+        "n": checks.count(_OWNER, "n", n, least=2, most=100),
+        "share": checks.number(_OWNER, "share", share, least=0.01, most=1.0),
+        "seed": checks.count(_OWNER, "seed", seed, least=0, most=checks.ANY),
+    }
+    expert_of: list[int] = []
+    layers: dict[str, Any]
+    reads: Optional[Callable] = None
+    if isinstance(experts, dict):
+        checks.expect(emissions is None, _OWNER, "emissions", emissions, "null: each of the named experts has its own")
+        layers, expert_of = _layers_of(experts, possible)
+        n, known = len(experts), [*experts]
+    else:
+        features = _shared(emissions)
+        layers, known = {"emissions": emissions}, [kind]
+        if kind == "positions":
+            n, reads = len(POSITIONS), by_position
+            _check_positions(features)
+        elif kind == "random":
+            reads = partial(at_random, **settings)
+            known = [kind, *settings.values()]
+    return build(
+        "opinion_pool",
+        OpinionPoolNode(kind, n, learns, expert_of, reads),
+        layers,
+        possible_transitions=possible,
+        holdout=checks.number(_OWNER, "holdout", holdout, least=0.01, most=0.5),
+        experts=known,
+    )
+
+
+def _shared(emissions: Any) -> FeatureSet:
+    """The features of emissions. RAISES (ValueError): CRF020 for emissions whose features cannot be shared out."""
+    check_emissions(_OWNER, emissions)
+    must = "from SparseEmissions"
+    checks.expect(emissions.name == "sparse_emissions", _OWNER, "emissions", emissions.name, must)
+    features: FeatureSet = emissions.attrs["features"].feature_set
+    check_counted(_OWNER, features, ", unless the experts are named")
+    return features
+
+
+def _check_positions(features: FeatureSet) -> None:
+    """RAISES (ValueError): CRF634."""
+    reads = by_position(features.templates).any(axis=0)
+    if not reads.all():
+        lacks = POSITIONS[int(reads.argmin())]
+        of = {"past": "before a token", "present": "at a token alone", "future": "behind a token"}[lacks]
+        reason = f"none reads what is {of}"
+        raise ValueError(Errors.CRF634.format(owner=_OWNER, experts="positions", expert=lacks, reason=reason))
+
+
+def _layers_of(experts: dict[str, Any], possible: bool) -> tuple[dict[str, Model], list[int]]:
+    """The layers of named experts by name, and the expert of each. RAISES (ValueError): CRF020."""
+    checks.expect(len(experts) > 1, _OWNER, "experts", [*experts], "two models or more")
+    layers: dict[str, Model] = {}
+    expert_of = []
+    for number, (name, model) in enumerate(experts.items()):
+        setting, role = f"experts.{name}", getattr(model, "attrs", {}).get("role")
+        shown = getattr(model, "name", model)
+        checks.expect(type(role) is ChainNode, _OWNER, setting, shown, "a spacy_crf.LinearChain.v1, and no pool")
+        same = model.attrs["possible_transitions"] == possible
+        checks.expect(same, _OWNER, f"{setting}.possible_transitions", not possible, "that of the pool")
+        for layer in model.layers:
+            sparse = isinstance(layer.attrs["role"], SparseNode)
+            templates = [*map(str, layer.attrs["features"].feature_set.transitions)] if sparse else []
+            checks.expect(not templates, _OWNER, f"{setting}.features", templates, "without templates of transitions")
+            # Components find the first sparse features by this name
+            layers["emissions" if sparse and "emissions" not in layers else f"{name} {len(layers)}"] = layer
+            expert_of.append(number)
+    encoders = [layer.name for layer in layers.values() if layer.has_ref("tok2vec")]
+    checks.expect(len(encoders) <= 1, _OWNER, "experts", encoders, "with one encoder at most")
+    return layers, expert_of

@@ -1,0 +1,300 @@
+"""Error-correcting output codes for sequences (Cohn, Smith & Osborne 2005): each tag has a row of bits, and a binary chain learns
+each bit, so that a pass over S tags costs C · 2 · 2 for C bits in place of S · S.
+
+Training sums over the labellings of each chain by itself (`bit_chains`). Prediction has the product of all chains, whose score is
+that of a chain of tags again:
+
+    emissions[t, y] = sum_c SCALE · sign(code[y, c]) · units[t, c]
+    transitions[y, z] = sum_c transitions[c, code[y, c], code[z, c]]
+
+In a cascade (Hao & Fern 2007) chain c also reads the bits that chains before it have at the tokens beside: in training those of
+the annotation, in prediction the expected ones. (With the best bits in place of expected ones, tokens that tell nothing mislead
+the chains behind. From the bits at the token itself, a chain would learn in training all that the code says about its own bit.)
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Optional
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf import checks
+from spacy_crf.errors import announcements, cant_train
+from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.models.architecture import Architecture, SharedScores, TokenTerms, build
+from spacy_crf.models.emissions import Emissions, check_emissions
+from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.node import AnnotatedDocs, Batches, check_array, check_equal
+from spacy_crf.pipeline.annotation.annotation import Annotation
+from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.types import ChainScores, Floats, Ints
+from spacy_crf.whole_files import unpacked
+
+from .bit_chains import BitChains, BitScores, beside, by_neighbour, relative
+from .code_matrix import KINDS, Code, Coder, Codes, distances
+from .kernels import output_codes as kernels
+from .mixed_chain import MixedChain
+
+
+class CodesDecoding(Decoding):
+    """Decodes as a chain."""
+
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        role = model.attrs["role"]
+        role.name_tags(model, annotation.tags(), annotation.tag_labels())
+        if role.decode != "product":
+            self.unexplained = (
+                f"with decode = '{role.decode}' the scores of tags are distances of bits, and no sums of weights. Set "
+                "decode = 'product' in the block of the model, which reads the same weights"
+            )
+
+    def check_fit(self, pipe: Any) -> None:
+        """Check the loss of a component. RAISES (ValueError): CRF347 if it is no sum over bits."""
+        loss = pipe.loss
+        if type(loss) is not LogLikelihood or loss.cost or loss.label_weights:
+            what, reason = f"the bits of '{pipe.name}'", "chains of bits know no tags and no costs of tags"
+            raise cant_train(loss, what, reason, "LogLikelihood without cost and label_weights")
+
+
+class CodesNode(ChainNode):
+    """Node of output codes. Attributes: "matrix", the code, and "bit_names"."""
+
+    in_training: Any = BitChains()
+    decoding = CodesDecoding
+    learned = ("met", "matrix", "bit_names")
+    meaning = ("codes", "bits", "seed", "cascade")
+    walks = False
+    no_shares_of_texts = "texts teach it the bits of tags one by one. The other kinds of explanations know them"
+
+    def __init__(self, coder: Coder, decode: str, cascade: bool):
+        super().__init__()
+        self.coder, self.decode = coder, decode
+        self.params = (*Architecture.params, "cascade") if cascade else Architecture.params
+        self._asked: tuple[Any, ...] = ()  # the tags, their labels, and the code of the first tags if it was learned
+        self._code: Optional[Code] = None  # the code of the tags, once it is needed
+        self._learned: list[str] = []  # the tags of the learned code
+
+    # -------------------------------------------------------------------------------------------------------- the code
+
+    def name_tags(self, model: Model, tags: Sequence[str], labels: Sequence[str]) -> None:
+        """Set the tags for which there has to be a code."""
+        matrix: Any = model.attrs["matrix"]
+        goes_on = model.attrs["matrix"] is not None and [*tags[: len(self._learned)]] == self._learned
+        names: Any = model.attrs["bit_names"]
+        known = Code(matrix, names) if goes_on else None
+        self._asked, self._code = (list(tags), list(labels), known), None
+
+    def meet_saved(self, attrs: dict[str, bytes]) -> None:
+        matrix, names = unpacked(attrs["matrix"]), unpacked(attrs["bit_names"])
+        self._code = None if matrix is None else Code(matrix, names)
+
+    @property
+    def code(self) -> Code:
+        """The code of all tags."""
+        if self._code is None:
+            self._code = self.coder.code(*self._asked)
+        return self._code
+
+    def columns(self, n_states: int) -> int:
+        return self.code.matrix.shape[1]
+
+    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
+        """Features of annotated tokens have weights for all bits (`possible_states`), so a single one has to be counted."""
+        allowed = np.zeros((len(batch.unset), self.columns(0)), dtype=bool)
+        allowed[:, 0] = ~batch.unset
+        return batch._replace(allowed=allowed)
+
+    def n_states(self, model: Model) -> Optional[int]:
+        return len(model.attrs["matrix"]) if model.has_param("first") else None
+
+    def resize(self, model: Model, n_states: int) -> None:
+        is_new = model.attrs["matrix"] is None
+        super().resize(model, n_states)
+        model.attrs["matrix"], model.attrs["bit_names"] = self.code
+        self._learned = self._asked[0]
+        if is_new:
+            apart = distances(self.code.matrix) + self.columns(0) * np.eye(n_states)
+            text = "Output codes: %d bits for %d tags, which differ in at least %d bits"
+            announcements.info(text, self.columns(0), n_states, int(apart.min()))
+
+    def forget(self, model: Model) -> None:
+        super().forget(model)
+        self._learned = []
+        self.name_tags(model, *self._asked[:2])
+
+    def enlarge(self, model: Model, before: int, n_states: int) -> None:
+        """Do nothing: the weights of new bits are 0."""
+
+    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
+        """Do nothing, since all scores have weights."""
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        n_bits = self.columns(n_states)
+        shapes = {"transitions": (n_bits, 2, 2), "first": (n_bits, 2), "last": (n_bits, 2)}
+        return {**shapes, "cascade": (2, n_bits, n_bits)} if "cascade" in self.params else shapes
+
+    def possible(self, model: Model) -> SharedScores:
+        return dict.fromkeys(self.params, np.True_)
+
+    def weighed(self, model: Model) -> SharedScores:
+        masks = {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
+        if "cascade" in masks:
+            masks["cascade"][:] = np.tri(self.columns(0), k=-1, dtype=bool)
+        return masks
+
+    def check(self, model: Model, n_states: int) -> None:
+        super().check(model, n_states)
+        n_bits = self.columns(n_states)
+        check_array("the code", model.attrs["matrix"], (n_states, n_bits), np.uint8)
+        check_equal("the largest bit of the code", int(model.attrs["matrix"].max(initial=0)) <= 1, True)
+        names = model.attrs["bit_names"]
+        check_equal("names of bits", [*map(type, names)] if isinstance(names, list) else names, [str] * n_bits)
+        self._learned = self._asked[0]
+
+    # ---------------------------------------------------------------------------------------------------------- scores
+
+    @property
+    def part_names(self) -> list[str]:
+        """Names of the bits, of their values, and of the neighbours that a cascade reads."""
+        return [*(f"bit {name}" for name in self.code.names), "0", "1", "before", "behind"]
+
+    def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
+        # Numbers of bits follow those of the tags and of the start of a sequence
+        n_bits, first = self.columns(0), model.get_dim("nO") + 1
+        if parameter == "cascade":
+            return first + places[2], first + n_bits + 2 + places[0], first + places[1]
+        return first + places[0], *(first + n_bits + values for values in places[1:])
+
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        return {**super().potentials(model, weights), "codes": model.attrs["matrix"]}
+
+    def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        """With the transitions, firsts and lasts of the tags."""
+        shared = super().latest_potentials(model, weights)
+        if "product" not in shared:
+            codes, allowed = shared["codes"], model.attrs["allowed"]._asdict()
+            of_tags = self._of_tags(codes, shared).items()
+            limited = {name: np.where(allowed[name], scores, -np.inf) for name, scores in of_tags}
+            shared["product"] = ChainScores(np.zeros((0, len(codes))), **limited)
+        return shared
+
+    def _of_tags(self, codes: Any, shared: SharedScores) -> SharedScores:
+        """The transitions, firsts and lasts of tags in the product of the chains."""
+        has = [(codes == value).astype(np.float64) for value in (0, 1)]
+        steps, first, last = np.zeros((len(codes), len(codes))), np.zeros(len(codes)), np.zeros(len(codes))
+        for value in (0, 1) if self.decode == "product" else ():
+            first += has[value] @ shared["first"][:, value]
+            last += has[value] @ shared["last"][:, value]
+            for behind in (0, 1):
+                steps += has[value] * shared["transitions"][:, value, behind] @ has[behind].T
+        return {"transitions": steps, "first": first, "last": last}
+
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
+        [(units, _, starts)] = outputs
+        given = {"cascade": np.zeros((0, 0, 0)), "product": None, **shared}
+        return BitScores(units=units, starts=starts, **given)
+
+    def in_prediction(self, model: Model, scores: Any) -> ChainScores:
+        """The chain of tags."""
+        units, signs = self._read_neighbours(scores)[0], 2.0 * scores.codes - 1.0
+        if self.decode == "product":
+            emissions = kernels.SCALE * units @ signs.T
+        elif self.decode == "hamming":  # minus the number of wrong bits: a pair of signs agrees or does not
+            bits = np.zeros(units.shape, dtype=np.int8)
+            kernels.best(units, *scores[1:4], scores.starts, bits)
+            emissions = ((2.0 * bits - 1.0) @ signs.T - signs.shape[1]) / 2.0
+        else:  # minus sum_c |p(bit c) - code[y, c]|
+            _, found = self.in_training.expectations(scores._replace(units=units))
+            emissions = (found.units / kernels.SCALE @ signs.T - signs.shape[1]) / 2.0
+        return scores.product._replace(emissions=emissions, starts=scores.starts)
+
+    def _read_neighbours(self, scores: Any) -> tuple[Floats, Floats]:
+        """The units with what a cascade adds, and the expected signs of its bits: float64[T, C] each."""
+        units = np.array(scores.units, dtype=np.float64)
+        signs = np.zeros(units.shape)
+        if len(scores.cascade):
+            kernels.cascade(units, *relative(scores), scores.cascade, scores.starts, signs)
+        return units, signs
+
+    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        return (Emissions(d_scores.units, None, d_scores.starts),)
+
+    def derivatives(self, d_scores: Any) -> SharedScores:
+        return {name: getattr(d_scores, name) for name in self.params}
+
+    # ---------------------------------------------------------------------------------------------------- explanations
+
+    def explained(self, model: Model) -> MixedChain:
+        """The chain of tags, whose transitions are sums over the bits. A cascade adds a layer of what bits read beside them."""
+        codes: Any = model.attrs["matrix"]
+        mix = kernels.SCALE * (2.0 * codes.T - 1.0)
+
+        def names(columns: Ints) -> Ints:
+            return self.named_states(model, None, (columns,))[0]
+
+        def neighbours(output: Emissions) -> Emissions:
+            units = self._read_neighbours(self._in_double(model, output))[0]
+            return output._replace(scores=units - output.scores)
+
+        has_cascade = "cascade" in self.params
+        of_tags = partial(self._of_tags, codes)
+        return MixedChain([mix, mix] if has_cascade else [mix], of_tags, names, neighbours if has_cascade else None)
+
+    def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> Optional[TokenTerms]:
+        """The bits beside each token that a cascade reads: each has a term for each bit."""
+        if "cascade" not in self.params:
+            return None
+        scores = self._in_double(model, outputs[0])
+        read = beside(scores, self._read_neighbours(scores)[1])
+        names = [f"bit {name} {side}" for side in ("before", "behind") for name in self.code.names]
+        terms = (read[:, :, np.newaxis] * by_neighbour(scores.cascade)).reshape(-1, read.shape[1] // 2)
+        return TokenTerms(names * len(read), np.repeat(np.arange(len(read)), len(names)), terms, "cascade")
+
+    def _in_double(self, model: Model, output: Emissions) -> BitScores:
+        return self.join((output,), self.potentials(model, self.shared_weights(model)))
+
+
+def OutputCodes(
+    emissions: Model[list[Doc], Emissions],
+    codes: Codes = "random",
+    bits: int = 40,
+    decode: str = "product",
+    cascade: bool = False,
+    seed: int = 0,
+) -> Model[list[Doc], ChainScores]:
+    """Error-correcting output codes (Cohn, Smith & Osborne 2005), for many labels: tags have rows of bits, each of which a binary
+    chain learns by itself.
+
+    emissions (Model): From SparseEmissions, HashedEmissions or Tok2VecEmissions; with templates of single tokens' states only.
+    codes (Union[str, Callable]): "random" for the best of 1,000 random codes, "bounded" for the shortest one that keeps a bound
+        of the errors, "one_vs_rest" for a bit for each tag, "parts" for a bit for the boundary of tags and each part of their
+        labels between the signs |; or a function from the list of tags to their bits.
+    bits (int): Number of bits of random codes, and the most of bounded ones. Fewer tags have fewer different bits.
+    decode (str): "product" for the product of all chains; "marginals" for the row that is nearest to the probabilities of the
+        bits of a token, "hamming" for the row that is nearest to the best bits. With the last two, transitions between tags
+        score 0, and probabilities are not those of a model.
+    cascade (bool): Whether each chain reads the bits that the chains before it have at the tokens beside.
+    seed (int): Random seed of random codes.
+    """
+    owner = "OutputCodes"
+    check_emissions(owner, emissions)
+    must = f"one of {', '.join(KINDS)}, or a function from the tags to their bits"
+    checks.expect(callable(codes) or codes in KINDS, owner, "codes", codes, must)
+    if "possible_states" in emissions.attrs:
+        emissions.attrs["possible_states"] = True
+    if "features" in emissions.attrs:
+        features = emissions.attrs["features"].feature_set
+        templates = [*map(str, features.transitions + features.inner)]
+        checks.expect(not templates, owner, "templates", templates, "templates of single tags, without outer")
+    bits = checks.count(owner, "bits", bits, most=1 << 12)
+    seed = checks.count(owner, "seed", seed, least=0, most=checks.ANY)
+    decode = checks.one_of(owner, "decode", decode, ("product", "marginals", "hamming"))
+    cascade = checks.flag(owner, "cascade", cascade)
+    node = CodesNode(Coder(codes, bits, seed), decode, cascade)
+    kind = codes if isinstance(codes, str) else "function"
+    settings = {"codes": kind, "bits": bits, "seed": seed, "cascade": cascade, "matrix": None, "bit_names": None}
+    return build("output_codes", node, {"emissions": emissions}, **settings)

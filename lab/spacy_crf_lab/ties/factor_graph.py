@@ -1,0 +1,202 @@
+"""Chains with ties between any tokens of a Doc: evidence for an entity in one sentence also counts in other sentences that
+mention the entity.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+from spacy.tokens import Doc
+from thinc.api import Model
+
+from spacy_crf import checks
+from spacy_crf.explain.weights import Block, Feature
+from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.models.architecture import SharedScores, TokenTerms, build
+from spacy_crf.models.emissions import Emissions, check_emissions
+from spacy_crf.models.linear_chain import ChainNode
+
+from ..errors import Errors
+from .belief_propagation import BeliefPropagation
+from .decoding import METHODS, TiedDecoding
+from .features import NAME, share
+from .layer import TiesLayer, check_templates
+from .method import Inference
+from .scores import TiedScores
+from .structure import TiedChains
+
+# ``cliques`` and ``inference`` are Any below: confection compares what a type says with a block that it has not called yet
+
+MOST_WEIGHTS = 50_000_000  # of ties: 400 MB while they are trained
+
+
+class FactorGraphRole(ChainNode):
+    """A chain with tables of ties, one for each feature of these. "label_of" (int64[S]) is set by the component."""
+
+    gives = TiedScores
+    decoding = TiedDecoding
+    structure: TiedChains
+    no_shares_of_texts = "what a tie tells a token is no sum over them. The other kinds of explanations know ties"
+    params = (*ChainNode.params, "tables")
+    walks = False
+
+    def __init__(self, inference: Inference, training_inference: Optional[Inference] = None, strength: float = 1.0):
+        super().__init__()
+        self.strength = strength
+        self.structure = TiedChains(inference)
+        self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
+
+    @property
+    def in_training(self) -> TiedChains:
+        return self._in_training
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.structure.inference!r})"
+
+    def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
+        *emissions, ties = outputs
+        chains = super().join(tuple(emissions), shared)
+        return TiedScores(*chains[:4], shared["tables"], shared["label_of"], ties, chains.starts)
+
+    def part(self, d_scores: TiedScores, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*super().part(d_scores.chains, outputs[:-1]), None)
+
+    def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
+        """RAISES (ValueError): See the inferences."""
+        super().check_labels(model, labels, name)
+        for structure in (self.structure, self.in_training):
+            structure.inference.check_labels(name, model.attrs["allowed"])
+
+    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
+        found = super().potentials(model, weights)
+        tables = self.strength * found["tables"]
+        return {**found, "tables": tables, "label_of": model.attrs["label_of"]}
+
+    def derivatives(self, d_scores: TiedScores) -> SharedScores:
+        found = super().derivatives(d_scores)
+        return {**found, "tables": self.strength * found["tables"]}
+
+    def explained(self, model: Model) -> ChainNode:
+        return ChainNode()
+
+    def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
+        """The messages of ties into tokens, presented as features of the tokens. They come from belief propagation, which
+        approximates other methods."""
+        weights = {name: np.asarray(model.get_param(name), dtype=np.float64) for name in self.params}
+        scores = self.join((*outputs, _ties(model).predict(docs)), self.potentials(model, weights))
+        inference = self.structure.inference
+        speaker = inference if isinstance(inference, BeliefPropagation) else BeliefPropagation()
+        tokens, partners, kinds, told = speaker.told(self.structure.prepare(scores))
+        of_rows = [f"{name}: {text}" for name, _, _, text, _ in _ties(model).attrs["known"]]
+        spelled = [", ".join(of_rows[row] for row in rows if row >= 0) for rows in scores.ties.rows.tolist()]
+        names = [
+            f"{spelled[kind]}: '{docs[0][other].text}' ({other})"
+            for kind, other in zip(kinds.tolist(), partners.tolist())
+        ]
+        return TokenTerms(names, tokens, told, "tie[0]")
+
+    def weight_blocks(self, model: Model, name: str) -> Any:
+        """The tables of the features of ties."""
+        if name != "tables":
+            return None
+        known, mask = _ties(model).attrs["known"], self.weighed(model)["tables"]
+        row, *labels = np.nonzero(mask)
+        features = [
+            Feature(f"{template}: {text}", f"{template}: {text.partition('=')[0]}", None)
+            for template, _, _, text, _ in known
+        ]
+        templates = list(dict.fromkeys(feature.template for feature in features))
+        of_rows = np.array([templates.index(feature.template) for feature in features], dtype=np.int64)
+        counts, weights = np.array([count for *_, count in known], dtype=np.int64), model.get_param("tables")[mask]
+        named, label_of = (templates, of_rows[row]), model.attrs["label_of"]
+        weights = self.strength * weights
+        return [Block("ties", weights, tuple(labels), row, features.__getitem__, counts, named, label_of)]
+
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters. RAISES (ValueError): CRF364 if the tables are too large."""
+        n_features, n_labels = len(_ties(model).attrs["known"]), int(model.attrs["label_of"].max(initial=0)) + 1
+        if n_features * n_labels**2 > MOST_WEIGHTS:
+            raise ValueError(Errors.CRF364.format(features=n_features, labels=n_labels, most=MOST_WEIGHTS))
+        return {**super().shapes(model, n_states), "tables": (n_features, n_labels, n_labels)}
+
+    def possible(self, model: Model) -> SharedScores:
+        return {**super().possible(model), "tables": np.ones((1, 1, 1), dtype=bool)}
+
+    def weighed(self, model: Model) -> SharedScores:
+        """Parameters with weights. In symmetric tables a pair of labels has one weight, whatever its order."""
+        shape = self.shapes(model, model.get_dim("nO"))["tables"]
+        ties = _ties(model)
+        symmetric = ties.attrs["role"].symmetric(ties)[:, np.newaxis, np.newaxis]
+        of_chain = super().weighed(model)
+        if not model.attrs["chain"]:  # what the tag scheme forbids stays so
+            of_chain = {name: np.zeros_like(mask) for name, mask in of_chain.items()}
+        tables = ~symmetric | np.triu(np.ones(shape[1:], dtype=bool))
+        tables[ties.attrs["role"].associative(ties)] = np.eye(shape[1], dtype=bool)
+        return {**of_chain, "tables": tables}
+
+    def has_bounds(self, model: Model) -> bool:
+        return any(template.associative for template in _ties(model).attrs["templates"].values())
+
+    def nonnegative(self, model: Model) -> SharedScores:
+        if not self.has_bounds(model):
+            return {}
+        ties = _ties(model)
+        associative = ties.attrs["role"].associative(ties)[:, np.newaxis, np.newaxis]
+        return {"tables": np.broadcast_to(associative, self.shapes(model, model.get_dim("nO"))["tables"])}
+
+
+def _ties(model: Model) -> Model:
+    return model.get_ref("cliques")
+
+
+def FactorGraph(
+    emissions: Model[list[Doc], Emissions],
+    cliques: Optional[dict[str, Any]] = None,
+    inference: Any = None,
+    training_inference: Any = None,
+    chain: bool = True,
+    possible_transitions: bool = False,
+    share_features: Union[bool, list[str]] = False,
+    strength: float = 1.0,
+) -> Model[list[Doc], TiedScores]:
+    """A linear chain with ties between tokens of a Doc, of one sentence or of several.
+
+    emissions (Model): Scores of tags at tokens, sparse or neural.
+    cliques (Dict[str, TieTemplate]): Templates that tie tokens, such as `spacy_crf_lab.RepeatedWords.v1`, by names that you
+            choose.
+    inference (Inference): Inference method for tied sentences, by default `spacy_crf_lab.BeliefPropagation.v1`.
+    training_inference (Inference): Inference method in training; None for the same method.
+    chain (bool): Whether neighbouring tags have transition scores, as in `spacy_crf.LinearChain.v1`. Without them, only ties and
+        the tag scheme connect tags.
+    possible_transitions (bool): See `spacy_crf.LinearChain.v1`.
+    share_features (Union[bool, List[str]]): Whether a token also has the features of its tied tokens, with separate weights:
+        their shapes and neighbours, or the given templates.
+    strength (float): Factor for the tables of ties. Below 1, the optimizer's l2 penalizes ties more: with 0.5, four times as
+        much.
+    """
+    owner = "FactorGraph"
+    check_emissions(owner, emissions)
+    templates = check_templates(owner, cliques)
+    inference = BeliefPropagation() if inference is None else inference
+    must = "a way to answer questions about graphs, such as spacy_crf_lab.BeliefPropagation.v1"
+    checks.expect(isinstance(inference, Inference), owner, "inference", inference, must)
+    possible = training_inference is None or isinstance(training_inference, Inference)
+    checks.expect(possible, owner, "training_inference", training_inference, must)
+    strength = checks.number(owner, "strength", strength, least=0.001, most=1000.0)
+    shared = share(owner, emissions, templates, share_features)
+    further = [*([["strength", strength]] if strength != 1.0 else []), *([[NAME, *shared]] if shared else [])]
+    for name, template in templates.items():
+        for at, asked in (("inference", inference), ("training_inference", training_inference)):
+            if template.edges == "group" and asked is not None and not asked.takes_groups:
+                fitting = ", ".join(sorted(method().name for method in METHODS if method.takes_groups))
+                given = {"inference": asked.name, "setting": at, "clique": name}
+                raise ValueError(Errors.CRF351.format(**given, fitting=fitting))
+    layers = {"emissions": emissions, "cliques": TiesLayer(templates, further)}
+    attrs = {
+        "possible_transitions": checks.flag(owner, "possible_transitions", possible_transitions),
+        "chain": checks.flag(owner, "chain", chain),
+        "label_of": np.zeros(1, dtype=np.int64),
+    }
+    role = FactorGraphRole(inference, training_inference, strength)
+    role.meaning = ("chain",)
+    return build("factor_graph", role, layers, **attrs)

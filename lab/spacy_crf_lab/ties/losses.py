@@ -1,0 +1,179 @@
+"""Losses of chains with ties: local losses, in which ties add scores to a token given the annotation of their other ends, and the
+likelihood of each sentence given the other sentences, which trains ties without a sum over the graph of a Doc."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spacy_crf import arrays
+from spacy_crf.errors import cant_train
+from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.types import ChainScores, Clamp, Floats
+
+from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
+from .blocks import tell_wide
+from .junction_tree import JunctionTree
+from .scores import TiedScores, TiedWork, sequences_of
+
+
+class ToldChains(NamedTuple):
+    """Chains with the scores that ties add, given the labels that the annotation leaves to the other ends. Where it leaves
+    several labels, or none, ties add nothing."""
+
+    scores: TiedScores
+    tables: Floats  # [K, L, L]
+    by_target: NDArray[np.int64]  # [N] the ties whose sources are told something: the targets have labels
+    by_source: NDArray[np.int64]  # [M]
+    gold: NDArray[np.int64]  # [T] label of each token, -1 for none
+
+    @classmethod
+    def of(cls, scores: TiedScores, clamp: Clamp) -> "ToldChains":
+        allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+        gold = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
+        by_target, by_source = (np.flatnonzero(gold[ends] >= 0) for ends in (scores.ties.target, scores.ties.source))
+        return cls(scores, scores.ties.sums(scores.tables), by_target, by_source, gold)
+
+    @property
+    def chains(self) -> ChainScores:
+        scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
+        emissions = np.array(scores.emissions, dtype=np.float64)
+        for some, ends, others, tables in self._sides(self.tables):
+            np.add.at(emissions, ends[some], tables[ties.kind[some], self.gold[others[some]]][:, label_of])
+        return scores.chains._replace(emissions=emissions)
+
+    def _sides(self, tables: Floats) -> tuple[tuple[NDArray, ...], ...]:
+        """For both directions: the ties that say something, the ends that hear it, the other ends, and the tables by the label of
+        the other end."""
+        ties = self.scores.ties
+        return (
+            (self.by_target, ties.source, ties.target, tables.swapaxes(1, 2)),
+            (self.by_source, ties.target, ties.source, tables),
+        )
+
+    def derivative(self, d_chains: ChainScores) -> TiedScores:
+        """The derivative with respect to all scores, from the one with respect to the chains."""
+        scores, ties, label_of = self.scores, self.scores.ties, np.asarray(self.scores.label_of)
+        by_label = d_chains.emissions @ (label_of[:, np.newaxis] == np.arange(self.tables.shape[1]))
+        d_kinds = np.zeros(self.tables.shape)
+        for some, ends, others, tables in self._sides(d_kinds):
+            np.add.at(tables, (ties.kind[some], self.gold[others[some]]), by_label[ends[some]])
+        d_scores = scores._replace(**arrays.named(d_chains), tables=np.zeros(np.shape(scores.tables)))
+        ties.by_feature(d_kinds, d_scores.tables)
+        return d_scores
+
+
+def tie_pieces(scores: TiedScores, clamp: Clamp, factors: Floats) -> tuple[Floats, Floats]:
+    """Piecewise terms of ties: for each tie, the log sum over all pairs of labels minus the log sum over the pairs that the
+    annotation allows.
+
+    factors (float64[T]): Of tokens; a tie has the mean of those of its ends.
+    RETURNS (float64[E], float64[F, L, L]): The terms, and the derivative of their sum.
+    """
+    ties, tables = scores.ties, scores.ties.sums(scores.tables)
+    allowed = _labels(clamp, np.asarray(scores.label_of), scores.tables.shape[1])
+    pairs = allowed[ties.source][:, :, np.newaxis] & allowed[ties.target][:, np.newaxis]
+    of_ties, d_kinds = tables[ties.kind], np.zeros(tables.shape)
+    weights = (factors[ties.source] + factors[ties.target]) / 2.0 * pairs.any(axis=(1, 2))
+    free, d_free = _log_sum(of_ties)
+    clamped, d_clamped = _log_sum(np.where(pairs, of_ties, -np.inf))
+    np.add.at(d_kinds, ties.kind, weights[:, np.newaxis, np.newaxis] * (d_free - d_clamped))
+    derivative = np.zeros(np.shape(scores.tables))
+    ties.by_feature(d_kinds, derivative)
+    return weights * (free - np.where(weights > 0.0, clamped, free)), derivative
+
+
+def _labels(clamp: Clamp, label_of: NDArray[np.int64], n_labels: int) -> NDArray[np.bool_]:
+    return clamp @ (label_of[:, np.newaxis] == np.arange(n_labels))
+
+
+def _log_sum(tables: Floats) -> tuple[Floats, Floats]:
+    """Log sums of tables (float64[E, L, L]), and the derivatives: 0 where nothing is possible."""
+    largest = tables.max(axis=(1, 2), initial=-np.inf, keepdims=True)
+    exps = np.exp(tables - np.where(largest > -np.inf, largest, 0.0))
+    sums = exps.sum(axis=(1, 2), keepdims=True)
+    with np.errstate(divide="ignore"):
+        return (np.log(sums) + largest)[:, 0, 0], exps / np.where(sums > 0.0, sums, 1.0)
+
+
+def besag(
+    loss: LocalLoss, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+    """`BesagPseudoLikelihood` of chains with ties."""
+    structure.prepare(scores)  # for its checks
+    told = ToldChains.of(scores, clamp)
+    losses, d_chains, impossible = loss(structure.chain, told.chains, clamp, weights=weights)
+    return losses, told.derivative(d_chains), impossible
+
+
+def piecewise(
+    loss: LocalLoss, structure: Any, scores: TiedScores, clamp: Clamp, weights: Optional[Floats]
+) -> tuple[Floats, TiedScores, NDArray[np.bool_]]:
+    """`Piecewise` of chains with ties."""
+    structure.prepare(scores)  # for its checks
+    losses, d_chains, impossible = loss(structure.chain, scores.chains, clamp, weights=weights)
+    starts = np.asarray(scores.starts)
+    of_sequences = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
+    annotation = loss.annotation(clamp, structure.wrong, of_sequences)
+    of_ties, d_tables = tie_pieces(scores, clamp, token_factors(annotation, impossible, starts))
+    losses = losses + np.bincount(sequences_of(starts, scores.ties)[0], of_ties, minlength=len(losses))
+    return losses, scores._replace(**arrays.named(d_chains), tables=d_tables), impossible
+
+
+def own_terms(loss: LocalLoss) -> Callable:
+    """RAISES (ValueError): CRF347 for losses that don't know ties."""
+    for kind, terms in ((BesagPseudoLikelihood, besag), (Piecewise, piecewise)):
+        if isinstance(loss, kind):
+            return terms
+    reason, fitting = "it would sum up a graph for each token", "SentenceLikelihood or BesagPseudoLikelihood"
+    raise cant_train(loss, "ties between tokens", reason, fitting)
+
+
+# Of sentences with ties inside them. Larger tables than those of 27 states and two open ties would take hundreds of times as long
+# as a chain
+SENTENCES = JunctionTree(max_table=20_000)
+
+
+class SentenceLikelihood(LogLikelihood):
+    """Negative log probability of each sentence given the annotation of the others (Besag 1975, with sentences as blocks). It is
+    exact: the annotation determines the scores that ties to other sentences add to a token, and a junction tree sums over
+    sentences with ties inside. Ties from tokens with open annotation add nothing. Without ties, the loss is `LogLikelihood`.
+
+        - sum over sentences of log p(sentence | labels at the other ends of its ties)
+
+    In sentences too wide for a junction tree (logged once), ties inside the sentence also use the annotation of their other ends.
+
+    label_weights (Dict[str, float]), cost (Dict[str, Dict[str, float]]): See `ClampedLoss`; none by default.
+    """
+
+    def __call__(
+        self, structure: Any, scores: Any, clamp: Any, *, weights: Optional[Floats] = None
+    ) -> tuple[Floats, Any, NDArray[np.bool_]]:
+        if not isinstance(scores, TiedScores):
+            return super().__call__(structure, scores, clamp, weights=weights)
+        structure.prepare(scores)  # for its checks
+        ties, inside = scores.ties, _summed_over(scores)
+        told = ToldChains.of(scores._replace(ties=ties.some(~inside)), clamp)
+        if not inside.any():
+            losses, d_chains, impossible = super().__call__(structure.chain, told.chains, clamp, weights=weights)
+            return losses, told.derivative(d_chains), impossible
+        joined = scores._replace(emissions=told.chains.emissions, ties=ties.some(inside))
+        losses, d_joined, impossible = super().__call__(type(structure)(SENTENCES), joined, clamp, weights=weights)
+        derivative = told.derivative(d_joined.chains)
+        return losses, derivative._replace(tables=derivative.tables + d_joined.tables, ties=ties), impossible
+
+
+def _summed_over(scores: TiedScores) -> NDArray[np.bool_]:
+    """The ties inside sentences that are not too wide: bool[E]."""
+    ties, starts = scores.ties, np.asarray(scores.starts)
+    sequences = sequences_of(starts, ties)
+    inside = np.equal(*sequences)
+    if inside.any():
+        work = TiedWork(scores._replace(ties=ties.some(inside)))
+        tied: Any = work.tied
+        fits = SENTENCES.sums_up(tied, np.ones(len(tied.firsts), dtype=bool))
+        tell_wide(tied.of_ties, fits, "SentenceLikelihood")
+        wide = work.tied_sequences[~fits]
+        inside &= ~np.isin(sequences[0], wide)
+    return inside

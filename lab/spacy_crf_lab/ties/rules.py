@@ -1,0 +1,169 @@
+"""Rules in models with ties. A junction tree is exact for the labellings that the automata of rules allow; dual decomposition
+finds the best of them, or one whose distance from the best is known. If the tables of a junction tree have no room, or another
+method decodes, the search falls back to chains whose scores include the ties.
+
+The sequences of the Doc are joined to one (`arrays.join_sequences`). Its states are those of the graph: tags with the states of
+the automata. Ties depend on the tags only. States that no labelling reaches at a token are removed, so that tables stay small.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Optional
+
+import numpy as np
+
+from spacy_crf import arrays
+from spacy_crf.arrays import Joined
+from spacy_crf.constraints.decoding import Answer, Budget, Documents, RuleSearch, Tags
+from spacy_crf.constraints.rule_set import RuleSet
+from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates
+from spacy_crf.schemes import Segments
+from spacy_crf.types import ChainScores, Clamp, Floats, StateGraph
+
+from .method import Inference
+from .scores import TiedScores, TiedWork
+from .structure import TiedChains
+
+
+class RuledWork(TiedWork):
+    """Checked scores without states that no labelling reaches."""
+
+    @cached_property
+    def possible(self) -> ChainScores:
+        return _reachable(self.scores.chains, self.clamp)
+
+
+class RuledTies(TiedChains):
+    """Implements `Structure` for the ``TiedScores`` of a joined Doc, over a graph with at most one path for each labelling."""
+
+    work = RuledWork
+
+    def __init__(self, inference: Inference, graph: StateGraph, *, threads: int = 1):
+        super().__init__(inference, threads=threads)
+        self.graph, self._expansions = graph, arrays.LatestResults()
+
+    def expand(self, scores: TiedScores, expansion: Expansion) -> TiedScores:
+        label_of = np.asarray(scores.label_of)[expansion.graph.tag_of]
+        return super().expand(scores, expansion)._replace(label_of=label_of)
+
+    def fits(self, scores: ScoresOrWork, clamp: Optional[Clamp]) -> bool:
+        """Whether all tables are small enough."""
+        tied: Any = self.prepare(scores, clamp).tied
+        return self.inference.fits(tied)
+
+    # Of a chain of the graph's states with the exact pairs of neighbours
+
+    def span_probabilities(
+        self, scores: ScoresOrWork, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None
+    ) -> Floats:
+        chain, spans = self._as_chain(scores, spans, clamp)
+        return LinearChain().span_probabilities(chain, spans, segments)
+
+    def likely_spans(
+        self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None
+    ) -> LikelySpans:
+        chain, spans = self._as_chain(scores, spans, clamp)
+        return LinearChain().likely_spans(chain, spans, min_prob)
+
+    def _as_chain(
+        self, scores: ScoresOrWork, spans: SpanStates, clamp: Optional[Clamp]
+    ) -> tuple[ChainScores, SpanStates]:
+        """The scores as independent chains, and how their states spell spans."""
+        work: Any = self.prepare(scores, clamp)
+        return self.inference.as_chains(work.tied), work.whole.expansion.spans(spans)
+
+
+def joined(scores: TiedScores, clamp: Optional[Clamp]) -> Joined:
+    """Join the sequences of a Doc, with their ties, to one."""
+    scores, clamp, places = arrays.join_sequences(scores, clamp)
+    moved = {name: places[getattr(scores.ties, name)].astype(np.int32) for name in ("source", "target", "members")}
+    ties, label_of = scores.ties._replace(**moved), np.append(scores.label_of, 0)
+    return Joined(scores._replace(ties=ties, label_of=label_of), clamp, places)
+
+
+def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
+    """Set the scores of states that no labelling reaches to -inf, for a single sequence."""
+    emissions = scores.emissions if clamp is None else np.where(clamp, scores.emissions, -np.inf)
+    reached, steps = emissions > -np.inf, np.asarray(scores.transitions) > -np.inf
+    steps = np.broadcast_to(steps, (len(emissions), *steps.shape[-2:]))
+    reached[:1] &= scores.first > -np.inf
+    reached[-1:] &= scores.last > -np.inf
+    for t in range(1, len(reached)):
+        reached[t] &= steps[t][reached[t - 1]].any(axis=0)
+    for t in range(len(reached) - 2, -1, -1):
+        reached[t] &= steps[t + 1][:, reached[t + 1]].any(axis=1)
+    return scores._replace(emissions=np.where(reached, emissions, -np.inf))
+
+
+class TiedSearch:
+    """The search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
+    yield. Its labelling is the result if there are no ties, or no inference with room for the automata.
+
+    inference (Inference): An inference for joined documents, None if another inference decodes.
+    as_chains (Callable): Makes chains of scores with ties, given a clamp.
+    """
+
+    def __init__(
+        self,
+        inference: Optional[Inference],
+        as_chains: Callable[[Any, Any], ChainScores],
+        rules: RuleSet,
+        document: Documents,
+        budget: Budget,
+    ):
+        self._inference, self._rules, self._document = inference, rules, document
+        chains = as_chains(document.scores, document.clamp)
+        self._of_chains = RuleSearch(rules, document._replace(scores=chains), budget)
+        self._tags: Optional[Tags] = None
+
+    def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
+        """Note the best labelling under the masks of some rules (int32[T], -1 for none), if it is known."""
+        self._tags = tags
+
+    def best(self) -> Answer:
+        """Find the best labelling under all rules that can be kept, see `RuleSearch.best`."""
+        answer = self._of_chains.best()
+        relaxed = {rule.place for rule in answer.relaxed}
+        return self._with_ties(answer, self._rules.places - relaxed)
+
+    def under(self, kept: frozenset[int]) -> Answer:
+        """Find the best labelling under some rules, given by their places, which some labelling keeps."""
+        return self._with_ties(self._of_chains.under(kept), kept)
+
+    def _with_ties(self, answer: Answer, kept: frozenset[int]) -> Answer:
+        if self._document.scores.ties.is_empty or self._inference is None:
+            return answer
+        tags = self._solve(self._inference, kept)
+        if tags is None:
+            return answer._replace(approximate=True)
+        return answer._replace(tags=tags, finished=answer.finished or not answer.relaxed)
+
+    def _solve(self, inference: Inference, kept: frozenset[int]) -> Optional[Tags]:
+        """Find the best labelling under some rules; None if no table has room for their automata."""
+        rules, (scores, clamp, facts, words) = self._rules, self._document
+        of_doc = joined(rules.apply(scores, facts, kept), clamp)
+        every = rules.binding(kept, len(of_doc.scores.emissions))
+        active, tags = frozenset(n for n in every if rules.lifts(n)), self._tags
+        while True:
+            if tags is not None and not (tags == -1).any():
+                [totals] = rules.totals(tags, scores.starts, np.array([0, len(tags)]))
+                broken = {n for n in every if totals[n] < 0.0} - active
+                if not broken and self._tags is not tags:
+                    asked = [rule for rule in rules.global_ if rule.place in kept]
+                    clashing = rules.clashing(tags, scores.starts, np.array([0, len(tags)]), words, asked)
+                    return None if clashing else tags
+                active |= broken
+            structure = under(inference, rules, active, of_doc)
+            if structure is None:
+                return None
+            tags = structure.viterbi(of_doc.scores, clamp=of_doc.clamp).states[of_doc.tokens]
+            if (tags == -1).any():
+                return None
+
+
+def under(inference: Inference, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
+    """Inference for a joined document under some automata, None if its tables are too large."""
+    graph = rules.graph(automata)
+    structure = None if graph is None else RuledTies(inference, graph.graph)
+    return structure if structure is not None and structure.fits(of_doc.scores, of_doc.clamp) else None

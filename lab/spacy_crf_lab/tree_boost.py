@@ -1,0 +1,140 @@
+"""Gradient boosting of trees: each round adds a tree that fits the residuals of all tokens, what the annotation has more of each
+state than the model expects (Friedman 2001; Dietterich, Hao & Ashenfelter 2008, for CRFs).
+
+    residual[t, y] = -dloss/dscore[t, y] = 1[y_t = y] - P(y_t = y)
+
+for the log-likelihood, where the second derivative is P (1 - P). A leaf has the Newton step of its tokens, and so have the
+transitions, all times `shrinkage`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spacy_crf import checks
+from spacy_crf.arrays import of_file
+from spacy_crf.errors import announcements, cant_train
+from spacy_crf.inference.threads import default_threads
+from spacy_crf.losses.uses import Variances
+from spacy_crf.optimizers.objective import CRFOptimizer, renew, setting
+from spacy_crf.progress import Bar
+from spacy_crf.types import Floats
+
+from .boosted_emissions import BoostedCorpus
+from .tree_growth import Growth, grow, newton_step
+from .trees import MOST_LEAVES, Forest
+
+_HALVINGS = 10
+
+
+@dataclass
+class BoostRun:
+    """State of the training of one component."""
+
+    weights: Floats  # [n] shared scores, without the rounding to float32
+    forest: Forest
+    iteration: int = 0  # rounds
+    stop_reason: Optional[str] = None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TreeBoost(CRFOptimizer):
+    """Grows the trees of `spacy_crf_lab.BoostedEmissions.v1`, one in each round, from all texts (`spacy_crf.full_batch.v1`). For
+    losses with a gradient, such as LogLikelihood.
+
+    rounds_per_step (int): Trees between two evaluations, at most 1,000.
+    leaves (int): Most leaves of a tree, at most 64.
+    shrinkage (float): Factor of each tree and of the steps of transitions. A loss that rises halves it for the round.
+    l2 (float): Positive; the larger, the smaller the scores of leaves with few tokens.
+    subsample (float): Share of the tokens that count for the splits of a tree, drawn anew in each round.
+    min_gain (float): Splits that lower the loss by less, to second order and before `shrinkage`, are not made.
+    seed (int): Random seed of the drawing.
+    """
+
+    identity: ClassVar = ("leaves", "shrinkage", "l2", "subsample", "min_gain", "seed")
+    tried: ClassVar = {"leaves": (4, 8, 16, 32, 64), "shrinkage": (0.05, 0.1, 0.2, 0.3), "l2": (0.3, 1.0, 3.0, 10.0)}
+    grows: ClassVar[bool] = True
+
+    rounds_per_step: int = setting(5, checks.count, most=1000)
+    leaves: int = setting(64, checks.count, most=MOST_LEAVES)
+    shrinkage: float = setting(0.2, checks.number, least=checks.LEAST, most=1.0)
+    l2: float = setting(1.0, checks.positive)
+    subsample: float = setting(0.5, checks.number, least=checks.LEAST, most=1.0)
+    min_gain: float = setting(0.0, checks.number)
+    seed: int = setting(0, checks.count, least=0, most=checks.ANY)
+
+    def step(self, objective: Any, *, key: str) -> float:
+        """RAISES (ValueError): CRF347 if the model continues from earlier training."""
+        corpus = self._corpus(objective, key)
+        renew(objective)
+        run = self._runs.get(key)
+        if run is None or run.forest is not corpus.features.forest or len(run.weights) != len(objective.weights()):
+            iteration = 0 if run is None else run.iteration
+            run = self._runs[key] = BoostRun(objective.weights(), corpus.features.forest, iteration)
+        value, gradient = objective.evaluate(run.weights)
+        try:
+            with Bar(f"{key}: {type(self).__name__}", "round", self.rounds_per_step) as bar:
+                for done in range(1, self.rounds_per_step + 1):
+                    if run.stop_reason is not None:
+                        break
+                    value, gradient = self._round(objective, corpus, run, value, gradient, key)
+                    bar.show(done, f"loss {value:,.1f}")
+        finally:
+            objective.assign(run.weights)
+        return value
+
+    def _corpus(self, objective: Any, key: str) -> BoostedCorpus:
+        found = [layer for layer in getattr(objective, "parts", [()])[-1] if isinstance(layer, BoostedCorpus)]
+        if not found:
+            reason = (
+                "it goes on from earlier training, and trees for later texts alone would change what it has learned"
+            )
+            raise cant_train(self, f"the model of '{key}'", reason, "all texts, in a training from the beginning")
+        return found[0]
+
+    def _round(
+        self, objective: Any, corpus: BoostedCorpus, run: BoostRun, value: float, gradient: Floats, key: str
+    ) -> tuple[float, Floats]:
+        """Grow a tree, and move the transitions. RETURNS (float, float64[n]): The loss and its gradient afterwards."""
+        settings = Growth(self.leaves, self.shrinkage, self.l2, self.min_gain)
+        before, size = corpus.scores, corpus.scores.shape[1]
+        derivatives: NDArray[np.float32] = np.empty((len(before), 2 * size), dtype=np.float32)
+        derivatives[:, :size] = -corpus.derivatives
+        _, curvature = objective.ask(run.weights, loss=Variances())
+        derivatives[:, size:] = corpus.derivatives
+        drawn = np.random.default_rng((self.seed, run.iteration)).random(len(before)) < self.subsample
+        tree, leaf_of = grow(corpus.postings, derivatives, drawn, settings, default_threads())
+        move = newton_step(-gradient, curvature, settings)
+        for halving in range(_HALVINGS):
+            part = tree._replace(values=tree.values * np.float32(0.5**halving))
+            weights = run.weights + 0.5**halving * move
+            corpus.set_trees(run.forest.plus(part), before + part.values[leaf_of])
+            found, of_found = objective.evaluate(weights)
+            if found < value:
+                run.weights, run.forest, run.iteration = weights, corpus.features.forest, run.iteration + 1
+                return found, of_found
+        corpus.set_trees(run.forest, before)
+        run.stop_reason = f"round {run.iteration + 1} found no tree that lowers the loss"
+        announcements.info("%s: %s stopped at loss %.6f: %s", key, type(self).__name__, value, run.stop_reason)
+        return value, gradient
+
+    def write(self, objective: Any, run: BoostRun, key: str) -> None:
+        corpus = self._corpus(objective, key)
+        try:
+            run.forest.check(len(corpus.features.index), corpus.scores.shape[1])
+        except ValueError as error:
+            raise self.unusable(error) from error
+        super().write(objective, run, key)
+        corpus.features.forest = run.forest
+
+    def run_to_msg(self, run: BoostRun, key: str) -> list[Any]:
+        return [run.weights, [*run.forest], run.iteration]
+
+    def run_from_msg(self, msg: Any) -> BoostRun:
+        weights, forest, iteration = msg
+        read = Forest(*(array.copy() for array in forest))
+        read.check(1 + int(read.feature.max(initial=-1)), read.values.shape[1])
+        checks.count("a run", "iteration", iteration, least=0, most=checks.ANY)
+        return BoostRun(of_file("the weights", weights, np.float64, (None,)), read, iteration)

@@ -1,0 +1,54 @@
+"""How often annotation uses each score, and the highest scores, in the form of losses: see `CorpusObjective.ask`."""
+
+from typing import Any, Optional
+
+import numpy as np
+
+from spacy_crf.arrays import Scores, states_of, zeros
+from spacy_crf.inference.structure import Structure
+from spacy_crf.losses.clamped import LabelledLoss
+from spacy_crf.types import Bools, Floats
+
+
+class Observed(LabelledLoss):
+    """Zero; in place of its derivative how often the annotation uses each score. A sequence that no labelling fits uses nothing.
+
+    incomplete (list): Gets an entry for each batch with a sequence whose annotation several labellings fit.
+    """
+
+    incomplete: list[bool]
+
+    def __init__(self, incomplete: list[bool]):
+        super().__init__()
+        object.__setattr__(self, "incomplete", incomplete)
+
+    def __call__(
+        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
+    ) -> tuple[Floats, Scores, Bools]:
+        """See `ClampedLoss`."""
+        if structure.ambiguous:
+            states, is_complete = None, (states_of(clamp).sum(axis=1) <= 1).all()
+        else:
+            states = structure.only_path(clamp)
+            is_complete = states is not None
+        if not is_complete:
+            self.incomplete.append(True)
+        work = structure.around(structure.prepare(scores), clamp)
+        if states is None:
+            found, uses = structure.expectations(work, clamp=clamp, weights=weights)
+        else:
+            found, uses = structure.path_score(work, states), zeros(scores)
+            weights = np.ones(len(found)) if weights is None else weights
+            structure.path_expectations(work, states, weights=np.where(found == -np.inf, 0.0, weights), out=uses)
+        return np.zeros(len(found)), uses, found == -np.inf
+
+
+class Highest(LabelledLoss):
+    """The score of the best labelling of each sequence, without a derivative."""
+
+    def __call__(
+        self, structure: Structure[Scores], scores: Scores, clamp: Any, **told: Any
+    ) -> tuple[Floats, Scores, Bools]:
+        """See `ClampedLoss`."""
+        found, _ = structure.viterbi_counts(structure.prepare(scores))
+        return found, zeros(scores), found == -np.inf

@@ -1,0 +1,83 @@
+"""Clusters of words by exchange: words that have the same neighbours, and if it is asked for similar letters, are in one class
+(Clark 2003, "Combining Distributional and Morphological Information for Part of Speech Induction").
+
+The most frequent words begin as classes of their own, all others together in one. Then each word moves to the class that raises
+the log-likelihood most, again and again, until few words move. Clark's model of letters is a hidden Markov model for each class;
+this one has pairs of letters, estimated anew before each pass.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import Errors
+from ..features.clusters import WordClusters
+from ..kernels.clark import Classes, Letters, exchange_words
+from .brown import CountedText
+
+PASSES = 20
+_SETTLED = 0.001  # of the words: fewer moves end the work
+_LETTERS = 64  # the most frequent ones; others are one
+_LOGS = 1 << 16  # numbers whose n log n is looked up
+
+
+def cluster(
+    text: CountedText,
+    n: int,
+    source: str,
+    *,
+    letters: float = 0.0,
+    on_pass: Callable[[int], None] = lambda passes: None,
+) -> WordClusters:
+    """Cluster words by exchange. Nothing is drawn: the same texts give the same clusters.
+
+    n (int): Number of clusters; some may end without words. source (str): Where the words come from, for messages.
+    letters (float): Weight of the letters of a word beside its neighbours; 0 to leave them out of account.
+    RAISES (ValueError): CRF948 if there are fewer words than clusters.
+    """
+    n_words = len(text.words)
+    if n > n_words:
+        raise ValueError(Errors.CRF948.format(what=f"{n} clusters", source=source, reason=f"it has {n_words} words"))
+    classes = classes_of(text, np.minimum(np.arange(n_words), n - 1), n)
+    small = np.arange(_LOGS, dtype=np.float64)
+    logs = small * np.log(np.maximum(small, 1.0))
+    starts, pairs = letter_pairs(text.words)
+    for passes in range(PASSES):
+        scores = letter_scores(starts, pairs, classes) if letters else np.zeros((0, n))
+        moved = exchange_words(text.bigrams, classes, Letters(starts, pairs, scores), letters, logs)
+        on_pass(passes + 1)
+        if moved <= _SETTLED * n_words:
+            break
+    return WordClusters.of_words(
+        ((word, f"c{c}") for word, c in zip(text.words, classes.of_word.tolist())), text.digits
+    )
+
+
+def classes_of(text: CountedText, of_word: NDArray[np.int64], n: int) -> Classes:
+    """Words in classes, and the counts of the pairs of classes."""
+    bigrams = text.bigrams
+    left = of_word[np.repeat(np.arange(len(of_word)), np.diff(bigrams.next_starts))]
+    pairs = np.zeros((n, n), dtype=np.int64)
+    np.add.at(pairs, (left, of_word[bigrams.next_words]), bigrams.next_counts)
+    return Classes(of_word.astype(np.int32), pairs, pairs.sum(axis=1), pairs.sum(axis=0))
+
+
+def letter_pairs(words: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The pairs of letters of each word, also with what is before and behind it. RETURNS (int64[V + 1], int32[N])"""
+    characters, counts = np.unique(np.array(list("".join(words)) or [""]), return_counts=True)
+    frequent = characters[np.argsort(-counts, kind="stable")][: _LETTERS - 2].tolist()
+    place = {character: number for number, character in enumerate(frequent, start=2)}  # 0: the ends, 1: others
+    numbers = [[0, *(place.get(character, 1) for character in word), 0] for word in words]
+    starts = np.append(0, np.cumsum([len(word) - 1 for word in numbers])).astype(np.int64)
+    pairs = [one * _LETTERS + other for word in numbers for one, other in pairwise(word)]
+    return starts, np.array(pairs, dtype=np.int32)
+
+
+def letter_scores(starts: NDArray[np.int64], pairs: NDArray[np.int32], classes: Classes) -> NDArray[np.float64]:
+    """Log-probabilities of a letter behind another one in each class, with one added to each count: float64[P, C]."""
+    counts = np.ones((_LETTERS * _LETTERS, len(classes.first)))
+    np.add.at(counts, (pairs, np.repeat(classes.of_word, np.diff(starts))), 1.0)
+    counts = counts.reshape(_LETTERS, _LETTERS, -1)
+    return np.log(counts / counts.sum(axis=1, keepdims=True)).reshape(_LETTERS * _LETTERS, -1)

@@ -1,1 +1,0 @@
-"""Chains of higher order: scores, pruned lattices, the structure that sums over lattices, the model, and decoding."""

@@ -1,1 +1,0 @@
-"""The numba kernels of `lab`, declared as those of `spacy_crf.kernels`."""

@@ -1,0 +1,96 @@
+"""A corpus on disk for training: one file of small pieces, from which any range of texts can be read on its own."""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.tokens import DocBin
+from spacy.training import Example
+from spacy.vocab import Vocab
+
+from ..arrays import of_file
+from ..errors import Errors
+from ..pipeline.corpora import doc_bin, docs_in
+from . import mapped
+
+_TOKENS, _DOCS = 4096, 64  # largest size of a piece, except for its last text
+
+
+class Pieces:
+    """The texts of a corpus, with their annotation and with the predictions of the components before the trained one.
+
+    path (Path): The file of the pieces. An index beside it has their places.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._index_path = path.with_name(f"{path.name}.index")
+
+    def write(self, examples: Iterable[Example], known: Optional[dict[str, int]] = None) -> dict[str, int]:
+        """Write the pieces. RETURNS (dict): The numbers of texts and tokens, and a checksum of all texts.
+
+        known (dict): The expected result, if the file was written before.
+        RAISES (ValueError): CRF475 if the disk has no room for the pieces, CRF472 if the texts differ from those written
+            before.
+        """
+        places: list[list[int]] = []
+        check = 0
+        with mapped.whole(self._path) as file:
+            for some in _pieces(examples):
+                sides = zip(*((eg.predicted, eg.reference) for eg in some))
+                predicted, reference = (doc_bin(docs).to_bytes() for docs in sides)
+                tokens = sum(len(eg.predicted) for eg in some)
+                places.append([file.tell(), len(predicted), len(reference), len(some), tokens])
+                check = zlib.crc32(reference, zlib.crc32(predicted, check))
+                file.write(predicted + reference)
+            index = np.array(places, dtype=np.int64).reshape(-1, 5)
+            found = {"texts": int(index[:, 3].sum()), "tokens": int(index[:, 4].sum()), "check": check}
+            if known not in (None, found):
+                reason = f"its shards were made of other texts: then {known}, now {found}"
+                raise ValueError(Errors.CRF472.format(path=self._path.parent, reason=reason))
+            mapped.write(self._index_path, index)
+        return found
+
+    def shard(self, number: int, n: int) -> range:
+        """The pieces of one of n shards. Shards are contiguous and have about the same number of tokens."""
+        tokens = np.append(0, np.cumsum(self._index[:, 4]))
+        first, after = np.searchsorted(tokens, tokens[-1] * np.array([number, number + 1]) / n)
+        return range(int(first) if number else 0, len(tokens) - 1 if number == n - 1 else int(after))
+
+    def read(self, vocab: Vocab, numbers: Iterable[int]) -> Iterator[Example]:
+        with self._path.open("rb") as file:
+            for begin, *sizes, _, _ in self._index[list(numbers)].tolist():
+                try:
+                    file.seek(begin)
+                    bins = [DocBin().from_bytes(file.read(size)) for size in sizes]
+                    predicted, reference = ([*docs_in(docs, vocab)] for docs in bins)
+                except Exception as error:  # zlib and msgpack may raise anything
+                    raise mapped.damaged(self._path, error) from error
+                yield from map(Example, predicted, reference)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def _index(self) -> NDArray[np.int64]:
+        """For each piece: its place, the bytes of its predicted and of its reference Docs, its texts, its tokens: int64[P, 5]."""
+        index = mapped.read(self._index_path)
+        try:
+            return of_file("the index", index, np.int64, (None, 5), copied=False)
+        except ValueError as error:
+            raise mapped.damaged(self._index_path, error) from error
+
+
+def _pieces(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    piece, size = [], 0
+    for example in examples:
+        piece.append(example)
+        size += len(example.predicted)
+        if size >= _TOKENS or len(piece) == _DOCS:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

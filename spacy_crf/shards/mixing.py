@@ -1,0 +1,183 @@
+"""Combines the results of shards: sums of derivatives, whose last bit does not depend on the order in which workers finish, and
+iterative parameter mixing (McDonald, Hall & Mann 2010, figure 3) for online optimizers, which learn from one sequence after the
+other.
+
+In each epoch of parameter mixing, every shard is trained separately from the same weights; then the new weights are averaged,
+and so are the numbers that the rule keeps for each weight. This algorithm differs from an epoch on the whole corpus: the updates
+of a shard reach the other shards only at the end of the epoch. No result depends on which worker trains on which shard, or on
+which worker finishes first.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from thinc.api import Model
+
+from ..losses.clamped import ClampedLoss
+from ..models.weights import Weights
+from ..optimizers.objective import SequenceObjective
+from ..optimizers.online import OnlineOptimizer, OnlineRun
+from ..types import Floats
+
+MIXING = ("size", "uniform")
+Node = tuple[int, int]
+
+
+class LossTerms(NamedTuple):
+    """Value and derivative of an objective over one shard, or over several."""
+
+    value: float
+    n_impossible: int
+    gradient: Floats
+
+
+class SumTree:
+    """A sum over n shards by a tree that depends on n alone: it adds neighbours first, then neighbouring pairs, and so on. So the
+    sum is the same bit by bit, whichever process adds which shards, and whenever.
+
+    Node (level, place) is the sum of ``1 << level`` shards (or of the remaining ones) from number ``place << level`` on.
+    """
+
+    def __init__(self, n: int):
+        self._n = n
+        self.left: dict[Node, LossTerms] = {}  # sums that wait for their neighbours
+
+    def add(self, node: Node, terms: LossTerms) -> None:
+        level, place = node
+        while (1 << level) < self._n:
+            neighbour = (level, place ^ 1)
+            if neighbour[1] << level < self._n:
+                if neighbour not in self.left:
+                    break
+                other = self.left.pop(neighbour)
+                gradient = np.add(other.gradient, terms.gradient, out=other.gradient)
+                terms = LossTerms(other.value + terms.value, other.n_impossible + terms.n_impossible, gradient)
+            level, place = level + 1, place >> 1
+        if not terms.gradient.flags.writeable:  # arrays from workers lie in the read-only memory of the message
+            terms = terms._replace(gradient=terms.gradient.copy())
+        self.left[level, place] = terms
+
+    @property
+    def total(self) -> LossTerms:
+        [total] = self.left.values()
+        return total
+
+
+class Lesson(NamedTuple):
+    """Description of an epoch of parameter mixing for the workers.
+
+    run (OnlineRun): A run whose slots are the weights; it stays unchanged.
+    shares (list[float]): Weight of the result of each shard. n_sequences (int): Number of sequences in all shards.
+    """
+
+    optimizer: OnlineOptimizer
+    run: OnlineRun
+    key: str
+    shares: list[float]
+    n_sequences: int
+
+
+def shares_of(n_sequences: list[int], mixing: str) -> list[float]:
+    """Weight of each shard: in proportion to its number of sequences, or the same for each shard with sequences."""
+    sizes = np.array(n_sequences if mixing == "size" else np.sign(n_sequences), dtype=np.float64)
+    return (sizes / max(1.0, sizes.sum())).tolist()
+
+
+class MixedEpochs(Weights):
+    """A corpus in shards, as seen by the main process: see `optimizers.objective.SequenceObjective`.
+
+    ask (Callable): Lets the workers execute a verb, "begin" or "walk", with a lesson.
+    n_sequences (list[int]): Number of sequences in each shard.
+    """
+
+    anchor = None
+
+    def __init__(
+        self,
+        model: Model,
+        loss: ClampedLoss,
+        ask: Callable[[str, Lesson], Any],
+        n_sequences: list[int],
+        mixing: str,
+        signature: tuple[int, ...],
+    ):
+        super().__init__(model)
+        self.loss, self.signature, self._ask = loss, signature, ask
+        self.n_sequences, self._shares = sum(n_sequences), shares_of(n_sequences, mixing)
+        size = int(self._starts[-1])
+        # The main process has no corpus, and its slots are the weights, see `types.ChainCorpus`
+        none = np.zeros(0, dtype=np.int64)
+        self.corpus = SimpleNamespace(learned=np.ones(size, bool), slot_of_weight=np.arange(size), forbidden=none)
+
+    @property
+    def mixed(self) -> "MixedEpochs":
+        return self
+
+    def epoch(self, optimizer: OnlineOptimizer, run: OnlineRun, key: str) -> float:
+        """Run an epoch on all shards. RETURNS (float): The loss."""
+        lesson = Lesson(optimizer.without_runs(), _told(run), key, self._shares, self.n_sequences)
+        if not run.iteration:
+            run.numbers = self._ask("begin", lesson)
+            lesson = lesson._replace(run=_told(run))
+        found: LossTerms = self._ask("walk", lesson)
+        take_mixture(optimizer, run, found.gradient)
+        return found.value
+
+
+def _told(run: OnlineRun) -> OnlineRun:
+    """The part of a run that workers need."""
+    return OnlineRun(run.layout, run.weights[:0], run.slots, run.arrays, run.numbers, run.count, run.iteration)
+
+
+# ------------------------------------------------------------------------------------------------- a part of the corpus
+
+
+def begin_part(lesson: Lesson, objective: SequenceObjective) -> dict[str, float]:
+    """Prepare a run on a part of its corpus. RETURNS (dict[str, float]): The initial numbers of the run."""
+    optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
+    optimizer.prepare(objective, optimizer.pass_through(objective), own, lesson.key)
+    return own.numbers
+
+
+def walk_part(lesson: Lesson, objective: SequenceObjective, part: int) -> tuple[float, Floats]:
+    """Run an epoch on one part of a corpus, from the weights that all parts share. RETURNS: The loss, and a `mixture`."""
+    optimizer, own = lesson.optimizer, _in_slots(lesson, objective)
+    # The first part gets the seed of an undivided corpus
+    seed = (optimizer.seed, own.iteration, part) if part else (optimizer.seed, own.iteration)
+    loss = optimizer.epoch(optimizer.pass_through(objective), own, objective, seed, lesson.key)
+    return loss, mixture(optimizer, own, objective.corpus.slot_of_weight)
+
+
+def mixture(optimizer: OnlineOptimizer, run: OnlineRun, slots: Any) -> Floats:
+    """The weights of a run and the rule's numbers for each weight, as one array that can be averaged over runs: float64[k]."""
+    averaged = {name: optimizer.average(run) for name in optimizer.drifts}
+    arrays = [averaged.get(name, run.arrays[name])[slots] for name in sorted(run.arrays)]
+    numbers = [run.numbers[name] for name in sorted(run.numbers)]
+    return np.concatenate([optimizer.present(run)[slots], *arrays, numbers, [run.count]])
+
+
+def take_mixture(optimizer: OnlineOptimizer, run: OnlineRun, mixed: Floats) -> None:
+    """Store an average of mixtures in a run whose slots are the weights."""
+    names, size = sorted(run.arrays), len(run.slots)
+    run.slots, *arrays, numbers = np.split(mixed, size * np.arange(1, len(names) + 2))
+    *numbers, run.count = numbers.tolist()
+    run.numbers = dict(zip(sorted(run.numbers), numbers))
+    if "scale" in run.numbers:
+        run.numbers["scale"] = 1.0
+    for name, array in zip(names, arrays):
+        run.arrays[name] = (run.slots - array) * (run.count + 1) if name in optimizer.drifts else array
+
+
+def _in_slots(lesson: Lesson, objective: SequenceObjective) -> OnlineRun:
+    """Copy the lesson's run, whose slots are the weights, for a part of its corpus."""
+    corpus, run = objective.corpus, lesson.run
+    own = OnlineRun(run.layout, run.weights, np.zeros(len(corpus.learned)), iteration=run.iteration)
+    own.slots[corpus.slot_of_weight] = run.slots
+    own.slots[corpus.forbidden] = -np.inf
+    lesson.optimizer.start(own, objective)
+    for name, array in run.arrays.items():
+        own.arrays[name][corpus.slot_of_weight] = array
+    own.numbers, own.count = dict(run.numbers), run.count
+    return own

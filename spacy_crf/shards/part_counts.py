@@ -1,0 +1,230 @@
+"""Counts of features in parts of a corpus, joined into the counts of the whole corpus."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from spacy.vocab import Vocab
+from thinc.api import Model
+
+from ..arrays import expect_below, expect_starts, of_file
+from ..errors import Errors
+from ..features.feature_index import FeatureIndex, FeatureNames, HashedIndex, HashTable
+from ..kernels.hashing import list_pairs, mark_pairs
+from ..models.architecture import Architecture
+from ..models.node import Sizes
+from ..models.sparse import VECTORS, ClusteredWords, SparseNode
+from ..models.table import Table, move_weights
+
+
+def counts_in_parts(model: Model) -> bool:
+    """Whether a model's initialization is a sum of counts over texts, so that parts of a corpus can be counted separately."""
+    kind = type(model.attrs["role"])
+    return (
+        issubclass(kind, Architecture)
+        and kind.observe is Architecture.observe
+        and kind.start is Architecture.start
+        and all(isinstance(layer.attrs["role"], SparseNode) for layer in model.layers)
+        and not any(VECTORS in layer.attrs["role"].features(layer).tables for layer in model.layers)
+    )
+
+
+def counts_all(model: Model) -> None:
+    """Let the model keep every feature of its part, since other parts of the corpus may have the feature too."""
+    for layer in model.layers:
+        layer.attrs.update({name: 0 for name in ("min_count", "possible_states") if name in layer.attrs})
+
+
+def counted(model: Model) -> dict[str, Any]:
+    """The counts of a model after its initialization with a part of the corpus: arrays, lists, texts and numbers."""
+    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    return {
+        "tables": [{name: _part_of(table) for name, table in of_layer.tables.items()} for of_layer in features],
+        "clustered": [of_layer.clustered for of_layer in _with_clusters(model)],
+        "observed": np.asarray(model.attrs["observed"], dtype=np.uint8),
+        "met": list(model.attrs["met"]),
+    }
+
+
+def _with_clusters(model: Model) -> list[Any]:
+    """The features of the layers that read word clusters."""
+    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    return [of_layer for of_layer in features if of_layer.clusters]
+
+
+def expect_counts(model: Model, part: Any) -> None:
+    """Check the counts of a part that a file holds, by which kernels index. RAISES: Any error for others."""
+    features = [layer.attrs["role"].features(layer) for layer in model.layers]
+    for of_layer, of_part in zip(features, part["tables"], strict=True):
+        for name, table in of_part.items():
+            if "keys" not in table:
+                continue
+            n_rows, widths = len(table["keys"]), table["widths"]
+            templates, strings = json.loads(table["spelled"].tobytes())
+            of_file("keys", table["keys"], np.uint64, (None,), copied=False)
+            sizes = {len(table[of_rows]) for of_rows in ("counts", "widths", "n_parts", "template_of")}
+            if sizes != {n_rows}:
+                raise ValueError(f"it has {n_rows} features, and {sorted(sizes)} numbers of them")
+            for what, numbers in (("columns", widths), ("parts", table["n_parts"])):
+                expect_below(f"numbers of {what}", numbers, 1 << 31)
+                expect_starts(f"starts of {what}", np.append(0, np.cumsum(numbers, dtype=np.int64)), len(table[what]))
+            expect_below("columns", table["columns"], of_layer.tables[name].n_columns)
+            expect_below("parts of features", table["parts"], len(strings))
+            expect_below("templates of features", table["template_of"], len(templates))
+
+
+def _part_of(table: Table) -> dict[str, Any]:
+    """Arrays of a table in the smallest types that hold them: a single process joins all parts."""
+    part = {"counts": table.counts, "columns": np.zeros(0, dtype=np.int32)}
+    if isinstance(table.index, FeatureIndex):
+        templates, template_of, starts, parts, strings = table.index.spelled
+        part.update(keys=table.index.keys, widths=np.diff(table.pair_starts), columns=table.pair_columns)
+        part.update(template_of=template_of, n_parts=np.diff(starts), parts=parts)
+        small = {name: np.min_scalar_type(int(array.max(initial=0))) for name, array in part.items() if name != "keys"}
+        part = {name: array.astype(small.get(name, array.dtype)) for name, array in part.items()}
+        part["spelled"] = np.frombuffer(json.dumps([templates, strings]).encode("ascii"), dtype=np.uint8)
+    return part
+
+
+def put_together(model: Model, vocab: Vocab, n_states: int, parts: Callable[[], Iterable[dict[str, Any]]]) -> None:
+    """Initialize a model with the counts of the parts of a corpus, in their order.
+
+    parts (Callable): Reads the result of `counted` for each part. It is called for the counts, and again for the feature names.
+    RAISES (ValueError): CRF114 if no feature occurs often enough.
+    """
+    node: Architecture = model.attrs["role"]
+    sizes = Sizes(vocab, n_states, longest=node.longest(model))
+    for layer in model.layers:
+        layer.attrs["role"].resize(layer, node.columns(n_states))
+        if "rows" in layer.attrs:  # rows of hashed features do not depend on counts
+            tables = layer.attrs["role"].features(layer).tables
+            tables["states"] = Table.full(HashedIndex(layer.attrs["rows"]), tables["states"].n_columns)
+            layer.set_param("states", layer.ops.alloc1f(tables["states"].n_weights))
+    sums = [
+        {name: TableSum(table) for name, table in layer.attrs["role"].features(layer).tables.items()}
+        for layer in model.layers
+    ]
+    met, observed = np.zeros(2, dtype=np.int64), np.zeros((n_states + 2, n_states), dtype=np.uint8)
+    clustered = [ClusteredWords.none(len(of_layer.clusters)) for of_layer in _with_clusters(model)]
+    for part in parts():
+        for of_layer, of_part in zip(sums, part["tables"]):
+            for name, table in of_part.items():
+                of_layer[name].add(table)
+        clustered = [known.plus(*of_part) for known, of_part in zip(clustered, part["clustered"])]
+        met += part["met"]
+        observed |= part["observed"]
+    for layer, of_layer in zip(model.layers, sums):
+        min_count = layer.attrs.get("min_count", 1)
+        for name, of_table in of_layer.items():
+            seen = of_table.choose(min_count)
+            if name == "states" and seen and not of_table.n_kept:
+                raise ValueError(Errors.CRF114.format(min_count=min_count, seen=seen))
+    for part in parts():
+        for of_layer, of_part in zip(sums, part["tables"]):
+            for name, table in of_part.items():
+                of_layer[name].add_names(table)
+    for layer, of_layer in zip(model.layers, sums):
+        old = layer.attrs["role"].features(layer)
+        first = old.first_state if layer.attrs.get("possible_states") else None
+        tables = {name: of_table.freeze(first) for name, of_table in of_layer.items()}
+        for name, table in tables.items():
+            move_weights(layer, name, old.tables[name], table)
+        layer.attrs[layer.attrs["role"].attr] = old.with_tables(tables, **old.measured(sizes))
+    for features, known in zip(_with_clusters(model), clustered):
+        features.clustered = known
+    node.resize(model, n_states)
+    model.attrs.update(observed=observed, met=met.tolist())
+
+
+class TableSum:
+    """Builds the table of a corpus from the tables of its parts. Call `add` for each part, `choose`, `add_names` for each part,
+    and `freeze`.
+
+    empty (Table): A table without features, which gives the number of columns.
+    """
+
+    def __init__(self, empty: Table):
+        self._empty, self._n_columns = empty, empty.n_columns
+        self._is_hashed = not isinstance(empty.index, FeatureIndex)  # hashed features have no names, and share rows
+        self._rows = HashTable()
+        self._rows.slots_per_key = 2  # this hash table is the largest object while parts are joined
+        self._most = 0  # upper bound of the counts
+        self._counts: Any = np.zeros(0, dtype=np.uint32)  # in a narrow type, since most features are dropped later
+        self._seen = np.zeros((0, (self._n_columns + 63) // 64), dtype=np.uint64)  # a bit for each column
+        self._new: list[NDArray[np.bool_]] = []  # for each part, which features no earlier part has
+        self._named = 0  # number of features with names so far
+        self._templates: dict[str, int] = {}
+        self._strings: dict[str, int] = {}
+        self._spelled: list[tuple[NDArray[np.integer], ...]] = []  # templates, numbers of parts and parts, of each part
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Add the counts of the next part."""
+        if self._is_hashed:
+            self._counts = part["counts"] + (self._counts if len(self._counts) else 0)
+            return
+        keys = part["keys"]
+        new = self._rows.rows(keys) < 0
+        self._new.append(new)
+        self._rows.insert(keys[new])
+        rows = self._rows.rows(keys)
+        self._most += int(part["counts"].max(initial=0))
+        if self._most > np.iinfo(self._counts.dtype).max:
+            self._counts = self._counts.astype(np.int64)
+        for array in (self._counts, self._seen):  # in place, since a copy would be the largest object in memory
+            array.resize((len(self._rows), *array.shape[1:]), refcheck=False)
+        self._counts[rows] += part["counts"].astype(self._counts.dtype)
+        starts = np.append(0, np.cumsum(part["widths"], dtype=np.int64))
+        mark_pairs(rows, np.arange(len(rows) + 1), part["columns"].astype(np.int32), starts, self._seen)
+
+    def choose(self, min_count: int) -> int:
+        """Choose the features that occur often enough. RETURNS (int): Number of all features; 0 for hashed ones."""
+        if self._is_hashed:
+            return 0
+        self._kept = (self._counts >= min_count) & self._seen.any(axis=1)
+        self._keys, self._rows = self._rows.keys[self._kept], HashTable()
+        self._counts, self._seen = self._counts[self._kept], self._seen[self._kept]
+        return len(self._kept)
+
+    @property
+    def n_kept(self) -> int:
+        return len(self._keys)
+
+    def add_names(self, part: dict[str, Any]) -> None:
+        """Add the names of the next part, in the order of `add`."""
+        if self._is_hashed:
+            return
+        new = self._new.pop(0)
+        begin, self._named = self._named, self._named + int(new.sum())
+        new[new] = self._kept[begin : self._named]
+        n_parts = part["n_parts"]
+        parts = part["parts"][np.repeat(new, n_parts)]
+        templates, strings = json.loads(part["spelled"].tobytes())
+        is_used = np.zeros(len(strings), dtype=np.bool_)  # flags, since sorting the numbers would take too much memory
+        is_used[parts] = True
+        numbers = np.full(len(strings), -1, dtype=np.int32)
+        for n in np.flatnonzero(is_used).tolist():
+            numbers[n] = self._strings.setdefault(strings[n], len(self._strings))
+        parts = numbers[parts]
+        moved = [self._templates.setdefault(name, len(self._templates)) for name in templates]
+        template_of = np.array(moved, dtype=np.int32)[part["template_of"][new]] if len(moved) else parts
+        self._spelled.append((template_of, n_parts[new], parts))
+
+    def _names(self) -> FeatureNames:
+        template_of, n_parts, parts = map(np.concatenate, zip(*self._spelled))
+        self._spelled = []
+        starts = np.append(0, np.cumsum(n_parts, dtype=np.int64))
+        return FeatureNames([*self._templates], template_of, starts, parts, [*self._strings])
+
+    def freeze(self, first: int | None) -> Table:
+        """Make the table of the chosen features, each with the columns that it occurs with, or with all from `first` on."""
+        if self._is_hashed:
+            table = self._empty
+            return Table(table.index, table.pair_starts, table.pair_columns, self._n_columns, self._counts)
+        index = FeatureIndex(self._keys, packed=self._names().packed())
+        counts = self._counts.astype(np.int64)
+        if first is not None:
+            return Table.full(index, self._n_columns, counts, first=first)
+        starts, columns = list_pairs(self._seen, self._n_columns)
+        return Table(index, starts, columns, self._n_columns, counts)
