@@ -240,18 +240,12 @@ class Errors:
     CRF478 = """Component '{name}': [initialize.components.{name}.shards] needs [initialize.components.{name}.corpus],
         the reader of the texts to cut into shards: spaCy passes only the beginning of a streamed corpus (max_epochs =
         -1)."""
-    CRF643 = (
-        "--numbers {value} is not possible. Name at least two extensions of tokens, such as ext:length,ext:frequency."
-    )
     CRF670 = """Component '{name}': start_from = {path} {why}. Name the folder of a saved pipeline with this component,
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
         features read earlier components."""
     CRF480 = """Component '{name}': {model} gives a text {what}, and multilabel is {asked}. Take spacy_crf_lab.LabelGraph.v1
         with multilabel = true; the other architectures of texts with multilabel = false."""
-    CRF485 = (
-        "{path} has no labels of texts (doc.cats). Give texts such as {{'text': …, 'cats': ['A', 'B']}} (docs/data.md)."
-    )
     CRF491 = "The results can't go to {target}, inside the folder to annotate, {source}. Name a folder beside it."
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with the right header."
     CRF502 = "{source} has format version {version}, not {known}. Install the version that wrote it, or train again."

@@ -490,7 +490,7 @@ def test_commands(model):
 def _model(of_segments=False, **parts):
     name = "SemiMarkov" if of_segments else "LinearChain"
     unless = dict.fromkeys(["emissions", *(["segments"] if of_segments else [])])
-    return {"@architectures": f"spacy_crf.{name}.v2", **unless, **parts}
+    return {"@architectures": f"spacy_crf.{name}.v1", **unless, **parts}
 
 
 SPARSE = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}

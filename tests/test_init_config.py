@@ -133,7 +133,6 @@ def test_without_a_file_it_is_printed():
         (["-r", "fast", "--file", "crf_ner"], "CRF745"),
         (["--optimize", "accuracy", "--file", "crf_ner"], "CRF745"),
         (["-c", "crf_textcat", "--optimize", "accuracy"], "CRF768: --optimize accuracy changes how labels"),
-        (["-c", "crf_scorer", "--optimize", "accuracy"], "CRF768: --optimize accuracy changes how labels"),
         (["-c", "crf_ner", "--optimize", "speed"], "efficiency"),
         (["--file", "nothing"], "crf_ner_large"),
     ],

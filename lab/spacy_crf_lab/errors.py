@@ -43,6 +43,9 @@ class Errors(errors.Errors):
         tokens, their numbers from 0 to {n} - 1, or spans."""
     CRF346 = """LatentChain: restarts = {restarts} is not possible with {emissions}, since restarts are compared by the
         objective of sparse features. Set restarts = 1, or use spacy_crf.SparseEmissions.v1."""
+    CRF485 = (
+        "{path} has no labels of texts (doc.cats). Give texts such as {{'text': …, 'cats': ['A', 'B']}} (docs/data.md)."
+    )
     CRF640 = (
         """{unit}._.{name} of '{text}...' is {value}. Set a number from -1e100 to 1e100, or None if it is not known."""
     )
@@ -50,6 +53,9 @@ class Errors(errors.Errors):
         token to token. Leave a constant number out, or give texts whose tokens have them (token._.NAME)."""
     CRF642 = """{owner}: the covariance is not positive: its least eigenvalue is {least:.2g}. Leave out variables that follow
         from others, or add a small number to its diagonal."""
+    CRF643 = (
+        "--numbers {value} is not possible. Name at least two extensions of tokens, such as ext:length,ext:frequency."
+    )
     CRF650 = """GaussianChain: the function '{name}' has to give the places of two different numbers of '{text}...', from 0 to
         {n} - 1, and a similarity of at least 0: {reason}."""
     CRF651 = """GaussianChain: similar numbers that are far apart make a matrix with {entries} entries for {n} numbers, and {most}

@@ -1,6 +1,6 @@
 """Probabilities averaged over weights that are drawn from their posterior, for the setting `average` of components."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
@@ -89,6 +89,12 @@ def draw_weights(pipes: Iterable[Any]) -> None:
         check_average(pipe)
         precision_of(pipe.model, pipe.name)
         pipe.cfg.update(confidence=True, average=pipe.cfg["average"] or _DRAWS)
+
+
+def uncertainty_by_variance(pipes: list[Any]) -> Callable[[Doc], float]:
+    """The order `variance` of `python -m spacy crf annotate`: texts on whose tags drawn weights disagree most."""
+    draw_weights(pipes)
+    return lambda doc: sum(disagreement(pipe, doc) for pipe in pipes)
 
 
 def disagreement(pipe: Any, doc: Doc) -> float:

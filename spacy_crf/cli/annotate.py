@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from .annotator import Progress
 
 FormatName = choice("FormatName", WRITERS)
-Order = choice("Order", ("uncertainty", "variance"))
+# Other packages add orders, see `annotator.uncertainty_by`
+Order = choice("Order", ("uncertainty", *(entry.name for entry in entry_points(group="spacy_crf_orders"))))
 ExecutorName = choice("ExecutorName", ("processes", "ray"))
 
 
@@ -34,7 +36,7 @@ def annotate_cli(
     output_path: str = Arg(..., help="File to write, - for the standard output. With --workers a folder."),
     format_: Optional[FormatName] = Opt(None, "--format", "-f", help="By default prodigy; spans with --workers."),
     sort: Optional[Order] = Opt(
-        None, help="Write the texts first whose tags are least certain, or those on which drawn weights disagree most."
+        None, help="Write the texts first whose tags are least certain, or in the order that a package adds."
     ),
     min_prob: float = Opt(0.0, min=0.0, max=1.0, help="Leave out less probable spans."),
     component: Optional[str] = Opt(

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from importlib.metadata import entry_points
 from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,9 +21,8 @@ from typing import Any, BinaryIO, NamedTuple, Optional, Union
 
 import spacy
 from spacy.language import Language
+from spacy.tokens import Doc
 from spacy.util import get_package_path
-
-from spacy_crf_lab.posterior import disagreement, draw_weights
 
 from .. import __version__
 from ..errors import Errors, shown
@@ -57,7 +57,7 @@ class AnnotateOptions(NamedTuple):
 
     model (str), code (Path): As in every command. target (str): The folder of the parts, or the file to write.
     format (str): Name of the output format in ``WRITERS``. sort (str): "uncertainty" if texts with the least certain tags come
-    first, "variance" for those on whose tags drawn weights disagree most.
+    first, or an entry point of the group `spacy_crf_orders`.
     min_prob (float): Less probable spans are left out. component (str): The component whose certainty counts; by default all of
     ours. strict (bool): Whether the work stops at the first text that can't be annotated.
     """
@@ -287,8 +287,7 @@ class Annotator:
         is_asked = options.sort or options.min_prob > 0.0 or options.component is not None
         self._pipes = our_pipes(self.nlp, options.component, PROBABILITIES if is_asked else None)
         tell_probabilities(self._pipes)
-        if options.sort == "variance":
-            draw_weights(self._pipes)
+        self._uncertainty = uncertainty_by(options.sort or "uncertainty", self._pipes)
         self._folder = WorkFolder(options.target)
         self._written = 0  # bytes
         self._errors: list[tuple[str, str]] = []  # place and reason of each text of the part that can't be annotated
@@ -391,12 +390,7 @@ class Annotator:
             likely = [(span, prob) for span, prob in found if prob >= options.min_prob]
             doubtful = [span for span, prob in found if prob < options.min_prob]
             text = WRITERS[format_].render(Annotated(doc, fields, likely, doubtful))
-            # The expected share of tokens whose most probable tag is wrong: long texts do not come first for being long
-            asked = self._pipes if options.sort and len(doc) else ()
-            if options.sort == "variance":
-                uncertainty = sum(disagreement(pipe, doc) for pipe in asked)
-            else:
-                uncertainty = sum(float((1.0 - pipe.marginals(doc)[0].max(axis=1)).mean()) for pipe in asked)
+            uncertainty = self._uncertainty(doc) if options.sort and len(doc) else 0.0
             yield Record(uncertainty, len(likely), len(doubtful), text)
 
     def _items_of_lines(self, part: Part) -> Iterator[Item]:
@@ -425,6 +419,25 @@ class Annotator:
                 advice = " (without --strict it goes to errors.jsonl)"
                 raise ValueError(Errors.CRF787.format(place=place, error=error, advice=advice)) from error
             self._errors.append((place, str(error) or type(error).__name__))
+
+
+def uncertainty_by(order: str, pipes: list[Any]) -> Callable[[Doc], float]:
+    """Prepare components for an order of texts.
+
+    order (str): "uncertainty": the expected share of tokens whose most probable tag is wrong, so that long texts do not come
+        first for being long. Or the name of an entry point of the group `spacy_crf_orders`: a function like this one, without
+        `order`.
+    RETURNS (Callable[[Doc], float]): The uncertainty of an annotated text that has tokens.
+    """
+    if order != "uncertainty":
+        [entry] = entry_points(group="spacy_crf_orders", name=order)
+        return entry.load()(pipes)
+
+    def uncertainty(doc: Doc) -> float:
+        shares = [1.0 - pipe.marginals(doc)[0].max(axis=1) for pipe in pipes]  # [T] for each component
+        return sum(float(share.mean()) for share in shares)
+
+    return uncertainty
 
 
 # ------------------------------------------------------------------------------------------------------------- texts

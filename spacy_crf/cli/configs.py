@@ -1,11 +1,12 @@
-"""Configs to begin with, for each component and each way to learn, and configs of earlier versions without the registered names
-that were removed since. The former are made of the files in ``configs/``: a recipe changes the file of a component as one of the
-files for ``crf_ner`` differs from ``crf_ner.cfg``."""
+"""Configs to begin with, for each component and each way to learn. They are made of the files in ``configs/``: a recipe changes
+the file of a component as one of the files for ``crf_ner`` differs from ``crf_ner.cfg``. Other packages add files by entry points
+of the group `spacy_crf_configs`: a folder with files ``*.cfg``."""
 # pyright: reportInvalidTypeForm=false
 
 import json
 import re
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -22,6 +23,12 @@ from .shared import LangOption, blank, check_writable, choice, command
 _PACKAGE = Path(__file__).parents[1]
 # Within an installed package; beside the package in a clone
 FOLDER = next(folder for folder in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if folder.is_dir())
+
+
+def config_files() -> dict[str, Path]:
+    """RETURNS (dict[str, Path]): The files with whole configs, of this package and of others, by their names."""
+    folders = [entry.load() for entry in entry_points(group="spacy_crf_configs")]
+    return {path.stem: path for folder in [*folders, FOLDER] for path in folder.glob("*.cfg")}
 
 
 # The text of a config, by section: comments and empty lines above its head, and its lines by key, each with the comments above it
@@ -80,7 +87,6 @@ _TEXTS = {
 }
 _CHAINS = {name: recipe for name, recipe in _ANY.items() if name != "stream"}  # whose optimizer walks along one chain
 RECIPES = {"crf_ner": _ANY, "crf_tagger": _ANY, "semicrf_ner": _ANY, "crf_spancat": _CHAINS, "crf_textcat": _TEXTS}
-RECIPES["crf_scorer"] = {"fast": _ANY["fast"]}
 OPTIMIZE = ("efficiency", "accuracy")
 SEGMENTERS = ("char", "jieba", "pkuseg")  # of Chinese
 _PKUSEG_MODEL = "mixed"  # the one that spacy-pkuseg brings
@@ -90,7 +96,7 @@ ComponentName = choice("ComponentName", RECIPES)
 RecipeName = choice("RecipeName", _ANY)
 OptimizeName = choice("OptimizeName", OPTIMIZE)
 SegmenterName = choice("SegmenterName", SEGMENTERS)
-FileName = choice("FileName", sorted(path.stem for path in FOLDER.glob("*.cfg")))
+FileName = choice("FileName", sorted(config_files()))
 
 
 @command("init-config")
@@ -125,7 +131,8 @@ def init_config_cli(
         raise ValueError(Errors.CRF745.format(given=" and ".join(given) or "nothing"))
     name = "config.cfg" if output == "-" else output
     if file is not None:
-        text = (FOLDER / f"{file.value}.cfg").read_text(encoding="utf8").replace(f"configs/{file.value}.cfg", name)
+        text = config_files()[file.value].read_text(encoding="utf8")
+        text = re.sub(rf"[\w/]*configs/{file.value}\.cfg", lambda found: name, text)
     else:
         words = NO_WORDS if lookups is None else Words.gathered(lookups)
         words = Words((*words.clusters, *(clusters or ())), vectors or words.vectors, gazetteers or words.gazetteers)
@@ -174,7 +181,7 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
     if words != NO_WORDS:
         _add_words(sections, component, recipe, words)
     head = f"# {component}, {recipe}: {chosen.is_for[0].lower()}{chosen.is_for[1:]}\n"
-    if optimize == "accuracy" and component in ("crf_textcat", "crf_scorer"):
+    if optimize == "accuracy" and component == "crf_textcat":
         raise ValueError(Errors.CRF768.format(component=component))
     if optimize == "accuracy" and component == "crf_tagger":
         _set(sections, "components.crf_tagger", "decode", '"posterior"')
@@ -183,7 +190,7 @@ def make_config(component: str, recipe: str, words: Words, optimize: str, lang: 
         _change(sections, component, _read("crf_ner"), _read(_MORE_ENTITIES))
         head += "# Entities are decided by their probability, with the threshold that is best on dev: prediction takes longer.\n"
     head += f"#\n#   {_command(name)}\n"
-    if recipe in FITTED and component != "crf_scorer":
+    if recipe in FITTED:
         head += "#\n# Or without a dev set, trained on all texts with cross-validated settings (docs/fit.md):\n#\n"
         head += f"#   {_fit(name)}\n"
     return head + "".join(
@@ -308,21 +315,3 @@ def _read(stem: str) -> Sections:
             continue
         above = ""
     return sections
-
-
-# ------------------------------------------------------------------------------------------------------ earlier versions
-
-Block = dict[str, Any]
-
-_AFFIXES = [f"{side}{n}[0]" for side in ("prefix", "suffix") for n in range(1, 5)]
-_PAIRS = ["lower[-1]|lower[0]", "lower[0]|lower[1]"]
-_LETTERS = [f"is_title[{n}]|is_upper[{n}]|is_digit[{n}]|has_hyphen[{n}]" for n in range(-2, 3)]
-_NER = ["bias", "lower[-2..2]", "shape[-2..2]", "orth[0]", *_AFFIXES, *_PAIRS, "shape[-1]|shape[0]|shape[1]", *_LETTERS]
-_NER += ["lower[-1]|lower[1]"]
-_TAGGER = ["bias", "lower[-2..2]", "orth[0]", "shape[-1..1]", "short_shape[0]", *_AFFIXES[:5], "suffix2[-1..1]"]
-_TAGGER += ["suffix3[-1..1]", "suffix4[0]", "suffix5[0]", "has_hyphen[0]", "has_digit[0]", *_PAIRS]
-_TAGGER += ["suffix3[-1]|suffix3[0]"]
-# What segment_features.v1 added to version 1
-_FLAGS = [
-    f"seg.{end}:if:{flag}" for end in ("first", "last") for flag in ("is_title", "is_upper", "is_digit", "has_hyphen")
-]

@@ -203,15 +203,10 @@ def compile_cli(
 
 
 def _annotated(nlp: Language, words: list[str]) -> Doc:
-    """Make a Doc with annotation for every component of spacy_crf: entities, spans, tags, labels of the text, and numbers."""
-    from spacy_crf_lab.numbers import register
-
+    """Make a Doc with annotation for every component of spacy_crf: entities, spans, tags, and labels of the text."""
     named = [word[0].isupper() for word in words]
     ents = ["O" if not now else "I-NAME" if before else "B-NAME" for before, now in zip([False, *named], named)]
     doc = Doc(nlp.vocab, words=words, tags=["NAME" if is_name else "WORD" for is_name in named], ents=ents)
     doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
     doc.cats = {"NAMES": float(any(named)), "NONE": float(not any(named))}
-    register("token", "crf_number")
-    for token in doc:
-        token._.crf_number = len(token)
     return doc

@@ -1,6 +1,7 @@
 """``component.explain``: turns a user's question about a span or a label into a comparison, and explains it."""
 
 from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
 Against = Union[None, str, Span, Iterable[Span]]
+# Other packages add kinds by entry points of the group `spacy_crf_explanations`: functions of a `Comparison` and options
 KINDS: dict[str, Callable[..., Explanation]] = {
     "contrast": contrast,
     "log_odds": log_odds,
@@ -33,7 +35,6 @@ KINDS: dict[str, Callable[..., Explanation]] = {
     "words": words,
     "texts": texts,
 }
-_OF_LABELS = {**KINDS, "contrast": contrast_of_labels}
 _OPTIONS = {"words": ("candidates", "near"), "texts": ("corpus", "l2", "l1", "effect")}
 
 
@@ -47,12 +48,12 @@ def explain(
 ) -> Explanation:
     """Explain a decision. See `CRFPipe.explain`, and `CRFTextClassifier.explain`, where a label takes the place of the span."""
     check_doc(pipe.name, doc)
-    checks.one_of(pipe.owner, "kind", kind, KINDS)
+    others = {entry.name: entry for entry in entry_points(group="spacy_crf_explanations")} if kind not in KINDS else {}
+    checks.one_of(pipe.owner, "kind", kind, {**others, **KINDS})
     pipe.require_ready([doc])
-    for name in options:
-        setting = f"kind = '{kind}': option"
-        checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
-        checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
+    if kind not in others:
+        _check_options(pipe, kind, options)
+    make_explanation = others[kind].load() if kind in others else KINDS[kind]
     if pipe.decoding.unexplained is not None:
         raise NothingToCompare(_cant(pipe, "its decisions", pipe.decoding.unexplained))
     if not len(doc):
@@ -60,8 +61,18 @@ def explain(
     if isinstance(pipe.annotation, SeveralCats) and kind == "leave_out":
         raise ValueError(_cant(pipe, kind, "a feature may speak for several labels of one text. Set another kind"))
     if isinstance(pipe.annotation, Cats):
-        return _OF_LABELS[kind](ask_label(pipe, doc, span, against), **options)
-    return KINDS[kind](ask(pipe, doc, span, against), **options)
+        if make_explanation is contrast:
+            make_explanation = contrast_of_labels
+        return make_explanation(ask_label(pipe, doc, span, against), **options)
+    return make_explanation(ask(pipe, doc, span, against), **options)
+
+
+def _check_options(pipe: Any, kind: str, options: Iterable[str]) -> None:
+    """RAISES (ValueError): CRF020 for an option that this kind does not have."""
+    for name in options:
+        setting = f"kind = '{kind}': option"
+        checks.expect(kind in _OPTIONS, pipe.owner, setting, name, "left out, since this kind has no options")
+        checks.one_of(pipe.owner, setting, name, _OPTIONS[kind])
 
 
 def _cant(pipe: Any, what: str, reason: str) -> str:

@@ -11,7 +11,6 @@ from spacy.pipeline.textcat import textcat_score
 from spacy.pipeline.textcat_multilabel import textcat_multilabel_score
 from spacy.tokens import Doc, Span
 from spacy.training import Example
-from spacy.util import registry
 
 from .. import checks
 from ..errors import Errors, cant_train, known_names
@@ -324,7 +323,9 @@ class CRFTextClassifier(LearningPipe):
         RAISES (ValueError): CRF846 for an unknown label, CRF840 if the decision cannot be split up among the texts, CRF838 for
             "leave_out" with `multilabel`.
         """
-        return registry.get("misc", "spacy_crf.explain.v1")(self, doc, label, against, kind, **options)
+        from ..explain.explain import explain
+
+        return explain(self, doc, label, against, kind, **options)
 
     def initialize(
         self,

@@ -572,7 +572,9 @@ class CRFPipe(LearningPipe):
         RETURNS (Explanation)
         RAISES (ValueError): For a span that cannot be explained.
         """
-        return registry.get("misc", "spacy_crf.explain.v1")(self, doc, span, against, kind, **options)
+        from ..explain.explain import explain
+
+        return explain(self, doc, span, against, kind, **options)
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
         """Scores of the component's scorer; with confidence also the calibration of probabilities; with decode = "beam" also the

@@ -575,11 +575,15 @@ class LearningPipe(SavingPipe):
             prints, and displays in notebooks, as a table of the first 20.
         RAISES (ValueError): For an unknown label.
         """
-        return registry.get("misc", "spacy_crf.weights.v1")(self, label, top)
+        from ..explain.weights import weights
+
+        return weights(self, label, top)
 
     def dump(self) -> str:
         """RETURNS (str): All weights that are not 0, one per line, the largest first: tags, feature and weight between tabs."""
-        return registry.get("misc", "spacy_crf.dump.v1")(self)
+        from ..explain.weights import dump
+
+        return dump(self)
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
         """Scores of the component's scorer."""

@@ -9,13 +9,13 @@ from spacy.cli._util import Arg, Opt
 from spacy.tokens import Doc, Span, SpanGroup
 from wasabi import msg
 
-from .. import checks
-from ..errors import counted, known_names
-from ..pipeline.corpora import doc_bin
-from ..types import SOFT_LABELS
-from ..whole_files import write_whole
-from .formats.spacy_files import docs_of
-from .shared import LangOption, blank, check_writable, command, print_table, progress_bar
+from spacy_crf import checks
+from spacy_crf.cli.formats.spacy_files import docs_of
+from spacy_crf.cli.shared import LangOption, blank, check_writable, command, print_table, progress_bar
+from spacy_crf.errors import counted, known_names
+from spacy_crf.pipeline.corpora import doc_bin
+from spacy_crf.types import SOFT_LABELS
+from spacy_crf.whole_files import write_whole
 
 OWNER = "spacy crf aggregate"
 
@@ -37,9 +37,9 @@ def aggregate_cli(
     nothing in texts with an empty list. A hidden Markov model learns from the texts what each source confuses. Entities go to
     doc.ents, with their probabilities in span._.crf_prob. Texts that no source has seen stay open.
     """
-    from spacy_crf_lab.aggregation import aggregate, votes
+    from spacy_crf.features.doc_batch import DocBatch, read_attributes
 
-    from ..features.doc_batch import DocBatch, read_attributes
+    from ..aggregation import aggregate, votes
 
     check_writable(output, data)
     keys = list(dict.fromkeys(key.strip() for key in spans_key.split(",") if key.strip()))

@@ -9,14 +9,26 @@ import numpy as np
 from spacy.cli._util import Opt
 from wasabi import msg
 
-from ..errors import Errors, counted
-from ..whole_files import write_whole
-from .shared import DataArgument, JsonOption, LangOption, SvgOption, blank, check_writable, choice, command, print_table
-from .texts import read_examples, read_raw
+from spacy_crf.cli.shared import (
+    DataArgument,
+    JsonOption,
+    LangOption,
+    SvgOption,
+    blank,
+    check_writable,
+    choice,
+    command,
+    print_table,
+)
+from spacy_crf.cli.texts import read_examples, read_raw
+from spacy_crf.errors import counted
+from spacy_crf.whole_files import write_whole
+
+from ..errors import Errors
 
 if TYPE_CHECKING:
-    from spacy_crf_lab.gaussian_graph import Numbers
-    from spacy_crf_lab.label_cliques import Annotated, LearnedGraph
+    from ..gaussian_graph import Numbers
+    from ..label_cliques import Annotated, LearnedGraph
 
 Method = choice("Method", ("nodewise", "graphical_lasso", "chow_liu"))
 Rule = choice("Rule", ("and", "or"))
@@ -56,10 +68,10 @@ def graph_cli(
 ) -> None:
     """Print which labels or numbers depend on each other. Of each pair, the strongest first: the number of texts with both, its
     weight, the correlation, and that given all others."""
-    from spacy_crf_lab.label_cliques import LearnedGraph
+    from spacy_crf.report import charts
+    from spacy_crf.report.page import table_page
 
-    from ..report import charts
-    from ..report.page import table_page
+    from ..label_cliques import LearnedGraph
 
     files = [path for path in (svg, output) if path is not None]
     for path in files:
@@ -103,10 +115,10 @@ def label_graph(data: Path, lang: str, template: "LearnedGraph") -> "tuple[list[
     RETURNS (Tuple[List[Edge], Annotated]): The pairs, the strongest first; and the sets of labels of the texts.
     RAISES (ValueError): CRF485 for texts without labels, CRF483 if no text has a value for all of them.
     """
-    from spacy_crf_lab.label_cliques import Annotated
+    from spacy_crf.pipeline.annotation.annotation import GoldReport
+    from spacy_crf.pipeline.annotation.cats import SeveralCats
 
-    from ..pipeline.annotation.annotation import GoldReport
-    from ..pipeline.annotation.cats import SeveralCats
+    from ..label_cliques import Annotated
 
     nlp = blank(lang)
     examples = read_examples(data, nlp)
@@ -126,8 +138,8 @@ def number_graph(data: Path, lang: str, template: "LearnedGraph", names: str) ->
     RAISES (ValueError): CRF643 for names of fewer than two extensions, CRF640 for values that are no numbers, CRF641 if too few
         tokens have all numbers.
     """
-    from spacy_crf_lab.gaussian_graph import Numbers
-    from spacy_crf_lab.numbers import numbers_of, register
+    from ..gaussian_graph import Numbers
+    from ..numbers import numbers_of, register
 
     labels = [name.strip() for name in names.split(",")]
     if len(set(labels)) < 2 or not all(label.startswith("ext:") and label[4:] for label in labels):
@@ -142,7 +154,7 @@ def number_graph(data: Path, lang: str, template: "LearnedGraph", names: str) ->
 
 def _edges(known: Any, template: "LearnedGraph", together: Any) -> list[Edge]:
     """The pairs that a template finds, the strongest first."""
-    from spacy_crf_lab.gaussian_graph import graphical_lasso, partial_correlations
+    from ..gaussian_graph import graphical_lasso, partial_correlations
 
     strengths, correlation = template.strengths(known), known.correlation
     partial, names = partial_correlations(graphical_lasso(correlation, template.l1, known.owner)), known.labels
