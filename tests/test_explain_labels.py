@@ -9,13 +9,13 @@ import pytest
 from spacy.tokens import Span
 from typer.testing import CliRunner
 
+from lab.tests import test_label_graph
 from spacy_crf.cli import app
 from spacy_crf.explain.reading import Reading
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.hidden_chain import HiddenScores
 
-from . import test_label_graph
 from .test_crf_textcat import MODELS, TEXTS, WORDS, examples_of, trained
 
 pytestmark = pytest.mark.issue(33)

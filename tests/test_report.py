@@ -18,13 +18,14 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
+from lab.tests import test_label_graph
 from spacy_crf.cli.report import _around
 from spacy_crf.pipeline.annotation.annotation import Mention
 from spacy_crf.report import charts, figures, suspects
 from spacy_crf.report.cases import KINDS, Case, Judged, judge, match
 from spacy_crf.report.page import parts, render
 
-from . import test_crf_textcat, test_label_graph
+from . import test_crf_textcat
 from .test_commands import run
 from .test_probabilities import trained, with_rules
 from .util import NER_TEXTS, draws, ner_doc, ner_examples, tag_examples

@@ -18,6 +18,7 @@ from spacy.training import Corpus
 from spacy.util import registry
 from typer.testing import CliRunner
 
+from lab.tests.test_factor_graph import examples, graph, name_docs
 from spacy_crf.cli import app
 from spacy_crf.errors import announcements
 from spacy_crf.models.table import Table
@@ -32,7 +33,6 @@ from spacy_crf.workers import work_folder
 from spacy_crf.workers.executors import Processes
 from spacy_crf.workers.work_folder import MANIFEST
 
-from .test_factor_graph import examples, graph, name_docs
 from .test_vectors import word_vectors
 from .util import ner_examples, tag_examples
 

@@ -10,8 +10,7 @@ from spacy_crf.inference.linear_chain import LinearChain, TextScores, TextSoftma
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.hidden_chain import HiddenChains, HiddenScores
-
-from .structures import assert_derivative
+from tests.structures import assert_derivative
 
 STRUCTURE = HiddenChains()
 LENGTHS = {"usual": [3, 1, 4], "with empty ones": [0, 2, 0], "all empty": [0, 0], "none": []}

@@ -22,12 +22,12 @@ from spacy_crf_lab.newton import Newton
 from spacy_crf_lab.simplex import mixture
 from spacy_crf_lab.smo import SMO
 from spacy_crf_lab.uses import Observed
+from tests.test_online import make_pipe, objectives, walk
+from tests.test_shards import Here, by, trained
+from tests.test_shards import make as make_shards
+from tests.util import ner_examples, tag_examples
 
 from .test_dual import make_corpus, primal_at, read_sequences
-from .test_online import make_pipe, objectives, walk
-from .test_shards import Here, by, trained
-from .test_shards import make as make_shards
-from .util import ner_examples, tag_examples
 
 L2 = 0.1
 SETTINGS = {"l2": L2, "tolerance": 1e-7, "delta": 0.0, "iterations_per_step": 2000}

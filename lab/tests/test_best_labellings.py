@@ -18,9 +18,9 @@ from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
 from spacy_crf_lab.ties.graph_cut import GraphCut
 from spacy_crf_lab.ties.linear_program import LinearProgram
 from spacy_crf_lab.ties.structure import TiedChains
+from tests.structures import starts_of
 
 from .graphs import EnumeratedGraph, attracting, random_graph, random_ties
-from .structures import starts_of
 
 pytestmark = pytest.mark.issue(40)
 LENGTHS = ([2, 3], [1, 1, 1, 1], [3, 0, 2], [4], [2, 1, 2], [1, 1, 1])

@@ -13,9 +13,8 @@ from spacy_crf_lab import feature_gains
 from spacy_crf_lab.feature_gains import gains, uncertain_tokens
 from spacy_crf_lab.feature_induction import Candidates, Chosen, FeatureInduction, parts_of, single_weights
 from spacy_crf_lab.feature_pairs import pairs
-
-from . import reference
-from .util import NER_TEXTS, entities, ner_examples, plain, tag_examples
+from tests import reference
+from tests.util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 

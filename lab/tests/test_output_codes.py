@@ -12,10 +12,10 @@ from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.code_matrix import Code, Coder, distances, wrong_tags
 from spacy_crf_lab.output_codes import BitChains, BitScores
+from tests import reference
+from tests.util import check_leave_out, plain, tag_examples
 
-from . import reference
 from .test_baselines import EMISSIONS, trained
-from .util import check_leave_out, plain, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 

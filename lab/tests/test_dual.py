@@ -19,9 +19,8 @@ from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.types import ChainScores, SegmentScores, SpanList
 from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf_lab.kernels.dual import make_table
-
-from . import reference
-from .test_online import SENTENCES, TEMPLATES, make_pipe, objectives
+from tests import reference
+from tests.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
 
 DUAL = (FrankWolfe, ExponentiatedGradient)
 L2 = 0.2

@@ -17,9 +17,9 @@ from spacy_crf_lab import kernel_choice
 from spacy_crf_lab.dual_perceptron import DualPerceptron
 from spacy_crf_lab.kernel_basis import Basis, HashedTokens, Kernel, read_trees
 from spacy_crf_lab.kernel_choice import AnnotatedTokens, import_vectors, weighted
+from tests.util import signatures, tag_examples
 
 from .test_kernel_emissions import annotated_tokens, emissions_of, layer_of, random_tokens
-from .util import signatures, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 

@@ -14,11 +14,10 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
 from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
-
-from . import reference
-from .structures import as_path, assert_derivative, assert_scores_close
-from .test_semi_markov import random_scores
-from .util import entities, ner_examples, plain
+from tests import reference
+from tests.structures import as_path, assert_derivative, assert_scores_close
+from tests.test_semi_markov import random_scores
+from tests.util import entities, ner_examples, plain
 
 semi, chain = SemiMarkov(), LinearChain()
 FIELDS = tuple(SegmentScores.AXES)

@@ -1,4 +1,4 @@
-"""Options of the tests."""
+"""Options of the tests, those of the lab among them."""
 
 import gc
 import multiprocessing
@@ -9,7 +9,7 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .repeated_work import do_repeated_work_once
+from tests.repeated_work import do_repeated_work_once
 
 # A busy machine is no mistake, and one suite has one outcome
 settings.register_profile("suite", deadline=None, derandomize=True)

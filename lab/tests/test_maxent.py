@@ -13,10 +13,10 @@ from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, Softm
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.maxent import IndependentTokens
+from tests.structures import STRUCTURES, assert_derivative, random_problem
+from tests.util import plain, tag_examples
 
-from .structures import STRUCTURES, assert_derivative, random_problem
 from .test_baselines import BASELINES, EMISSIONS, examples_of, trained
-from .util import plain, tag_examples
 
 pytestmark = pytest.mark.issue(39)
 

@@ -17,8 +17,7 @@ from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf_lab import kernel_choice, kernel_emissions
 from spacy_crf_lab.kernel_basis import KERNELS, Basis, HashedTokens, Kernel
 from spacy_crf_lab.kernel_choice import AnnotatedTokens, import_vectors
-
-from .util import check_copies, entities, ner_examples, plain, signatures, tag_examples
+from tests.util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 

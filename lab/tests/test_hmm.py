@@ -17,8 +17,7 @@ from spacy_crf.schemes import TransitionMask
 from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
 from spacy_crf_lab.counting import Counts
 from spacy_crf_lab.hmm import Counting
-
-from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
+from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
 pytestmark = pytest.mark.issue(39)
 START, END = "<", ">"

@@ -7,8 +7,7 @@ from spacy.tokens import Doc, Span
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.sgd import SGD
-
-from .util import TAG_TEXTS, entities, ner_examples, plain, tag_examples
+from tests.util import TAG_TEXTS, entities, ner_examples, plain, tag_examples
 
 pytestmark = pytest.mark.issue(39)
 

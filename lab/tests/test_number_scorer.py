@@ -454,7 +454,7 @@ def test_intervals_of_no_probability_are_refused(chain, probability):
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
-CONFIG = Path(__file__).parents[1] / "configs" / "crf_scorer.cfg"
+CONFIG = Path(__file__).parents[2] / "configs" / "crf_scorer.cfg"
 COMMANDS_WITHOUT_NUMBERS = {
     "explain {folder}/model word": "CRF710",
     "threshold {folder}/model {folder}/prices.spacy": "CRF710",

@@ -23,8 +23,7 @@ from spacy_crf_lab.label_cliques import Annotated, Hierarchy, LabelTree, Learned
 from spacy_crf_lab.label_sums import LabelGraphs, LabelScores
 from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.junction_tree import JunctionTree
-
-from .structures import assert_derivative
+from tests.structures import assert_derivative
 
 EXACT = LabelGraphs()
 GRAPHS = {

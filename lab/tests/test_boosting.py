@@ -21,9 +21,8 @@ from spacy_crf_lab.kernels import boosting
 from spacy_crf_lab.tree_boost import TreeBoost
 from spacy_crf_lab.tree_growth import Growth, Postings, grow
 from spacy_crf_lab.trees import CompiledForest, Forest
-
-from .test_package import ROOT
-from .util import check_copies, entities, ner_examples, plain, signatures, tag_examples
+from tests.test_package import ROOT
+from tests.util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 

@@ -7,9 +7,8 @@ import numpy as np
 
 from spacy_crf import arrays
 from spacy_crf_lab.ties.scores import TiedScores, Ties
-
-from . import reference
-from .structures import starts_of
+from tests import reference
+from tests.structures import starts_of
 
 
 def random_ties(lengths, rng, n_ties, *, tree=False):

@@ -21,10 +21,10 @@ from spacy_crf_lab.ties.losses import SentenceLikelihood
 from spacy_crf_lab.ties.mean_field import MeanField
 from spacy_crf_lab.ties.scores import TiedScores, Ties
 from spacy_crf_lab.ties.structure import TiedChains
+from tests.structures import assert_derivative, assert_scores_close
+from tests.util import signatures
 
 from .graphs import EnumeratedGraph, random_graph, random_ties
-from .structures import assert_derivative, assert_scores_close
-from .util import signatures
 
 LENGTHS = ([2, 3], [1, 1, 1, 1], [3, 0, 2, 1], [4], [2, 2, 2])
 PRECISE = BeliefPropagation(iterations=200, tolerance=1e-13)

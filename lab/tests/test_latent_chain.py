@@ -19,11 +19,10 @@ from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
 from spacy_crf_lab.latent_chain import LatentChain
 from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
-
-from . import reference
-from .components import component
-from .structures import assert_derivative
-from .util import entities, ner_examples, plain, tag_examples
+from tests import reference
+from tests.components import component
+from tests.structures import assert_derivative
+from tests.util import entities, ner_examples, plain, tag_examples
 
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",

@@ -8,9 +8,9 @@ from spacy.tokens import Doc
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf_lab import dual_perceptron
 from spacy_crf_lab.dual_perceptron import DualPerceptron
+from tests.util import entities, ner_examples, plain, tag_examples
 
 from .test_kernel_emissions import ATOMS, XOR, layer_of, made
-from .util import entities, ner_examples, plain, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 

@@ -21,9 +21,8 @@ from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline import corpora, training_data
 from spacy_crf_lab.ties.documents import CoCited, LinkedDocuments
-
-from .test_crf_textcat import CONFIG, WORDS
-from .test_crf_textcat import LBFGS as OWN
+from tests.test_crf_textcat import CONFIG, WORDS
+from tests.test_crf_textcat import LBFGS as OWN
 
 pytestmark = pytest.mark.issue(40)
 

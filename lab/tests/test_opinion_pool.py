@@ -22,8 +22,7 @@ from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.schemes import TransitionMask
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.experts import Experts, HeldOut, SharesObjective, at_random, by_position
-
-from .util import check_leave_out, entities, ner_examples, tag_examples
+from tests.util import check_leave_out, entities, ner_examples, tag_examples
 
 pytestmark = pytest.mark.issue(41)
 
