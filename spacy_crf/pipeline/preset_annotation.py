@@ -16,7 +16,7 @@ from ..arrays import cut, spread, states_of
 from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
-from .annotation.annotation import Annotation, on_levels
+from .annotation.annotation import Annotation, PresetAnnotation, on_levels
 from .parts import Parts
 from .supervision import without_steps
 from .white_space import without_edges
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from .decoding import Decoding
 
 BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
-
-
-class PresetAnnotation(NamedTuple):
-    """Known labels of the T tokens of some Docs. Functions fill in the arrays, in place."""
-
-    iob: NDArray[np.int64]  # [T] spaCy's codes of settled tokens, MISSING for the others
-    label: NDArray[np.int64]  # [T] labels of the settled spans
-    present: NDArray[np.uint64]  # [T] hash of the present annotation, 0 for none
-    taken: NDArray[np.bool_]  # [T] tokens that nothing later can change
-    blocked: NDArray[np.bool_]  # [T, L] labels that a token may not get
-
-    @classmethod
-    def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
-        iob, label = np.full(n_tokens, MISSING), np.zeros(n_tokens, dtype=np.int64)
-        present, taken = np.zeros(n_tokens, dtype=np.uint64), np.zeros(n_tokens, dtype=bool)
-        return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
 
 
 class Unsettled(NamedTuple):

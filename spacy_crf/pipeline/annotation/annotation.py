@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
@@ -14,8 +14,10 @@ from spacy.vocab import Vocab
 
 from ... import checks
 from ...errors import Errors, Warnings
+from ...features.doc_batch import DocBatch
 from ...inference.structure import SpanStates
-from ...schemes import NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
+from ...schemes import MISSING, NO_SEGMENTS, NO_STEPS, Segments, TransitionMask
+from ...types import Clamp
 
 if TYPE_CHECKING:
     from ...losses.soft import SoftLabelling
@@ -74,6 +76,22 @@ class Supervision(NamedTuple):
     soft: Optional["SoftLabelling"] = None  # soft labels of a teacher
 
 
+class PresetAnnotation(NamedTuple):
+    """Known labels of the T tokens of some Docs. Functions fill in the arrays, in place."""
+
+    iob: NDArray[np.int64]  # [T] spaCy's codes of settled tokens, MISSING for the others
+    label: NDArray[np.int64]  # [T] labels of the settled spans
+    present: NDArray[np.uint64]  # [T] hash of the present annotation, 0 for none
+    taken: NDArray[np.bool_]  # [T] tokens that nothing later can change
+    blocked: NDArray[np.bool_]  # [T, L] labels that a token may not get
+
+    @classmethod
+    def nothing(cls, n_tokens: int, n_labels: int) -> "PresetAnnotation":
+        iob, label = np.full(n_tokens, MISSING), np.zeros(n_tokens, dtype=np.int64)
+        present, taken = np.zeros(n_tokens, dtype=np.uint64), np.zeros(n_tokens, dtype=bool)
+        return cls(iob, label, present, taken, np.zeros((n_tokens, n_labels), dtype=bool))
+
+
 class Mention(NamedTuple):
     """A labelled span or token of a text."""
 
@@ -90,23 +108,8 @@ class Mention(NamedTuple):
 
 class Annotation:
     """Defines where a component reads and writes labels, and how tags spell them. An annotation is bound to labels and immutable.
-    `Entities` documents the methods that are declared here, `TokenTags` has them too.
+    Whole texts have neither tags of spans nor present annotation.
     """
-
-    path: Callable[..., Tags]
-    span_tags: Callable[..., Optional[NDArray[np.int64]]]  # with the next two: how training annotation is read
-    tells_alone: Callable[..., bool]
-    continuing_tags: Callable[..., NDArray[np.bool_]]
-    gold_labels: Callable[..., Iterable[str]]  # with the next three: the annotation of reference Docs
-    gold: Callable[..., Supervision]
-    is_gold: Callable[..., bool]
-    fingerprint: Callable[..., int]
-    preset: Callable[..., Optional[NDArray[np.uint64]]]  # with the next four: present annotation, and output
-    settle: Callable[..., None]
-    clamp: Callable[..., Any]
-    refused_beside: Callable[..., Optional[str]]
-    write: Callable[..., Segments]
-    label_at: Callable[[Token], Any]  # what a token has as the label in its Doc, or the first token of a span has
 
     writes: tuple[str, ...] = ()  # token attributes
     found: str  # name of the labelled things, in messages
@@ -175,6 +178,70 @@ class Annotation:
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
         """The component's tags that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
         return allowed, NO_STEPS
+
+    # ----------------------------------------------- tags of spans
+
+    def path(self, segments: Segments, starts: Starts) -> Tags:
+        """Tags of the labelling with exactly these spans: int32[T], -1 where a token needs a span but has none."""
+        raise NotImplementedError
+
+    def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
+        """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
+        raise NotImplementedError
+
+    def tells_alone(self, length: int) -> bool:
+        """Whether each tag of a span of this length fully describes its token, without its neighbours."""
+        raise NotImplementedError
+
+    def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
+        """Tags that continue the span of this tag directly after it: bool[S]."""
+        raise NotImplementedError
+
+    # ----------------------------------------------- the annotation of reference Docs
+
+    def gold_labels(self, doc: Doc) -> Iterable[str]:
+        """Labels of a Doc's gold annotation."""
+        raise NotImplementedError
+
+    def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
+        """The gold annotation, at the tokens of the predicted Docs."""
+        raise NotImplementedError
+
+    def is_gold(self, span: Span) -> bool:
+        """Whether the gold annotation has this span, or, for taggers, its label at one of its tokens."""
+        raise NotImplementedError
+
+    def fingerprint(self, docs: list[Doc]) -> int:
+        """A number that changes with the annotation of Docs."""
+        raise NotImplementedError
+
+    # ----------------------------------------------- present annotation, and output
+
+    def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
+        """Annotation that Docs have already and that prediction keeps, by token: uint64[T]; None if there is none."""
+        raise NotImplementedError
+
+    def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
+        """Write the present annotation into `settled`, in place."""
+        raise NotImplementedError
+
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
+        """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
+        raise NotImplementedError
+
+    def refused_beside(
+        self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
+    ) -> Optional[str]:
+        """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
+        raise NotImplementedError
+
+    def write(self, docs: Iterable[Doc], prediction: Any) -> Segments:
+        """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
+        raise NotImplementedError
+
+    def label_at(self, token: Token) -> Any:
+        """RETURNS (Any): The label that a token, or the span that begins with it, has in its Doc."""
+        raise NotImplementedError
 
     def check_label(self, label: Any) -> None:
         """RAISES (ValueError): CRF020 for a value that cannot be a label."""

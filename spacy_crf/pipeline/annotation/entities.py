@@ -19,13 +19,22 @@ from ...inference.structure import SpanStates
 from ...schemes import BEGIN, INSIDE, MISSING, NO_SEGMENTS, OUTSIDE, Scheme, Segments, SegmentScheme, TransitionMask
 from ...types import Clamp
 from ..white_space import without_edges
-from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
+from .annotation import (
+    Annotation,
+    GoldReport,
+    Mention,
+    PresetAnnotation,
+    Starts,
+    Supervision,
+    Tags,
+    probability_of,
+    same_words,
+)
 from .trimming import DROPPED, TRIMMED, mentions_of
 
 if TYPE_CHECKING:
     from ..parts import Parts
     from ..prediction import Prediction
-    from ..preset_annotation import PresetAnnotation
 
 _ENTITY = [ENT_IOB, ENT_TYPE]
 _IS_PRESET = 1  # bit that INSIDE and BEGIN share
@@ -83,7 +92,6 @@ class Entities(Annotation):
         return _span_states(self.scheme, len(self.labels))
 
     def path(self, segments: Segments, starts: Starts) -> Tags:
-        """Tags of the labelling with exactly these spans: int32[T], -1 where a token needs a span but has none."""
         iob, label = np.full(int(starts[-1]), OUTSIDE), np.zeros(int(starts[-1]), dtype=np.int64)
         tokens = ranges(segments.start, segments.end)
         iob[tokens], label[tokens] = INSIDE, np.repeat(segments.label, segments.end - segments.start)
@@ -93,7 +101,6 @@ class Entities(Annotation):
     # ---------------------------------------------------------------------------------------------------- in training
 
     def span_tags(self, label: str, length: int) -> Optional[NDArray[np.int64]]:
-        """Tags of a span ("" and "O" for none) in which annotation is read: int64[length]; None for an unknown label."""
         if label in self.outside:
             return np.zeros(length, dtype=np.int64)
         if label not in self.labels:
@@ -103,11 +110,9 @@ class Entities(Annotation):
         return self.scheme.reading.encode(iob, labels, np.array([0, length])).astype(np.int64)
 
     def tells_alone(self, length: int) -> bool:
-        """Whether each tag of a span of this length fully describes its token, without its neighbours."""
         return length == 1 and bool(self.scheme.closes)  # U-PER
 
     def continuing_tags(self, tag: int) -> NDArray[np.bool_]:
-        """Tags that continue the span of this tag directly after it: bool[S]."""
         return self.scheme.reading.continues(len(self.labels))[tag]
 
     def spell(self, allowed: Any, starts: Starts) -> tuple[Any, NDArray[np.int64]]:
@@ -118,7 +123,6 @@ class Entities(Annotation):
         return doc.ents
 
     def gold_labels(self, doc: Doc) -> Iterable[str]:
-        """Labels of a Doc's gold annotation."""
         iob, types = read_attributes([doc], _ENTITY).T  # reading Spans took longer than all features of the Doc
         labels = [doc.vocab.strings[label] for label in dict.fromkeys(types[(iob == BEGIN) & (types != 0)].tolist())]
         for label in labels:
@@ -131,11 +135,9 @@ class Entities(Annotation):
             raise ValueError(Errors.CRF440.format(name=self.name, label=label, negated=label[1:], place=place()))
 
     def is_gold(self, span: Span) -> bool:
-        """Whether the gold annotation has this span, or, for taggers, its label at one of its tokens."""
         return any((ent.start, ent.end, ent.label) == (span.start, span.end, span.label) for ent in span.doc.ents)
 
     def gold(self, examples: list[Example], starts: Starts, report: GoldReport) -> Supervision:
-        """The gold annotation, at the tokens of the predicted Docs."""
         annotation = [_aligned_entities(example, report) for example in examples]
         iob, types = np.concatenate(annotation).T if annotation else np.zeros((2, 0), dtype=np.uint64)
         label = self.label_indices(types)
@@ -184,7 +186,6 @@ class Entities(Annotation):
         return iob
 
     def fingerprint(self, docs: list[Doc]) -> int:
-        """A number that changes with the annotation of Docs."""
         return zlib.crc32(read_attributes(docs, _ENTITY).data)
 
     def mentions_in(self, doc: Doc) -> list[Mention]:
@@ -204,7 +205,6 @@ class Entities(Annotation):
     # -------------------------------------------------------------------------------------------------- in prediction
 
     def preset(self, docs: DocBatch) -> Optional[NDArray[np.uint64]]:
-        """Annotation that Docs have already and that prediction keeps, by token: uint64[T]; None if there is none."""
         return read_attributes(docs, _ENTITY) if (docs.ent_iob & _IS_PRESET).any() else None
 
     def look_for_lost(self, parts: "Parts", docs: DocBatch, scores: Any, preset: NDArray[np.uint64]) -> None:
@@ -233,8 +233,7 @@ class Entities(Annotation):
                     parts.warn_once(Warnings.CRFW423, span=spans[0], kept=spans[1], **told)
                     return
 
-    def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
-        """Write the present annotation into `settled`, in place."""
+    def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
         iob, types = preset.T
         label, settled.taken[:] = self.label_indices(types), _is_preset(iob)
         # Entities with other labels and blocked tokens (BEGIN without a type) stay as they are: this component finds none there.
@@ -245,14 +244,12 @@ class Entities(Annotation):
         settled.label[:] = np.maximum(label, 0)
         settled.present[settled.taken] = types[settled.taken]
 
-    def clamp(self, settled: "PresetAnnotation", starts: Starts) -> Clamp:
-        """Clamp of the labellings that contain all settled spans, in the tags in which annotation is read."""
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
         return self.scheme.clamp(settled.iob, settled.label, starts, len(self.labels))
 
     def refused_beside(
-        self, settled: "PresetAnnotation", starts: Starts, begin: int, end: int, label: int
+        self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
-        """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
         if ((starts > begin) & (starts < end)).any():
             return "it crosses the start of a sentence"
         if self.scheme.name == "IO":
@@ -262,8 +259,7 @@ class Entities(Annotation):
                 return "the scheme IO can't tell it from its neighbour"
         return None
 
-    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
-        """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
+    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
         # uint64, which the stub of `from_array` does not take
         annotation: Any = self._annotation_of_tag[prediction.tags]
         present = NO_SEGMENTS

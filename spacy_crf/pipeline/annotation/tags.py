@@ -18,11 +18,20 @@ from ...features.doc_batch import read_attributes
 from ...schemes import BEGIN, MISSING, NO_SEGMENTS, Segments, TransitionMask
 from ...types import Clamp
 from ..scorers import POS_AND_MORPH, attribute_getter, pos_and_feats
-from .annotation import Annotation, GoldReport, Mention, Starts, Supervision, Tags, probability_of, same_words
+from .annotation import (
+    Annotation,
+    GoldReport,
+    Mention,
+    PresetAnnotation,
+    Starts,
+    Supervision,
+    Tags,
+    probability_of,
+    same_words,
+)
 
 if TYPE_CHECKING:
     from ..prediction import Prediction
-    from ..preset_annotation import PresetAnnotation
 
 BUILT_IN = ("tag", "pos", "morph", POS_AND_MORPH)
 
@@ -174,7 +183,7 @@ class TokenTags(Annotation):
         values = self._values(docs)
         return values if values.any() else None
 
-    def settle(self, settled: "PresetAnnotation", preset: NDArray[np.uint64], starts: Starts) -> None:
+    def settle(self, settled: PresetAnnotation, preset: NDArray[np.uint64], starts: Starts) -> None:
         label = self.label_indices(preset)
         settled.iob[label >= 0] = BEGIN  # the label for a value of another kind is unknown
         settled.label[:] = label
@@ -182,16 +191,16 @@ class TokenTags(Annotation):
         settled.present[label >= 0] = self._hashes[label[label >= 0]]
         settled.taken[:] = preset != 0
 
-    def clamp(self, settled: "PresetAnnotation", starts: Starts) -> Clamp:
+    def clamp(self, settled: PresetAnnotation, starts: Starts) -> Clamp:
         known = (settled.iob != MISSING)[:, np.newaxis]
         return ~known | (settled.label[:, np.newaxis] == np.arange(len(self.labels)))
 
     def refused_beside(
-        self, settled: "PresetAnnotation", starts: Starts, begin: int, end: int, label: int
+        self, settled: PresetAnnotation, starts: Starts, begin: int, end: int, label: int
     ) -> Optional[str]:
         return None
 
-    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
         width = self._written.shape[1]
         # uint64, which the stub of `from_array` does not take
         values: Any = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
