@@ -370,7 +370,7 @@ class CRFPipe(LearningPipe):
         """Write predicted annotation to the predicted Docs, beside their present annotation."""
         for vocab in {doc.vocab for doc in docs}:
             self.annotation.introduce(vocab)
-        present = self.annotation.write(docs, prediction)
+        present = self.annotation.write(list(docs), prediction)
         if prediction.probabilities is not None:
             write_probabilities(docs, prediction, self.decoding, present)
 

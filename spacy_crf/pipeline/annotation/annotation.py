@@ -235,7 +235,7 @@ class Annotation:
         """Why no labelling has these tokens as a span together with the settled ones; None if some labelling has."""
         raise NotImplementedError
 
-    def write(self, docs: Iterable[Doc], prediction: Any) -> Segments:
+    def write(self, docs: list[Doc], prediction: Any) -> Segments:
         """Write the predicted entities beside the present ones. RETURNS (Segments): The present entities."""
         raise NotImplementedError
 

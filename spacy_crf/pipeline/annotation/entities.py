@@ -259,7 +259,7 @@ class Entities(Annotation):
                 return "the scheme IO can't tell it from its neighbour"
         return None
 
-    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
         # uint64, which the stub of `from_array` does not take
         annotation: Any = self._annotation_of_tag[prediction.tags]
         present = NO_SEGMENTS

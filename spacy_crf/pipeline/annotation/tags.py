@@ -200,7 +200,7 @@ class TokenTags(Annotation):
     ) -> Optional[str]:
         return None
 
-    def write(self, docs: Iterable[Doc], prediction: "Prediction") -> Segments:
+    def write(self, docs: list[Doc], prediction: "Prediction") -> Segments:
         width = self._written.shape[1]
         # uint64, which the stub of `from_array` does not take
         values: Any = self._written[prediction.tags] if self.labels else np.zeros((0, width), dtype=np.uint64)
