@@ -9,6 +9,8 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.sgd import SGD
 from tests.util import TAG_TEXTS, entities, ner_examples, plain, tag_examples
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(39)
 
 EMISSIONS = {
@@ -184,7 +186,7 @@ def test_losses_and_optimizers_that_do_not_fit_are_refused(name):
     nlp = spacy.blank("en")
     for loss in ("PseudoLikelihood", "BesagPseudoLikelihood", "Piecewise", "SoftLabels", "SampledLikelihood"):
         with pytest.raises(ValueError, match=rf"CRF347: {loss} can't train .*LogLikelihood"):
-            nlp.add_pipe("crf_tagger", config={"model": BASELINES[name], "loss": {"@losses": f"spacy_crf.{loss}.v1"}})
+            nlp.add_pipe("crf_tagger", config={"model": BASELINES[name], "loss": {"@losses": registered(loss)}})
     with pytest.raises(ValueError, match=r"CRF365.*SGD.*LBFGS"):
         nlp.add_pipe("crf_tagger", config={"model": BASELINES[name], "optimizer": {"@optimizers": "spacy_crf.SGD.v1"}})
     nlp.add_pipe("crf_tagger", config={"model": BASELINES[name]})

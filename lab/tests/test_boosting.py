@@ -24,19 +24,21 @@ from spacy_crf_lab.trees import CompiledForest, Forest
 from tests.test_package import ROOT
 from tests.util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(41)
 
 ATOMS = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]}
-ARCHITECTURES = ["LinearChain.v1", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
+ARCHITECTURES = ["LinearChain", "MaxEnt", "MEMM", "HigherOrder", "FactorGraph"]
 
 
 def emissions_of(features=ATOMS, min_count=1):
     return {"@architectures": "spacy_crf_lab.BoostedEmissions.v1", "features": features, "min_count": min_count}
 
 
-def made(architecture="LinearChain.v1", factory="crf_ner", of_pipe=None, **settings):
+def made(architecture="LinearChain", factory="crf_ner", of_pipe=None, **settings):
     nlp = spacy.blank("en")
-    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
+    model = {"@architectures": registered(architecture), "emissions": emissions_of(**settings)}
     return nlp, nlp.add_pipe(factory, config={"model": model, **(of_pipe or {})})
 
 
@@ -183,14 +185,14 @@ def test_features_with_many_values_have_few_cuts():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("loss", ["LogLikelihood", "SoftmaxMargin"])
 def test_residuals_are_negative_derivatives(architecture, loss):
-    nlp, pipe, _ = trained(architecture, steps=1, of_pipe={"loss": {"@losses": f"spacy_crf.{loss}.v1"}})
+    nlp, pipe, _ = trained(architecture, steps=1, of_pipe={"loss": {"@losses": registered(loss)}})
     examples = ner_examples(nlp)
     objective = pipe.training.objective(TreeBoost(), examples)
     corpus, weights = corpus_of(objective), objective.weights()
     objective.evaluate(weights)
     np.testing.assert_allclose(corpus.scores, boosted(pipe).scores([e.predicted for e in examples]), atol=1e-12)
     derivatives, scores = corpus.derivatives.copy(), corpus.scores.copy()
-    if loss == "LogLikelihood" and architecture == "MaxEnt.v1":  # 1[y_t = y] - P(y_t = y)
+    if loss == "LogLikelihood" and architecture == "MaxEnt":  # 1[y_t = y] - P(y_t = y)
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         np.testing.assert_allclose((derivatives < 0).sum(axis=1), 1)
         np.testing.assert_allclose(derivatives + (derivatives < 0), odds / odds.sum(axis=1, keepdims=True), atol=1e-9)
@@ -206,7 +208,7 @@ def test_residuals_are_negative_derivatives(architecture, loss):
 def test_one_leaf_is_the_newton_step_of_an_intercept():
     l2 = 0.7
     optimizer = TreeBoost(rounds_per_step=1, leaves=1, subsample=1.0, shrinkage=0.5, l2=l2)
-    _, pipe, _ = trained("MaxEnt.v1", "crf_tagger", steps=1, examples=tag_examples, optimizer=optimizer)
+    _, pipe, _ = trained("MaxEnt", "crf_tagger", steps=1, examples=tag_examples, optimizer=optimizer)
     tags, size = pipe.tags(), len(pipe.tags())
     gold = [token.tag_ for example in tag_examples(spacy.blank("en")) for token in example.reference]
     curvature = len(gold) * (1 / size) * (1 - 1 / size)
@@ -237,7 +239,7 @@ def test_a_loss_that_falls_no_more_ends_the_training():
     """A single tag is certain from the beginning."""
     optimizer = TreeBoost()
     nlp, tagger, losses = trained(
-        "MaxEnt.v1", "crf_tagger", examples=lambda nlp: tag_examples(nlp, ["a/X b/X"]), optimizer=optimizer, steps=2
+        "MaxEnt", "crf_tagger", examples=lambda nlp: tag_examples(nlp, ["a/X b/X"]), optimizer=optimizer, steps=2
     )
     assert losses == [0.0, 0.0] and not len(boosted(tagger).forest.roots)
     assert optimizer.stop_reason(tagger.name) == "round 1 found no tree that lowers the loss"
@@ -253,7 +255,7 @@ def test_depth_2_solves_exclusive_or(leaves):
     features = {**ATOMS, "templates": ["lower[0]", "lower[1]"]}
     optimizer = TreeBoost(rounds_per_step=60, leaves=leaves)
     nlp, _, _ = trained(
-        "MaxEnt.v1",
+        "MaxEnt",
         "crf_tagger",
         features=features,
         optimizer=optimizer,
@@ -322,7 +324,7 @@ def test_new_texts_get_trees_on_top():
 
 @pytest.mark.parametrize("unset", [False, True])
 def test_partial_annotation_teaches_what_it_says(unset):
-    nlp, pipe = made("MaxEnt.v1", "crf_tagger")
+    nlp, pipe = made("MaxEnt", "crf_tagger")
     examples = tag_examples(nlp)
     for example in examples:
         example.reference[0].tag_ = "" if unset else example.reference[0].tag_
@@ -362,7 +364,7 @@ def test_numbers_are_split_at_thresholds():
     features = {**ATOMS, "templates": ["fn:n[0]"], "functions": {"n": {"@misc": "test_boosting.lengths"}}}
     texts = ["a/S bbbb/L cc/M", "aaaa/L b/S ccc/M", "d/S ddd/M dddd/L", "e/S ee/M fffff/L"]
     nlp, tagger, _ = trained(
-        "MaxEnt.v1", "crf_tagger", features=features, examples=lambda nlp: tag_examples(nlp, texts), steps=2
+        "MaxEnt", "crf_tagger", features=features, examples=lambda nlp: tag_examples(nlp, texts), steps=2
     )
     assert [token.tag_ for token in nlp(Doc(nlp.vocab, words=["x", "xx", "xxx", "xxxxxxxx"]))] == ["S", "M", "M", "L"]
     paths = {row.feature for row in tagger.weights("M") if row.template == "trees"}
@@ -524,5 +526,5 @@ def test_labels_without_texts():
 
 def test_the_kernels_are_compiled_once():
     trained(steps=1)
-    trained("MaxEnt.v1", "crf_tagger", examples=tag_examples, steps=1)
+    trained("MaxEnt", "crf_tagger", examples=tag_examples, steps=1)
     assert set(signatures(boosting).values()) <= {1}

@@ -28,6 +28,7 @@ from tests.test_shards import make as make_shards
 from tests.util import ner_examples, tag_examples
 
 from .test_dual import make_corpus, primal_at, read_sequences
+from .util import registered
 
 L2 = 0.1
 SETTINGS = {"l2": L2, "tolerance": 1e-7, "delta": 0.0, "iterations_per_step": 2000}
@@ -110,7 +111,7 @@ each_scaling = pytest.mark.parametrize("make", SCALING.values(), ids=SCALING)
     [("chain", "SoftmaxMargin"), *((name, "LogLikelihood") for name in ("chain", "segments", "second order", "texts"))],
 )
 def test_iterative_scaling_only_descends_and_finds_what_lbfgs_finds(structure, make, loss):
-    told = {"loss": {"@losses": f"spacy_crf.{loss}.v1"}, **(FEW if structure in ("chain", "segments") else {})}
+    told = {"loss": {"@losses": registered(loss)}, **(FEW if structure in ("chain", "segments") else {})}
     settings = {**SETTINGS, "l2": 3.0}  # with less it takes thousands of iterations
     expected, _ = minimum(structure, LBFGS(**settings), **told)
     optimizer, values = make(**{**settings, "tolerance": 1e-3}), []

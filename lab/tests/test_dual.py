@@ -22,6 +22,8 @@ from spacy_crf_lab.kernels.dual import make_table
 from tests import reference
 from tests.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
 
+from .util import registered
+
 DUAL = (FrankWolfe, ExponentiatedGradient)
 L2 = 0.2
 WEIGHTS = (1.0, 2.0, 0.5, 1.0, 0.0)  # of the first sequences
@@ -276,7 +278,7 @@ def test_complete_annotation_is_needed_and_no_pairs(component):
 @each_optimizer
 def test_a_component_with_its_own_is_saved_and_goes_on(component, make, tmp_path):
     own = {
-        "optimizer": {"@optimizers": f"spacy_crf.{make.__name__}.v1", "l2": 0.1, "epochs_per_step": 10},
+        "optimizer": {"@optimizers": registered(make.__name__), "l2": 0.1, "epochs_per_step": 10},
         "loss": {"@losses": "spacy_crf.MaxMargin.v1"},
     }
     nlp, _, examples = make_pipe(MaxMargin(), component, own=own)

@@ -27,6 +27,8 @@ from spacy_crf_lab.ties import templates
 from spacy_crf_lab.ties.features import TieFeatureSet, TieValues, tie_reader
 from spacy_crf_lab.ties.groups import ATTRIBUTES, RepeatedWords
 
+from .util import registered
+
 WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
@@ -511,7 +513,7 @@ def test_taggers_have_ties():
 @pytest.mark.issue(17)
 @pytest.mark.parametrize("loss", ["SentenceLikelihood", "BesagPseudoLikelihood", "Piecewise"])
 def test_what_needs_no_inference_trains_ties(loss, unseen):
-    nlp = trained(graph(), loss={"@losses": f"spacy_crf.{loss}.v1"})
+    nlp = trained(graph(), loss={"@losses": registered(loss)})
     assert f1(nlp, unseen) > (0.95 if loss == "Piecewise" else 0.999)
 
 
@@ -529,7 +531,7 @@ def test_what_needs_no_inference_trains_ties(loss, unseen):
 def test_best_labellings_train_ties(loss, inference, unseen):
     """By thinc's Adam, as the losses are not smooth."""
     nlp = spacy.blank("en")
-    config = {"model": graph(inference=inference), "loss": {"@losses": f"spacy_crf.{loss}.v1"}}
+    config = {"model": graph(inference=inference), "loss": {"@losses": registered(loss)}}
     nlp.add_pipe("crf_ner", config=config)
     data = examples(nlp.vocab, name_docs(nlp.vocab, 40))
     nlp.initialize(lambda: data)
@@ -669,8 +671,8 @@ GROUPS = {**REPEATS, "associative": True, "edges": "group", "features": ["bias"]
 
 def of_groups(inference="GraphCut", loss="MaxMargin", **settings):
     """The config of a component that rewards mentions with one label."""
-    model = graph({"repeats": GROUPS}, inference={"@misc": f"spacy_crf.{inference}.v1"}, chain=False)
-    return {"scheme": "IO", "model": model, "loss": {"@losses": f"spacy_crf.{loss}.v1"}, **settings}
+    model = graph({"repeats": GROUPS}, inference={"@misc": registered(inference)}, chain=False)
+    return {"scheme": "IO", "model": model, "loss": {"@losses": registered(loss)}, **settings}
 
 
 @pytest.mark.issue(40)

@@ -16,6 +16,8 @@ from spacy_crf_lab.feature_pairs import pairs
 from tests import reference
 from tests.util import NER_TEXTS, entities, ner_examples, plain, tag_examples
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(41)
 
 PAIRS = {"@misc": "spacy_crf_lab.feature_pairs.v1", "templates": ["lower[-1..1]", "shape[0]", "suffix2[0]"]}
@@ -30,11 +32,11 @@ def make_numbers():
 
 
 def made(
-    features=PAIRS, factory="crf_ner", *, architecture="LinearChain.v1", examples=ner_examples, of_model=(), **of_pipe
+    features=PAIRS, factory="crf_ner", *, architecture="LinearChain", examples=ner_examples, of_model=(), **of_pipe
 ):
     nlp = spacy.blank("en")
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
-    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions, **dict(of_model)}
+    model = {"@architectures": registered(architecture), "emissions": emissions, **dict(of_model)}
     pipe = nlp.add_pipe(factory, config={"model": model, **of_pipe})
     found = examples(nlp)
     nlp.initialize(lambda: found)
@@ -211,7 +213,7 @@ def names_with_weights(pipe):
     return [table.index.name(row) for row in np.unique(rows)]
 
 
-@pytest.mark.parametrize("architecture", ["MaxEnt.v1", "LinearChain.v1"])
+@pytest.mark.parametrize("architecture", ["MaxEnt", "LinearChain"])
 def test_round_two_finds_exclusive_or(architecture):
     def examples(nlp):
         return tag_examples(nlp, XOR)
@@ -382,9 +384,9 @@ def test_models_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"CRF347: FeatureInduction can't train the model of 'crf_ner'"):
         nlp.update(examples, sgd=FeatureInduction())
     with pytest.raises(ValueError, match=r"CRF347.*the pruned labellings of 'crf_ner'.*keep = null"):
-        trained(FeatureInduction(), architecture="HigherOrder.v1")
+        trained(FeatureInduction(), architecture="HigherOrder")
     with pytest.raises(ValueError, match=r"CRF347.*the hidden states of 'crf_ner'"):
-        trained(FeatureInduction(), architecture="LatentChain.v1")
+        trained(FeatureInduction(), architecture="LatentChain")
     with pytest.raises(ValueError, match=r"CRF210.*FeatureInduction.*MaxMargin"):
         trained(FeatureInduction(), loss={"@losses": "spacy_crf.MaxMargin.v1"})
 

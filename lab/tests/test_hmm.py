@@ -19,6 +19,8 @@ from spacy_crf_lab.counting import Counts
 from spacy_crf_lab.hmm import Counting
 from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(39)
 START, END = "<", ">"
 TEXTS = [
@@ -417,7 +419,7 @@ def test_without_any_annotation_the_seed_decides():
 def test_counting_is_the_only_optimizer():
     nlp = spacy.blank("en")
     hmm = {"@architectures": "spacy_crf_lab.HMM.v1"}
-    lbfgs, counting = ({"@optimizers": f"spacy_crf.{name}.v1"} for name in ("LBFGS", "Counting"))
+    lbfgs, counting = ({"@optimizers": registered(name)} for name in ("LBFGS", "Counting"))
     with pytest.raises(
         ValueError, match=r"CRF347: LBFGS can't train hmm of 'crf_tagger'.*Take spacy_crf_lab.Counting.v1"
     ):

@@ -19,10 +19,12 @@ from spacy_crf_lab.kernel_basis import KERNELS, Basis, HashedTokens, Kernel
 from spacy_crf_lab.kernel_choice import AnnotatedTokens, import_vectors
 from tests.util import check_copies, entities, ner_examples, plain, signatures, tag_examples
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(41)
 
 ATOMS = {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]}
-STRUCTURES = ["LinearChain.v1", "MaxEnt.v1", "MEMM.v1", "HigherOrder.v1", "FactorGraph.v1"]
+STRUCTURES = ["LinearChain", "MaxEnt", "MEMM", "HigherOrder", "FactorGraph"]
 OF_FEATURES = [name for name in KERNELS if name != "subtree"]
 each_kernel = pytest.mark.parametrize("name", OF_FEATURES)
 
@@ -31,9 +33,9 @@ def emissions_of(features=ATOMS, **settings):
     return {"@architectures": "spacy_crf_lab.KernelEmissions.v1", "features": features, **settings}
 
 
-def made(architecture="LinearChain.v1", factory="crf_ner", of_pipe=None, **settings):
+def made(architecture="LinearChain", factory="crf_ner", of_pipe=None, **settings):
     nlp = spacy.blank("en")
-    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
+    model = {"@architectures": registered(architecture), "emissions": emissions_of(**settings)}
     return nlp, nlp.add_pipe(factory, config={"model": model, **(of_pipe or {})})
 
 
@@ -118,7 +120,7 @@ def test_poly_is_the_product_of_conjunctions():
 def test_kernel_logistic_regression_is_that_of_scikit_learn():
     """MaxEnt over a kernel: the same objective as logistic regression on conjunctions, l2 included (representer theorem)."""
     l2 = 0.5
-    nlp, tagger = made("MaxEnt.v1", "crf_tagger", select="all", offset=1.0)
+    nlp, tagger = made("MaxEnt", "crf_tagger", select="all", offset=1.0)
     examples = tag_examples(nlp)
     nlp.initialize(lambda: examples)
     nlp.update(examples, sgd=LBFGS(l2=l2, iterations_per_step=500, tolerance=1e-9))
@@ -153,9 +155,7 @@ def test_kernels_solve_exclusive_or(name):
     def examples(nlp):
         return tag_examples(nlp, XOR)
 
-    nlp, _ = trained(
-        "MaxEnt.v1", "crf_tagger", features=features, select="all", kernel=name, examples=examples, l2=1e-3
-    )
+    nlp, _ = trained("MaxEnt", "crf_tagger", features=features, select="all", kernel=name, examples=examples, l2=1e-3)
     right = [token.tag_ == gold.tag_ for e in examples(nlp) for token, gold in zip(nlp(e.predicted), e.reference)]
     assert all(right) == (name != "linear")
 
@@ -297,7 +297,7 @@ def test_a_model_of_drawn_tokens_sums_up_equal_ones(most, monkeypatch):
         np.testing.assert_allclose(found[1], expected[1])
 
 
-@pytest.mark.parametrize("architecture", [*STRUCTURES, "LatentChain.v1"])
+@pytest.mark.parametrize("architecture", [*STRUCTURES, "LatentChain"])
 def test_a_greedy_basis(architecture):
     """Few import vectors do what many random tokens do, and tokens without annotation are none."""
     settings = {"basis": 12, "steps": 6} if architecture in STRUCTURES else {"basis": 12, "steps": 30}
@@ -311,7 +311,7 @@ def test_a_greedy_basis(architecture):
 
 
 def test_tokens_without_annotation_are_not_in_the_basis():
-    nlp, pipe = made("MaxEnt.v1", "crf_tagger", select="greedy", basis=8)
+    nlp, pipe = made("MaxEnt", "crf_tagger", select="greedy", basis=8)
     examples = tag_examples(nlp)
     for example in examples[1:]:
         for token in example.reference:

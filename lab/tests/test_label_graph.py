@@ -25,6 +25,8 @@ from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.junction_tree import JunctionTree
 from tests.structures import assert_derivative
 
+from .util import registered
+
 EXACT = LabelGraphs()
 GRAPHS = {
     "no edges": (4, []),
@@ -431,7 +433,7 @@ def test_belief_propagation_that_does_not_converge_says_so_once(caplog):
 
 @pytest.mark.parametrize("inference", ["BeliefPropagation", "JunctionTree"])
 def test_inference_of_graphs(inference):
-    nlp = trained("learned", inference={"@misc": f"spacy_crf.{inference}.v1"})
+    nlp = trained("learned", inference={"@misc": registered(inference)})
     exact = trained("learned")
     for text, _ in TEXTS:
         assert nlp(text).cats == pytest.approx(exact(text).cats, abs=0.05)
@@ -441,7 +443,7 @@ def test_inference_of_graphs(inference):
     "optimizer", ["spacy_crf.ConjugateGradient.v1", "spacy_crf.Minibatch.v1", "Adam.v1", "spacy_crf_lab.Newton.v1"]
 )
 def test_optimizers(optimizer):
-    rate = {"l2": 0.02} if optimizer.endswith(("Gradient.v1", "Newton.v1")) else {"learn_rate": 0.1}
+    rate = {"l2": 0.02} if optimizer.endswith(("Gradient", "Newton")) else {"learn_rate": 0.1}
     nlp = trained("learned", steps=40, optimizer={"@optimizers": optimizer, **rate})
     pipe = nlp.get_pipe("crf_textcat")
     assert [sorted(pipe.labels_of(nlp(text))) for text, _ in TEXTS] == [labels.split() for _, labels in TEXTS]
@@ -450,7 +452,7 @@ def test_optimizers(optimizer):
 @pytest.mark.parametrize("loss", ["SoftmaxMargin", "MaxMargin", "Perceptron"])
 def test_losses(loss):
     optimizer = {"@optimizers": "Adam.v1", "learn_rate": 0.1}
-    nlp = trained("learned", steps=40, optimizer=optimizer, loss={"@losses": f"spacy_crf.{loss}.v1"})
+    nlp = trained("learned", steps=40, optimizer=optimizer, loss={"@losses": registered(loss)})
     pipe = nlp.get_pipe("crf_textcat")
     assert [pipe.best_labels(nlp(text)) for text, _ in TEXTS] == [labels.split() for _, labels in TEXTS]
 

@@ -17,6 +17,8 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.laplace_propagation import COLD, Curvature, LaplacePropagation
 from spacy_crf_lab.posterior import disagreement, drawn_weights
 
+from .util import registered
+
 WORDS = ["orth[0]"]
 TEXTS = [
     ("Ann met Lee in Rome", [(0, 1, "PER"), (2, 3, "PER"), (4, 5, "GPE")]),
@@ -36,10 +38,10 @@ def annotated(nlp, words, spans, weight=1.0):
     return Example(nlp.make_doc(words), doc)
 
 
-def model(architecture="LinearChain.v1", templates=(*WORDS, "lower[-1..1]", "suffix2[0]")):
+def model(architecture="LinearChain", templates=(*WORDS, "lower[-1..1]", "suffix2[0]")):
     features = {"@misc": "spacy_crf.features.v1", "templates": [*templates]}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
-    return {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions}
+    return {"@architectures": registered(architecture), "emissions": emissions}
 
 
 def trained(component="crf_ner", texts=TEXTS, optimizer=None, steps=1, own=None, **settings):
@@ -100,7 +102,7 @@ def test_texts_without_annotation_tell_nothing_about_the_weights():
 def two_weights(**settings):
     """A model with exactly two weights, each of one word and its label, which do not depend on each other."""
     texts = [("f", [(0, 1, "A")], 10.0), ("g", [(0, 1, "B")], 30.0)]
-    own = {"model": model("MaxEnt.v1", WORDS)}
+    own = {"model": model("MaxEnt", WORDS)}
     optimizer = LaplacePropagation(method="diagonal_laplace", **exact(**{"l2": 20.0, "temperature": 1.0, **settings}))
     return trained("crf_tagger", texts, optimizer, own=own)[1]
 
@@ -422,7 +424,7 @@ def test_what_has_no_average():
     nlp = spacy.blank("en")
     for architecture in ("MEMM", "OutputCodes"):
         model = {
-            "@architectures": f"spacy_crf.{architecture}.v1",
+            "@architectures": registered(architecture),
             "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1"},
         }
         model["emissions"]["features"] = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}

@@ -24,6 +24,8 @@ from tests.components import component
 from tests.structures import assert_derivative
 from tests.util import entities, ner_examples, plain, tag_examples
 
+from .util import registered
+
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["bias", "lower[-1..1]", "shape[0]"]},
@@ -413,13 +415,13 @@ def test_hidden_states_of_unknown_labels():
 @pytest.mark.parametrize("loss", ["BesagPseudoLikelihood", "SoftLabels"])
 def test_losses_that_ask_for_states(loss):
     with pytest.raises(ValueError, match=rf"CRF347.*{loss}.*Take .*LogLikelihood"):
-        trained(latent(), loss={"@losses": f"spacy_crf.{loss}.v1"})
-    trained(latent(1), loss={"@losses": f"spacy_crf.{loss}.v1"})
+        trained(latent(), loss={"@losses": registered(loss)})
+    trained(latent(1), loss={"@losses": registered(loss)})
 
 
 @pytest.mark.parametrize("optimizer", ["ExponentiatedGradient", "FrankWolfe"])
 def test_optimizers_that_ask_for_states(optimizer):
-    by = {"optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"}, "loss": {"@losses": "spacy_crf.MaxMargin.v1"}}
+    by = {"optimizer": {"@optimizers": registered(optimizer)}, "loss": {"@losses": "spacy_crf.MaxMargin.v1"}}
     with pytest.raises(ValueError, match=rf"CRF347.*{optimizer}.*Take .*AdaGrad.*thinc"):
         trained(latent(), **by)
 
@@ -439,7 +441,7 @@ def test_optimizers_that_ask_for_states(optimizer):
 )
 def test_optimizers_learn_through_hidden_states(optimizer, loss):
     nlp = spacy.blank("en")
-    settings = {"loss": {"@losses": f"spacy_crf.{loss}.v1"}, "optimizer": {"@optimizers": f"spacy_crf.{optimizer}.v1"}}
+    settings = {"loss": {"@losses": registered(loss)}, "optimizer": {"@optimizers": registered(optimizer)}}
     nlp.add_pipe("crf_tagger", config={"model": latent(), **settings})
     examples = tag_examples(nlp)
     nlp.initialize(lambda: examples)

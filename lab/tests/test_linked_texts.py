@@ -24,6 +24,8 @@ from spacy_crf_lab.ties.documents import CoCited, LinkedDocuments
 from tests.test_crf_textcat import CONFIG, WORDS
 from tests.test_crf_textcat import LBFGS as OWN
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(40)
 
 EXACT = {"@misc": "spacy_crf_lab.JunctionTree.v1"}
@@ -214,7 +216,7 @@ def test_evidence_counts_words_beside_links(nlp):
 
 def test_other_methods_predict():
     for inference in ("Gibbs", "BeliefPropagation", "JunctionTree"):
-        nlp = blank(inference={"@misc": f"spacy_crf.{inference}.v1"})
+        nlp = blank(inference={"@misc": registered(inference)})
         learn(nlp, citations(nlp, 12, 0), steps=1)
         assert probabilities(nlp, unlabelled(nlp, citations(nlp, 6, 1))).sum(axis=1) == pytest.approx(1.0)
 

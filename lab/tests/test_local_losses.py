@@ -19,6 +19,8 @@ from tests.structures import as_path, assert_derivative, assert_scores_close
 from tests.test_semi_markov import random_scores
 from tests.util import entities, ner_examples, plain
 
+from .util import registered
+
 semi, chain = SemiMarkov(), LinearChain()
 FIELDS = tuple(SegmentScores.AXES)
 STATES = ("O", "A", "B")
@@ -516,7 +518,7 @@ def test_scores_of_segments_are_sums_and_their_derivative_goes_back(per_position
 @each
 def test_a_component_learns(loss):
     nlp = spacy.blank("en")
-    settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1", "label_weights": {"PER": 1.5}}}
+    settings = {"loss": {"@losses": registered(loss.__name__), "label_weights": {"PER": 1.5}}}
     pipe = nlp.add_pipe("semicrf_ner", config=settings)
     examples = ner_examples(nlp)
     optimizer = LBFGS(iterations_per_step=30, l2=0.01)
@@ -541,7 +543,7 @@ def test_wrong_spans_of_a_component(loss, caplog):
     words, probability = ["Ann", "Lee", "left", "Paris"], {}
     for key in (None, "wrong"):
         nlp = spacy.blank("en")
-        settings = {"loss": {"@losses": f"spacy_crf.{loss.__name__}.v1"}, "incorrect_spans_key": key}
+        settings = {"loss": {"@losses": registered(loss.__name__)}, "incorrect_spans_key": key}
         # The more features say that it is a name, the less one text can say against them
         features = {name: {"features": block} for name, block in FEATURES.items()}
         pipe = nlp.add_pipe("semicrf_ner", config={**settings, "model": features})

@@ -24,6 +24,8 @@ from spacy_crf.types import ChainScores
 from spacy_crf_lab.experts import Experts, HeldOut, SharesObjective, at_random, by_position
 from tests.util import check_leave_out, entities, ner_examples, tag_examples
 
+from .util import registered
+
 pytestmark = pytest.mark.issue(41)
 
 TEMPLATES = ["bias", "lower[-1..1]", "shape[0]", "lower[-1]|lower[0]"]
@@ -371,7 +373,7 @@ def test_rules_in_training_hold_for_each_expert():
 @pytest.mark.parametrize("kind", ["random", "labels"])
 def test_losses_with_costs_of_labels(kind, loss):
     """An expert of a label knows the costs of its label alone."""
-    settings = {"@losses": f"spacy_crf.{loss}.v1", "label_weights": {"PER": 2.0, "O": 0.5}}
+    settings = {"@losses": registered(loss), "label_weights": {"PER": 2.0, "O": 0.5}}
     _, pipe, examples = trained(kind, of_pipe={"loss": settings})
     structure = pipe.training.data(examples).structure
     weights = [

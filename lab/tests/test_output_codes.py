@@ -16,6 +16,7 @@ from tests import reference
 from tests.util import check_leave_out, plain, tag_examples
 
 from .test_baselines import EMISSIONS, trained
+from .util import registered
 
 pytestmark = pytest.mark.issue(41)
 
@@ -310,11 +311,11 @@ def test_new_labels_keep_the_bits():
 
 
 def test_what_bits_cannot_learn_is_refused():
-    for loss in ("MaxMargin.v1", "SoftmaxMargin.v1"):
+    for loss in ("MaxMargin", "SoftmaxMargin"):
         nlp = spacy.blank("en")
         model = {"@architectures": "spacy_crf_lab.OutputCodes.v1", "emissions": EMISSIONS}
         with pytest.raises(ValueError, match=r"CRF347.*LogLikelihood"):
-            nlp.add_pipe("crf_ner", config={"model": model, "loss": {"@losses": f"spacy_crf.{loss}"}})
+            nlp.add_pipe("crf_ner", config={"model": model, "loss": {"@losses": registered(loss)}})
     rules = {
         "@misc": "spacy_crf.constraints.v1",
         "rules": [{"rule": "length", "label": "PER", "max": 2}],

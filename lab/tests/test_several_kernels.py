@@ -20,6 +20,7 @@ from spacy_crf_lab.kernel_choice import AnnotatedTokens, import_vectors, weighte
 from tests.util import signatures, tag_examples
 
 from .test_kernel_emissions import annotated_tokens, emissions_of, layer_of, random_tokens
+from .util import registered
 
 pytestmark = pytest.mark.issue(41)
 
@@ -168,10 +169,10 @@ def test_import_vectors_of_several_kernels():
 # -------------------------------------------------------------------------------------------------------- pipelines
 
 
-def made(architecture="LinearChain.v1", loss=None, **settings):
+def made(architecture="LinearChain", loss=None, **settings):
     nlp = spacy.blank("en")
     settings = settings or {"kernels": {"words": {"templates": ["lower[-1..0]"]}, "trees": TREE}}
-    model = {"@architectures": f"spacy_crf.{architecture}", "emissions": emissions_of(**settings)}
+    model = {"@architectures": registered(architecture), "emissions": emissions_of(**settings)}
     return nlp, nlp.add_pipe("crf_tagger", config={"model": model, **({} if loss is None else {"loss": loss})})
 
 
@@ -198,7 +199,7 @@ def tags(doc):
     return [token.tag_ for token in doc]
 
 
-@pytest.mark.parametrize("architecture", ["LinearChain.v1", "MaxEnt.v1"])
+@pytest.mark.parametrize("architecture", ["LinearChain", "MaxEnt"])
 @pytest.mark.parametrize("select", ["random", "greedy", "all"])
 def test_learns_from_trees_saves_and_loads(architecture, select, tmp_path):
     settings = {"kernels": {"words": {"templates": ["lower[0]"]}, "trees": TREE}, "select": select, "basis": 12}

@@ -18,6 +18,7 @@ from spacy_crf_lab.ties.spelling import Acronyms, SimilarWords
 from spacy_crf_lab.ties.templates import Pairs
 
 from .test_factor_graph import examples, graph, make_doc, name_docs, trained
+from .util import registered
 
 pytestmark = pytest.mark.issue(17)
 
@@ -419,7 +420,7 @@ IN_CONFIGS = {
 def test_templates_in_configs(name, vocab, tmp_path):
     """What a text says of the first name of a pair is known to the second one, in training, prediction and loaded models."""
     nlp, data = spacy.blank("en"), []
-    pipe = nlp.add_pipe("crf_ner", config={"model": graph({"ties": {"@misc": f"spacy_crf.{name}.v1", **IN_CONFIGS[name]}}),
+    pipe = nlp.add_pipe("crf_ner", config={"model": graph({"ties": {"@misc": registered(name), **IN_CONFIGS[name]}}),
                                            "loss": {"@losses": "spacy_crf_lab.SentenceLikelihood.v1"}})  # fmt: skip
     for n in range(20):
         label = "PER" if n % 2 else "LOC"

@@ -40,13 +40,7 @@ TEMPLATES = {
     "words, orth, more affixes, n-grams": [*WORDS, *ORTH, *MORE_AFFIXES, "ngrams3[0]", "ngrams4[0]"],
     "words, skip": [*WORDS, "lower[-2]|lower[0]"],
 }
-CHAIN = {"@architectures": "spacy_crf_lab.HiddenChain.v1"}
-MODELS = {
-    "bag": {"@architectures": "spacy_crf.MaxEntText.v1"},
-    "8 shared": {**CHAIN, "hidden": 8, "shared": True},
-    "2 own": {**CHAIN, "hidden": 2, "shared": False},
-    "3 own": {**CHAIN, "hidden": 3, "shared": False},
-}
+MODELS: dict[str, dict[str, Any]] = {"bag": {"@architectures": "spacy_crf.MaxEntText.v1"}}
 
 
 def judge(
@@ -75,10 +69,10 @@ def judge(
 
 def main(
     file: str = typer.Option("textcat_search.jsonl", help="What was tried, one line each."),
-    models: str = typer.Option(";".join(MODELS), help="Between semicolons."),
+    models: str = typer.Option("", help="Between semicolons; all by default."),
     templates: str = typer.Option(";".join(TEMPLATES), help="Between semicolons."),
     l2: str = typer.Option("0.1", help="Between semicolons."),
-    seeds: str = typer.Option("0", help="Of hidden chains, between semicolons."),
+    seeds: str = typer.Option("0", help="Of models that have a seed, between semicolons."),
     iterations: int = typer.Option(40, help="Of L-BFGS at most."),
     parts: int = typer.Option(5, help="Parts of the training data."),
     folds: int = typer.Option(2, help="How many of them are learned from in turn."),
@@ -87,14 +81,14 @@ def main(
     texts, results = read("train"), Path(file)
     known = [line["tried"] for line in srsly.read_jsonl(results)] if results.exists() else []
     combinations = itertools.product(
-        range(folds), seeds.split(";"), l2.split(";"), templates.split(";"), models.split(";")
+        range(folds), seeds.split(";"), l2.split(";"), templates.split(";"), models.split(";") if models else MODELS
     )
     for fold, seed, strength, features, name in combinations:
         tried = [fold, parts, int(seed), float(strength), iterations, features, name]
         if tried in known:
             continue
         others = [text for n, text in enumerate(texts) if n % parts != fold]
-        model = MODELS[name] if name == "bag" else {**MODELS[name], "seed": int(seed)}
+        model = {**MODELS[name], "seed": int(seed)} if "seed" in MODELS[name] else MODELS[name]
         found = judge(model, TEMPLATES[features], float(strength), texts[fold::parts], others, iterations)
         line = {"tried": tried, **{what: round(value, 4) for what, value in found.items()}}
         print(line, flush=True)

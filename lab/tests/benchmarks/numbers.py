@@ -1,4 +1,4 @@
-"""Numbers: ``python -m tests.benchmarks.numbers``.
+"""Numbers: ``python -m lab.tests.benchmarks.numbers``.
 
 Texts: numbers of `crf_scorer`, smooth (`similar = ["next"]`) and pointwise (`[]`), and ridge regression of scikit-learn on the
 same words: tokens whose numbers change slowly and whose words say them with errors; and how long the sentences around a sentence
@@ -31,9 +31,8 @@ from spacy.training import Example
 
 from spacy_crf_lab.gaussian_chain import Gaussians, GaussianScores, Similar
 from spacy_crf_lab.gaussian_graph import graphical_lasso
-
-from .document import SETS, read
-from .measure import show
+from tests.benchmarks.document import SETS, read
+from tests.benchmarks.measure import show
 
 WORDS = ["lower[0]"]
 

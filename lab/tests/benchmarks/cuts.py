@@ -1,4 +1,4 @@
-"""Minimal cuts and expansions of labels, here and by C++: ``python -m tests.benchmarks.cuts``
+"""Minimal cuts and expansions of labels, here and by C++: ``python -m lab.tests.benchmarks.cuts``
 
 Other packages: PyMaxflow (minimal cuts) and bkgco (GCO's expansions, which begin with the best label of each token). What is not
 installed is left out.
@@ -17,8 +17,7 @@ from spacy_crf_lab.ties.best_labelling import LabelScores
 from spacy_crf_lab.ties.graph_cut import GraphCut
 from spacy_crf_lab.ties.scores import TiedScores, Ties
 from spacy_crf_lab.ties.structure import TiedChains
-
-from .measure import show, side_by_side
+from tests.benchmarks.measure import show, side_by_side
 
 STRENGTHS = (0.5, 1.0, 2.0)
 

@@ -1,4 +1,4 @@
-"""Hidden states: ``python -m tests.benchmarks.latent``
+"""Hidden states: ``python -m lab.tests.benchmarks.latent``
 
 Noun phrases of CoNLL-2000, with the features of CRFsuite's chunking example: the chain against `spacy_crf_lab.LatentChain.v1`
 with several seeds, and what a pass over the corpus takes (CPU seconds, one thread).
@@ -15,10 +15,9 @@ from spacy.training import Example
 
 from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.optimizers.lbfgs import LBFGS
-
-from .data import iob2_tags, make_examples, read_sentences
-from .measure import entity_f1, show, side_by_side
-from .ours import EXAMPLE_TEMPLATES, make_pipeline
+from tests.benchmarks.data import iob2_tags, make_examples, read_sentences
+from tests.benchmarks.measure import entity_f1, show, side_by_side
+from tests.benchmarks.ours import EXAMPLE_TEMPLATES, make_pipeline
 
 FEATURES = {"@misc": "spacy_crf.features.v1", "templates": EXAMPLE_TEMPLATES, "padding": False}
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": FEATURES}

@@ -1,4 +1,4 @@
-"""Feature induction beside L-BFGS on all features, and beside l1 (OWL-QN): ``python -m tests.benchmarks.induction``
+"""Feature induction beside L-BFGS on all features, and beside l1 (OWL-QN): ``python -m lab.tests.benchmarks.induction``
 
 All choose among the features of the same templates: those of the preset, or pairs of single attributes that occur three times.
 """
@@ -12,9 +12,8 @@ import typer
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.feature_induction import FeatureInduction
-
-from .data import make_examples, read_sentences
-from .measure import in_own_process, show
+from tests.benchmarks.data import make_examples, read_sentences
+from tests.benchmarks.measure import in_own_process, show
 
 FEATURES: dict[str, dict[str, Any]] = {
     "preset": {"features": {"@misc": "spacy_crf.ner_features.v1"}},

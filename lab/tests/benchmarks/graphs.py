@@ -1,4 +1,4 @@
-"""What ties between the words of a document gain, and what they cost: ``python -m tests.benchmarks.graphs``
+"""What ties between the words of a document gain, and what they cost: ``python -m lab.tests.benchmarks.graphs``
 
 The same emissions in a chain and in graphs, on pseudo-documents of 90 sentences of court decisions; then a pass of the chains
 against an iteration of belief propagation.
@@ -18,10 +18,9 @@ from spacy.training import Example
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.ties.groups import RepeatedWords
-
-from .document import SETS, DocumentSet, plain, read, score
-from .measure import show
-from .ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
+from tests.benchmarks.document import SETS, DocumentSet, plain, read, score
+from tests.benchmarks.measure import show
+from tests.benchmarks.ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 NAME = "german_ler_docs"
 STEP = 20  # iterations of L-BFGS

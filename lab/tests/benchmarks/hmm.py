@@ -1,4 +1,4 @@
-"""Hidden Markov models: ``python -m tests.benchmarks.hmm``
+"""Hidden Markov models: ``python -m lab.tests.benchmarks.hmm``
 
 Counting and tagging UD EWT beside nltk's TnT, iterations of Baum-Welch beside hmmlearn's, and the annotation of five simulated
 annotators beside majority votes and skweak's HMM. These programs take part where they are installed:
@@ -25,9 +25,8 @@ from spacy_crf.schemes import TransitionMask
 from spacy_crf_lab.aggregation import aggregate, votes
 from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
 from spacy_crf_lab.counting import Counts
-
-from .data import make_examples, make_gold_doc, read_sentences
-from .measure import show, side_by_side, token_accuracy
+from tests.benchmarks.data import make_examples, make_gold_doc, read_sentences
+from tests.benchmarks.measure import show, side_by_side, token_accuracy
 
 RIGHT = (0.7, 0.75, 0.8, 0.9, 0.95)  # shares of entities that the annotators get right
 

@@ -1,4 +1,4 @@
-"""Graphs of several shapes, asked here and by other packages: ``python -m tests.benchmarks.graph_rivals --python PYTHON``
+"""Graphs of several shapes, asked here and by other packages: ``python -m lab.tests.benchmarks.graph_rivals --python PYTHON``
 
 PYTHON is that of an environment with pgmpy, junctiontree and pgmax, those of them that are to be compared.
 """
@@ -20,9 +20,9 @@ from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.junction_tree import JunctionTree
 from spacy_crf_lab.ties.scores import TiedScores, Ties
 from spacy_crf_lab.ties.structure import TiedChains
+from tests.benchmarks.measure import show
 
 from . import graph_packages
-from .measure import show
 
 
 def main(

@@ -1,4 +1,4 @@
-"""Several labels of a text, on the tags of Stack Overflow: ``python -m tests.benchmarks.label_graph``.
+"""Several labels of a text, on the tags of Stack Overflow: ``python -m lab.tests.benchmarks.label_graph``.
 
 Independent labels, graphs of labels and trees of this package against scikit-learn's ClassifierChain of logistic regressions on
 1-2-grams and spaCy's textcat_multilabel. All see the words of spaCy's tokenizer. Micro-F1 of the labels whose probability
@@ -26,9 +26,8 @@ from spacy.training import Example
 from spacy.util import fix_random_seed, minibatch
 
 from spacy_crf_lab.label_cliques import Annotated, LearnedGraph
-
-from .data import data_folder
-from .measure import show
+from tests.benchmarks.data import data_folder
+from tests.benchmarks.measure import show
 
 WORDS = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]", "lower[-1]|lower[0]"]}
 CLIQUES: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""What ties along dependency arcs gain for taggers: ``python -m tests.benchmarks.graph_trees``
+"""What ties along dependency arcs gain for taggers: ``python -m lab.tests.benchmarks.graph_trees``
 
 The same features of words alone, in a chain, along the arcs of the annotation (its heads: what a perfect parser would give), and
 in both at once, on sentences of the English Web Treebank: universal parts of speech, or these with their morphology.
@@ -15,10 +15,11 @@ from spacy.training import Example
 
 from spacy_crf.cli.texts import read_docs
 from spacy_crf.optimizers.lbfgs import LBFGS
+from tests.benchmarks.data import data_folder
+from tests.benchmarks.measure import show, token_accuracy
+from tests.benchmarks.ours import WORDS_IN_A_ROW, make_pipeline
 
-from .data import data_folder
-from .measure import show, token_accuracy
-from .ours import WORDS_IN_A_ROW, make_pipeline
+from ..util import registered
 
 STEP = 20  # iterations of L-BFGS
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -81,7 +82,7 @@ def _run(
     }
     model = {"@architectures": "spacy_crf_lab.FactorGraph.v1", "emissions": emissions, **settings}
     model["cliques"] = ARCS if has_arcs else {}
-    nlp = make_pipeline("crf_tagger", {"model": model, "loss": {"@losses": f"spacy_crf.{LOSSES[loss]}.v1"}})
+    nlp = make_pipeline("crf_tagger", {"model": model, "loss": {"@losses": registered(LOSSES[loss])}})
     gold = {part: _read(part, tags, n, nlp) for part, n in sizes.items()}
     examples = [Example(_untagged(doc), doc) for doc in gold["train"]]
     optimizer, found, start = LBFGS(iterations_per_step=STEP, l2=l2, delta=5e-4), [], time.process_time()

@@ -1,4 +1,4 @@
-"""Error-correcting output codes for many labels: ``python -m tests.benchmarks.output_codes``
+"""Error-correcting output codes for many labels: ``python -m lab.tests.benchmarks.output_codes``
 
 UD English EWT has 321 labels of UPOS and FEATS. What a pass over its training data costs beside the exact chain and the pruned
 one, how fast the product of the bits is decoded within a beam, and how many labels of the test data are right by each kind of
@@ -14,10 +14,9 @@ import spacy
 import typer
 
 from spacy_crf.optimizers.lbfgs import LBFGS
-
-from .higher_order import _labels_first, _seconds, read, tag
-from .measure import show
-from .rivals import strong_features
+from tests.benchmarks.higher_order import _labels_first, _seconds, read, tag
+from tests.benchmarks.measure import show
+from tests.benchmarks.rivals import strong_features
 
 CODES = {"@architectures": "spacy_crf_lab.OutputCodes.v1"}
 MODELS: dict[str, dict[str, Any]] = {

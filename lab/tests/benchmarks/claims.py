@@ -1,4 +1,4 @@
-"""Measure claims of the literature about CRFs and their rivals: ``python -m tests.benchmarks.claims``.
+"""Measure claims of the literature about CRFs and their rivals: ``python -m lab.tests.benchmarks.claims``.
 
 Each function is a claim: its docstring says who claims what, and it returns what was found. Where another benchmark has the
 measurement, the function takes it from there.
@@ -18,12 +18,13 @@ from spacy.vocab import Vocab
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron, BatchPerceptron
+from tests.benchmarks.data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
+from tests.benchmarks.document import SETS, plain, read
+from tests.benchmarks.measure import entity_f1, machine
+from tests.benchmarks.ours import EXAMPLE_MODEL, WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline, n_weights, train
 
-from .data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
-from .document import SETS, plain, read
+from ..util import registered
 from .graphs import TRAININGS
-from .measure import entity_f1, machine
-from .ours import EXAMPLE_MODEL, WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline, n_weights, train
 
 NAME = "conll2000"
 PERCEPTRON = {"@losses": "spacy_crf.Perceptron.v1"}
@@ -136,8 +137,7 @@ def label_bias(texts: Texts) -> str:
     """A MEMM falls behind a CRF for its label bias (Lafferty, McCallum & Pereira 2001; Bottou 1991)"""
     found = []
     for name in ("MaxEnt", "MEMM", "LinearChain"):
-        version = "v2" if name == "LinearChain" else "v1"
-        model = {"@architectures": f"spacy_crf.{name}.{version}", "emissions": EXAMPLE_MODEL["emissions"]}
+        model = {"@architectures": registered(name), "emissions": EXAMPLE_MODEL["emissions"]}
         if name == "LinearChain":
             model["possible_transitions"] = False
         else:
@@ -172,7 +172,7 @@ def tied(edges: str, method: str) -> Language:
         "@architectures": "spacy_crf_lab.FactorGraph.v1",
         "cliques": {"repeats": {"@misc": "spacy_crf_lab.RepeatedWords.v1", "edges": edges}},
         "emissions": {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features},
-        "inference": {"@misc": f"spacy_crf.{method}.v1"},
+        "inference": {"@misc": registered(method)},
         "possible_transitions": True,
     }
     return make_pipeline("crf_ner", {"model": model, "scheme": "IO", **TRAININGS["sentences"]})
@@ -210,10 +210,10 @@ def hidden_states(texts: Texts) -> str:
     """A CRF with hidden states labels sequences at least as well as an SVM (Essid: 76 % and 75 % of musical instruments)"""
     from sklearn.svm import LinearSVC
 
-    from . import textcat
+    from tests.benchmarks import textcat
 
     train_items, test_items = textcat.read("train")[::4], textcat.read("test")
-    hidden = textcat.ours(textcat.OURS["HiddenChain"], train_items, test_items, 40).accuracy
+    hidden = textcat.ours({"@architectures": registered("HiddenChain")}, train_items, test_items, 40).accuracy
     vectors = textcat.scikit_learn(train_items, test_items, LinearSVC()).accuracy
     return f"intents of snips, a quarter of the training texts: HiddenChain {hidden:.2f} %, linear SVM {vectors:.2f} %"
 

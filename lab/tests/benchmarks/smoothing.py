@@ -1,4 +1,4 @@
-"""Labels of equal texts that fit together, after a tagger: ``python -m tests.benchmarks.smoothing``
+"""Labels of equal texts that fit together, after a tagger: ``python -m lab.tests.benchmarks.smoothing``
 
 Court decisions, as in `graphs`: the tagger alone, and followed by ``crf_smooth`` with several rewards. The best one on dev
 is chosen; a reward of almost 0 shows what the scores gain by themselves.
@@ -18,11 +18,11 @@ from spacy.util import fix_random_seed, minibatch
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.smoothing import Smoothing
+from tests.benchmarks.document import SETS, plain, read
+from tests.benchmarks.measure import show
+from tests.benchmarks.ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
-from .document import SETS, plain, read
 from .graphs import NAME
-from .measure import show
-from .ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 STRENGTHS = (1e-6, 0.3, 0.6, 1.0, 1.5)
 SCORES = {"crf_ner": ("labels", "probabilities"), "ner": ("labels", "beam")}

@@ -1,4 +1,4 @@
-"""Boosted trees beside weights of the same features: ``python -m tests.benchmarks.boosting``
+"""Boosted trees beside weights of the same features: ``python -m lab.tests.benchmarks.boosting``
 
 Single attributes as features (atoms) of words and parts of speech. L-BFGS is shown with its best l2, trees after the rounds that
 are asked for. LightGBM takes part where it is installed (`pip install lightgbm`), with its own trees for every label and without
@@ -15,9 +15,10 @@ import typer
 
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.tree_boost import TreeBoost
+from tests.benchmarks.data import make_doc, make_examples, read_sentences
+from tests.benchmarks.measure import entity_f1, show, side_by_side
 
-from .data import make_doc, make_examples, read_sentences
-from .measure import entity_f1, show, side_by_side
+from ..util import registered
 
 ATOMS = {
     "lower": ["bias", *(f"lower[{n}]" for n in range(-2, 3))],
@@ -57,7 +58,7 @@ def main(
 def _made(emissions: str, features: dict[str, Any], train: Any) -> tuple[Any, Any, Any]:
     nlp = spacy.blank("en")
     model = {"@architectures": "spacy_crf.LinearChain.v1"}
-    model["emissions"] = {"@architectures": f"spacy_crf.{emissions}.v1", "features": features}
+    model["emissions"] = {"@architectures": registered(emissions), "features": features}
     pipe = nlp.add_pipe("crf_ner", config={"model": model, "scheme": "BIO"})
     examples = make_examples(nlp.vocab, train)
     nlp.initialize(lambda: examples)

@@ -1,4 +1,4 @@
-"""How fast optimizers find the minimum: ``python -m tests.benchmarks.classic_optimizers``.
+"""How fast optimizers find the minimum: ``python -m lab.tests.benchmarks.classic_optimizers``.
 
 Three tables on conll2000: evaluations and CPU seconds until a log-likelihood is within 1e-4 of its minimum; passes and CPU
 seconds until max-margin training has a relative duality gap; and, where nltk can be imported, an iteration of GIS and IIS beside
@@ -16,9 +16,10 @@ import spacy
 import typer
 
 from spacy_crf.models.objective import CorpusObjective
+from tests.benchmarks.data import make_examples, read_sentences
+from tests.benchmarks.measure import show
 
-from .data import make_examples, read_sentences
-from .measure import show
+from ..util import registered
 
 NEAR = 1e-4
 SMOOTH = {
@@ -162,14 +163,14 @@ _VOCAB = spacy.blank("en").vocab
 def prepared(loss: str, limit: int) -> tuple[Any, list[Any]]:
     """A pipeline that knows the features of the sentences, and the sentences."""
     nlp = spacy.blank("en")
-    nlp.add_pipe("crf_ner", config={"loss": {"@losses": f"spacy_crf.{loss}.v1"}})
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": registered(loss)}})
     examples = make_examples(nlp.vocab, read_sentences("conll2000", "train", limit=limit))
     nlp.initialize(lambda: examples, sgd=make("LBFGS" if loss == "LogLikelihood" else "CuttingPlane"))
     return nlp, examples
 
 
 def make(optimizer: str, **settings: Any) -> Any:
-    return spacy.registry.optimizers.get(f"spacy_crf.{optimizer}.v1")(**settings)
+    return spacy.registry.optimizers.get(registered(optimizer))(**settings)
 
 
 def from_zero(nlp: Any, optimizer: Any, examples: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Accuracy of labels of texts with and without their links: ``python -m tests.benchmarks.linked_texts``.
+"""Accuracy of labels of texts with and without their links: ``python -m lab.tests.benchmarks.linked_texts``.
 
 Texts are titles of stackoverflow_tags with exactly one of ten tags. Each links to two others of its part of the data, of which
 four in five have its tag (homophily 0.8). All models read the same features of words; accuracy on titles that training has not
@@ -20,8 +20,10 @@ import typer
 from spacy.tokens import Doc
 from spacy.training import Example
 
-from .data import data_folder
-from .measure import show
+from tests.benchmarks.data import data_folder
+from tests.benchmarks.measure import show
+
+from ..util import registered
 
 EMISSIONS = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": {"@misc": "spacy_crf.text_features.v1"}}
 TAGS = 10
@@ -48,7 +50,7 @@ def linked(nlp: Any, items: list[tuple[str, str]], group: str, homophily: float,
 
 
 def model(architecture: str, **settings: Any) -> dict[str, Any]:
-    return {"@architectures": f"spacy_crf.{architecture}.v1", "emissions": EMISSIONS, **settings}
+    return {"@architectures": registered(architecture), "emissions": EMISSIONS, **settings}
 
 
 class Judged(NamedTuple):
@@ -61,7 +63,7 @@ def judge(settings: dict[str, Any], loss: str = "LogLikelihood", *, texts: int, 
     """Train on so many texts, and label 2,000 others."""
     nlp = spacy.blank("en")
     optimizer = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "max_iterations": 40}
-    config = {"model": settings, "loss": {"@losses": f"spacy_crf.{loss}.v1"}, "optimizer": optimizer}
+    config = {"model": settings, "loss": {"@losses": registered(loss)}, "optimizer": optimizer}
     cat: Any = nlp.add_pipe("crf_textcat", config=config)
     docs = linked(nlp, titles("train")[:texts], "train", homophily, 0)
     examples = [Example(nlp.make_doc(doc.text), doc) for doc in docs]

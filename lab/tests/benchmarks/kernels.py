@@ -1,4 +1,4 @@
-"""Kernels beside conjunctions that are written out: ``python -m tests.benchmarks.kernels``
+"""Kernels beside conjunctions that are written out: ``python -m lab.tests.benchmarks.kernels``
 
 The first sentences of the training data, with single attributes as features (atoms): a chain of the atoms, one with all pairs of
 them, and kernels on the atoms. The sentences behind those of the training choose l2 of each model.
@@ -12,9 +12,8 @@ import spacy
 import typer
 
 from spacy_crf.optimizers.lbfgs import LBFGS
-
-from .data import make_examples, read_sentences
-from .measure import in_own_process, show
+from tests.benchmarks.data import make_examples, read_sentences
+from tests.benchmarks.measure import in_own_process, show
 
 # Coarse attributes, of which combinations say more: with words among them, pairs overfit so few sentences
 ATOMS = ["bias", *(f"shape[{n}]" for n in range(-1, 2)), "prefix2[0]", "suffix2[0]"]

@@ -1,4 +1,4 @@
-"""Best labellings of court decisions with ties by dual decomposition: ``python -m tests.benchmarks.dual_decomposition``
+"""Best labellings of court decisions with ties by dual decomposition: ``python -m lab.tests.benchmarks.dual_decomposition``
 
 How many are proved to be best and after how many iterations, the time beside that of belief propagation, and the same under rules
 about the whole document.
@@ -20,11 +20,11 @@ from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.dual_decomposition import DualDecomposition
 from spacy_crf_lab.ties.method import Inference
 from spacy_crf_lab.ties.structure import TiedChains
+from tests.benchmarks.document import SETS, plain, read
+from tests.benchmarks.measure import show
+from tests.benchmarks.ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
-from .document import SETS, plain, read
 from .graphs import NAME, STEP, TRAININGS
-from .measure import show
-from .ours import WORDS_IN_A_ROW_OF_ENTITIES, make_pipeline
 
 METHODS: dict[str, Callable[[int], Inference]] = {
     "BeliefPropagation": lambda _: BeliefPropagation(),

@@ -15,9 +15,8 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.beam import Beam
-
-from .data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
-from .measure import entity_f1, show, side_by_side
+from tests.benchmarks.data import Sentence, iob2_tags, make_doc, make_examples, read_sentences
+from tests.benchmarks.measure import entity_f1, show, side_by_side
 
 BEAMS = [Beam(4), Beam(8), Beam(12), Beam(8, 10.0), Beam(8, 8.0)]
 COLUMNS = ["decode", "ns a token", "times viterbi", "tokens/s, nlp.pipe", "best found", "F1"]

@@ -1,4 +1,4 @@
-"""Opinion pools beside single chains: ``python -m tests.benchmarks.pools``
+"""Opinion pools beside single chains: ``python -m lab.tests.benchmarks.pools``
 
 A chain without regularizer, one with the `l2` that is best on held-out sentences, and pools of experts with that of `--l2`, 0 by
 default: what they find in the test data, and what a pass over the training data takes (of the chain's; of k experts at most
@@ -16,11 +16,11 @@ from spacy.language import Language
 from spacy.training import Example
 
 from spacy_crf.optimizers.lbfgs import LBFGS
+from tests.benchmarks.data import make_examples, read_sentences
+from tests.benchmarks.measure import in_own_process, show, side_by_side
+from tests.benchmarks.ours import make_pipeline
 
 from .baselines import EXTRA
-from .data import make_examples, read_sentences
-from .measure import in_own_process, show, side_by_side
-from .ours import make_pipeline
 
 _POOL = {"@architectures": "spacy_crf_lab.OpinionPool.v1"}
 _CHAIN = {"@architectures": "spacy_crf.LinearChain.v1"}

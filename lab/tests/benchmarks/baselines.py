@@ -1,4 +1,4 @@
-"""MaxEnt and MEMM beside the chain: ``python -m tests.benchmarks.baselines``
+"""MaxEnt and MEMM beside the chain: ``python -m lab.tests.benchmarks.baselines``
 
 Maximum entropy, maximum entropy Markov models and the chain with the same features (the presets; on conll2000 parts of speech as
 well): what they find in the test data, what a pass over the training data takes, and the most memory of training.
@@ -14,10 +14,9 @@ from spacy.language import Language
 from spacy.training import Example
 
 from spacy_crf.optimizers.lbfgs import LBFGS
-
-from .data import SETS, iob2_tags, make_examples, read_sentences
-from .measure import entity_f1, in_own_process, peak_mb, show, side_by_side, token_accuracy
-from .ours import make_pipeline
+from tests.benchmarks.data import SETS, iob2_tags, make_examples, read_sentences
+from tests.benchmarks.measure import entity_f1, in_own_process, peak_mb, show, side_by_side, token_accuracy
+from tests.benchmarks.ours import make_pipeline
 
 MODELS = {
     "MaxEnt": {"@architectures": "spacy_crf_lab.MaxEnt.v1"},

@@ -1,5 +1,5 @@
-"""What other packages say of the graphs that ``tests.benchmarks.graph_rivals`` writes, and how long they take. Run by the Python
-that has them, of which it needs nothing else: ``python graph_packages.py PACKAGE GRAPHS``"""
+"""What other packages say of the graphs that ``lab.tests.benchmarks.graph_rivals`` writes, and how long they take. Run by the
+Python that has them, of which it needs nothing else: ``python graph_packages.py PACKAGE GRAPHS``"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Benefit and cost of averages over drawn weights: ``python -m tests.benchmarks.uncertainty``
+"""Benefit and cost of averages over drawn weights: ``python -m lab.tests.benchmarks.uncertainty``
 
 Models of few sentences, drawn at random: how far the probabilities of the entities that they find are from the truth, by trained
 weights and averaged; active learning by the variance of probabilities and by their entropy; and times.
@@ -17,9 +17,8 @@ from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline.scorers import calibration
 from spacy_crf_lab.laplace_propagation import LaplacePropagation
 from spacy_crf_lab.posterior import disagreement
-
-from .data import SETS, make_examples, read_sentences
-from .measure import show
+from tests.benchmarks.data import SETS, make_examples, read_sentences
+from tests.benchmarks.measure import show
 
 
 def main(
