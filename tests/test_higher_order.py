@@ -12,9 +12,9 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
 from spacy_crf.kernels import higher_order as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
+from spacy_crf.models.higher_order import _respelt, _seen_keys, key_of
 from spacy_crf.models.label_parts import TagParts
 from spacy_crf.optimizers.lbfgs import LBFGS
-from spacy_crf.pipeline.higher_order import _respelt, _seen_keys, key_of
 
 from .structures import STRUCTURES, Enumerated, Problem, assert_derivative, assert_scores_close, random_problem
 from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, signatures, tag_examples
@@ -287,10 +287,9 @@ def test_what_needs_a_chain_of_order_1():
     with pytest.raises(ValueError, match=r"CRF034.*same_text_same_label"):
         nlp.get_pipe("crf_ner").add_rule(rule)
     settings = {"model": nlp.config["components"]["crf_ner"]["model"]}
-    for loss in ("PseudoLikelihood", "SoftLabels"):
-        config = {**settings, "loss": {"@losses": f"spacy_crf.{loss}.v1"}}
-        with pytest.raises(ValueError, match=rf"CRF347.*{loss}.*'crf_ner'.*LogLikelihood"):
-            spacy.blank("en").add_pipe("crf_ner", config=config)
+    config = {**settings, "loss": {"@losses": "spacy_crf.SoftLabels.v1"}}
+    with pytest.raises(ValueError, match=r"CRF347.*SoftLabels.*'crf_ner'.*LogLikelihood"):
+        spacy.blank("en").add_pipe("crf_ner", config=config)
 
 
 def test_weights_of_n_grams_are_told():
@@ -310,7 +309,7 @@ def test_possible_n_grams(monkeypatch):
     nlp, _ = pipeline("crf_tagger", 1, order=2, transitions_from="possible")
     n = len(nlp.get_pipe("crf_tagger").labels)
     assert nlp.get_pipe("crf_tagger").model.get_param("grams").size == (n + 1) * n * n
-    monkeypatch.setattr("spacy_crf.pipeline.higher_order._MOST_GRAMS", 50)
+    monkeypatch.setattr("spacy_crf.models.higher_order._MOST_GRAMS", 50)
     with pytest.raises(ValueError, match=r"CRF321.*n-grams of 3 tags.*'seen'"):
         pipeline("crf_tagger", 1, order=2, transitions_from="possible")
 
@@ -342,12 +341,12 @@ def test_more_tags_than_n_grams_have_numbers_for(monkeypatch):
     nlp, examples = pipeline("crf_tagger", order=2)
     pipe, doc = nlp.get_pipe("crf_tagger"), plain(examples[0].reference)
     labels, before = pipe.labels, pipe.marginals(doc)[0]
-    monkeypatch.setattr("spacy_crf.pipeline.higher_order._MOST_TAGS", len(labels))
+    monkeypatch.setattr("spacy_crf.models.higher_order._MOST_TAGS", len(labels))
     with pytest.raises(ValueError, match=r"CRF322.*order = 2 with 6 tags.*at most 5 tags.*order = 1"):
         pipe.add_label("NEW")
     assert pipe.labels == labels
     np.testing.assert_array_equal(pipe.marginals(doc)[0], before)
-    monkeypatch.setattr("spacy_crf.pipeline.higher_order._MOST_TAGS", len(labels) - 1)
+    monkeypatch.setattr("spacy_crf.models.higher_order._MOST_TAGS", len(labels) - 1)
     with pytest.raises(ValueError, match=r"CRF322.*order = 2 with 5 tags"):
         pipeline("crf_tagger", 0, order=2)
     assert len(pipeline("crf_tagger", 0, order=1)[0].get_pipe("crf_tagger").labels) == len(labels)

@@ -70,7 +70,6 @@ class BitChains(Structure[BitScores]):
 
     answers = frozenset()
     signature = b"output codes"
-    only_path: Any = LinearChain.only_path
 
     def with_rules(self, ruled: Any) -> Any:
         raise ValueError(Errors.CRF638)

@@ -18,13 +18,13 @@ from thinc.api import Model, NumpyOps
 
 from spacy_crf import checks
 from spacy_crf.errors import announcements
-from spacy_crf.explain.weights import Block, Feature
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.token_columns import TokenColumns
 from spacy_crf.models.architecture import TokenTerms
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
+from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, Node, Sizes, check_equal, no_backprop
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
 from spacy_crf.types import Bools, Floats, Ints, TemplateRows, TokenFeatures

@@ -296,7 +296,7 @@ class GaussianNode(OfTexts, Architecture):
     def weight_blocks(self, model: Model, name: str) -> Any:
         if name != "logs":
             return None
-        from spacy_crf.explain.weights import Block, Feature
+        from spacy_crf.models.named_weights import Block, Feature
 
         names = ["log precision", *(f"log strength of {kind}" for kind in model.get_ref("similar").attrs["similar"])]
         weights: Any = model.get_param(name)

@@ -23,10 +23,10 @@ from spacy_crf.features.templates import parse_templates
 from spacy_crf.inference.pruned_lattice import HigherOrderScores, Orders
 from spacy_crf.models.architecture import build
 from spacy_crf.models.emissions import EmissionFeatures, SparseEmissions
+from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches
 from spacy_crf.optimizers.objective import CRFOptimizer
-from spacy_crf.pipeline.higher_order import HigherOrderNode
 from spacy_crf.types import ChainScores, Floats
 
 from .baum_welch import Estimates, Observed, Priors, baum_welch, expect, maximize

@@ -15,11 +15,11 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_crf import checks
-from spacy_crf.explain.weights import Block, Feature
 from spacy_crf.features.doc_batch import TEXT, DocBatch
 from spacy_crf.losses.clamped import CLAMPED_LOSSES, ClampedLoss, LogLikelihood, SoftmaxMargin
 from spacy_crf.models.architecture import Architecture, SharedScores, build
 from spacy_crf.models.emissions import Emissions
+from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
 from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.crf_textcat import TextDecoding

@@ -16,11 +16,12 @@ from ..features.extractor import IndexBuilder
 from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
+from ..models.named_weights import Feature, offset_of
 from ..models.segments import EncodedSegments
 from ..models.sparse import SparseFeatures, SparseNode
 from ..types import Floats, SpanList, TokenFeatures
 from .explanation import Row
-from .weights import Feature, members_of, names_of, offset_of
+from .weights import members_of, names_of
 
 if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe

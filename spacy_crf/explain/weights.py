@@ -1,6 +1,5 @@
 """The weights of a model with their names: as rows, as text, and as an overview of the component."""
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
-from ..features.feature_index import FeatureIndex, VectorIndex
+from ..models.named_weights import Block, Feature, templates_of
 from ..models.pool import PoolNode, tell_members
 from ..models.sparse import SparseNode
 from ..models.texts import OfTexts
@@ -20,45 +19,10 @@ if TYPE_CHECKING:
     from ..pipeline.prediction import CRFPipe
 
 FRONT = "^"  # in n-grams of tags: the start of a sequence
-_OFFSET = re.compile(r"\[(-?\d+)\]")
 _SHOWN = 20  # rows of a printed table
 # Keeps a feature in one column of one line, whatever characters its words have
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
 _HEADS = ("weight", "for", "feature", "count")
-
-
-class Feature(NamedTuple):
-    name: str
-    template: str
-    offset: Optional[int]
-
-    @classmethod
-    def of(cls, index: Any, row: int) -> "Feature":
-        """The feature in a row of an index of any kind."""
-        names, of_rows = templates_of(index, np.array([row]))
-        template = names[int(of_rows[0])]
-        return cls(index.name(row), template, offset_of(template))
-
-    @classmethod
-    def shared(cls, parameter: str, row: int = 0) -> "Feature":
-        """Name of a parameter that all tokens share: "transition", "first", "last", or "length=N" for its row N - 1."""
-        name = f"length={row + 1}" if parameter == "lengths" else parameter.removesuffix("s")
-        return cls(name, parameter, None)
-
-
-def templates_of(index: Any, rows: NDArray[np.integer]) -> tuple[list[str], NDArray[np.integer]]:
-    """The names of the templates of an index, and the number of the template of each row (int[N])."""
-    if isinstance(index, FeatureIndex):
-        return index.spelled.templates, index.spelled.template_of[rows].astype(np.int64)
-    if isinstance(index, VectorIndex):
-        return [f"vector[{offset}]" for offset in index.offsets], rows // index.width
-    return ["hashed rows"], np.zeros(len(rows), dtype=np.int64)
-
-
-def offset_of(template: str) -> Optional[int]:
-    """The offset of a template if all of its parts read the same offset, else None."""
-    offsets = set(_OFFSET.findall(template))
-    return int(offsets.pop()) if len(offsets) == 1 else None
 
 
 def members_of(model: Model) -> list[tuple[Model, float]]:
@@ -109,34 +73,6 @@ class WeightRows(list[WeightRow]):
 
     def _repr_html_(self) -> str:
         return weights_table(_HEADS, self._cells())
-
-
-class Block(NamedTuple):
-    """The weights of one table, or of a parameter that all tokens share."""
-
-    name: str
-    weights: Any  # float32[W]
-    states: tuple[NDArray[np.int64], ...]  # one or two states of each weight: int64[W]
-    rows: NDArray[np.int64]  # [W] row of each weight's feature
-    feature: Callable[[int], Feature]
-    counts: Optional[NDArray[np.int64]] = None  # [F]
-    # Names, and the number of each weight's template (int64[W])
-    templates: Optional[tuple[list[str], NDArray[np.integer]]] = None
-    # [S] the label of each state, where weights are for labels, not for states
-    label_of: Optional[NDArray[np.int64]] = None
-
-    def row(self, n: int, tags: list[str]) -> WeightRow:
-        row, numbers = int(self.rows[n]), [int(states[n]) for states in self.states]
-        if self.label_of is not None:  # the first state of each label stands for it
-            numbers = [int((self.label_of == number).argmax()) for number in numbers]
-        count = None if self.counts is None else int(self.counts[row]) or None
-        return WeightRow(*self.feature(row), tuple(tags[number] for number in numbers), float(self.weights[n]), count)
-
-    def about(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which weights belong to wanted states (bool[S]) or their labels: bool[W]."""
-        if self.label_of is not None:
-            wanted = np.bincount(self.label_of, wanted[: len(self.label_of)]) > 0
-        return np.logical_or.reduce([wanted[states] for states in self.states])
 
 
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
@@ -191,12 +127,20 @@ def largest(
         found += [(block, int(n)) for n in some]
     found.sort(key=lambda item: -abs(float(item[0].weights[item[1]])))
     labels = pipe.decoding.state_labels
-    return [block.row(n, names if block.label_of is None else labels) for block, n in found[:top]]
+    return [_row(block, n, names if block.label_of is None else labels) for block, n in found[:top]]
+
+
+def _row(block: Block, n: int, tags: list[str]) -> WeightRow:
+    row, numbers = int(block.rows[n]), [int(states[n]) for states in block.states]
+    if block.label_of is not None:  # the first state of each label stands for it
+        numbers = [int((block.label_of == number).argmax()) for number in numbers]
+    count = None if block.counts is None else int(block.counts[row]) or None
+    return WeightRow(*block.feature(row), tuple(tags[number] for number in numbers), float(block.weights[n]), count)
 
 
 def names_of(pipe: "CRFPipe") -> list[str]:
     """Names of the states, of the start of a sequence, and of the parts of states that have weights of their own."""
-    return [*pipe.decoding.state_names(), FRONT, *getattr(pipe.model.attrs["role"], "part_names", [])]
+    return [*pipe.decoding.state_names(), FRONT, *pipe.model.attrs["role"].part_names]
 
 
 def _states_of(pipe: "CRFPipe", label: Optional[str]) -> NDArray[np.bool_]:

@@ -9,9 +9,10 @@ from spacy.tokens import Doc, Span
 
 from .. import checks
 from ..features.doc_batch import DocBatch
+from ..models.named_weights import Block
 from .comparison import Comparison
 from .explanation import Explanation, Flip, Row
-from .weights import Block, largest
+from .weights import largest
 
 UNKNOWN = "\u2047"  # a word that no training text has
 _WORDS = ("orth[0]", "lower[0]", "norm[0]", "lemma[0]")  # templates whose features are words

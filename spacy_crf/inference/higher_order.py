@@ -19,7 +19,6 @@ from ..kernels import higher_order as kernels
 from ..kernels.spans import SpanStates
 from ..schemes import Segments
 from ..types import ChainScores, Clamp, Floats, Path
-from .linear_chain import LinearChain
 from .pruned_lattice import (
     HigherOrderScores,
     LatticeCache,
@@ -178,8 +177,6 @@ class HigherOrder(Structure[HigherOrderScores]):
     kept: Optional[LatticeCache] = None  # lattices of one batch, see `remembering`
     work = HigherOrderWork
     prepare: Callable[..., HigherOrderWork]
-    only: Any = LinearChain.only
-    only_path = LinearChain.only_path
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
         if isinstance(scores, ChainScores):

@@ -1,14 +1,14 @@
 """Linear chains: sums, maxima, paths and samples of batches of sequences."""
 
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
 from .. import arrays
 from ..kernels import linear_chain as kernels
 from ..schemes import Segments
-from ..types import ChainScores, Clamp, Floats, Ints, Path, SpanList
+from ..types import ChainScores, Floats, Ints, Path, SpanList
 from . import log_space, scaling, spans
 from .scaling import ChainWork
 from .spans import LikelySpans, SpanStates
@@ -76,13 +76,6 @@ class LinearChain(Structure[ChainScores]):
         number, rows = exponentials.layout.number, (linear.alpha, linear.log_z)
         kernels.sample(rows, number, exponentials.last, (before, sources), arcs, work.starts, uniforms, states)
         return states
-
-    def only(self, work: ChainWork, states: States) -> Clamp:
-        return states[:, np.newaxis] == np.arange(work.n_tags)
-
-    def only_path(self, clamp: Clamp) -> Optional[States]:
-        states = np.empty(len(clamp), dtype=np.int32)
-        return states if kernels.only_path(arrays.contiguous(clamp, np.bool_), states) else None
 
     def score_path(self, work: ChainWork, states: States) -> Floats:
         path_scores, scores = np.empty(work.n_sequences), work.scores

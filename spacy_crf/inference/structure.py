@@ -20,6 +20,7 @@ from ..arrays import Scores
 from ..checks import ANY, count
 from ..errors import Errors
 from ..kernels import checks
+from ..kernels.linear_chain import only_path
 from ..kernels.spans import SpanStates as SpanStates
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Bools, Floats, Ints, Path, Seed, SpanList, StateGraph
@@ -374,11 +375,12 @@ class Structure(Generic[Scores]):
 
     def only(self, work: Work[Scores], states: States) -> Any:
         """The clamp that allows these paths alone."""
-        raise NotImplementedError
+        return states[:, np.newaxis] == np.arange(work.n_tags)
 
     def only_path(self, clamp: Any) -> Optional[States]:
         """The only labelling that a clamp allows (int32[T]); None if it allows none or several."""
-        raise NotImplementedError
+        states = np.empty(len(clamp), dtype=np.int32)
+        return states if only_path(arrays.contiguous(clamp, np.bool_), states) else None
 
     def score_path(self, work: Work[Scores], states: States) -> Floats:
         """Score of one labelling for each sequence: float64[B], -inf for labellings that are forbidden or hold -1."""

@@ -20,6 +20,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.structure import Structure
 from ..types import Bools, Floats, Ints
 from .emissions import pairs_allowed
+from .named_weights import Block
 from .node import AnnotatedDocs, Batches, Node, Sizes, check_array, check_equal, check_weights, enlarged, set_moved
 
 SharedScores = dict[str, Any]  # for each parameter an array, or one value for all of it
@@ -68,6 +69,7 @@ class Architecture(Node):
     # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
     # the same
     in_prediction: Any = None
+    part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
 
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it
@@ -169,8 +171,8 @@ class Architecture(Node):
         """The places of states of a labelling in the parameters: int64[N]."""
         return states
 
-    def weight_blocks(self, model: Model, name: str) -> Any:
-        """Weights of a parameter with names (a list of `explain.weights.Block`); None where the weights belong to states."""
+    def weight_blocks(self, model: Model, name: str) -> Optional[list[Block]]:
+        """Weights of a parameter with names; None where the weights belong to states."""
         return None
 
     # ------------------------------------------------------------------------------------------ common to all models

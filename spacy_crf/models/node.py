@@ -165,7 +165,7 @@ class Node:
         return None
 
     def layer_blocks(self, layer: Model) -> Iterable[Any]:
-        """Named numbers that the scores of a layer without sparse features are sums of (`explain.weights.Block`)."""
+        """Named numbers that the scores of a layer without sparse features are sums of (`named_weights.Block`)."""
         return ()
 
     def expect(self, model: Model, n_states: int) -> None:

@@ -1,42 +1,23 @@
-"""Chains of higher order: emissions, transitions, and weights of n-grams of three and four tags. Weights of lower and higher
-orders add up, so an n-gram without a weight still gets the scores of its shorter parts.
-"""
+"""Components whose model gives ``HigherOrderScores``."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Optional, Union
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from spacy.tokens import Doc
 from thinc.api import Model
 
-from .. import checks
-from ..arrays import per_position, states_of
 from ..constraints.automaton import SpanTags
 from ..constraints.rule_set import RuleSet
 from ..constraints.settings import Constraints
 from ..errors import Errors, cant_train
-from ..inference.higher_order import HigherOrder as HigherOrderInference
-from ..inference.pruned_lattice import MOST, HigherOrderScores, Orders, indexed, key_of, tags_of_keys
+from ..inference.higher_order import HigherOrder
+from ..inference.pruned_lattice import HigherOrderScores, Orders
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
-from ..models.architecture import Architecture, SharedScores, build
-from ..models.emissions import Emissions, check_emissions
-from ..models.label_parts import NAMED, LabelParts, TagParts
-from ..models.node import AnnotatedDocs, Batches, check_array, check_equal, set_moved
 from ..types import Floats
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 
-_SLOWLY = 0.05  # weight of the latest batch in the running averages of thresholds
-_MOST_GRAMS = 1 << 24  # largest number of n-grams with a weight
-_MOST_TAGS = 1 << 15  # keys of four tags are numbers of 63 bits
-
 
 class HigherOrderDecoding(Decoding):
-    """Decodes `HigherOrderScores`."""
-
     unexplained = (
         "only chains of order 1 are explained. `weights` lists what the model learned, `n_best` and `span_probabilities` tell "
         "how certain it is"
@@ -61,9 +42,7 @@ class HigherOrderDecoding(Decoding):
         if compared:
             raise ValueError(Errors.CRF034.format(rules=", ".join(compared)))
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(
-            constraints, tags, self.annotation.mask(), self.searched if self.beam else HigherOrderInference()
-        )
+        return RuleSet(constraints, tags, self.annotation.mask(), self.searched if self.beam else HigherOrder())
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
         """Make scores whose best labelling has the largest expected worth. The worth of a token does not depend on other tokens,
@@ -72,267 +51,3 @@ class HigherOrderDecoding(Decoding):
         found, none = super().expected(scores, worth), np.zeros(0, dtype=np.int64)
         emissions = np.where(found.emissions > 0.0, found.emissions, -np.inf)
         return found._replace(emissions=emissions, grams=np.zeros(0), orders=Orders(1, none, scores.orders.size))
-
-
-class HigherOrderNode(Architecture):
-    """Node of a chain of higher order. Attributes: "keys", the n-grams with a weight, and "thresholds", which prune lattices."""
-
-    gives = HigherOrderScores
-    params = (*Architecture.params, "grams")
-    learned = (*Architecture.learned, "keys", "thresholds", "parts")
-    meaning = ("order",)
-    structure = HigherOrderInference()
-    decoding = HigherOrderDecoding
-    walks = False
-
-    def __init__(self, label_parts: LabelParts = None):
-        super().__init__()
-        self._label_parts = label_parts
-        self._parts: Optional[TagParts] = None  # parts of the tags, if tags share weights
-        self._made: Optional[tuple] = None  # the cached orders, and the attributes they were made from
-
-    # -------------------------------------------------------------------------------------------------- scores
-
-    def orders(self, model: Model) -> Orders:
-        """N-grams and pruning of the model; the same object until they change."""
-        attrs, made = model.attrs, self._made
-        made_of = attrs["allowed"], attrs["keys"], attrs["thresholds"], attrs["keep"]
-        if made is None or any(one is not other for one, other in zip(made[1], made_of)):
-            learned, thresholds = attrs["thresholds"], None
-            if learned is not None and learned["keep"] == attrs["keep"]:
-                thresholds = np.array(learned["least"])
-            orders = Orders(attrs["order"], attrs["keys"], model.get_dim("nO"), attrs["keep"], thresholds)
-            self._made = made = indexed(orders), made_of
-        return made[0]
-
-    def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
-        return {**super().potentials(model, weights), "orders": self.orders(model)}
-
-    def limits(self, model: Model) -> Orders:
-        return self.orders(model)
-
-    def possible(self, model: Model) -> SharedScores:
-        return {**super().possible(model), "grams": np.True_}
-
-    def weighed(self, model: Model) -> SharedScores:
-        steps = super().weighed(model)
-        if model.attrs["order"] == 0:
-            steps = {name: np.zeros_like(mask) for name, mask in steps.items()}
-        return {**steps, "grams": np.ones(len(model.attrs["keys"]), dtype=bool)}
-
-    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
-        keys = model.attrs["keys"]
-        return {**super().shapes(model, n_states), "grams": (0 if keys is None else len(keys),)}
-
-    def name_tags(self, tags: Sequence[str]) -> None:
-        """Set the tags, and derive their shared parts."""
-        if self._label_parts is not None:
-            self._parts = TagParts.of(tags, self._label_parts)
-
-    def columns(self, n_states: int) -> int:
-        return n_states if self._parts is None else self._parts.n_columns
-
-    def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
-        return batch if self._parts is None else batch._replace(allowed=self._parts.allowed(states_of(batch.allowed)))
-
-    def named_states(
-        self, model: Model, parameter: Optional[str], places: tuple[NDArray[np.int64], ...]
-    ) -> tuple[NDArray[np.int64], ...]:
-        if parameter is not None or self._parts is None:
-            return places
-        parts, size = self._parts, len(self._parts.tag_columns)
-        # Numbers of parts follow the numbers of tags and the number of the start of a sequence
-        numbers = np.full(parts.n_columns, -1)
-        numbers[parts.tag_columns] = np.arange(size)
-        numbers[numbers < 0] = size + 1 + np.arange((numbers < 0).sum())
-        return tuple(numbers[columns] for columns in places)
-
-    @property
-    def part_names(self) -> list[str]:
-        """Names of the shared parts, in the order of their columns."""
-        names = [] if self._parts is None else self._parts.names
-        return [f"part {name}" for name in dict.fromkeys(name for of_tag in names for name in of_tag)]
-
-    def weight_blocks(self, model: Model, name: str) -> Optional[list[Any]]:
-        if name != "grams":
-            return None
-        from ..explain.weights import Block, Feature
-
-        # One block for each length of n-grams. The state after the last tag stands for the start of a sequence
-        weights, tags = model.get_param("grams"), tags_of_keys(model.attrs["keys"], model.get_dim("nO"))
-        blocks, lengths = [], (tags >= 0).sum(axis=1)
-        for length in np.unique(lengths).tolist():
-            some = lengths == length
-            states = tuple(tags[some, -length:].T)
-            rows = np.zeros_like(states[0])
-            blocks.append(Block("grams", weights[some], states, rows, partial(Feature.shared, "n-gram")))
-        return blocks
-
-    def join(self, outputs: tuple[Emissions], shared: SharedScores) -> HigherOrderScores:
-        [(scores, transitions, starts)] = outputs
-        if self._parts is not None:
-            scores = self._parts.sums(scores)
-        transitions = shared["transitions"] if transitions is None else transitions + shared["transitions"]
-        ends = shared["first"], shared["last"]
-        return HigherOrderScores(scores, transitions, *ends, shared["grams"], shared["orders"], starts)
-
-    def part(self, d_scores: HigherOrderScores, outputs: tuple[Emissions]) -> tuple[Emissions]:
-        of_tokens = d_scores.transitions if per_position(d_scores) else None
-        emissions = d_scores.emissions if self._parts is None else self._parts.spread(d_scores.emissions)
-        return (Emissions(emissions, of_tokens, np.asarray(d_scores.starts)),)
-
-    # ------------------------------------------------------------------------------------------------ training
-
-    def leaves_out(self, model: Model) -> bool:
-        return model.attrs["keep"] is not None
-
-    def learn(self, model: Model, d_scores: Iterable[HigherOrderScores]) -> None:
-        """Update the thresholds of pruning: running averages, in the log domain, of the thresholds of the batches."""
-        keep, known = model.attrs["keep"], model.attrs["thresholds"]
-        measured = [d_batch.orders.measured for d_batch in d_scores]
-        measured = [least for least in measured if least is not None and np.isfinite(least).any()]
-        if not measured:
-            return
-        least = known["least"] if known is not None and known["keep"] == keep else [math.nan] * len(measured[0])
-        for latest in measured:
-            least = [_moved(old, new) for old, new in zip(least, latest.tolist())]
-        model.attrs["thresholds"] = {"keep": keep, "least": least}
-
-    def resize(self, model: Model, n_states: int) -> None:
-        """Recompute the keys for a larger base; their order stays."""
-        before = model.get_dim("nO") if model.has_dim("nO") else 0
-        if model.attrs["order"] > 1 and n_states > _MOST_TAGS:
-            raise ValueError(Errors.CRF322.format(order=model.attrs["order"], tags=n_states, most=_MOST_TAGS))
-        if before and before != n_states:
-            model.attrs["keys"] = _respelt(model.attrs["keys"], before, n_states)
-        elif not before:
-            model.attrs["keys"] = np.zeros(0, dtype=np.int64)
-        super().resize(model, n_states)
-        model.attrs["parts"] = None if self._parts is None else self._parts.names
-
-    def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
-        super().observe(model, corpus, n_states)
-        order, before = model.attrs["order"], model.attrs["keys"]
-        if order < 2:
-            return
-        if model.attrs["transitions_from"] == "possible":
-            keys = _possible_keys(order, model.attrs["allowed"], n_states)
-        else:
-            found = [_seen_keys(order, states_of(batch.allowed), batch.starts) for batch in corpus()]
-            keys = np.unique(np.concatenate([before, *found]))
-        places = np.searchsorted(keys, before)
-
-        def spread(values: NDArray) -> NDArray[np.float32]:
-            moved = np.zeros(len(keys), dtype=np.float32)
-            moved[places] = values
-            return moved
-
-        set_moved(model, "grams", spread)
-        model.attrs["keys"] = keys
-
-    def check(self, model: Model, n_states: int) -> None:
-        keys, order, thresholds = model.attrs["keys"], model.attrs["order"], model.attrs["thresholds"]
-        check_array("keys", keys, (len(keys) if isinstance(keys, np.ndarray) else 0,), np.int64)
-        check_equal("the order of keys", bool((np.diff(keys) > 0).all()), True)
-        bounds = [(n_states + 1) ** (order + 2), (n_states + 1) ** 3]
-        check_equal("keys", not len(keys) or bool(keys[-1] < bounds[0] and keys[0] >= bounds[1]), True)
-        if thresholds is not None:
-            least, keep = thresholds["least"], thresholds["keep"]
-            are_numbers = [type(value) for value in [keep, *least]] == [float] * (1 + max(1, order))
-            check_equal("thresholds", are_numbers and not any(value <= 0.0 or value > 1.0 for value in least), True)
-        check_equal("parts of labels", model.attrs["parts"], None if self._parts is None else self._parts.names)
-        super().check(model, n_states)
-
-
-def _moved(old: float, new: float) -> float:
-    if math.isnan(old) or math.isnan(new):
-        return new if math.isnan(old) else old
-    return math.exp((1.0 - _SLOWLY) * math.log(old) + _SLOWLY * math.log(new))
-
-
-def _seen_keys(order: int, allowed: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Keys of the n-grams of neighbouring tokens whose annotation allows a single state each: int64[G]."""
-    size = allowed.shape[1]
-    # Each sequence is preceded by the digit `size`, and that by -1 for nothing
-    lengths = np.diff(starts)
-    place = np.arange(len(allowed)) + order * (1 + np.repeat(np.arange(len(lengths)), lengths))
-    tags = np.full(len(allowed) + order * len(lengths), -1, dtype=np.int64)
-    tags[place] = np.where(allowed.sum(axis=1) == 1, allowed.argmax(axis=1), -1)
-    tags[place[starts[:-1][lengths > 0]] - 1] = size
-    found = [np.zeros(0, dtype=np.int64)]
-    for m in range(2, order + 1):
-        columns = [tags[place - back] for back in range(m, -1, -1)]
-        known = np.all([column >= 0 for column in columns], axis=0)
-        found.append(np.unique(key_of(tuple(column[known] for column in columns), size)))
-    return np.concatenate(found)
-
-
-def _possible_keys(order: int, allowed: Any, n_states: int) -> NDArray[np.int64]:
-    """Keys of all n-grams that the tag scheme allows: int64[G]. RAISES (ValueError): CRF321 if there are too many."""
-    steps = np.vstack([allowed.transitions, allowed.first])  # tags that may follow each tag, and the start
-    grams, found = np.argwhere(steps), [np.zeros(0, dtype=np.int64)]
-    for m in range(2, order + 1):
-        n_more = int(allowed.transitions.sum(axis=1)[grams[:, -1]].sum())
-        if n_more > _MOST_GRAMS:
-            raise ValueError(Errors.CRF321.format(n=n_more, m=m + 1, most=_MOST_GRAMS))
-        counts = allowed.transitions.sum(axis=1)[grams[:, -1]]
-        following = np.concatenate([np.flatnonzero(allowed.transitions[tag]) for tag in grams[:, -1]])
-        grams = np.column_stack([np.repeat(grams, counts, axis=0), following])
-        found.append(key_of(tuple(grams.T), n_states))
-    return np.unique(np.concatenate(found))
-
-
-def _respelt(keys: NDArray[np.int64], before: int, n_states: int) -> NDArray[np.int64]:
-    """Recompute keys for another number of tags."""
-    found = np.ones(len(keys), dtype=np.int64)
-    for tags in tags_of_keys(keys, before).T:
-        moved = np.where(tags == before, n_states, tags)
-        found = np.where(tags >= 0, found * (n_states + 1) + moved, found)
-    return found
-
-
-def HigherOrder(
-    emissions: Model[list[Doc], Emissions],
-    order: int = 2,
-    keep: Optional[float] = 4.0,
-    label_parts: Union[str, Callable[[str], list[str]], None] = None,
-    transitions_from: str = "seen",
-) -> Model[list[Doc], HigherOrderScores]:
-    """A chain in which the score of a tag depends on up to three tags before it. Pruning keeps, level by level, the likely tags,
-    pairs of tags and so on of each token (Müller, Schmid & Schütze 2013).
-
-    emissions (Model): Scores of tags at tokens, from SparseEmissions, HashedEmissions or Tok2VecEmissions.
-    order (int): Number of previous tags that a score depends on, from 0 to 3.
-    keep (Optional[float]): Mean number of tags that a token keeps by its emissions (all if there are up to 32 tags), of pairs of
-        tags that it keeps by a chain of order 1, and so on. None switches pruning off; then time and memory grow with the number
-        of tags to the power of order + 1.
-    label_parts (Union[str, Callable, None]): Tags with a common part share weights in addition to their own: "morph" for the
-        part of speech and each Key=Value, "scheme" for boundary and label, or a function from a tag to the list of its parts.
-        None for no shared weights.
-    transitions_from (str): N-grams of tags that get a weight: "seen" for n-grams in the training data, "possible" for all n-grams
-        that the tag scheme allows.
-    """
-    owner = "HigherOrder"
-    check_emissions(owner, emissions)
-    checks.count(owner, "order", order, least=0, most=MOST)
-    if keep is not None:
-        keep = checks.number(owner, "keep", keep, least=1.0)
-    is_usable = label_parts in (None, *NAMED) or callable(label_parts)
-    must = "null, 'morph', 'scheme', or a function from a tag to its parts"
-    checks.expect(is_usable, owner, "label_parts", label_parts, must)
-    if label_parts is not None and "features" in emissions.attrs:
-        templates = [*map(str, emissions.attrs["features"].feature_set.transitions)]
-        checks.expect(not templates, owner, "transitions of the features", templates, "empty beside label_parts")
-    checks.one_of(owner, "transitions_from", transitions_from, ("seen", "possible"))
-    return build(
-        "higher_order",
-        HigherOrderNode(label_parts),
-        {"emissions": emissions},
-        order=order,
-        keep=keep,
-        transitions_from=transitions_from,
-        possible_transitions=transitions_from == "possible",
-        keys=None,  # int64[G] the n-grams that have a weight, see `lattice.Orders`
-        parts=None,  # list[list[str]] parts of each tag, if tags share weights
-        thresholds=None,  # `keep`, and the least probability of kept nodes for each level that training found
-    )

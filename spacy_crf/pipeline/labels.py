@@ -36,9 +36,10 @@ _MOST_TOKENS = 1 << 14
 _MOST_DOCS = 256
 
 
-# By the kind of labelled things: the module and class of the decoding, imported when a component is made, and the architectures.
-# Nodes of models may name other classes
+# By the scores or the kind of labelled things: the module and class of the decoding, imported when a component is made, and the
+# architectures. Nodes of models may name other classes
 _DECODINGS = {
+    "HigherOrderScores": ("higher_order", "HigherOrderDecoding", "spacy_crf.HigherOrder.v1"),
     "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
     "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
     "numbers": ("decoding", "Decoding", "spacy_crf_lab.GaussianChain.v1"),
@@ -163,9 +164,10 @@ class LabelPipe(TrainablePipe):
 
     def _labels_changed(self) -> None:
         self.annotation = self.annotation.bind(self.name, self.vocab, self.labels)
-        decoding = self.model.attrs["role"].decoding
+        node = self.model.attrs["role"]
+        decoding = node.decoding
         if decoding is None:
-            module, name, _ = _DECODINGS[self.labelled]
+            module, name, _ = _DECODINGS.get(node.gives.__name__) or _DECODINGS[self.labelled]
             decoding = getattr(import_module(f".{module}", __package__), name)
         self.decoding: Decoding = decoding(self.model, self.annotation)
         self.model.attrs["allowed"], self.model.attrs["tag_of"] = self.decoding.mask(), self.decoding.tag_of

@@ -10,11 +10,11 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_crf import checks
-from spacy_crf.explain.weights import Block, Feature
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.models.architecture import SharedScores, TokenTerms, build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.named_weights import Block, Feature
 
 from ..errors import Errors
 from .belief_propagation import BeliefPropagation
