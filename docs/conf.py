@@ -1,6 +1,12 @@
 """Of the site that Sphinx makes of these pages: ``python -m spacy project run site``."""
 
+import shutil
 from importlib.metadata import version as version_of
+from pathlib import Path
+
+# The pages of the other package in this repository are a section of the site; links lead from either folder to the other
+_HERE = Path(__file__).parent
+shutil.copytree(_HERE.parent / "lab" / "docs", _HERE / "lab", dirs_exist_ok=True)
 
 project = "spacy_crf"
 author = "The spacy_crf developers"

@@ -37,26 +37,26 @@ def main() -> None:
 def pages() -> dict[str, str]:
     return {
         "reference_registry": (
-            f"# Registered names\n\n{_MADE} What each setting means: [settings](reference_settings.md).\n{_registry()}"
+            f"# Registered names\n\n{_MADE} What each setting means: [settings](reference_settings.md).\n{registry()}"
         ),
         "reference_settings": (
-            f"# What settings mean\n\n{_MADE} In the order of [the names](reference_registry.md).\n{_settings()}"
+            f"# What settings mean\n\n{_MADE} In the order of [the names](reference_registry.md).\n{settings()}"
         ),
         "reference_api": f"# From Python\n\n{_MADE}\n{_api()}",
-        "reference_cli": f"# Commands and their options\n\n{_MADE} [The command line](command_line.md) says more.\n{_cli()}",
-        "reference_errors": f"# Errors and warnings\n\n{_MADE} Words in braces are filled in.\n{_errors()}",
+        "reference_cli": f"# Commands and their options\n\n{_MADE} [The command line](command_line.md) says more.\n{cli()}",
+        "reference_errors": f"# Errors and warnings\n\n{_MADE} Words in braces are filled in.\n{errors(messages())}",
     }
 
 
 # --------------------------------------------------------------------------------------------------------- registry
 
 
-def entry_points() -> Iterator[tuple[str, str, str]]:
-    """Group, name and place of all that is registered for users."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+def entry_points(project: Path = ROOT) -> Iterator[tuple[str, str, str]]:
+    """Group, name and place of all that a distribution registers for configs."""
+    project = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf8"))["project"]
     for group, names in project["entry-points"].items():
         for name, place in names.items():
-            if not place.startswith("spacy_crf.removed:"):
+            if group != "spacy_cli" and not group.startswith("spacy_crf_"):
                 yield group, name, place
 
 
@@ -65,18 +65,18 @@ def _at(place: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def parameters() -> dict[str, list[str]]:
+def parameters(project: Path = ROOT) -> dict[str, list[str]]:
     """Settings by registered name."""
-    return {name: _parameters(_at(place)) for group, name, place in entry_points() if group != "spacy_cli"}
+    return {name: _parameters(_at(place)) for _, name, place in entry_points(project)}
 
 
-def _registry() -> str:
-    rows, text = {}, ""
-    for group, name, place in entry_points():
+def registry(project: Path = ROOT) -> str:
+    rows = {}
+    text = ""
+    for group, name, place in entry_points(project):
         found = _at(place)
-        if group != "spacy_cli":
-            settings = " ".join(f"`{setting}`" for setting in _parameters(found))
-            rows.setdefault(group, []).append((f"`{name}`", _summary(found), settings))
+        settings = " ".join(f"`{setting}`" for setting in _parameters(found))
+        rows.setdefault(group, []).append((f"`{name}`", _summary(found), settings))
     for group, of_group in rows.items():
         text += f"\n## {group.partition('_')[2]}\n\n" + _table(("name", "what it is", "settings"), of_group)
     return text
@@ -86,19 +86,15 @@ def _summary(found: Any) -> str:
     """The first sentence of a docstring."""
     text = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
     first = re.split(r"(?<=[.:]) (?=[A-Z`])", text)[0].removesuffix(":").removeprefix("Construct a ")
-    return re.sub(r" \(``spacy_crf\.\w+\.v\d``\)", "", first)
+    return re.sub(r" \(``spacy_crf\w*\.\w+\.v1``\)", "", first)
 
 
 def _parameters(found: Any) -> list[str]:
     return [name for name in inspect.signature(found).parameters if name not in ("nlp", "name", "self")]
 
 
-def _settings() -> str:
-    sections = []
-    for group, name, place in entry_points():
-        if group != "spacy_cli":
-            sections.append(f"\n## `{name}`\n\n{_told(_at(place))}\n")
-    return "".join(sections)
+def settings(project: Path = ROOT) -> str:
+    return "".join(f"\n## `{name}`\n\n{_told(_at(place))}\n" for _, name, place in entry_points(project))
 
 
 # --------------------------------------------------------------------------------------------------------------- api
@@ -192,15 +188,18 @@ def _entry(name: str, kinds: str, text: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- commands
 
 
-def commands() -> dict[str, Callable]:
-    """The function of each command, which says by its signature what the command takes."""
+def commands(package: str = "spacy_crf") -> dict[str, Callable]:
+    """The function of each command of a package, which says by its signature what the command takes."""
     import_commands()
-    return {command.name: command.callback for command in sorted(app.registered_commands, key=lambda each: each.name)}
+    found = sorted(app.registered_commands, key=lambda each: each.name)
+    return {
+        command.name: command.callback for command in found if command.callback.__module__.startswith(f"{package}.")
+    }
 
 
-def _cli() -> str:
+def cli(package: str = "spacy_crf") -> str:
     text = ""
-    for name, command in commands().items():
+    for name, command in commands(package).items():
         usage, options = [name], []
         for parameter in get_params_from_function(command).values():
             info = parameter.default
@@ -225,14 +224,14 @@ def _option(name: str, kind: Any, told: OptionInfo, default: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------ errors
 
 
-def messages() -> dict[str, str]:
+def messages(*of: type) -> dict[str, str]:
     """Every message by its code."""
-    found = {**vars(Errors), **vars(Warnings)}
+    found = {code: text for each in of or (Errors, Warnings) for code, text in vars(each).items()}
     return {code: text.partition(": ")[2] for code, text in sorted(found.items()) if code.startswith("CRF")}
 
 
-def _errors() -> str:
-    return "\n" + _table(("code", "message"), messages().items())
+def errors(of: dict[str, str]) -> str:
+    return "\n" + _table(("code", "message"), of.items())
 
 
 def _table(head: tuple[str, ...], rows: Any) -> str:

@@ -9,9 +9,9 @@ from .reference_pages import bases, commands, entry_points, messages, methods, p
 
 DOCS = Path(__file__).parents[1] / "docs"
 NAMES = {
-    "reference_registry": [f"| `{name}` |" for group, name, _ in entry_points() if group != "spacy_cli"],
+    "reference_registry": [f"| `{name}` |" for _, name, _ in entry_points()],
     "reference_cli": [f"\n## `{name}" for name in commands()],
-    "reference_settings": [f"\n## `{name}`\n" for group, name, _ in entry_points() if group != "spacy_cli"],
+    "reference_settings": [f"\n## `{name}`\n" for _, name, _ in entry_points()],
     "reference_api": [
         *(f"\n## `{name}" for name, _ in public_names()),
         *(f"\n### `{name}" for base in bases() for name in methods(base)),
