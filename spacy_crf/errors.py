@@ -509,7 +509,7 @@ class Warnings:
         "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in
         [initialize.components.{key}.corpus], which a component reads when it is initialized."""
     CRFW465 = """{name}: the weights of {model} are counts of the initialization, so update changes nothing. To learn
-        from other texts, initialize it with all texts. The optimizer spacy_crf_lab.Counting.v1 says that this is meant."""
+        from other texts, initialize it with all texts."""
     CRFW825 = """{name}: the loss {loss} ignores the soft labels in doc.spans['{key}']. To learn from them use @losses =
         "spacy_crf.SoftLabels.v1"."""
     CRFW346 = """Component '{name}': decode = "labelling" can't search for the best labelling under the rules {rules},

@@ -41,7 +41,7 @@ def vector(nlp, component="crf_ner"):
 def anchored(nlp, component, texts):
     """The objective that a step about some texts is given."""
     pipe = nlp.get_pipe(component)
-    pipe.training.meet(texts)
+    pipe.training.add_new(texts)
     anchor = pipe.training.continuation.anchor(
         pipe, pipe.training.frame().evidence_of([example.predicted for example in texts])
     )

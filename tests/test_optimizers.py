@@ -216,7 +216,7 @@ def test_two_loop_recursion_is_the_bfgs_matrix(frequencies):
     rng = np.random.default_rng(3)
     memory, reach = CurvaturePairs(4), np.eye(8)
     if frequencies is not None:
-        memory.prepare(SimpleNamespace(frequencies=frequencies))
+        memory.prepare(SimpleNamespace(frequencies=frequencies), "crf")
         reach = np.diag((1 + frequencies) ** -0.3)
         assert_allclose(memory.propose(np.ones(8))[0], -np.diag(reach))
     matrix = np.diag(rng.uniform(1.0, 9.0, size=8))

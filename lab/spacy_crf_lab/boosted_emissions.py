@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Optional
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model, NumpyOps
+from thinc.api import Model, NumpyOps, Optimizer
 
 from spacy_crf import checks
-from spacy_crf.errors import announcements
+from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
@@ -98,7 +98,13 @@ class BoostedNode(Node):
     gives = Emissions
     learned = ("boosted",)
     walks = False
-    grows = True
+
+    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        from .tree_boost import TreeBoost  # which reads this file
+
+        if not isinstance(optimizer, TreeBoost):
+            what, reason = f"the model of '{name}'", "its trees have to grow"
+            raise cant_train(optimizer, what, reason, "spacy_crf_lab.TreeBoost.v1")
 
     def fixed(self, layer: Model) -> "BoostedCorpus":
         return BoostedCorpus(layer)

@@ -26,7 +26,7 @@ from spacy_crf.types import Floats
 
 from .errors import Errors
 from .simplex import mixture
-from .uses import Observed
+from .uses import Observed, expect_known_states
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -50,7 +50,6 @@ class CuttingPlane(CRFOptimizer):
     iterations_per_step (int): Iterations in one step.
     """
 
-    names_states: ClassVar = True
     identity: ClassVar = ("l2", "planes")
     tried: ClassVar = L2_TRIED
 
@@ -63,6 +62,10 @@ class CuttingPlane(CRFOptimizer):
     @classmethod
     def fits(cls, loss: type) -> bool:
         return issubclass(loss, MaxMargin)
+
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        expect_known_states(self, pipe)
 
     def duality_gap(self, key: str) -> float:
         """Return an upper bound for the distance of a component's objective from its minimum after the last step."""

@@ -9,7 +9,7 @@ scores: of tokens and transitions, and for segments also of begins, ends, length
 import logging
 import time
 from dataclasses import dataclass
-from typing import ClassVar, Optional
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from spacy_crf.optimizers.online import CorpusPass, OnlineOptimizer, OnlineRun
 from spacy_crf.types import GOES_ON, ChainCorpus
 
 from .kernels.dual import Ascent, ascend, make_table
+from .uses import expect_known_states
 
 logger = logging.getLogger("spacy.spacy_crf")
 
@@ -37,7 +38,6 @@ class DualOptimizer(OnlineOptimizer):
 
     wants_whole_corpus: ClassVar = True
     walks_in_parts: ClassVar = False
-    names_states: ClassVar = True
     losses: ClassVar = (MaxMargin,)
     identity: ClassVar = ("seed", "l2")
     tried: ClassVar = L2_TRIED
@@ -50,12 +50,17 @@ class DualOptimizer(OnlineOptimizer):
         super().__post_init__()
         self._last_said = time.monotonic()
 
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        expect_known_states(self, pipe)
+
     def duality_gap(self, key: str) -> float:
         """Return an upper bound for the distance of a component's objective from its minimum after the last step."""
         return self._runs[key].numbers["primal"] - self._runs[key].numbers["dual"]
 
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         corpus = pass_.corpus
+        run.is_held = False  # weights of earlier training are part of the objective
         if corpus.pairs is not None:
             what, reason = f"features of pairs of tags of '{key}'", "they are not part of the dual"
             fitting = "LBFGS, SGD or AdaGrad, or leave these features out (transitions = [])"
@@ -71,9 +76,10 @@ class DualOptimizer(OnlineOptimizer):
             run.arrays = self._beginning(objective, pass_, run)
             run.slots[corpus.learned] = run.arrays["centre"][corpus.learned]
             run.numbers = {"signature": objective.signature, "first": True}
+            run.stop_reason = None
         elif run.frame is None:
             self.expect_arrays(run, self._beginning(objective, pass_, run))
-            missing = {"first", "done", "loss", "primal", "dual"} - {*run.numbers}
+            missing = {"first", "loss", "primal", "dual"} - {*run.numbers}
             if missing:
                 raise self.unusable(f"it lacks the numbers {', '.join(sorted(missing))}")
 
@@ -93,7 +99,7 @@ class DualOptimizer(OnlineOptimizer):
         return {"uses": np.zeros((rows[-1, -1], corpus.n_states))}
 
     def walk(self, pass_: CorpusPass, run: OnlineRun) -> tuple[float, int]:
-        if run.numbers.get("done"):
+        if run.stop_reason is not None:
             return run.numbers["loss"], -1
         _, place = self.ascend(pass_, run, learns=True)
         run.numbers["first"] = False
@@ -108,7 +114,8 @@ class DualOptimizer(OnlineOptimizer):
         primal = loss + square
         dual = float(run.arrays["dual"].sum()) - square - 2.0 * float((strength * distance) @ centre)
         run.numbers.update(loss=loss, primal=primal, dual=dual)
-        run.numbers["done"] = primal - dual <= self.gap_tolerance * abs(primal)
+        if primal - dual <= self.gap_tolerance * abs(primal):
+            run.stop_reason = f"the duality gap is within gap_tolerance = {self.gap_tolerance}"
         return loss, -1
 
     def ascend(self, pass_: CorpusPass, run: OnlineRun, *, learns: bool) -> tuple[float, int]:
@@ -121,26 +128,24 @@ class DualOptimizer(OnlineOptimizer):
         given = pass_.order, learns, pass_.costs, run.slots, strength
         return ascend(*room, table, Ascent(*given, uses, dual, theta, rates, bool(run.numbers["first"])))
 
-    def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
-        """Do nothing, since the anchor is part of the objective."""
-
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         super().step(objective, key=key)
-        numbers = self._runs[key].numbers
+        run = self._runs[key]
+        numbers = run.numbers
         # Announce the progress to all users now and then, and the final gap
-        ended, now = numbers["done"] and not numbers.get("told", False), time.monotonic()
+        is_done = run.stop_reason is not None
+        ended = is_done and not numbers.get("told", False)
+        now = time.monotonic()
         say = logger.info
         if ended or now - self._last_said >= SILENCE:
-            say, self._last_said, numbers["told"] = announcements.info, now, numbers["done"]
+            say = announcements.info
+            self._last_said = now
+            numbers["told"] = is_done
         text = "%s: %s epoch %d primal %.6f dual %.6f gap %.6f"
         text += f" is within gap_tolerance = {self.gap_tolerance}" if ended else ""
         values = (numbers["primal"], numbers["dual"], self.duality_gap(key))
-        say(text, key, type(self).__name__, self._runs[key].iteration, *values)
+        say(text, key, type(self).__name__, run.iteration, *values)
         return numbers["primal"]
-
-    def stop_reason(self, key: str) -> Optional[str]:
-        is_done = key in self._runs and self._runs[key].numbers.get("done")
-        return f"the duality gap is within gap_tolerance = {self.gap_tolerance}" if is_done else None
 
 
 class FrankWolfe(DualOptimizer):

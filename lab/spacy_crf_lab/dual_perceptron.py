@@ -72,6 +72,7 @@ class DualRun:
     drifts: dict[str, Floats]  # the sum of all moves, each times the time of the move
     count: int = 0  # sequences seen
     iteration: int = 0  # epochs
+    stop_reason: Optional[str] = None  # it never ends
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -98,7 +99,6 @@ class DualPerceptron(CRFOptimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.averages = {} if self.use_averages else None
-        self.assigns_averages = False
 
     @classmethod
     def fits(cls, loss: type) -> bool:
@@ -209,10 +209,13 @@ class DualPerceptron(CRFOptimizer):
                 self.averages[node.id, param] = arrays[1]
             node.set_param(param, arrays[self.averages is not None and self.assigns_averages])
 
-    def write(self, objective: Any, run: DualRun, key: str) -> None:
+    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+        run: DualRun = self.saved_run(data, key)
         sequences = self._sequences(objective, key)
         self._expect_sizes(run, sequences)
         self._write(run, sequences)
+        self._runs[key] = run
+        return run.iteration
 
     def run_to_msg(self, run: DualRun, key: str) -> list[Any]:
         return [run.signature, run.values, run.drifts, run.count, run.iteration]

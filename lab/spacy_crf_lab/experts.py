@@ -13,8 +13,6 @@ from spacy_crf.inference.chain_set import ChainSet, split
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.architecture import SharedScores
-from spacy_crf.optimizers.batch import BatchRun
-from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import TransitionMask
 from spacy_crf.types import Bools, ChainScores, Floats, Ints, SetClamp
 
@@ -154,13 +152,6 @@ class SharesObjective:
             value += float(losses.sum())
             gradient += [role.dot(d_pooled, own) for own in role.experts.apart(scores)]
         return value, gradient
-
-
-class Quiet(LBFGS):
-    """Does not announce why it stops."""
-
-    def _stop(self, run: BatchRun, key: str, reason: str) -> None:
-        run.stop_reason = reason
 
 
 def by_position(templates: Sequence[Template]) -> Bools:

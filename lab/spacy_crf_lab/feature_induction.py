@@ -26,6 +26,7 @@ from spacy_crf.types import Bools, Floats, Ints
 
 from .errors import Warnings
 from .feature_gains import STATES, gains, uncertain_tokens
+from .uses import expect_known_states
 
 logger = logging.getLogger("spacy.spacy_crf")
 _NAMED = 5  # features of each round that the log names
@@ -157,7 +158,7 @@ class FeatureInduction(CRFOptimizer):
     inner (Optimizer): LBFGS or ConjugateGradient, with its l1, l2 and stop rules. LBFGS by default.
     """
 
-    names_states: ClassVar = True  # hidden states begin with random weights
+    leaves_zeros: ClassVar = True
     identity: ClassVar = ("per_round", "pool", "conjunctions", "min_gain", "max_weights")
 
     per_round: int = setting(500, checks.count, most=10_000_000)
@@ -176,9 +177,9 @@ class FeatureInduction(CRFOptimizer):
     def fits(cls, loss: type) -> bool:
         return issubclass(loss, LogLikelihood)
 
-    @property
-    def leaves_zeros(self) -> bool:
-        return True
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        expect_known_states(self, pipe)  # hidden states begin with random weights
 
     def step(self, objective: Any, *, key: str) -> float:
         """Run a round. RAISES (ValueError): CRF347 for models without counted features of tokens, or that go on from others."""
@@ -273,10 +274,13 @@ class FeatureInduction(CRFOptimizer):
         run.weights = single_weights(objective)
         objective.n_impossible = of_chosen.restricted.n_impossible
 
-    def write(self, objective: Any, run: InductionRun, key: str) -> None:
+    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+        run: InductionRun = self.saved_run(data, key)
         self.expect_alike("weights", len(run.weights), len(single_weights(objective)))
         whole = objective.restricted(np.ones(len(run.chosen), dtype=bool))
         Chosen(objective, whole, run.chosen).assign(run.weights[run.chosen])
+        self._runs[key] = run
+        return run.iteration
 
     def run_to_msg(self, run: InductionRun, key: str) -> dict[str, Any]:
         return {**vars(run), "inner": run.inner.to_bytes(), "candidates": None}

@@ -8,14 +8,14 @@ the shape alone, each of which backs off to a more general one (`word_counts.log
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
-from spacy_crf.errors import announcements
+from spacy_crf.errors import Warnings, announcements, cant_train
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.features.items import is_item
 from spacy_crf.features.lexemes import NGRAMS
@@ -42,13 +42,18 @@ _SHAPE = "short_shape[0]"
 class Counted:
     """Mixin for the nodes of HMMs: `start` computes all weights."""
 
-    counts_alone = only_counts = True
+    counts_alone = True
     walks = False
     params: tuple[str, ...]
 
     def orders(self, model: Model) -> Orders:
         """The order, and the triples of order 2."""
         return Orders(1, np.zeros(0, dtype=np.int64), model.get_dim("nO"))
+
+    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
+            what, reason = f"{model.name} of '{name}'", "its weights follow from counts"
+            raise cant_train(optimizer, what, reason, "spacy_crf_lab.Counting.v1")
 
     def learns_unannotated(self, model: Model) -> bool:
         return model.attrs["em_iterations"] > 0
@@ -127,15 +132,18 @@ class Counting(CRFOptimizer):
     """The optimizer of models whose weights follow from counts, such as `spacy_crf_lab.HMM.v1`: the initialization counts, so
     there is a single step, which changes nothing."""
 
-    counts_alone: ClassVar[bool] = True
     identity: ClassVar[tuple[str, ...]] = ()
+
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        if not pipe.model.attrs["role"].counts_alone:
+            what, reason = f"{pipe.model.name} of '{pipe.name}'", "its weights do not follow from counts"
+            raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
+        pipe.told.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
 
     def step(self, objective: Any, *, key: str) -> float:
         """Change nothing. RETURNS (float): 0, as there is no objective."""
         return 0.0
-
-    def stop_reason(self, key: str) -> str:
-        return "the initialization has counted"
 
 
 def HMM(

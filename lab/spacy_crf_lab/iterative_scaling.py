@@ -22,10 +22,10 @@ from spacy_crf.errors import cant_train
 from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.optimizers.batch import BatchOptimizer, BatchRun
 from spacy_crf.optimizers.line_search import RayPoint
-from spacy_crf.optimizers.objective import Objective, setting
+from spacy_crf.optimizers.objective import setting
 from spacy_crf.types import Floats
 
-from .uses import Highest, Observed
+from .uses import Highest, Observed, expect_known_states
 
 _ROUNDS = 30  # most rounds of Newton's method for a move
 _MOST = 700.0  # exponents beyond it overflow
@@ -40,35 +40,18 @@ class GIS(BatchOptimizer):
     The settings are described at `spacy_crf.LBFGS.v1`.
     """
 
-    names_states: ClassVar = True
     masses: ClassVar[int] = 1
 
     @classmethod
     def fits(cls, loss: type) -> bool:
         return issubclass(loss, (LogLikelihood, SoftmaxMargin))
 
-    def new_memory(self) -> "Masses":
-        return Masses()
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        expect_known_states(self, pipe)
 
-    def _start(self, objective: Any, key: str) -> BatchRun:
-        incomplete: list[bool] = []
-        if not hasattr(objective, "ask"):
-            raise cant_train(self, f"the shards of '{key}'", "workers evaluate nothing but the loss", "LBFGS")
-        if objective.least_value < 0.0:
-            reason = f"there are negative values, such as {objective.least_value:g}"
-            raise cant_train(self, f"the features of '{key}'", reason, _FITTING)
-        memory, at = self.new_memory(), objective.weights()
-        ones = 1.0 - getattr(objective, "origin", np.zeros_like(at))
-        objective.ask(ones, loss=Highest())
-        memory.share(objective.losses, self.masses)
-        memory.observed = np.stack(
-            [objective.ask(at, loss=Observed(incomplete), factors=some)[1] for some in memory.shares]
-        )
-        if incomplete:
-            raise cant_train(self, f"'{key}'", "some sequences are not annotated completely", _FITTING)
-        run = super()._start(objective, key)
-        run.memory = memory
-        return run
+    def new_memory(self) -> "Masses":
+        return Masses(self)
 
     def search(
         self, objective: Any, run: BatchRun, gradient: Floats, direction: Floats, step: float
@@ -125,35 +108,58 @@ def solve(expected: Floats, masses: Floats, pull: Floats, slope: Any) -> Floats:
     return d
 
 
+def split(of_sequences: list[Floats], most: int) -> tuple[Floats, list[list[Floats]]]:
+    """Choose masses (`most` at most) among those of the sequences (float64[B] for each batch), and split the sequences between
+    them. RETURNS: See `Masses`."""
+    every = np.maximum(np.concatenate([*of_sequences, np.zeros(0)]), np.finfo(np.float64).tiny)
+    known = np.unique(every)
+    if len(known) > most:
+        known = np.unique(np.quantile(every, np.linspace(0.0, 1.0, most) if most > 1 else [1.0], method="higher"))
+    if not len(known):
+        known = np.ones(1)
+    bounds = np.cumsum([0, *map(len, of_sequences)])
+    shares = []
+    for mass in np.eye(len(known))[::-1]:
+        # exp(mass · d) is convex in the mass: a sequence split between two masses counts with more, never with less
+        of_mass = np.interp(every, known, mass)
+        shares.append([of_mass[begin:end] for begin, end in pairwise(bounds)])
+    return known[::-1].copy(), shares
+
+
 class Masses:
     """Memory of iterative scaling: what it knows of the sequences. It learns nothing on its way, so its truth value is False."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: GIS) -> None:
+        self._optimizer = optimizer
         self.masses = np.zeros(0)  # [M] the largest first
         # For each mass and each batch, the share of each sequence that counts with the mass: float64[B]
         self.shares: list[list[Floats]] = []
         self.observed = np.zeros((0, 0))  # [M, n] uses of weights by the annotation
 
-    def share(self, of_sequences: list[Floats], most: int) -> None:
-        """Choose masses (`most` at most) among those of the sequences (float64[B] for each batch), and split the sequences."""
-        every = np.maximum(np.concatenate([*of_sequences, np.zeros(0)]), np.finfo(np.float64).tiny)
-        known = np.unique(every)
-        if len(known) > most:
-            known = np.unique(np.quantile(every, np.linspace(0.0, 1.0, most) if most > 1 else [1.0], method="higher"))
-        if not len(known):
-            known = np.ones(1)
-        at, sizes = known[::-1], np.cumsum([0, *map(len, of_sequences)])
-        self.masses = at.copy()
-        for m in range(len(at)):
-            # exp(mass · d) is convex in the mass: a sequence split between two masses counts with more, never with less
-            of_mass = np.interp(every, known, np.eye(len(at))[len(at) - 1 - m])
-            self.shares.append([of_mass[begin:end] for begin, end in pairwise(sizes)])
-
     def __bool__(self) -> bool:
         return False
 
-    def prepare(self, objective: Objective) -> None:
-        """Nothing to prepare."""
+    def prepare(self, objective: Any, key: str) -> None:
+        """Find the masses, and what the annotation uses. RAISES (ValueError): CRF347 for what can't be scaled."""
+        if len(self.masses):
+            return
+        if not hasattr(objective, "ask"):
+            reason = "workers evaluate nothing but the loss"
+            raise cant_train(self._optimizer, f"the shards of '{key}'", reason, "LBFGS")
+        if objective.least_value < 0.0:
+            reason = f"there are negative values, such as {objective.least_value:g}"
+            raise cant_train(self._optimizer, f"the features of '{key}'", reason, _FITTING)
+        at = objective.weights()
+        ones = 1.0 - getattr(objective, "origin", np.zeros_like(at))
+        objective.ask(ones, loss=Highest())
+        masses, shares = split(objective.losses, self._optimizer.masses)
+        incomplete: list[bool] = []
+        observed = [objective.ask(at, loss=Observed(incomplete), factors=some)[1] for some in shares]
+        if incomplete:
+            raise cant_train(self._optimizer, f"'{key}'", "some sequences are not annotated completely", _FITTING)
+        self.shares = shares
+        self.observed = np.stack(observed)
+        self.masses = masses
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:
         return gradient, 1.0

@@ -27,6 +27,7 @@ from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.batch import dot, norm
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import L2_TRIED, CRFOptimizer, no_l1, setting
+from spacy_crf.optimizers.online import check_sequences
 from spacy_crf.types import Bools, ChainCorpus, Floats
 
 from .errors import Errors, Warnings
@@ -112,6 +113,11 @@ class LaplacePropagation(LBFGS):
     @classmethod
     def fits(cls, loss: type) -> bool:
         return issubclass(loss, LogLikelihood)
+
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        if self.wants_sequences:
+            check_sequences(self, pipe)
 
     def step(self, objective: Any, *, key: str) -> float:
         """RAISES (ValueError): CRF347 for models whose weights are not all of sparse features, and for propagation in other

@@ -82,7 +82,7 @@ class LastGain:
     def __bool__(self) -> bool:
         return self.ratio > 0.0
 
-    def prepare(self, objective: Objective) -> None:
+    def prepare(self, objective: Objective, key: str) -> None:
         """Nothing to prepare: the memory depends on moves only."""
 
     def propose(self, gradient: Floats) -> tuple[Floats, float]:

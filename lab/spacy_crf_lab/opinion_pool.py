@@ -19,11 +19,11 @@ from typing import Any, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
 from spacy_crf.arrays import cut, cut_clamp
-from spacy_crf.errors import announcements, cant_train
+from spacy_crf.errors import announcements, cant_train, quietly
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.inference.threads import default_threads, run_chunks
 from spacy_crf.models.architecture import SharedScores, build
@@ -32,6 +32,8 @@ from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.pipeline.decoding import Decoding
 from spacy_crf.types import ChainScores, Floats, Ints
 
@@ -41,7 +43,6 @@ from .experts import (
     POSITIONS,
     Experts,
     HeldOut,
-    Quiet,
     SetOfExperts,
     SharesObjective,
     at_random,
@@ -87,7 +88,13 @@ class OpinionPoolNode(ChainNode):
 
     @property
     def after_passes(self) -> bool:
+        """Whether the weights of the experts are learned after passes over the texts."""
         return self.learns and self.holds_out
+
+    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        if self.after_passes and not isinstance(optimizer, CRFOptimizer):
+            what, reason = f"the weights of the experts of '{name}'", "it never sees all texts at once"
+            raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
 
     # ----------------------------------------------------------------------------------------------- layout
 
@@ -196,7 +203,8 @@ class OpinionPoolNode(ChainNode):
             return cut(scores(number), held_out.tokens, held_out.starts), held_out
 
         problem = SharesObjective(model, run_chunks(read, numbers, default_threads()))
-        Quiet(l2=0.0, iterations_per_step=50).step(problem, key=name)
+        with quietly():
+            LBFGS(l2=0.0, iterations_per_step=50).step(problem, key=name)
         reason = optimizer.stop_reason(name)
         if reason is None:
             return False

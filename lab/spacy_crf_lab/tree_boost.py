@@ -22,7 +22,7 @@ from spacy_crf.optimizers.objective import CRFOptimizer, renew, setting
 from spacy_crf.progress import Bar
 from spacy_crf.types import Floats
 
-from .boosted_emissions import BoostedCorpus
+from .boosted_emissions import BoostedCorpus, BoostedNode
 from .tree_growth import Growth, grow, newton_step
 from .trees import MOST_LEAVES, Forest
 
@@ -55,7 +55,6 @@ class TreeBoost(CRFOptimizer):
 
     identity: ClassVar = ("leaves", "shrinkage", "l2", "subsample", "min_gain", "seed")
     tried: ClassVar = {"leaves": (4, 8, 16, 32, 64), "shrinkage": (0.05, 0.1, 0.2, 0.3), "l2": (0.3, 1.0, 3.0, 10.0)}
-    grows: ClassVar[bool] = True
 
     rounds_per_step: int = setting(5, checks.count, most=1000)
     leaves: int = setting(64, checks.count, most=MOST_LEAVES)
@@ -64,6 +63,12 @@ class TreeBoost(CRFOptimizer):
     subsample: float = setting(0.5, checks.number, least=checks.LEAST, most=1.0)
     min_gain: float = setting(0.0, checks.number)
     seed: int = setting(0, checks.count, least=0, most=checks.ANY)
+
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        if not any(isinstance(node.attrs.get("role"), BoostedNode) for node in pipe.model.walk()):
+            what, reason = f"the model of '{pipe.name}'", "it has no trees that could grow"
+            raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
 
     def step(self, objective: Any, *, key: str) -> float:
         """RAISES (ValueError): CRF347 if the model continues from earlier training."""
@@ -120,14 +125,18 @@ class TreeBoost(CRFOptimizer):
         announcements.info("%s: %s stopped at loss %.6f: %s", key, type(self).__name__, value, run.stop_reason)
         return value, gradient
 
-    def write(self, objective: Any, run: BoostRun, key: str) -> None:
+    def resume(self, objective: Any, data: bytes, *, key: str) -> int:
+        run: BoostRun = self.saved_run(data, key)
         corpus = self._corpus(objective, key)
         try:
             run.forest.check(len(corpus.features.index), corpus.scores.shape[1])
         except ValueError as error:
             raise self.unusable(error) from error
-        super().write(objective, run, key)
+        self.expect_alike("weights", len(run.weights), len(objective.weights()))
+        objective.assign(run.weights)
         corpus.features.forest = run.forest
+        self._runs[key] = run
+        return run.iteration
 
     def run_to_msg(self, run: BoostRun, key: str) -> list[Any]:
         return [run.weights, [*run.forest], run.iteration]

@@ -5,9 +5,18 @@ from typing import Any, Optional
 import numpy as np
 
 from spacy_crf.arrays import Scores, states_of, zeros
+from spacy_crf.errors import cant_train
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LabelledLoss
+from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.types import Bools, Floats
+
+
+def expect_known_states(optimizer: CRFOptimizer, pipe: Any) -> None:
+    """RAISES (ValueError): CRF347 if the states of a component's model are hidden, for optimizers that need them."""
+    if pipe.model.attrs["role"].has_hidden(pipe.model):
+        reason = "it asks for the state of each token, and annotation only names tags"
+        raise cant_train(optimizer, f"the hidden states of '{pipe.name}'", reason, "LBFGS, SGD, AdaGrad or Adam.v1")
 
 
 class Observed(LabelledLoss):

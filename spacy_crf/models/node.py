@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.vocab import Vocab
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from ..errors import Errors
 from ..features.doc_batch import DocBatch
@@ -72,11 +72,8 @@ class Node:
     learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     has_weights = True
-    grows = False  # whether it has trees, which `spacy_crf_lab.TreeBoost.v1` adds, in place of weights
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
-    after_passes = False  # whether `after_step` learns something
-    only_counts = False  # whether the only optimizer that fits is one that says that it counts
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
@@ -118,9 +115,8 @@ class Node:
         """Whether texts without annotation teach the model something."""
         return False
 
-    def has_bounds(self, model: Model) -> bool:
-        """Whether some weights must not be negative, see `nonnegative`."""
-        return False
+    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        """RAISES (ValueError): If an optimizer cannot train the model in the component of this name, though others can."""
 
     def nonnegative(self, model: Model) -> dict[str, Any]:
         """Masks of the parameters with weights that must not be negative."""

@@ -111,7 +111,7 @@ class Weights:
         sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
         others = [layer for layer in model.layers if layer not in sparse]
-        dense = [layer for layer in others if layer.attrs["role"].has_weights and not layer.attrs["role"].grows]
+        dense = [layer for layer in others if layer.has_ref("output")]
         self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
         self._shared = [
             ArrayBlock(model, name, mask, mask.shape, name in self.architecture.of_sequences)

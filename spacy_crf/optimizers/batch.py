@@ -115,9 +115,9 @@ class BatchOptimizer(CRFOptimizer):
     def new_memory(self) -> Any:
         """An empty memory of the curvature: its truth value is False, and it proposes steepest descent.
 
-        RETURNS: An object with `prepare(objective)`, called at the beginning of each step; `propose(gradient)`, which returns a
-            direction (float64[n]) and the first step to try along it; `learn(before, after, direction, step)`, about two
-            positions; `clear()`; `to_msg()` and `from_msg(msg, n)`, which checks that arrays are of n weights.
+        RETURNS: An object with `prepare(objective, key)`, called at the beginning of each step; `propose(gradient)`, which
+            returns a direction (float64[n]) and the first step to try along it; `learn(before, after, direction, step)`, about
+            two positions; `clear()`; `to_msg()` and `from_msg(msg, n)`, which checks that arrays are of n weights.
         """
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class BatchOptimizer(CRFOptimizer):
         elif renew(objective):
             self._renew(objective, run, key)
         if run.stop_reason is None:
-            run.memory.prepare(objective)
+            run.memory.prepare(objective, key)
             try:
                 self._last_said = time.monotonic()
                 self._step(objective, run, key)

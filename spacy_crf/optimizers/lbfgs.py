@@ -45,11 +45,14 @@ class LBFGS(BatchOptimizer):
     """
 
     identity: ClassVar = ("l1", "l2", "memory")
-    keeps_bounds: ClassVar = True
     tried: ClassVar = {"l1": (0.0, 0.05), **L2_TRIED}
 
     l1: float = setting(0.0, checks.number)
     memory: int = setting(20, checks.count, most=1000)
+
+    @property
+    def leaves_zeros(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on a setting
+        return self.l1 > 0.0
 
     def new_memory(self) -> "CurvaturePairs":
         return CurvaturePairs(self.memory)
@@ -127,7 +130,7 @@ class CurvaturePairs:
     def __bool__(self) -> bool:
         return bool(self.pairs)
 
-    def prepare(self, objective: Objective) -> None:
+    def prepare(self, objective: Objective, key: str) -> None:
         frequencies = getattr(objective, "frequencies", None)
         if frequencies is not None and self._reach is None:
             self._reach = (1.0 + frequencies) ** _REACH
@@ -253,7 +256,7 @@ class LastDirection:
     def __bool__(self) -> bool:
         return self.direction is not None
 
-    def prepare(self, objective: Objective) -> None:
+    def prepare(self, objective: Objective, key: str) -> None:
         """Nothing to prepare: the memory depends on moves only."""
 
     def _scaled(self, gradient: Floats) -> Floats:

@@ -127,7 +127,9 @@ class CRFOptimizer(Optimizer):
 
     wants_sequences: ClassVar[bool] = False  # takes a SequenceObjective instead of an Objective
     wants_whole_corpus: ClassVar[bool] = True  # in every step; False for optimizers that learn from batches
-    names_states: ClassVar[bool] = False  # requires the state of each token, which may be hidden
+    averaging: ClassVar[bool] = False  # whether `averages` holds averaged weights
+    assigns_averages = False  # whether a step writes the averages to the model; set where no other code does
+    leaves_zeros: ClassVar[bool] = False  # whether many weights are 0, so that saving the model drops them
     identity: ClassVar[tuple[str, ...]]  # settings on which the saved state depends
     tried: ClassVar[dict[str, tuple[Any, ...]]] = {}  # values of settings that `crf tune` tries
 
@@ -137,13 +139,33 @@ class CRFOptimizer(Optimizer):
         for name, value in given.items():
             setattr(self, name, value)
         check_settings(self)
-        # State of each component's training, kept from step to step, with its `weights` and `iteration`
+        # State of each component's training, kept from step to step, with its `weights`, `iteration` and `stop_reason`
         self._runs: dict[str, Any] = {}
 
     @classmethod
     def fits(cls, loss: type) -> bool:
         """Whether this optimizer can minimize a loss of this type."""
         return getattr(loss, "smooth", True)
+
+    def check_fit(self, pipe: Any) -> None:
+        """Check whether this optimizer can train a component (`LabelPipe`). Training asks before it begins.
+
+        RAISES (ValueError): CRF210 for a loss that it can't minimize, with the names of losses and optimizers that fit; CRF347 or
+            CRF365 for what else it can't train.
+        """
+        if self.fits(type(pipe.loss)):
+            return
+        registry: Any = thinc_registry  # catalogue's, which thinc annotates as decorators
+        registered = sorted(registry.losses.get_all().items())
+        losses = [name for name, make in registered if name.startswith("spacy_crf.") and self.fits(make)]
+        optimizers = [
+            name
+            for name, make in sorted(registry.optimizers.get_all().items())
+            if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(pipe.loss))
+        ]
+        names = {"optimizer": type(self).__name__, "loss": type(pipe.loss).__name__, "key": pipe.name}
+        fitting = {"losses": ", ".join(losses), "optimizers": ", ".join(optimizers)}
+        raise ValueError(Errors.CRF210.format(**names, **fitting))
 
     def step(self, objective: Objective, *, key: str) -> float:
         """Improve the weights of one component.
@@ -156,12 +178,7 @@ class CRFOptimizer(Optimizer):
 
     def stop_reason(self, key: str) -> Optional[str]:
         """Why training has ended for this component; None while it has not."""
-        return getattr(self._runs.get(key), "stop_reason", None)
-
-    @property
-    def leaves_zeros(self) -> bool:
-        """Whether many weights are 0, so that saving the model drops them."""
-        return getattr(self, "l1", 0.0) > 0.0
+        return self._runs[key].stop_reason if key in self._runs else None
 
     def is_worth_evaluating(self, key: str) -> bool:
         """Whether the model should be evaluated after the latest step; False if more steps should come first."""
@@ -185,17 +202,18 @@ class CRFOptimizer(Optimizer):
 
         RAISES (ValueError): CRF204 if the checkpoint was made with other settings, CRF921 if it is damaged or of other weights.
         """
+        run = self.saved_run(data, key)
+        self.expect_alike("weights", len(run.weights), len(objective.weights()))
+        objective.assign(run.weights)
+        self._runs[key] = run
+        return run.iteration
+
+    def saved_run(self, data: bytes, key: str) -> Any:
+        """The state of one component's training in a checkpoint. RAISES (ValueError): As `resume`."""
         runs = self.without_runs().from_bytes(data)._runs
         if key not in runs:
             raise self.unusable(f"it has no training of '{key}'")
-        self.write(objective, runs[key], key)
-        self._runs[key] = runs[key]
-        return self.iterations_made(key)
-
-    def write(self, objective: Any, run: Any, key: str) -> None:
-        """Write what a saved run has learned to the model. RAISES (ValueError): CRF921 if it has other weights."""
-        self.expect_alike("weights", len(run.weights), len(objective.weights()))
-        objective.assign(run.weights)
+        return runs[key]
 
     def without_runs(self: OfOptimizer) -> OfOptimizer:
         """A copy of the optimizer without any state."""
@@ -267,24 +285,5 @@ class Minibatch(Optimizer):
     learn_rate (float): Learning rate; the default suits batches of 2 to 50 texts.
     """
 
-    steps_aside = True
-
     def __init__(self, *, learn_rate: float = 0.02) -> None:
         super().__init__(checks.positive("Minibatch", "learn_rate", learn_rate), L2=0.0, use_averages=False)
-
-
-def check_fit(optimizer: CRFOptimizer, loss: Any, key: str) -> None:
-    """RAISES (ValueError): CRF210 if an optimizer can't minimize a loss, with the names of losses and optimizers that fit."""
-    if optimizer.fits(type(loss)):
-        return
-    registry: Any = thinc_registry  # catalogue's, which thinc annotates as decorators
-    registered = sorted(registry.losses.get_all().items())
-    losses = [name for name, make in registered if name.startswith("spacy_crf.") and optimizer.fits(make)]
-    optimizers = [
-        name
-        for name, make in sorted(registry.optimizers.get_all().items())
-        if not (isinstance(make, type) and issubclass(make, CRFOptimizer)) or make.fits(type(loss))
-    ]
-    names = {"optimizer": type(optimizer).__name__, "loss": type(loss).__name__, "key": key}
-    fitting = {"losses": ", ".join(losses), "optimizers": ", ".join(optimizers)}
-    raise ValueError(Errors.CRF210.format(**names, **fitting))

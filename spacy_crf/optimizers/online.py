@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import checks
 from ..arrays import of_file
-from ..errors import Errors
+from ..errors import Errors, cant_train
 from ..kernels.online import rules as kernels
 from ..kernels.online.work import PassBuffers, make_room
 from ..losses.clamped import MaxMargin, Perceptron
@@ -24,10 +24,10 @@ from .objective import CRFOptimizer, SequenceObjective, setting
 logger = logging.getLogger("spacy.spacy_crf")
 
 
-# Number of sequences after which a model that continues from earlier training is drawn back to its first weights, and the largest
-# move of a weight in between, as a share of the largest weight: the first steps of AdaGrad, for example, would otherwise lose the
-# scale of the weights
-DRAWN_AFTER = 10
+# Number of sequences after which a model that continues from earlier training takes a proximal step towards its first weights,
+# and the largest move of a weight in between, as a share of the largest weight: the first steps of AdaGrad, for example, would
+# otherwise lose the scale of the weights
+PROXIMAL_AFTER = 10
 LONGEST_STEP = 0.1
 EMPTY = np.empty(0)  # memory of rules that need none
 
@@ -52,9 +52,10 @@ class OnlineRun:
     numbers: dict[str, float] = field(default_factory=dict)
     count: float = 0  # sequences seen; their mean over the parts of a corpus that is trained in parts
     iteration: int = 0  # epochs
+    stop_reason: Optional[str] = None  # why training has ended; None for rules that never end
     frame: Any = None  # layout of the weights, to find them again when others are added; not saved: None in loaded runs
     slot_of_weight: Optional[Ints] = None  # [n] None without a frame
-    is_held: bool = False  # whether the model continues from earlier training, without l1 and l2
+    is_held: bool = False  # whether weights are held near those of earlier training, without l1 and l2
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -66,7 +67,6 @@ class OnlineOptimizer(CRFOptimizer):
     wants_sequences: ClassVar[bool] = True
     wants_whole_corpus: ClassVar[bool] = False
     losses: ClassVar[tuple[type, ...]] = (Perceptron, MaxMargin)
-    averaging: ClassVar[bool] = False
     identity: ClassVar[tuple[str, ...]] = ("seed",)
     drifts: ClassVar[tuple[str, ...]] = ()  # memory with the sum of all moves, each times the time of the move
     follows: ClassVar[tuple[str, ...]] = ()  # memory that is scaled like the weights when they are drawn back
@@ -79,8 +79,6 @@ class OnlineOptimizer(CRFOptimizer):
         super().__post_init__()
         if self.averaging:
             self.averages = {}
-        # A component with its own optimizer gets the averages as its weights: no other code would set them.
-        self.assigns_averages = False
 
     # ------------------------------------------------------------------------------------------- for subclasses
 
@@ -134,6 +132,10 @@ class OnlineOptimizer(CRFOptimizer):
     @classmethod
     def fits(cls, loss: type) -> bool:
         return issubclass(loss, cls.losses)
+
+    def check_fit(self, pipe: Any) -> None:
+        super().check_fit(pipe)
+        check_sequences(self, pipe)
 
     def step(self, objective: SequenceObjective, *, key: str) -> float:
         slots = objective.corpus.slot_of_weight
@@ -200,7 +202,7 @@ class OnlineOptimizer(CRFOptimizer):
     def _walk_through(self, pass_: CorpusPass, run: OnlineRun, objective: SequenceObjective) -> tuple[float, int]:
         """`walk`, with the weights drawn back in between if the model continues from earlier training. RETURNS: As `walk`."""
         order, losses = pass_.order, 0.0
-        length = DRAWN_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
+        length = PROXIMAL_AFTER if run.is_held and self.walks_in_parts else max(1, len(order))
         for begin in range(0, len(order), length):
             part = order[begin : begin + length]
             start = self._snapshot(run) if run.is_held else run
@@ -210,10 +212,10 @@ class OnlineOptimizer(CRFOptimizer):
             losses += loss
             run.count += len(part)
             if run.is_held:
-                self.draw_back(run, objective, start, len(part))
+                self.proximal_step(run, objective, start, len(part))
         return losses, -1
 
-    def draw_back(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
+    def proximal_step(self, run: OnlineRun, objective: SequenceObjective, start: OnlineRun, n_sequences: int) -> None:
         """Draw the weights back towards the weights from which the model continues.
 
         start (OnlineRun): The run before the latest `n_sequences` sequences.
@@ -288,10 +290,10 @@ class OnlineOptimizer(CRFOptimizer):
         return replace(run, slots=run.slots.copy(), arrays=arrays, numbers=dict(run.numbers))
 
     def run_to_msg(self, run: OnlineRun, key: str) -> list[Any]:
-        return [run.layout, run.weights, run.slots, run.arrays, run.numbers, run.count, run.iteration]
+        return [run.layout, run.weights, run.slots, run.arrays, run.numbers, run.count, run.iteration, run.stop_reason]
 
     def run_from_msg(self, msg: list[Any]) -> OnlineRun:
-        owner, (layout, weights, slots, arrays, numbers, count, iteration) = "a run", msg
+        owner, (layout, weights, slots, arrays, numbers, count, iteration, reason) = "a run", msg
         hash((layout, numbers.get("signature")))  # arrays have none
         told = {name: float(number) for name, number in numbers.items() if name != "signature"}
         checks.expect(not np.isnan([*told.values()]).any(), owner, "numbers", told, "numbers")
@@ -308,7 +310,26 @@ class OnlineOptimizer(CRFOptimizer):
             dict(numbers),
             count,
             checks.count(owner, "iteration", iteration, least=0, most=checks.ANY),
+            None if reason is None else checks.text(owner, "stop_reason", reason),
         )
+
+
+def check_sequences(optimizer: CRFOptimizer, pipe: Any) -> None:
+    """RAISES (ValueError): CRF347 or CRF365 if learning from one sequence after the other can't train a component."""
+    fitting = "LBFGS or Adam.v1"
+    if pipe.has_encoder and pipe.is_linear:
+        what = f"the layer on the encoder of '{pipe.name}'"
+        raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
+    for node in pipe.model.walk():
+        if "role" in node.attrs and not node.attrs["role"].walks:
+            given = type(optimizer).__name__
+            raise ValueError(Errors.CRF365.format(name=pipe.name, optimizer=given, model=node.name))
+    if pipe.rules_train:
+        reason = "it ignores rules, which in_training = true puts into training"
+        raise cant_train(optimizer, f"the rules of '{pipe.name}'", reason, fitting)
+    if len(pipe.chains) > 1:
+        what = f"the {len(pipe.chains)} chains of '{pipe.name}'"
+        raise cant_train(optimizer, what, "it walks along a single chain", fitting)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

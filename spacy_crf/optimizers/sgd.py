@@ -28,6 +28,10 @@ class Regularized(OnlineOptimizer):
     l2: float = setting(1.0, checks.number)
     sequences: Optional[int] = setting(None, checks.count, most=checks.ANY)
 
+    @property
+    def leaves_zeros(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  depends on a setting
+        return self.l1 > 0.0
+
     def prepare(self, objective: SequenceObjective, pass_: CorpusPass, run: OnlineRun, key: str) -> None:
         # l1 and l2 apply to the sum of the losses of all sequences
         run.numbers.setdefault("sequences", float(self.sequences or max(1, objective.n_sequences)))

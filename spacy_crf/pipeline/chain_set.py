@@ -12,7 +12,6 @@ from typing import Any, Optional
 import numpy as np
 from spacy.tokens import Doc, Span
 from spacy.training import Example
-from thinc.api import Optimizer
 
 from .. import checks
 from ..arrays import states_of
@@ -56,15 +55,6 @@ class Chain(CRFPipe):
 
 class SetTraining(Training):
     """Training of a set: the annotation of each chain, side by side."""
-
-    def check_fit(self, optimizer: Optional[Optimizer]) -> None:
-        super().check_fit(optimizer)
-        if getattr(optimizer, "wants_sequences", False) and len(self._pipe.chains) > 1:
-            what, fitting = (
-                f"the {len(self._pipe.chains)} chains of '{self._pipe.name}'",
-                "LBFGS, ConjugateGradient or Adam.v1",
-            )
-            raise cant_train(optimizer, what, "it walks along a single chain", fitting)
 
     def to_count(self, docs: list[Doc], examples: list[Example], report: GoldReport) -> AnnotatedDocs:
         parts = [chain.training.to_count(docs, examples, report) for chain in self._pipe.chains]

@@ -21,6 +21,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.bridges import Bridges
 from ..inference.spans import segments_of
 from ..inference.structure import SpanStates, Structure
+from ..losses.clamped import LabelledLoss
 from ..models.architecture import Architecture
 from ..schemes import NO_SEGMENTS, Segments, TransitionMask
 from ..types import ChainScores, Floats
@@ -259,7 +260,7 @@ class Decoding:
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): If settings of a component require an ability that its model does not have."""
         if self.model.attrs["role"].has_hidden(self.model):
-            check_knows_states(pipe.name, "loss", pipe.loss)
+            check_knows_states(pipe.name, pipe.loss)
 
 
 class Distribution(NamedTuple):
@@ -357,12 +358,10 @@ class Distribution(NamedTuple):
         return rows if self.kept is None else spread(rows, self.kept, int(self.starts[-1]), fill)
 
 
-def check_knows_states(name: str, kind: str, given: Any) -> None:
-    """RAISES (ValueError): CRF347 for a loss or an optimizer (kind) that needs the state of each token, if states are hidden."""
-    if getattr(given, "names_states", False):
-        known = getattr(registry, {"loss": "losses", "optimizer": "optimizers"}[kind]).get_all()
-        ours = {key: each for key, each in sorted(known.items()) if key.startswith("spacy_crf.")}
-        fitting = ", ".join(key for key, each in ours.items() if not getattr(each, "names_states", False))
-        fitting += "" if kind == "loss" else ", or an optimizer of thinc"
+def check_knows_states(name: str, loss: LabelledLoss) -> None:
+    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which is hidden."""
+    if loss.names_states:
+        known: Any = registry.losses.get_all()
+        fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
         reason = "it asks for the state of each token, and annotation only names tags"
-        raise cant_train(given, f"the hidden states of '{name}'", reason, fitting)
+        raise cant_train(loss, f"the hidden states of '{name}'", reason, ", ".join(fitting))

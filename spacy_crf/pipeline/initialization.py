@@ -24,6 +24,7 @@ from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
 from ..models.objective import CorpusObjective, TiedObjective
 from ..models.pool import held_out_sequences
+from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import GoldReport
 from .earlier_components import annotator, annotators_that_learn, require_upstream
 from .labels import LabelPipe
@@ -31,7 +32,7 @@ from .learned_texts import LearnedTexts
 from .new_texts import labels_of
 from .saving import FILE_NAME, forget_gradients
 from .tokenization import TokenComparison
-from .training_data import PreparedCorpus, takes_objective, view_for
+from .training_data import PreparedCorpus, view_for
 
 Read = Callable[[], Iterable[Example]]
 
@@ -72,9 +73,9 @@ class Initialization:
         if nlp is not None and pipe.has_encoder:
             require_upstream(pipe.name, pipe.model, nlp)
         self.saved = _saved(pipe, start_from)
-        self.optimizer = pipe.training.foresee(nlp)
+        self.optimizer = pipe.training.first_optimizer(nlp)
         self.is_streamed = nlp is not None and (nlp.config.get("training") or {}).get("max_epochs") == -1
-        wants_whole = takes_objective(self.optimizer) and self.optimizer.wants_whole_corpus
+        wants_whole = isinstance(self.optimizer, CRFOptimizer) and self.optimizer.wants_whole_corpus
         self.wants_stream = self.is_streamed and wants_whole  # whether each step uses the whole stream
         self.work: Any = None  # work on the shards, whose results workers fill in
         self.labels_cut: set[str] = set()  # labels of the texts in the shards
@@ -126,7 +127,7 @@ class Initialization:
     def choose_corpus(self) -> None:
         """RAISES (ValueError): CRF478 for shards of a stream without its own corpus."""
         pipe = self.pipe
-        pipe.expect_kernels(announcing.TRAINING if takes_objective(self.optimizer) else announcing.PREDICTION)
+        pipe.expect_kernels(announcing.TRAINING if isinstance(self.optimizer, CRFOptimizer) else announcing.PREDICTION)
         if self.corpus is not None:
             self.read = partial(self.corpus, self.nlp)
         elif self.is_streamed and self.shards is not None:

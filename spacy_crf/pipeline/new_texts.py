@@ -150,7 +150,7 @@ class Continuation:
             frame = pipe.training.frame()
             self._start = frame, frame.weights()
 
-    def meet(self, pipe: LabelPipe, examples: Iterable[Example]) -> None:
+    def count(self, pipe: LabelPipe, examples: Iterable[Example]) -> None:
         """Count texts that are new."""
         new = [example.predicted for example in unmet(pipe, examples, self._met)]
         if new:

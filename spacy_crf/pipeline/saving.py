@@ -274,7 +274,7 @@ class SavingPipe(LabelPipe):
                 raise ValueError(Errors.CRF505.format(source=source, name=self.name, reason=reason)) from error
         self.training.begin()
         self.training.learned = LearnedTexts.unpacked(settings.get(_LEARNED))
-        self.training.go_on()
+        self.training.continue_training()
         return settings
 
     def _take_settings(self, saved: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 from spacy.language import Language
@@ -21,18 +21,15 @@ from ..features.word_vectors import VectorSource
 from ..inference.chain_set import evaluate
 from ..models.pool import Pooled, pooled_loss, wake
 from ..models.weights import Weights
+from ..optimizers.objective import CRFOptimizer, Minibatch
 from .corpora import Tick, only_young_searched
-from .decoding import check_knows_states
 from .earlier_components import add_vectors, require_vectors
 from .initialization import Initialization
 from .labels import LabelPipe
 from .learned_texts import LearnedTexts
 from .new_texts import Continuation, add_labels, unmet
 from .saving import SavingPipe, forget_gradients, parameters, unchanged_by_errors
-from .training_data import PreparedBatch, PreparedCorpus, TrainingData, takes_objective, view_for
-
-if TYPE_CHECKING:
-    from ..optimizers.objective import CRFOptimizer
+from .training_data import PreparedBatch, PreparedCorpus, TrainingData, view_for
 
 # Estimated microseconds for evaluating the model, for each Doc and each token, and for evaluating the objective with two threads,
 # for each token and possible tag. These are constants, not timings, so that the same data gives the same model.
@@ -52,7 +49,7 @@ class Training(TrainingData):
 
     def __init__(self, pipe: LabelPipe):
         super().__init__(pipe)
-        optimizer: Any = pipe.optimizer
+        self.optimizer: Optional[Optimizer] = None  # of the last step; it can train the component
         self.corpus: Optional[PreparedCorpus] = None
         self.learned = LearnedTexts(is_known=False)
         # None unless the model continues from earlier training
@@ -60,27 +57,24 @@ class Training(TrainingData):
         # Fingerprints of texts whose features were added; None if `initialize` counted all features
         self.new_features: Optional[set[int]] = None
         self.prunes = False  # whether saving the model drops zero weights
-        self._batch: list[TrainingBatch] = []  # batches since the last step, for optimizers that use the objective
+        self._batch: list[TrainingBatch] = []  # batches since the last step
         self._last_docs: list[Doc] = []  # Docs of the batch with the latest gradient
         self._has_predicted = False
         self._n_gradients = 0  # sequences in the pending gradient
         self.evaluation = 0.0  # estimated microseconds of the last evaluation
         self._tick: Optional[Tick] = None  # tells the clock whether another step can help
-        # Whether the optimizer uses the objective; None until the first step
-        is_known = optimizer is not None and not getattr(optimizer, "steps_aside", False) and not self.finds_optimum
-        self._wants_objective: Optional[bool] = takes_objective(optimizer) if is_known else None
-        if optimizer is not None:
-            self.check_fit(optimizer)
-            walks = getattr(optimizer, "wants_sequences", False)
-            if self.finds_optimum and (walks or not getattr(optimizer, "wants_whole_corpus", True)):
-                raise ValueError(Errors.CRF965.format(name=pipe.name, optimizer=type(optimizer).__name__))
-            if getattr(optimizer, "averaging", False):
-                # `spacy train` evaluates with the averages of [training.optimizer] only
-                optimizer.assigns_averages = True
+        own = pipe.optimizer
+        if isinstance(own, CRFOptimizer):
+            self.check_fit(own)
+            if self.finds_optimum and (own.wants_sequences or not own.wants_whole_corpus):
+                raise ValueError(Errors.CRF965.format(name=pipe.name, optimizer=type(own).__name__))
+            # `spacy train` evaluates with the averages of [training.optimizer] only
+            own.assigns_averages = own.averaging
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies, without pending gradients."""
-        return {**self.__dict__, "corpus": None, "_batch": [], "_last_docs": [], "_n_gradients": 0, "_tick": None}
+        without: dict[str, Any] = {"optimizer": None, "corpus": None, "_batch": [], "_last_docs": [], "_tick": None}
+        return {**self.__dict__, **without, "_n_gradients": 0}
 
     def begin(self) -> None:
         """Reset the state after initialization."""
@@ -97,79 +91,54 @@ class Training(TrainingData):
         own = self._pipe.optimizer
         if own is None or self.finds_optimum:
             return given
-        if getattr(own, "steps_aside", False) and given is not None:
-            return own if self._pipe.is_linear and not takes_objective(given) else given
+        if isinstance(own, Minibatch) and given is not None:
+            return own if self._pipe.is_linear and not isinstance(given, CRFOptimizer) else given
         return own
 
     @property
     def finds_optimum(self) -> bool:
         """Whether the component's own optimizer trains the features of a pool, see `Initialization.find_optimum`."""
-        return self._pipe.is_pool and takes_objective(self._pipe.optimizer)
+        return self._pipe.is_pool and isinstance(self._pipe.optimizer, CRFOptimizer)
 
-    def foresee(self, nlp: Optional[Language]) -> Optional[Optimizer]:
-        """The optimizer if it is known before the first step, or None.
+    def first_optimizer(self, nlp: Optional[Language]) -> Optional[Optimizer]:
+        """The optimizer of the first step, as far as the component and the config tell it.
 
-        RAISES (ValueError): CRF210 if the config's optimizer cannot train the component, before features are counted.
+        RAISES (ValueError): As `check_fit` if the config's optimizer cannot train the component, before features are counted.
         """
-        if nlp is None or self._wants_objective is not None:
+        own, given = self.optimizer_for(None), None
+        if nlp is None or (own is not None and not isinstance(own, Minibatch)):
             return self._pipe.optimizer
-        optimizer, training = None, nlp.config.get("training") or {}
-        if training.get("optimizer"):
+        if (nlp.config.get("training") or {}).get("optimizer"):
             config = nlp.config.interpolate()["training"]["optimizer"]
-            optimizer = registry.resolve({"optimizer": config}, validate=False)["optimizer"]
-        optimizer = self.optimizer_for(optimizer)
-        self.check_fit(optimizer)
-        # Optimizers that use the objective need no gradients, which for a whole corpus at once take much memory
-        self._wants_objective = True if takes_objective(optimizer) else None
+            given = registry.resolve({"optimizer": config}, validate=False)["optimizer"]
+        optimizer = self.optimizer_for(given)
+        if isinstance(optimizer, CRFOptimizer):
+            self.check_fit(optimizer)
+            self.optimizer = optimizer
         return optimizer
 
     def check_fit(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF210 if the optimizer cannot train this loss, CRF347 if it cannot handle the settings."""
-        if not takes_objective(optimizer):
-            return  # thinc's optimizers take any gradient
-        self._check_growth(optimizer)
-        counts, role = getattr(optimizer, "counts_alone", False), self._pipe.model.attrs["role"]
-        if counts and not role.counts_alone:
-            reason = "its weights do not follow from counts"
-            raise cant_train(optimizer, f"{self._pipe.model.name} of '{self._pipe.name}'", reason, "spacy_crf.LBFGS.v1")
-        if role.only_counts and not counts:
-            reason = "its weights follow from counts"
-            raise cant_train(
-                optimizer, f"{self._pipe.model.name} of '{self._pipe.name}'", reason, "spacy_crf_lab.Counting.v1"
-            )
-        from ..optimizers.objective import check_fit  # prediction does not need it
+        """RAISES (ValueError): If the optimizer cannot train the component: see `Node.check_optimizer`, and for the optimizers of
+        this package `CRFOptimizer.check_fit`."""
+        for node in self._pipe.model.walk():
+            if "role" in node.attrs:
+                node.attrs["role"].check_optimizer(node, optimizer, self._pipe.name)
+        if isinstance(optimizer, CRFOptimizer):
+            optimizer.check_fit(self._pipe)
 
-        check_fit(optimizer, self._pipe.loss, self._pipe.name)
-        if self._pipe.model.attrs["role"].has_hidden(self._pipe.model):
-            check_knows_states(self._pipe.name, "optimizer", optimizer)
-        walks = getattr(optimizer, "wants_sequences", False)
-        fitting = "LBFGS, ConjugateGradient or Adam.v1"
-        if walks and self._pipe.has_encoder and self._pipe.is_linear:
-            what = f"the layer on the encoder of '{self._pipe.name}'"
-            raise cant_train(optimizer, what, "it learns from one sequence after the other", fitting)
-        stands = [
-            node.name for node in self._pipe.model.walk() if "role" in node.attrs and not node.attrs["role"].walks
-        ]
-        if walks and stands:
-            own, given = stands[0], type(optimizer).__name__
-            raise ValueError(Errors.CRF365.format(name=self._pipe.name, optimizer=given, model=own))
-        if role.has_bounds(self._pipe.model) and not getattr(optimizer, "keeps_bounds", False):
-            reason = "their weights must not be negative"
-            raise cant_train(optimizer, f"the associative ties of '{self._pipe.name}'", reason, "LBFGS or Adam.v1")
-        if self._pipe.rules_train and walks:
-            reason = "it ignores rules, which in_training = true puts into training"
-            raise cant_train(optimizer, f"the rules of '{self._pipe.name}'", reason, fitting)
+    def _begin_with(self, optimizer: Optional[Optimizer]) -> None:
+        """Check an optimizer that took no step yet.
 
-    def _check_growth(self, optimizer: Optional[Optimizer]) -> None:
-        """RAISES (ValueError): CRF347 if the model has trees but the optimizer grows none, or the other way round."""
-        nodes = [node.attrs["role"] for node in self._pipe.model.walk() if "role" in node.attrs]
-        has_trees, grows = any(node.grows for node in nodes), getattr(optimizer, "grows", False)
-        if has_trees != grows:
-            reason = "its trees have to grow" if has_trees else "it has no trees that could grow"
-            fitting = "spacy_crf_lab.TreeBoost.v1" if has_trees else "spacy_crf.LBFGS.v1"
-            raise cant_train(optimizer, f"the model of '{self._pipe.name}'", reason, fitting)
+        RAISES (ValueError): As `check_fit`; CRF347 for an encoder that it can't train.
+        """
+        pipe = self._pipe
+        self.check_fit(optimizer)
+        if isinstance(optimizer, CRFOptimizer) and not pipe.is_linear:
+            what, reason = f"the neural encoder of '{pipe.name}'", "it trains sums of weights alone"
+            raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
+        self.optimizer = optimizer
 
-    def meet(self, examples: list[Example]) -> None:
+    def add_new(self, examples: list[Example]) -> None:
         """Add the new labels of a batch, and new features unless `initialize` counted all features."""
         if self.continuation is not None:
             self.continuation.begin(self._pipe)
@@ -180,7 +149,7 @@ class Training(TrainingData):
             if new:
                 self.count(lambda: new)
         if self.continuation is not None:
-            self.continuation.meet(self._pipe, examples)
+            self.continuation.count(self._pipe, examples)
 
     def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
         """The objective for an optimizer, from a corpus that is read block by block. RAISES (ValueError): See `check_fit`."""
@@ -205,18 +174,16 @@ class Training(TrainingData):
             batch = batch._replace(examples=[example for example in batch.examples if Tick.of(example) is None])
         elif not any(len(example.predicted) for example in batch.examples):
             return
-        wants_objective = self._wants_objective
-        if sgd is not None:
-            wants_objective = takes_objective(self.optimizer_for(sgd))
-        if not self._pipe.is_linear:
-            wants_objective = False
-        if not batch.examples and not wants_objective:
+        optimizer = self.optimizer
+        if sgd is not None or optimizer is None:
+            optimizer = self.optimizer_for(sgd)
+        uses_objective = self._pipe.is_linear and isinstance(optimizer, CRFOptimizer)
+        if not batch.examples and not uses_objective:
             raise ValueError(Errors.CRF930.format(name=self._pipe.name))
-        batch = batch._replace(has_gradient=wants_objective is not True)
+        batch = batch._replace(has_gradient=not uses_objective)
         if batch.has_gradient:
             self._add_gradient(batch)
-        if wants_objective is not False:  # last, since earlier lines may fail: the next step then ignores this batch
-            self._batch.append(batch)
+        self._batch.append(batch)  # last, since earlier lines may fail: the next step then ignores this batch
         if sgd is not None:
             self._pipe.finish_update(sgd)
 
@@ -230,23 +197,17 @@ class Training(TrainingData):
     def finish(self, sgd: Optional[Optimizer]) -> None:
         """Take a step."""
         pipe = self._pipe
-        optimizer: Any = self.optimizer_for(sgd)
+        optimizer = self.optimizer_for(sgd)
+        if optimizer is not self.optimizer:
+            self._begin_with(optimizer)
         if pipe.model.attrs["role"].counts_alone:
-            self.check_fit(optimizer)
-            if not getattr(optimizer, "counts_alone", False):
-                pipe.warn_once(Warnings.CRFW465, model=pipe.model.name)
+            pipe.warn_once(Warnings.CRFW465, model=pipe.model.name)
             return
         if optimizer is pipe.optimizer and optimizer is not sgd:
             text = "%s: learns by its own %s; with optimizer = null it learns by what the pipeline learns by"
             self._announce_once(text, type(optimizer).__name__)
-        self._check_growth(optimizer)
-        self._wants_objective = takes_objective(optimizer)
-        self.check_fit(optimizer)
         batch, self._batch = self._batch, []
-        if not self._wants_objective:
-            if pipe.model.attrs["role"].after_passes:
-                what, reason = f"the weights of the experts of '{pipe.name}'", "it never sees all texts at once"
-                raise cant_train(optimizer, what, reason, 'spacy_crf.LBFGS.v1, or set weights to "equal"')
+        if not isinstance(optimizer, CRFOptimizer):
             for part in batch:
                 if not part.has_gradient:  # the config names another optimizer
                     self._add_gradient(part)
@@ -254,9 +215,6 @@ class Training(TrainingData):
             self._announce_continuation(n_sequences)
             step_by_gradient(pipe, optimizer, n_sequences, self._last_docs)
             pipe.forget_scores()
-        elif not pipe.is_linear:
-            what, reason = f"the neural encoder of '{pipe.name}'", "it trains sums of weights alone"
-            raise cant_train(optimizer, what, reason, "Adam.v1, or leave the encoder out")
         elif batch:
             forget_gradients(pipe.model)  # only the first step shows that no optimizer needs gradients
             pipe.forget_scores()  # scores cached by an evaluation, which take memory
@@ -277,7 +235,7 @@ class Training(TrainingData):
     def _add_gradient(self, batch: TrainingBatch) -> None:
         """Add the gradient of a batch, for optimizers that use gradients."""
         pipe = self._pipe
-        self.meet(batch.examples)
+        self.add_new(batch.examples)
         set_dropout_rate(pipe.model, batch.drop)
         docs = self.docs_of(batch.examples)
         if not pipe.is_linear:
@@ -303,7 +261,7 @@ class Training(TrainingData):
             pipe.warn_once(Warnings.CRFW403, n=int(impossible.sum()))
         return float(losses.sum()), d_scores
 
-    def _step(self, optimizer: "CRFOptimizer", examples: list[Example]) -> float:
+    def _step(self, optimizer: CRFOptimizer, examples: list[Example]) -> float:
         """Take a step of an optimizer that uses the objective. RETURNS (float): The value of the objective.
 
         examples (list[Example]): Texts of the step; empty for the texts of the last step.
@@ -318,7 +276,7 @@ class Training(TrainingData):
         elif self.corpus is None or self.corpus.kind != kind or not self.corpus.holds(examples):
             if self.corpus is None:  # a sign of life before the first step, which takes longest
                 announcements.info("%s: reading features of %s", pipe.name, counted(len(examples), "text"))
-            self.meet(examples)
+            self.add_new(examples)
             self._announce_continuation(len(examples))
             self.corpus = PreparedBatch(pipe, examples, kind)
         per_token = _PASS_PER_TOKEN + _PASS_PER_TAG * pipe.decoding.n_states
@@ -354,20 +312,20 @@ class Training(TrainingData):
         """Layout of the model's weights as one vector."""
         return Weights(self._pipe.model)
 
-    def go_on(self) -> None:
+    def continue_training(self) -> None:
         """From now on, treat the weights as the result of earlier training."""
         if not self.has_read_corpus:
             self.corpus = None
         self.new_features = set()
         wake(self._pipe.model, holds_out=False)  # the model has to learn corrections of any text
-        self._pipe.told.discard(_GOES_ON)
+        self._pipe.told.discard(_CONTINUES)
         counts = self._pipe.is_initialized and self._pipe.is_linear
         self.continuation = Continuation(self.frame().evidence()) if counts else None
 
     def _announce_continuation(self, n_sequences: int) -> None:
         if self.continuation is not None:
             known = counted(self.continuation.evidence.sequences, "sequence")
-            self._announce_once(_GOES_ON, known, counted(n_sequences, "new one"))
+            self._announce_once(_CONTINUES, known, counted(n_sequences, "new one"))
 
     def _announce_once(self, text: str, *values: Any) -> None:
         if text not in self._pipe.told:
@@ -375,7 +333,7 @@ class Training(TrainingData):
             announcements.info(text, self._pipe.name, *values)
 
 
-_GOES_ON = "%s: continues from a model of %s with %s; weights of frequent features change least"
+_CONTINUES = "%s: continues from a model of %s with %s; weights of frequent features change least"
 
 
 def _are_numbers(scores: Any) -> bool:
@@ -395,8 +353,10 @@ def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, do
     before = {(node.id, name): node.get_param(name).copy() for node, name in params}
     if isinstance(optimizer, Optimizer):
         _forget_other_shapes(optimizer, params)
-    going_on = pipe.training.continuation
-    draw_back = _drawing_back(pipe, optimizer, before) if going_on is not None and going_on.since is not None else None
+    continuation = pipe.training.continuation
+    proximal_step = None
+    if continuation is not None and continuation.since is not None:
+        proximal_step = _proximal_step(pipe, optimizer, before)
     _finish_update(pipe.model, optimizer)
     if not all(node.ops.xp.isfinite(node.get_param(name)).all() for node, name in params):
         for node, name in params:
@@ -404,8 +364,8 @@ def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, do
         where = f"for the batch that begins with '{docs[0].text[:40] if docs else ''}...'"
         what = f"The step of {type(optimizer).__name__}"
         raise ValueError(Errors.CRF206.format(what=what, name=pipe.name, where=where))
-    if draw_back is not None:
-        draw_back(n_sequences)
+    if proximal_step is not None:
+        proximal_step(n_sequences)
     for name, mask in pipe.model.attrs["role"].nonnegative(pipe.model).items():
         weights: Any = pipe.model.get_param(name)
         pipe.model.set_param(name, np.where(mask, np.maximum(weights, 0.0), weights))
@@ -422,8 +382,8 @@ def _finish_update(model: Model, optimizer: Optimizer) -> None:
             node.set_param(name, optimizer(key, node.get_param(name), node.get_grad(name), lr_scale=scale)[0])
 
 
-def _drawing_back(pipe: LabelPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
-    """A function that draws weights back to those of earlier training after a step; `before` are the weights before it."""
+def _proximal_step(pipe: LabelPipe, optimizer: Any, before: dict[Any, Any]) -> Callable[[int], None]:
+    """A function that moves weights towards those of earlier training after a step; `before` are the weights before it."""
     params, start = parameters(pipe.model), pipe.training.frame().weights()
     gradients: list[Any] = [node.get_grad(name) for node, name in params if node.has_grad(name)]
     length = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
@@ -432,7 +392,7 @@ def _drawing_back(pipe: LabelPipe, optimizer: Any, before: dict[Any, Any]) -> Ca
         # Averages start from zero, as in thinc
         averages = {key: optimizer.averages.get(key, 0.0 * weights) + 0.0 for key, weights in before.items()}
 
-    def draw_back(n_sequences: int) -> None:
+    def step(n_sequences: int) -> None:
         anchor = pipe.training.continuation.anchor(pipe)
         # A single rate, since optimizers with several do not expose them
         rate = float(np.linalg.norm(anchor.now - start)) / length if length else 0.0
@@ -446,7 +406,7 @@ def _drawing_back(pipe: LabelPipe, optimizer: Any, before: dict[Any, Any]) -> Ca
                     node.ops.update_averages(averages[key], weights, optimizer.nr_update[key])
                     optimizer.averages[key] = averages[key]
 
-    return draw_back
+    return step
 
 
 def _forget_other_shapes(optimizer: Optimizer, params: list[tuple[Model, str]]) -> None:
@@ -563,8 +523,8 @@ class LearningPipe(SavingPipe):
 
     @_rehearsal_model.setter
     def _rehearsal_model(self, model: Any) -> None:
-        """`nlp.resume_training` sets this attribute if a component has it: that is how the component learns of it."""
-        self.training.go_on()
+        # spaCy tells components in no other way that `nlp.resume_training` was called: it sets this attribute where it exists
+        self.training.continue_training()
 
     def weights(self, label: Optional[str] = None, top: Optional[int] = None) -> list[Any]:
         """The learned weights of a label that are not 0: of features, transitions and lengths.

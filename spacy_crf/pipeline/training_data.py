@@ -1,13 +1,12 @@
 """Training data: texts with their annotation, and a corpus whose features are looked up once."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Optional, TypeGuard
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc
 from spacy.training import Example
-from thinc.api import Optimizer
 
 from ..errors import Errors, Warnings
 from ..features.doc_batch import DocBatch
@@ -18,6 +17,7 @@ from ..models.corpus import block_tokens
 from ..models.node import AnnotatedDocs, Evidence
 from ..models.objective import CorpusObjective, TiedObjective
 from ..models.sequences import SequencesObjective
+from ..optimizers.objective import CRFOptimizer
 from ..progress import Bar
 from ..schemes import NO_SEGMENTS, NO_STEPS
 from ..types import SOFT_LABELS, Bools, ChainScores
@@ -29,25 +29,13 @@ from .earlier_components import require_rest
 from .labels import LabelPipe
 from .supervision import Keys
 
-if TYPE_CHECKING:
-    from ..optimizers.objective import CRFOptimizer
-
-
 # Tokens in a block if the model does not determine how many fit into memory
 _BLOCK_TOKENS = 1 << 16
 # Views of a corpus for optimizers: one evaluates the whole corpus, the other learns from one sequence after the other
 VIEWS = {"objective": CorpusObjective, "sequences": SequencesObjective}
 
 
-def takes_objective(optimizer: Optional[Optimizer]) -> "TypeGuard[CRFOptimizer]":
-    if not hasattr(optimizer, "fits"):
-        return False  # a thinc optimizer: importing ours would slow down the start of prediction
-    from ..optimizers.objective import CRFOptimizer  # prediction does not need it
-
-    return isinstance(optimizer, CRFOptimizer)
-
-
-def view_for(optimizer: Any) -> str:
+def view_for(optimizer: CRFOptimizer) -> str:
     """The view of a corpus for an optimizer that takes the objective."""
     return "sequences" if optimizer.wants_sequences else "objective"
 
@@ -293,10 +281,10 @@ class PreparedCorpus:
             raise ValueError(Errors.CRF411.format(name=self._pipe.name))
         return True
 
-    def before_step(self, optimizer: "CRFOptimizer") -> None:
+    def before_step(self, optimizer: CRFOptimizer) -> None:
         """Prepare a step of an optimizer."""
 
-    def after_step(self, optimizer: "CRFOptimizer") -> None:
+    def after_step(self, optimizer: CRFOptimizer) -> None:
         """Finish a step of an optimizer."""
 
 

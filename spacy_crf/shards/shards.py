@@ -32,7 +32,8 @@ from ..errors import Errors, announcements
 from ..inference.threads import default_threads
 from ..models.merged import SEEDS, Ties, Variables, keys_of
 from ..models.weights import Weights, checksum
-from ..pipeline.training_data import PreparedCorpus, takes_objective, view_for
+from ..optimizers.objective import CRFOptimizer
+from ..pipeline.training_data import PreparedCorpus, view_for
 from ..types import Floats
 from ..whole_files import FileFormat, room_for, seal_into, unseal
 from ..workers.executors import Executor, Processes, Ray
@@ -116,7 +117,7 @@ def _refusal(pipe: "CRFPipe", nlp: Optional[Language], optimizer: Optional[Optim
         return "what shards are made of is said by the config of the pipeline: give nlp, as nlp.initialize() does"
     if goes_on:
         return "start_from begins with weights that were learned from other texts"
-    if not takes_objective(optimizer):
+    if not isinstance(optimizer, CRFOptimizer):
         return "its optimizer takes gradients of batches: use spacy_crf.LBFGS.v1, or one that learns from sequences"
     if optimizer.wants_sequences and optimizer.wants_whole_corpus:
         return f"{type(optimizer).__name__} keeps what it knows of each sequence: use spacy_crf.LBFGS.v1"

@@ -7,14 +7,17 @@ from typing import Any, Optional, Union
 
 import numpy as np
 from spacy.tokens import Doc
-from thinc.api import Model
+from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
+from spacy_crf.errors import cant_train
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.models.architecture import SharedScores, TokenTerms, build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block, Feature
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf.optimizers.objective import CRFOptimizer
 
 from ..errors import Errors
 from .belief_propagation import BeliefPropagation
@@ -134,15 +137,22 @@ class FactorGraphRole(ChainNode):
         tables[ties.attrs["role"].associative(ties)] = np.eye(shape[1], dtype=bool)
         return {**of_chain, "tables": tables}
 
-    def has_bounds(self, model: Model) -> bool:
-        return any(template.associative for template in _ties(model).attrs["templates"].values())
+    def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
+        if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, LBFGS) and _has_bounds(model):
+            what, reason = f"the associative ties of '{name}'", "their weights must not be negative"
+            raise cant_train(optimizer, what, reason, "LBFGS or Adam.v1")
 
     def nonnegative(self, model: Model) -> SharedScores:
-        if not self.has_bounds(model):
+        if not _has_bounds(model):
             return {}
         ties = _ties(model)
         associative = ties.attrs["role"].associative(ties)[:, np.newaxis, np.newaxis]
         return {"tables": np.broadcast_to(associative, self.shapes(model, model.get_dim("nO"))["tables"])}
+
+
+def _has_bounds(model: Model) -> bool:
+    """Whether some weights must not be negative."""
+    return any(template.associative for template in _ties(model).attrs["templates"].values())
 
 
 def _ties(model: Model) -> Model:
