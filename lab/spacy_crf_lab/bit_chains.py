@@ -17,7 +17,6 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import States, Structure
 from spacy_crf.types import Bools, ChainScores, Floats, Ints
 
-from .errors import Errors
 from .kernels import output_codes as kernels
 
 Bits = NDArray[np.int8]
@@ -68,31 +67,23 @@ class BitChains(Structure[BitScores]):
     """The structure of training: answers what `LogLikelihood` asks, by sums over chains of bits that do not depend on each other.
     Clamps and paths are those of tags, bool[T, S] and int32[T]. A clamp fixes the bits in which all allowed tags agree."""
 
-    answers = frozenset()
-    signature = b"output codes"
+    answers = frozenset(["path"])
 
-    def with_rules(self, ruled: Any) -> Any:
-        raise ValueError(Errors.CRF638)
-
-    def prepare(self, scores: Any, clamp: Any = None) -> BitWork:
+    def prepare(self, scores: Any, clamp: Any = None, *, annotated: Any = None) -> BitWork:
         work = scores
         if not isinstance(work, BitWork):
             checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
             work = BitWork(scores._replace(**checked), checked["units"], None, None, None)
+        if annotated is not None and len(work.scores.cascade):  # chains read the bits of the annotation
+            bits = _agreed(work.scores, annotated)
+            neighbours = beside(work.scores, np.where(bits < 0, 0.0, 2.0 * bits - 1.0))
+            units = work.units + neighbours @ by_neighbour(work.scores.cascade)
+            work = work._replace(units=units, neighbours=neighbours)
         if clamp is None:
             return work
         bits = _agreed(work.scores, clamp)
         missing = np.append(0, np.cumsum(~np.any(clamp, axis=1)))[work.scores.starts]
         return work._replace(bits=bits, possible=np.diff(missing) == 0)
-
-    def around(self, work: BitWork, clamp: Any) -> BitWork:
-        """In a cascade chains read the bits of the annotation."""
-        scores = work.scores
-        if not len(scores.cascade):
-            return work
-        bits = _agreed(scores, clamp)
-        neighbours = beside(scores, np.where(bits < 0, 0.0, 2.0 * bits - 1.0))
-        return work._replace(units=work.units + neighbours @ by_neighbour(scores.cascade), neighbours=neighbours)
 
     def expectations(
         self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None

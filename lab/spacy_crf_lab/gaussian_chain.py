@@ -80,11 +80,9 @@ class Gaussians(Structure[GaussianScores]):
     """Answers the questions of losses about numbers. Clamps are numbers that are known: float64[N], NaN for others. The log
     partition is that of the integral over the others."""
 
-    ambiguous = True
     answers = frozenset()
-    signature = b"Gaussian"
 
-    def prepare(self, scores: GaussianScores, clamp: Any = None) -> GaussianScores:
+    def prepare(self, scores: GaussianScores, clamp: Any = None, *, annotated: Any = None) -> GaussianScores:
         return scores
 
     def moments(

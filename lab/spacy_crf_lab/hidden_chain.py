@@ -102,10 +102,9 @@ class HiddenChains(Structure[HiddenScores]):
     """Implements the methods of `Structure` for labels of texts. Clamps are bool[B, Y], and paths are labels: int32[B]. Sums run
     over hidden states too; maxima are those of a label together with its states."""
 
-    ambiguous = True
     answers = frozenset()
 
-    def prepare(self, scores: Any, clamp: Optional[Clamp] = None) -> HiddenWork:
+    def prepare(self, scores: Any, clamp: Optional[Clamp] = None, *, annotated: Any = None) -> HiddenWork:
         if isinstance(scores, HiddenWork):
             return scores if clamp is None else scores._replace(clamp=clamp)
         checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}

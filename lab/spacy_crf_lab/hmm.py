@@ -46,10 +46,6 @@ class Counted:
     walks = False
     params: tuple[str, ...]
 
-    def orders(self, model: Model) -> Orders:
-        """The order, and the triples of order 2."""
-        return Orders(1, np.zeros(0, dtype=np.int64), model.get_dim("nO"))
-
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
             what, reason = f"{model.name} of '{name}'", "its weights follow from counts"
@@ -65,7 +61,9 @@ class Counted:
         layer, attrs = model.get_ref("emissions"), model.attrs
         features: EmissionFeatures = layer.attrs["features"]
         tally, blocks = Tally(features), []
-        counts = Counts.none(features.n_states, self.orders(model).keys)
+        has_triples = isinstance(self, HigherOrderNode)
+        orders = self.orders(model) if has_triples else Orders(1, np.zeros(0, dtype=np.int64), model.get_dim("nO"))
+        counts = Counts.none(features.n_states, orders.keys)
         for block in tally.blocks(corpus):
             known = block.allowed.sum(axis=1) == 1
             weights = np.repeat(block.weights, np.diff(block.starts))
@@ -73,7 +71,7 @@ class Counted:
             tally.add(block.rows, block.allowed * (known * weights)[:, np.newaxis])
             blocks += [block] if attrs["em_iterations"] else []
         if blocks:
-            counts = _expected(model, self.orders(model), blocks, counts, tally)
+            counts = _expected(model, orders, blocks, counts, tally)
         weights, allowed = tally.weights(attrs["smoothing"]), attrs["allowed"]
         kept, steps = weights > _LEAST, step_scores(counts, allowed, attrs["smoothing"])
         layer.attrs["features"] = features.with_tables({**features.tables, "states": tally.table.pruned(kept)})
@@ -89,8 +87,6 @@ class HMMNode(Counted, ChainNode):
 
 class TrigramNode(Counted, HigherOrderNode):
     """Node of HMMs of order 2."""
-
-    orders: Any = HigherOrderNode.orders
 
     def forget(self, model: Model) -> None:
         super().forget(model)

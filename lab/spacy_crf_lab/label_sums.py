@@ -117,7 +117,6 @@ class LabelGraphs(Structure[LabelScores]):
     inference (Inference): Answers in place of elimination; a text is then a set of tied sequences of one token.
     """
 
-    ambiguous = True
     answers = frozenset()
 
     def __init__(self, inference: Optional[Inference] = None, *, threads: int = 1):
@@ -129,14 +128,7 @@ class LabelGraphs(Structure[LabelScores]):
     def exact(self) -> bool:
         return self.inference is None or self.inference.exact
 
-    @property
-    def signature(self) -> bytes:
-        return repr(self.inference).encode("utf8")
-
-    def with_threads(self, threads: int) -> "LabelGraphs":
-        return type(self)(self.inference, threads=threads)
-
-    def prepare(self, scores: Any, clamp: Optional[Bools] = None) -> Any:
+    def prepare(self, scores: Any, clamp: Optional[Bools] = None, *, annotated: Any = None) -> Any:
         if isinstance(scores, LabelWork):
             return scores if clamp is None else scores._replace(clamp=clamp)
         checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}

@@ -8,7 +8,7 @@ score is the log-sum over these paths. `n_best` finds the best labellings, which
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,14 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_crf import checks
-from spacy_crf.arrays import Scores, cut, cut_clamp
+from spacy_crf.arrays import cut, cut_clamp
 from spacy_crf.checks import ByLabel
 from spacy_crf.inference.structure import States, Structure
 from spacy_crf.models.architecture import build
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches, check_equal
-from spacy_crf.pipeline.decoding import Decoding
+from spacy_crf.pipeline.decoding import Decoding, Distribution
 from spacy_crf.types import ChainScores
 
 from .errors import Errors, Warnings
@@ -93,20 +93,46 @@ def _of_best_paths(
     return sorted(found, key=lambda item: -item[0])
 
 
+class Labellings:
+    """Asks a structure for best labellings in place of best paths.
+
+    decoding (LatentDecoding): Knows the tags, and warns once if the labellings are not proven.
+    """
+
+    def __init__(self, structure: Structure, decoding: "LatentDecoding"):
+        self._structure, self._decoding, self.log_partition = structure, decoding, structure.log_partition
+
+    def n_best(self, scores: ChainScores, n: int, *, clamp: Any = None) -> list[list[tuple[float, States]]]:
+        """The n best labellings of each sequence, with a path of states for each."""
+        tag_of = self._decoding.tags_and_break[: scores[0].shape[1]]
+        best, proven = n_best(self._structure, scores, tag_of, n, clamp=clamp)
+        if not proven.all() and not self._decoding.has_warned:
+            self._decoding.has_warned = True
+            name = self._decoding.annotation.name
+            logger.warning(Warnings.CRFW345.format(name=name, n=int((~proven).sum())))
+        return best
+
+
+class LatentDistribution(Distribution):
+    """The distribution over labellings whose tags may have several states."""
+
+    def n_best(self, n: int) -> list[tuple[float, States]]:
+        decoding: Any = self.decoding
+        searched = decoding.searched if self.structure is decoding.structure else self.structure
+        several = len(decoding.tag_of) > len(decoding.annotation.tag_labels())
+        return Distribution.n_best(self._replace(structure=Labellings(searched, decoding)) if several else self, n)
+
+
 class LatentDecoding(Decoding):
     """Decoding of chains whose tags may have several states."""
 
-    _has_warned = False  # whether it warned that best labellings are not proven
+    has_warned = False
 
-    def n_best(self, structure: Structure, scores: Scores, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
-        """The n best labellings of each sequence, with a path of states for each. Warns once if they are not proven."""
-        if self._are_tags:
-            return super().n_best(structure, scores, n, clamp)
-        best, proven = n_best(structure, scores, self.tags_and_break[: scores[0].shape[1]], n, clamp=clamp)
-        if not proven.all() and not self._has_warned:
-            self._has_warned = True
-            logger.warning(Warnings.CRFW345.format(name=self.annotation.name, n=int((~proven).sum())))
-        return best
+    def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
+        return LatentDistribution(*super().distribution(scores, clamp, graph))
+
+    def batch(self, scores: Any, clamp: Any) -> Distribution:
+        return LatentDistribution(*super().batch(scores, clamp))
 
 
 # ---------------------------------------------------------------------------------------------------------- the model

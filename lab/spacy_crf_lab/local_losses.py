@@ -475,7 +475,7 @@ class SampledLikelihood(LabelledLoss):
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`."""
         losses, _, impossible = BesagPseudoLikelihood().bind(self.states)(structure, scores, clamp, weights=weights)
-        work = structure.around(structure.prepare(scores), clamp)
+        work = structure.prepare(scores, annotated=clamp)
         gold = structure.only_path(clamp)
         if gold is None:
             allowed = self._draw(structure, work.clamped(clamp), None, clamp)

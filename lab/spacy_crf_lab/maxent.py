@@ -31,8 +31,6 @@ from .memm import follow
 class IndependentTokens(LinearChain):
     """Answers the questions of training for tokens that do not depend on each other: it ignores transitions, first and last."""
 
-    signature = b"independent tokens"
-
     def forward(self, work: ChainWork) -> tuple[Floats, tuple[Floats, Floats]]:
         of_tokens, shares = softmax(work.emissions)
         log_z: Any = np.bincount(_sequence_of(work), of_tokens, minlength=work.n_sequences)
@@ -74,12 +72,17 @@ class MaxEntDecoding(Decoding):
             raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
 
+_INDEPENDENT = IndependentTokens()
+
+
 class MaxEntNode(ChainNode):
     """Node of a model whose transitions, firsts and lasts score 0 and have no weights."""
 
-    in_training: Structure = IndependentTokens()
     decoding = MaxEntDecoding
     walks = False
+
+    def in_training(self, ruled: Any = None) -> Any:
+        return ruled or _INDEPENDENT
 
     def weighed(self, model: Model) -> SharedScores:
         return {name: np.zeros_like(mask) for name, mask in super().weighed(model).items()}

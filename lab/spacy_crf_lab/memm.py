@@ -10,8 +10,6 @@ to i. So prediction decodes as a chain, while training sums over the T choices a
 annotation leaves tags open, training sums over the chain. The tag scheme limits the choices; the last one knows that it is last.
 """
 
-from collections.abc import Callable
-from copy import copy
 from functools import cached_property
 from typing import Any, Optional
 
@@ -41,16 +39,15 @@ from .kernels import memm as kernels
 
 
 class LocalChoices(Structure[Any]):
-    """Answers the questions of training for scores of choices, which are not normalised yet: log partitions are 0."""
+    """Answers the questions of training for scores of choices, which are not normalised yet: log partitions are 0.
 
-    signature = b"local choices"
-    ruled: Any = None  # structure with the rules that hold in training
-    prepare: Callable[..., Any]
+    ruled: The structure with the rules that hold in training, if any.
+    """
 
-    def with_rules(self, ruled: Any) -> Any:
-        local = copy(self)
-        local.ruled, local.ambiguous, local.signature = ruled, True, self.signature + ruled.signature
-        return local
+    def __init__(self, ruled: Any = None, *, threads: int = 1):
+        super().__init__(threads=threads)
+        self.ruled = ruled
+        self.answers = self.answers if ruled is None else self.answers - {"path"}
 
     def normalised(self, scores: Any) -> Any:
         """The scores of a chain whose log partition is 0."""
@@ -149,21 +146,24 @@ class Normalising(ChainNode):
     """Joins the scores that prediction reads."""
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
-        return MEMMNode.in_training.normalised(super().join(outputs[:1], shared))
+        return LocalChain().normalised(super().join(outputs[:1], shared))
 
 
 class MEMMNode(ChainNode):
     """Node of a model whose choices depend on the tag before."""
 
-    in_training: Any = LocalChain()
+    local: Any = LocalChain
     decoding = MEMMDecoding
     walks = False
     no_shares_of_texts = (
         "the normalizers of its choices are no sums over texts. The other kinds of explanations know them"
     )
 
+    def in_training(self, ruled: Any = None) -> Any:
+        return self.local(ruled)
+
     def in_prediction(self, model: Model, scores: Any) -> Any:
-        return self.in_training.normalised(scores)
+        return self.local().normalised(scores)
 
     def explained(self, model: Model) -> ChainNode:
         return Normalising()
@@ -180,8 +180,9 @@ class MEMMNode(ChainNode):
 class PairsNode(HigherOrderNode):
     """Node of a model whose choices depend on the two tags before."""
 
-    in_training: Any = LocalPairs()
+    local: Any = LocalPairs
     decoding = PairsDecoding
+    in_training = MEMMNode.in_training
     in_prediction = MEMMNode.in_prediction
 
 

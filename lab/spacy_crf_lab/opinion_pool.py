@@ -170,7 +170,7 @@ class OpinionPoolNode(ChainNode):
         if ruled and self.kind == "labels":
             problem = "can't learn from rules (in_training = true), nor from spans that are known to be wrong"
             raise ValueError(Errors.CRF633.format(name=name, problem=problem))
-        structure = batch.structure or self.in_training.with_threads(default_threads())
+        structure = batch.structure or self.in_training().with_threads(default_threads())
         share = model.attrs["holdout"] if self.after_passes else 0.0
         held_out = held_out_sequences(batch.docs, batch.starts, share)
         weights = np.ones(len(held_out)) if batch.weights is None else batch.weights

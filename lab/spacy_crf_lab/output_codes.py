@@ -35,6 +35,7 @@ from spacy_crf.whole_files import unpacked
 
 from .bit_chains import BitChains, BitScores, beside, by_neighbour, relative
 from .code_matrix import KINDS, Code, Coder, Codes, distances
+from .errors import Errors
 from .kernels import output_codes as kernels
 from .mixed_chain import MixedChain
 
@@ -60,10 +61,12 @@ class CodesDecoding(Decoding):
             raise cant_train(loss, what, reason, "LogLikelihood without cost and label_weights")
 
 
+_BITS = BitChains()
+
+
 class CodesNode(ChainNode):
     """Node of output codes. Attributes: "matrix", the code, and "bit_names"."""
 
-    in_training: Any = BitChains()
     decoding = CodesDecoding
     learned = ("met", "matrix", "bit_names")
     meaning = ("codes", "bits", "seed", "cascade")
@@ -77,6 +80,12 @@ class CodesNode(ChainNode):
         self._asked: tuple[Any, ...] = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code
+
+    def in_training(self, ruled: Any = None) -> BitChains:
+        """RAISES (ValueError): CRF638 for rules and excluded spans."""
+        if ruled is not None:
+            raise ValueError(Errors.CRF638)
+        return _BITS
 
     # -------------------------------------------------------------------------------------------------------- the code
 
@@ -208,7 +217,7 @@ class CodesNode(ChainNode):
             kernels.best(units, *scores[1:4], scores.starts, bits)
             emissions = ((2.0 * bits - 1.0) @ signs.T - signs.shape[1]) / 2.0
         else:  # minus sum_c |p(bit c) - code[y, c]|
-            _, found = self.in_training.expectations(scores._replace(units=units))
+            _, found = self.in_training().expectations(scores._replace(units=units))
             emissions = (found.units / kernels.SCALE @ signs.T - signs.shape[1]) / 2.0
         return scores.product._replace(emissions=emissions, starts=scores.starts)
 

@@ -35,14 +35,14 @@ class Observed(LabelledLoss):
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
     ) -> tuple[Floats, Scores, Bools]:
         """See `ClampedLoss`."""
-        if structure.ambiguous:
+        if "path" not in structure.answers:
             states, is_complete = None, (states_of(clamp).sum(axis=1) <= 1).all()
         else:
             states = structure.only_path(clamp)
             is_complete = states is not None
         if not is_complete:
             self.incomplete.append(True)
-        work = structure.around(structure.prepare(scores), clamp)
+        work = structure.prepare(scores, annotated=clamp)
         if states is None:
             found, uses = structure.expectations(work, clamp=clamp, weights=weights)
         else:

@@ -251,8 +251,8 @@ def test_labelling_differs_from_the_best_path():
     zeros = {name: np.zeros_like(getattr(scores, name)) for name in ("transitions", "first", "last")}
     scores = scores._replace(emissions=emissions[np.newaxis], **zeros)
     assert tagger.decoding.best_tags(scores, None).tolist() == [0]
-    [[(_, best)]] = tagger.decoding.n_best(tagger.decoding.structure, scores, 1, None)
-    assert tagger.decoding.tags(best).tolist() == [1]
+    [(_, best)] = tagger.decoding.batch(scores, None).n_best(1)
+    assert best.tolist() == [1]
 
 
 @pytest.mark.parametrize("decode", ["viterbi", "posterior", "labelling"])

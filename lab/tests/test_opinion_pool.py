@@ -364,7 +364,7 @@ def test_rules_in_training_hold_for_each_expert():
     rules["rules"] = [{"rule": "at_most", "label": "PER", "n": 1, "per": "sentence"}]
     _, pipe, examples = trained("random", of_pipe={"constraints": rules})
     data = pipe.training.data(examples)
-    assert (data.weights == 0.0).any() and data.structure.structures[0] is not pipe.model.attrs["role"].in_training
+    assert (data.weights == 0.0).any() and data.structure.structures[0] is not pipe.model.attrs["role"].in_training()
     with pytest.raises(ValueError, match=r"CRF633: Component 'crf_ner': experts = \"labels\" can't learn from rules"):
         trained("labels", of_pipe={"constraints": rules})
 

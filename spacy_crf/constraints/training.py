@@ -173,7 +173,8 @@ class RuledStructure:
     RAISES (ValueError): CRF614 if the automata of all rules are too large together.
     """
 
-    exact = ambiguous = True
+    exact = True
+    answers: frozenset[str] = frozenset()
     wrong = NO_SEGMENTS  # for losses that exclude single segments from the labellings that a clamp allows
 
     def __init__(
@@ -267,12 +268,8 @@ class RuledStructure:
         tables, (wrong, steps, _) = repr(self._rules.constraints.tables), self._excluded
         return tables.encode("utf8") + np.concatenate(wrong).tobytes() + steps.tobytes()
 
-    def prepare(self, scores: Any) -> Any:
-        """Return the scores unchanged: each group is checked when it is evaluated."""
-        return scores
-
-    def around(self, scores: Any, clamp: Any) -> Any:
-        """Return the scores unchanged: each group keeps its annotation."""
+    def prepare(self, scores: Any, *, annotated: Any = None) -> Any:
+        """Return the scores unchanged: each group is checked when it is evaluated, and keeps its annotation."""
         return scores
 
     def expectations(self, scores: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
@@ -320,7 +317,7 @@ class RuledStructure:
 def _asked(structure: Structure, question: str, scores: Any, annotated: Any, clamp: Any, weights: Floats):
     """Evaluate a question. annotated: Clamp of the annotation, which pruning keeps; None if nothing is pruned."""
     if annotated is not None:
-        scores = structure.around(structure.prepare(scores), annotated)
+        scores = structure.prepare(scores, annotated=annotated)
     return getattr(structure, question)(scores, clamp=clamp, weights=weights)
 
 

@@ -231,7 +231,7 @@ def contrast_of_labels(comparison: Any) -> Explanation:
     """
     measured, target = comparison.measure(), comparison.margin()
     uses = uses_between_labels(comparison, measured)
-    base = target - dot(comparison.scores, uses) if comparison.pipe.decoding.structure.ambiguous else 0.0
+    base = 0.0 if "path" in comparison.pipe.decoding.structure.answers else target - dot(comparison.scores, uses)
     totals = {"score": target, **comparison.probability(measured.odds)}
     ours = comparison.spans(0)
     theirs = comparison.spans(comparison.rival(measured))

@@ -70,7 +70,7 @@ def texts(
 
     if pipe.model.attrs["role"].no_shares_of_texts is not None:
         raise refuse(pipe.model.attrs["role"].no_shares_of_texts)
-    if comparison.is_of_texts and pipe.decoding.structure.ambiguous:
+    if comparison.is_of_texts and "path" not in pipe.decoding.structure.answers:
         raise refuse("its hidden states are not known, so that scores are not sums of weights")
     if not pipe.is_linear or not all(isinstance(layer.attrs["role"], SparseNode) for layer in pipe.model.layers):
         raise refuse("it has scores other than those of sparse features, whose weights are sums over texts")
@@ -287,7 +287,7 @@ class Direction:
                 continue
             of_doc, clamp = arrays.cut_document(scores, data.allowed, rows)
             weights = None if data.weights is None else data.weights[sequences]
-            structure = learner.model.attrs["role"].in_training
+            structure = learner.model.attrs["role"].in_training()
             _, derivative, _ = learner.loss(structure, of_doc, clamp, weights=weights)
             yield self._architecture.dot(derivative, arrays.cut_document(along, None, rows)[0])
 
@@ -295,7 +295,7 @@ class Direction:
         scores, along = self._both(data)
         soft = {} if data.soft is None else {"soft": data.soft}
         learner = self._pipe.learner
-        structure = data.structure or learner.model.attrs["role"].in_training
+        structure = data.structure or learner.model.attrs["role"].in_training()
         _, derivative, _ = evaluate(learner.loss, structure, scores, data.allowed, weights=data.weights, **soft)
         return self._architecture.dot(derivative, along)
 

@@ -152,7 +152,7 @@ class BridgedStructure:
 
     def __init__(self, structure: Any, bridges: Bridges, blank: Bools):
         self.of, self.bridges, self._blank = structure, bridges, blank
-        self.exact, self.ambiguous = structure.exact, structure.ambiguous
+        self.exact, self.answers = structure.exact, structure.answers
         self.threads = structure.threads
 
     @property
@@ -173,11 +173,8 @@ class BridgedStructure:
     def only_path(self, clamp: Any) -> Any:
         return self.of.only_path(clamp)
 
-    def prepare(self, scores: Any) -> Any:
-        return self.of.prepare(self.bridges.widened(scores, self._blank))
-
-    def around(self, work: Any, clamp: Any) -> Any:
-        return self.of.around(work, self.bridges.clamp(clamp))
+    def prepare(self, scores: Any, *, annotated: Any = None) -> Any:
+        return self.of.prepare(self.bridges.widened(scores, self._blank), annotated=self.bridges.clamp(annotated))
 
     def expectations(self, work: Any, *, clamp: Any = None, weights: Optional[Floats] = None) -> tuple[Floats, Any]:
         values, expected = self.of.expectations(work, clamp=self.bridges.clamp(clamp), weights=weights)

@@ -6,7 +6,6 @@ The recursions sum over the last level of a lattice (`lattice`). Without a limit
 labelling, and all results are exact.
 """
 
-from collections.abc import Callable
 from copy import copy
 from functools import cached_property
 from typing import Any, Optional, Union
@@ -176,7 +175,6 @@ class HigherOrder(Structure[HigherOrderScores]):
     answers = Structure.answers | {"beam"}
     kept: Optional[LatticeCache] = None  # lattices of one batch, see `remembering`
     work = HigherOrderWork
-    prepare: Callable[..., HigherOrderWork]
 
     def conform(self, scores: Union[HigherOrderScores, ChainScores]) -> HigherOrderScores:
         if isinstance(scores, ChainScores):
@@ -191,10 +189,12 @@ class HigherOrder(Structure[HigherOrderScores]):
         digits = scores.orders.digits(len(scores.first))[expansion.graph.tag_of]
         return super().expand(scores, expansion)._replace(orders=scores.orders._replace(digit_of=digits))
 
-    def around(self, work: HigherOrderWork, clamp: Clamp) -> HigherOrderWork:
-        return work if work.scores.orders.keep is None else work.around(clamp, self.kept)
+    def prepare(self, scores: Any, clamp: Any = None, *, annotated: Any = None) -> Any:
+        work: Any = super().prepare(scores, clamp)
+        return work if annotated is None or work.scores.orders.keep is None else work.around(annotated, self.kept)
 
     def remembering(self) -> "HigherOrder":
+        """RETURNS (HigherOrder): A copy that remembers the labellings of one batch, as ``kept``, until ``kept.renew()``."""
         structure = copy(self)
         structure.kept = LatticeCache()
         return structure

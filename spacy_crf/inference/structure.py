@@ -28,6 +28,7 @@ from .threads import run_chunks
 
 States = NDArray[np.int32]
 OfWork = TypeVar("OfWork", bound="Work")
+OfStructure = TypeVar("OfStructure", bound="Structure")
 
 # In place of a graph without states, since kernels want one: it begins no sequence
 _NO_STATES = StateGraph._make(
@@ -238,10 +239,9 @@ class Structure(Generic[Scores]):
     """
 
     exact: ClassVar[bool] = True  # whether sums and maxima are those of all labellings, or approximate
-    # Whether a labelling may have several paths: its score is their log-sum, but `viterbi` and `n_best` return single paths.
-    ambiguous: bool = False
-    # Optional questions that the structure answers
-    answers: frozenset[str] = frozenset(["n_best", "sample", "span_probabilities", "likely_spans"])
+    # Optional questions that the structure answers. Without "path" a labelling may have several paths: its score is their
+    # log-sum, but `viterbi` and `n_best` return single paths
+    answers: frozenset[str] = frozenset(["path", "n_best", "sample", "span_probabilities", "likely_spans"])
     # Approximate tokens in a chunk: enough for a kernel to take longer than its call. The number is fixed, so that sums over
     # chunks have the same bits with any number of threads.
     chunk_tokens: ClassVar[int]
@@ -256,11 +256,17 @@ class Structure(Generic[Scores]):
     def __init__(self, *, threads: int = 1):
         self.threads = threads
 
-    signature = b""  # equal for structures that give the same answers; set by structures with settings
+    @property
+    def signature(self) -> bytes:
+        """Equal for structures that give the same answers."""
+        settings = {name: getattr(value, "signature", value) for name, value in vars(self).items() if name != "threads"}
+        return repr((type(self).__name__, settings)).encode("utf8")
 
-    def with_threads(self, threads: int) -> "Structure[Scores]":
+    def with_threads(self: OfStructure, threads: int) -> OfStructure:
         """RETURNS (Structure): A copy that uses this number of threads."""
-        return type(self)(threads=threads)
+        structure = copy(self)
+        structure.threads = threads
+        return structure
 
     def within(self, beam: Any) -> "Structure[Scores]":
         """RETURNS (Structure): A copy that searches for the best labellings (`viterbi`, `n_best`) within a `lab.beam.Beam`. Sums
@@ -282,15 +288,9 @@ class Structure(Generic[Scores]):
         """
         over = copy(self)
         over.graph = graph if len(graph.tag_of) else _NO_STATES
-        over.beam, over.ambiguous, over.answers = None, True, self.answers - {"beam"}
+        over.beam, over.answers = None, self.answers - {"beam", "path"}
         over._expansions = arrays.LatestResults()
         return over
-
-    def with_rules(self, ruled: Any) -> Any:
-        """A structure that has rules or excludes spans, and takes the place of this one in training, for the scores that this one
-        reads. RETURNS (Structure): `ruled`, or a structure that asks it.
-        """
-        return ruled
 
     @property
     def without_rules(self) -> "Structure[Scores]":
@@ -391,21 +391,12 @@ class Structure(Generic[Scores]):
         _, used = self.expectations(work, clamp=self.only(work, states), weights=weights)
         arrays.add(out, used, slice(0, work.n_tokens))
 
-    def around(self, work: Work[Scores], clamp: Any) -> Work[Scores]:
-        """The scores as training evaluates them: a structure that prunes labellings keeps the labellings of the annotation."""
-        return work
-
-    def remembering(self) -> "Structure[Scores]":
-        """RETURNS (Structure): For a structure that prunes labellings, a copy that remembers those of one batch, as ``kept``,
-        until ``kept.renew()``.
-        """
-        return self
-
     # --------------------------------------------------------------------------------- methods common to all structures
 
-    def prepare(self, scores: ScoresOrWork, clamp: Any = None) -> Work[Scores]:
+    def prepare(self, scores: ScoresOrWork, clamp: Any = None, *, annotated: Any = None) -> Work[Scores]:
         """Check scores once, for several questions.
 
+        annotated: What the annotation allows, in training: a structure that prunes labellings keeps these.
         RAISES (ValueError): CRF010 to CRF016 for scores that are not usable.
         """
         if isinstance(scores, Work):

@@ -174,7 +174,7 @@ class ClampedLoss(LabelledLoss):
         RETURNS (float64[B], Scores, bool[B]): Weighted losses; their sum's derivative with respect to every score; and
             which sequences have no labelling that the annotation allows: their loss and derivative are 0.
         """
-        states = None if structure.ambiguous else structure.only_path(clamp)
+        states = structure.only_path(clamp) if "path" in structure.answers else None
         if self.margin or self.cost or self.label_weights:
             scores = self._with_costs(scores, arrays.states_of(clamp))
         value = structure.viterbi_counts if self.maximum else structure.expectations
@@ -183,7 +183,7 @@ class ClampedLoss(LabelledLoss):
             weights = np.ones(n_sequences)
         weights = np.asarray(weights, dtype=np.float64)
         arrays.check_shape("weights", weights, (n_sequences,), "sequences")
-        work = structure.around(structure.prepare(scores), clamp)
+        work = structure.prepare(scores, annotated=clamp)
         if states is not None and not self.maximum:
             best, reached, d_scores = structure.differentiate_path(work, states, weights)
             impossible = reached == -np.inf

@@ -74,10 +74,9 @@ class Architecture(Node):
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it
 
-    @property
-    def in_training(self) -> Structure:
-        """The structure that losses use."""
-        return self.structure
+    def in_training(self, ruled: Any = None) -> Any:
+        """The structure that losses use; `ruled`, if given, has the rules of a batch, or excludes spans."""
+        return ruled or self.structure
 
     # ----------------------------------------------------------------------------------------------- for subclasses
 

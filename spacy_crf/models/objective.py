@@ -43,7 +43,7 @@ class CorpusObjective(Weights):
     def __init__(self, model: Model, loss: LabelledLoss, corpus: Iterable[AnnotatedDocs]):
         super().__init__(model)
         self._loss: Any = loss
-        self._structure = self.architecture.in_training.with_threads(default_threads())
+        self._structure = self.architecture.in_training().with_threads(default_threads())
         self._annotation: list[_BatchAnnotation] = []
         self._layers: list[Any] = [*map(corpus_of, model.layers)]
         for batch in corpus:

@@ -70,7 +70,7 @@ class SetTraining(Training):
         chains = self._pipe.chains
         if len(chains) == 1:
             return parts[0]
-        usual = self._pipe.model.attrs["role"].in_training.with_threads(default_threads())
+        usual = self._pipe.model.attrs["role"].in_training().with_threads(default_threads())
         states = tuple(chain.states for chain in chains)
         columns = zip(*(self._of_set(chain, part.alternatives) for chain, part in zip(chains, parts)))
         return parts[0]._replace(

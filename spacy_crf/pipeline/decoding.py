@@ -215,10 +215,6 @@ class Decoding:
         joined, starts = arrays.join_sequences(scores, clamp), np.asarray(scores.starts)
         return Distribution(self, graph or self.structure, joined, scores[0].shape[1], starts)
 
-    def n_best(self, structure: Structure, scores: Any, n: int, clamp: Any) -> list[list[tuple[float, States]]]:
-        """The n best labellings of each sequence: their scores and paths of states."""
-        return structure.n_best(scores, n, clamp=clamp)
-
     def batch(self, scores: Any, clamp: Any) -> "Distribution":
         """The distribution for several Docs whose sequences no rule ties together: marginals and probabilities of spans."""
         joined = Joined(scores, clamp, np.arange(len(scores[0])))
@@ -305,7 +301,7 @@ class Distribution(NamedTuple):
     def n_best(self, n: int) -> list[tuple[float, States]]:
         """Probability and tags of the best labellings of one Doc."""
         structure = self.decoding.searched if self.structure is self.decoding.structure else self.structure
-        found = self.decoding.n_best(structure, self.joined.scores, n, self.joined.clamp)
+        found = structure.n_best(self.joined.scores, n, clamp=self.joined.clamp)
         best: list[tuple[float, tuple]] = [(0.0, ())]
         for paths, log_z in zip(found, self._log_partition().tolist()):
             # Extend the best labellings of the sequences so far by the best ones of the next sequence

@@ -203,9 +203,8 @@ class Batch:
             self.parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
-            (scores, clamp, _), none = self.untied().joined, np.zeros(0, dtype=np.int32)
-            found = self._decoding.n_best(self._decoding.structure, scores, 1, clamp)
-            return self._decoding.tags(np.concatenate([none, *(of_sequence[0][1] for of_sequence in found)]))
+            [(_, tags)] = self.untied().n_best(1)
+            return tags
         tags = most_probable.copy()
         for d in np.flatnonzero(np.diff(self._bounds)).tolist():
             [(_, tags[self._bounds[d] : self._bounds[d + 1]])] = self.distribution(d).n_best(1)

@@ -253,7 +253,7 @@ class Training(TrainingData):
     def loss_of(self, examples: list[Example], scores: Any) -> tuple[float, Any]:
         """Loss of a batch, and its derivative."""
         pipe, batch = self._pipe, self.data(examples)
-        structure = batch.structure or pipe.model.attrs["role"].in_training
+        structure = batch.structure or pipe.model.attrs["role"].in_training()
         told = {"weights": batch.weights, **({} if batch.soft is None else {"soft": batch.soft})}
         of_scores = pooled_loss if isinstance(scores, Pooled) else evaluate
         losses, d_scores, impossible = of_scores(pipe.loss, structure, scores, batch.allowed, **told)

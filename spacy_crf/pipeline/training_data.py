@@ -166,7 +166,7 @@ class TrainingData:
         bridges = decoding.bridges
         wide = known._replace(clamp=bridges.clamp(known.clamp))
         structure = self._ruled(decoding.over_bridges(), docs, wide, starts)
-        usual = node.in_training.with_threads(default_threads())
+        usual = node.in_training().with_threads(default_threads())
         return BridgedStructure(structure or usual, bridges, blank)
 
     def _blank(self, docs: list[Doc], known: Supervision) -> Optional[Bools]:
@@ -177,7 +177,7 @@ class TrainingData:
         node = pipe.model.attrs["role"]
         is_sum = pipe.decoding.labelled == "tokens" and "tokens" in pipe.loss.excludes and known.soft is None
         of_paths = node.gives is ChainScores and pipe.decoding.ties is None
-        of_paths = of_paths and type(node.in_training) is type(node.structure)
+        of_paths = of_paths and type(node.in_training()) is type(node.structure)
         if pipe.annotation.space_edges or not (is_sum and of_paths):
             return None
         blank = DocBatch.of(docs).is_space
@@ -210,7 +210,7 @@ class TrainingData:
         self._warn_of_broken(structure.broken, docs)
         if rule_set.global_:
             pipe.warn_once(Warnings.CRFW610, rules=", ".join(rule.name for rule in rule_set.global_))
-        return pipe.model.attrs["role"].in_training.with_rules(structure)
+        return pipe.model.attrs["role"].in_training(structure)
 
     def _warn_of_broken(self, broken: list, docs: list[Doc]) -> None:
         """Warn once about rules that documents break, if there are any."""

@@ -117,7 +117,7 @@ class TiedDecoding(Decoding):
 
     @property
     def in_training(self) -> TiedChains:
-        return self.model.attrs["role"].in_training
+        return self.model.attrs["role"].in_training()
 
     def check_fit(self, pipe: Any) -> None:
         kinds, inference = type(pipe.loss).__mro__, self.in_training.inference

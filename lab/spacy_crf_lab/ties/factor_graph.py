@@ -49,9 +49,8 @@ class FactorGraphRole(ChainNode):
         self.structure = TiedChains(inference)
         self._in_training = self.structure if training_inference is None else TiedChains(training_inference)
 
-    @property
-    def in_training(self) -> TiedChains:
-        return self._in_training
+    def in_training(self, ruled: Any = None) -> Any:
+        return ruled or self._in_training
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.structure.inference!r})"
@@ -67,7 +66,7 @@ class FactorGraphRole(ChainNode):
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """RAISES (ValueError): See the inferences."""
         super().check_labels(model, labels, name)
-        for structure in (self.structure, self.in_training):
+        for structure in (self.structure, self._in_training):
             structure.inference.check_labels(name, model.attrs["allowed"])
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:

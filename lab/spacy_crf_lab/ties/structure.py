@@ -41,7 +41,6 @@ class TiedChains(Structure[TiedScores]):
     def __init__(self, inference: Inference, *, threads: int = 1):
         super().__init__(threads=threads)
         self.inference = inference
-        self.chain = LinearChain(threads=threads)
 
     @property
     def exact(self) -> bool:
@@ -49,14 +48,11 @@ class TiedChains(Structure[TiedScores]):
 
     @property
     def answers(self) -> frozenset[str]:
-        return self.inference.answers
+        return self.inference.answers | {"path"}
 
     @property
-    def signature(self) -> bytes:
-        return repr(self.inference).encode("utf8")
-
-    def with_threads(self, threads: int) -> "TiedChains":
-        return type(self)(self.inference, threads=threads)
+    def chain(self) -> LinearChain:
+        return LinearChain(threads=self.threads)
 
     def conform(self, scores: TiedScores) -> TiedScores:
         """RAISES (ValueError): CRF040 for invalid ties."""
@@ -160,12 +156,6 @@ class TiedChains(Structure[TiedScores]):
         sequences = work.first_of[np.searchsorted(work.starts, first, side="right") - 1]
         kind, shared = np.append(ties.kind[known], ties.group_kind[agreed]), shared[agreed]
         return kind, np.append(labels[source], shared), np.append(labels[target], shared), sequences
-
-    def only(self, work: TiedWork, states: States) -> Clamp:
-        return states[:, np.newaxis] == np.arange(work.n_tags)
-
-    def only_path(self, clamp: Clamp) -> Optional[States]:
-        return self.chain.only_path(clamp)
 
     # ---------------------------------------------------------------------------------------- lists and samples
 
