@@ -20,7 +20,6 @@ EMISSIONS = {
 }
 MODELS = {
     "chain": {"@architectures": "spacy_crf.LinearChain.v1"},
-    "latent": {"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": {"A": 2}},
     "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2},
 }
 SCHEMES = ("IO", "BIO", "IOB1", "BILUO")

@@ -22,12 +22,10 @@ from spacy_crf.cli import app
 from spacy_crf.cli.configs import RECIPES
 from spacy_crf.kernels import hashing, sparse_rows
 from spacy_crf.kernels.announcing import PREDICTION, TRAINING, announcer
-from spacy_crf_lab.numbers import register
 
 from .test_configs import ROOT
 
 pytestmark = [pytest.mark.issue(33), pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")]
-PACKAGES = ("spacy_crf.kernels.", "spacy_crf_lab.kernels.")
 COMPONENTS = [
     pytest.param(component, marks=[] if component == "crf_textcat" else [pytest.mark.slow]) for component in RECIPES
 ]
@@ -35,7 +33,9 @@ COMPONENTS = [
 
 def kernels():
     """By module and name."""
-    modules = {name: module for name, module in sys.modules.items() if name.startswith(PACKAGES)}
+    modules = {
+        name: module for name, module in sys.modules.items() if ".kernels." in name and name.startswith("spacy_crf")
+    }
     return {
         f"{name.partition('.kernels.')[2]}.{value.py_func.__name__}": value
         for name, module in modules.items()
@@ -62,13 +62,12 @@ def compile_ahead(*components):
 def train_and_ask(component, folder):
     """With what `compile` knows nothing of: other texts, longer ones, many labels."""
     nlp, docs = spacy.blank("en"), []
-    register("token", "crf_number")
     for n, item in enumerate(srsly.read_jsonl(ROOT / "assets" / "news" / "dev.jsonl")):
         doc = nlp.make_doc(item["text"])
         doc.set_ents([doc.char_span(span["start"], span["end"], span["label"]) for span in item["spans"]])
         doc.spans["sc"] = [*doc.ents, *(Span(doc, ent.start, ent.start + 1, label="FIRST") for ent in doc.ents)]
         for token in doc:
-            token.tag_, token._.crf_number = token.shape_, len(token)
+            token.tag_ = token.shape_
         doc.cats = {label: float(k == n % 3) for k, label in enumerate("ABC")}
         docs.append(doc)
     texts = str(folder / "texts.spacy")

@@ -190,19 +190,6 @@ def test_kernels_of_prediction_are_there_before_an_evaluation_is_timed(stem, cor
     assert _ready() == before
 
 
-@pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient"])
-def test_segments_train_in_the_dual(optimizer, corpus, tmp_path):
-    overrides = {**_overrides(corpus), "training.max_steps": 2}
-    config = load_config(ROOT / "configs" / "semicrf_ner.cfg", overrides=overrides)
-    config["training"]["optimizer"] = {"@optimizers": f"spacy_crf.{optimizer}.v1", "l2": 0.1, "epochs_per_step": 10}
-    config["components"]["semicrf_ner"]["loss"] = {"@losses": "spacy_crf.MaxMargin.v1"}
-    nlp, saved = train(init_nlp(config), tmp_path, stdout=io.StringIO(), stderr=io.StringIO())
-    docs = list(DocBin().from_disk(corpus).get_docs(nlp.vocab))
-    found = _annotation(nlp, docs)
-    assert [ents for ents, _ in found] == [entities(doc) for doc in docs]
-    assert _annotation(spacy.load(saved), docs) == found
-
-
 @pytest.mark.parametrize("path", CONFIGS)
 def test_config_is_complete(path, tmp_path):
     ours, filled = fill_config(tmp_path / "filled.cfg", path, silent=True)

@@ -21,7 +21,6 @@ EXAMPLES = {"crf_ner": ner_examples, "crf_tagger": tag_examples, "semicrf_ner": 
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
 OWLQN = {**LBFGS, "l1": 0.05}
 CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}
-FRANK_WOLFE = {"@optimizers": "spacy_crf_lab.FrankWolfe.v1", "l2": 0.1, "epochs_per_step": 2}
 PERCEPTRON = {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}
 
 
@@ -79,18 +78,6 @@ def test_blocks_are_no_part_of_the_answer(blocks, monkeypatch):
     whole = PreparedBatch(ner, ner_examples(nlp), "objective").objective
     assert value == pytest.approx(whole.evaluate(np.linspace(-1, 1, len(objective.weights())))[0], rel=1e-12)
     assert np.isfinite(gradient).all()
-
-
-def test_frank_wolfe_sees_the_whole_corpus_too():
-    loss = {"@losses": "spacy_crf.MaxMargin.v1"}
-    nlp, sgd = make(optimizer=FRANK_WOLFE, streamed=False, loss=loss)
-    examples = ner_examples(nlp)
-    nlp.initialize(lambda: examples)
-    expected = [nlp.update(examples, sgd=sgd)["crf_ner"] for _ in range(2)]
-    lean, sgd = make(optimizer=FRANK_WOLFE, loss=loss)
-    initialize(lean, lambda nlp: iter(ner_examples(nlp)))
-    assert [lean.update(examples[:1], sgd=sgd)["crf_ner"] for _ in range(2)] == expected
-    assert_same_weights(lean, nlp)
 
 
 RULES = {

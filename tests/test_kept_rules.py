@@ -344,14 +344,13 @@ SPARSE = {
 WITHOUT_PROGRAMS = {
     "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": None, "emissions": SPARSE},
     "order 3": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 3, "keep": None, "emissions": SPARSE},
-    "MEMM": {"@architectures": "spacy_crf_lab.MEMM.v1", "order": 2, "emissions": SPARSE},
 }
 AT_MOST = [{"rule": "at_most", "label": label, "n": 2} for label in ("DT", "NN", "VB")]
 
 
 def tagger_of(model):
     nlp = spacy.blank("en")
-    tagger = nlp.add_pipe("crf_tagger", config={"model": WITHOUT_PROGRAMS[model]})
+    tagger = nlp.add_pipe("crf_tagger", config={"model": model})
     nlp.initialize(lambda: tag_examples(nlp))
     rng = np.random.default_rng(1)
     weights = Weights(tagger.model)
@@ -360,7 +359,7 @@ def tagger_of(model):
     return nlp, tagger
 
 
-@pytest.mark.parametrize("model", WITHOUT_PROGRAMS)
+@pytest.mark.parametrize("model", WITHOUT_PROGRAMS.values(), ids=WITHOUT_PROGRAMS)
 @pytest.mark.parametrize("rules", [[{"rule": "in_one_piece", "label": "NN"}], AT_MOST], ids=["in one piece", "at most"])
 def test_rules_beyond_max_states_are_kept_without_a_program(model, rules, caplog):
     """They were broken, and a warning spoke of 30 seconds after a tenth of one."""
@@ -379,7 +378,7 @@ def test_rules_beyond_max_states_are_kept_without_a_program(model, rules, caplog
     assert found() != kept
 
 
-@pytest.mark.parametrize("model", WITHOUT_PROGRAMS)
+@pytest.mark.parametrize("model", WITHOUT_PROGRAMS.values(), ids=WITHOUT_PROGRAMS)
 def test_rules_without_any_search_are_named(model, monkeypatch, caplog):
     monkeypatch.setattr(rule_set, "MOST_GRAPH_STATES", 5 * 4)  # states of automata times tags
     nlp, tagger = tagger_of(model)

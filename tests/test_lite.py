@@ -404,10 +404,6 @@ def test_export(folder, tmp_path):
         (templates("ngrams2[0]|lower[1]"), "the template ngrams2[0]|lower[1], which joins n-grams"),
         ({"decode": "posterior"}, 'decode = "posterior"'),
         ({"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf.HashedEmissions.v1"}}}, "hashed features"),
-        (
-            {"model": {"emissions": {**EMISSIONS, "@architectures": "spacy_crf_lab.KernelEmissions.v1"}}},
-            "hashed.*a kernel",
-        ),
         ({"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ON_TOKENS]}}, "the rule 'never' (never_on)"),
         (
             {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [MANY]}},
@@ -416,10 +412,6 @@ def test_export(folder, tmp_path):
         (
             {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [ONCE], "max_states": 3}},
             "the rule 'once', which its probabilities leave out",
-        ),
-        (
-            {"model": {"@architectures": "spacy_crf_lab.LatentChain.v1", "emissions": EMISSIONS}},
-            "a model of the kind latent_chain",
         ),
     ],
 )

@@ -6,7 +6,6 @@ import pytest
 from spacy_crf import arrays
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.types import GOES_ON
-from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
 
 from . import reference
 from .structures import (
@@ -201,7 +200,7 @@ def test_a_label_weight_counts_each_wrong_state_so_many_times(row):
         assert losses[b] == pytest.approx(reference.log_sum(terms) - reference.log_sum(reached))
 
 
-@pytest.mark.parametrize("loss", [LogLikelihood, MaxMargin, PseudoLikelihood, BesagPseudoLikelihood, Piecewise])
+@pytest.mark.parametrize("loss", [LogLikelihood, MaxMargin])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), 0.0])
 def test_settings_that_make_no_sense_are_refused(loss, value):
     with pytest.raises(ValueError, match="CRF020"):

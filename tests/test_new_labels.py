@@ -18,17 +18,14 @@ OPTIMIZERS = {
     "Adam.v1": ("LogLikelihood", {"learn_rate": 0.05}),
     "spacy_crf.LBFGS.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.ConjugateGradient.v1": ("LogLikelihood", {"l2": 0.01}),
-    "spacy_crf_lab.Newton.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.SGD.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AdaGrad.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AveragedPerceptron.v1": ("Perceptron", {}),
     "spacy_crf.VotedPerceptron.v1": ("Perceptron", {}),
     "spacy_crf.PassiveAggressive.v1": ("Perceptron", {}),
     "spacy_crf.AROW.v1": ("Perceptron", {}),
-    "spacy_crf_lab.ExponentiatedGradient.v1": ("MaxMargin", {"l2": 0.05}),
-    "spacy_crf_lab.FrankWolfe.v1": ("MaxMargin", {"l2": 0.01}),
-    "spacy_crf_lab.CuttingPlane.v1": ("MaxMargin", {"l2": 0.01}),
 }
+SLOW = {"Adam.v1"}  # come to the same answers in several times as many steps
 COMPONENTS = ["crf_ner", "crf_tagger", "semicrf_ner"]
 # With a label, and words, that no other text has
 NEW = {"crf_tagger": ["wow/UH the/DT dog/NN"]}
@@ -129,7 +126,7 @@ def test_works_under_data_validation():
 
 
 @pytest.mark.issue(12)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_labels_are_added_between_updates_and_by_them(component, optimizer):
     """Broadcasting errors with Adam, weights that became infinite with the others, and such a model was saved. A label that an
@@ -140,7 +137,7 @@ def test_labels_are_added_between_updates_and_by_them(component, optimizer):
     pipe.add_label("FILM")
     nlp.update(examples, sgd=sgd)
     both = examples + texts_of(nlp, component, new=True)
-    for _ in range(60 if optimizer in ("Adam.v1", "spacy_crf_lab.ExponentiatedGradient.v1") else 20):
+    for _ in range(60 if optimizer in SLOW else 20):
         losses = nlp.update(both, sgd=sgd)
     assert pipe.labels[-3:] in (("POEM", "FILM", "SONG"), ("POEM", "FILM", "UH"))
     assert np.isfinite(losses[component])

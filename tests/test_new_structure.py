@@ -112,8 +112,3 @@ def test_it_is_saved(tmp_path):
     loaded = spacy.load(tmp_path)
     for example in examples:
         assert entities(loaded(plain(example.reference))) == entities(nlp(plain(example.reference)))
-
-
-def test_losses_that_want_each_token_s_state_are_refused():
-    with pytest.raises(ValueError, match="CRF347"):
-        blank("crf_ner", loss={"@losses": "spacy_crf_lab.BesagPseudoLikelihood.v1"})

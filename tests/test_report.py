@@ -18,7 +18,6 @@ from spacy.scorer import Scorer
 from spacy.tokens import Doc, DocBin, Span
 from spacy.training import Example
 
-from lab.tests import test_label_graph
 from spacy_crf.cli.report import _around
 from spacy_crf.pipeline.annotation.annotation import Mention
 from spacy_crf.report import charts, figures, suspects
@@ -479,35 +478,6 @@ def test_labels_of_texts(kind, tmp_path):
         assert "Recall by length, words" in page and "wrong label" in page and "missed</li>" not in page
         code, printed = run("errors", *paths)
         assert code == 0 and "wrong label" in printed and "the table" in printed
-
-
-@pytest.mark.parametrize("threshold", [0.5, {"WAR": 0.01, "*": 0.9}])
-def test_several_labels_of_texts(threshold):
-    nlp = test_label_graph.trained("learned", steps=1, threshold=threshold)
-    pipe = nlp.get_pipe("crf_textcat")
-    texts = [*test_label_graph.TEXTS, ("love", "WAR"), ("the war", {"WAR": 0.0})]
-    examples = [*test_label_graph.examples_of(nlp, texts)]
-    (judged,) = judge(nlp, [pipe], examples)
-    found = {(case.doc, case.found.label) for case in judged.cases if case.found}
-    known = [example.reference.cats for example in examples]
-    assert found == {
-        (n, label)
-        for n, example in enumerate(examples)
-        for label in pipe.labels_of(example.predicted)
-        if label in known[n]
-    }
-    gold = {(n, label) for n, cats in enumerate(known) for label, value in cats.items() if value}
-    assert gold == {(case.doc, case.gold.label) for case in judged.cases if case.gold}
-    kinds = {case.kind for case in judged.cases}
-    assert {"right", "spurious"} <= kinds <= {"right", "missed", "spurious"}
-    html = render("texts", [judged])
-    for suspect in suspects.judged_by(pipe, judged.examples):
-        assert suspect.log_ratio > 0.0
-        # Whole sets: only labels that differ were shown, so a text with another label seemed to have none
-        gold, best = (
-            ", ".join(mention.label for mention in side) or "nothing" for side in (suspect.gold, suspect.best)
-        )
-        assert f"annotated: {gold}; more probable" in html and f": {best} " in html.replace("<", " <")
 
 
 def test_rules(nlp, examples):

@@ -333,7 +333,6 @@ def test_incorrect_spans_of_no_label_or_another_components_say_nothing():
     "settings, optimizer, who",
     [
         ({"loss": {"@losses": "spacy_crf.Perceptron.v1"}}, AveragedPerceptron(epochs_per_step=1), "Optimizers that"),
-        ({"loss": {"@losses": "spacy_crf_lab.PseudoLikelihood.v1"}}, LBFGS(iterations_per_step=1), "PseudoLikelihood"),
     ],
 )
 def test_who_can_not_use_incorrect_spans_says_so_once(settings, optimizer, who, caplog):
@@ -535,12 +534,6 @@ def test_a_step_to_weights_that_are_not_finite_is_not_taken():
             nlp.update(examples, sgd=optimizer)
     for node in pipe.model.walk():
         assert all(np.isfinite(node.get_param(name)).all() for name in node.param_names)
-
-
-def test_losses_that_do_not_ask_the_rules_are_refused_when_the_component_is_made():
-    piecewise = {"loss": {"@losses": "spacy_crf_lab.Piecewise.v1"}}
-    with pytest.raises(ValueError, match=r"CRF347.*Piecewise"):
-        make(**piecewise, **IN_TRAINING)
 
 
 def test_partial_tags_train_with_online_rules_too():

@@ -145,7 +145,7 @@ def test_answers_are_those_of_all_combinations_of_labellings():
         assert token._.crf_prob == pytest.approx(math.prod(of_label[token.i, label] for label in labels), abs=1e-9)
 
 
-@pytest.mark.parametrize("decode", ["posterior", "beam", "spans"])
+@pytest.mark.parametrize("decode", ["posterior", "spans"])
 def test_it_decodes_as_its_chains_do(decode):
     how = {"decode": decode, "min_prob": 0.3, "confidence": True}
     nlp, pipe, examples = trained(l2=1.0, **how)
@@ -156,7 +156,7 @@ def test_it_decodes_as_its_chains_do(decode):
     docs = [*nlp.pipe(plain(example.reference) for example in examples)]
     assert [*map(found, docs)] == [*map(found, expected)]
     scores = nlp.evaluate(examples)
-    assert scores["tags_calibration_error"] < 1.0 and ("tags_proven" in scores) == (decode == "beam")
+    assert scores["tags_calibration_error"] < 1.0
     pipe.cfg["min_prob"] = {"tag:NN": 1.0, "*": 0.0}
     assert not any(tag == "NN" for doc in map(nlp, map(plain, docs)) for tag, _ in found(doc))
     pipe.cfg["min_prob"] = {"NN": 1.0}

@@ -214,7 +214,7 @@ def examples_for(nlp):
 
 def optimizer_of(name="LBFGS", **settings):
     settings = {"l2": 0.01, "iterations_per_step": 30} if name == "LBFGS" and not settings else settings
-    return registry.get("optimizers", name if name == "Adam.v1" else f"spacy_crf.{name}.v1")(**settings)
+    return registry.get("optimizers", name if "." in name else f"spacy_crf.{name}.v1")(**settings)
 
 
 def train(nlp, optimizer=None, steps=1, examples=None, **initialize):
@@ -333,8 +333,6 @@ OPTIMIZERS = [
     ("AveragedPerceptron", "Perceptron", {}),
     ("PassiveAggressive", "MaxMargin", {}),
     ("AROW", "MaxMargin", {}),
-    ("ExponentiatedGradient", "MaxMargin", {"l2": 0.1}),
-    ("FrankWolfe", "MaxMargin", {"l2": 0.1}),
     ("Adam.v1", "LogLikelihood", {"learn_rate": 0.01}),
 ]
 

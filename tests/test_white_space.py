@@ -10,7 +10,6 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 from spacy.training import Example
-from spacy.util import registry
 
 from spacy_crf import lite
 from spacy_crf.constraints.settings import constraints
@@ -191,7 +190,7 @@ RULES = (
 )
 SCHEMES, DECODES, GROUPS = (
     ("IO", "BIO", "IOB1", "BILUO"),
-    ("viterbi", "posterior", "spans", "beam"),
+    ("viterbi", "posterior", "spans"),
     ("label", "nested", "outer"),
 )
 CONFIGS = [
@@ -306,28 +305,6 @@ def test_chains_of_higher_order_learn_names_across_line_breaks(kind):
     gold.ents = [Span(gold, 0, 3, "A")]
     batch = pipe.training.data([Example(make_doc(pipe, [3], words), gold)])
     assert batch.structure is None
-
-
-@pytest.mark.parametrize(
-    "factory, loss, optimizer",
-    [
-        ("crf_ner", "LogLikelihood", "Newton"),  # asks for variances
-        ("semicrf_ner", "PseudoLikelihood", "LBFGS"),
-        ("semicrf_ner", "Piecewise", "LBFGS"),
-    ],
-)
-def test_losses_that_ask_other_questions_train_too(factory, loss, optimizer):
-    """These raised IndexError and AttributeError on texts with line breaks."""
-    nlp = spacy.blank("en")
-    config = {"scheme": "BIO"} if factory == "crf_ner" else {}
-    nlp.add_pipe(factory, config={"loss": {"@losses": f"spacy_crf.{loss}.v1"}, **config})
-    words = ["Ann", "\n", "Lee", "\n", "met", "Bo"]
-    gold = marked(nlp, words, [(0, 3, "PER"), (5, 6, "LOC")])
-    examples = [Example(Doc(nlp.vocab, words=words), gold)]
-    chosen = registry.get("optimizers", f"spacy_crf.{optimizer}.v1")()
-    nlp.initialize(lambda: examples, sgd=chosen)
-    nlp.update(examples, sgd=chosen)
-    assert entities(nlp(Doc(nlp.vocab, words=words))) == [(0, 3, "PER"), (5, 6, "LOC")]
 
 
 def arrays_in(found):

@@ -1,5 +1,6 @@
 """The dual of max-margin training against its definition: every labelling of each sequence, one after the other."""
 
+import logging
 from functools import cache
 from typing import NamedTuple
 
@@ -20,7 +21,10 @@ from spacy_crf.types import ChainScores, SegmentScores, SpanList
 from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf_lab.kernels.dual import make_table
 from tests import reference
+from tests.test_initial_corpus import assert_same_weights, initialize
+from tests.test_initial_corpus import make as make_streamed
 from tests.test_online import SENTENCES, TEMPLATES, make_pipe, objectives
+from tests.util import ner_examples
 
 from .util import registered
 
@@ -296,3 +300,47 @@ def test_a_component_with_its_own_is_saved_and_goes_on(component, make, tmp_path
         resumed = loaded.update(again, sgd=optimizer)
     assert resumed[component] < 0.1 * losses[component]
     assert loaded.evaluate(again)["ents_f"] == 1.0
+
+
+@pytest.mark.parametrize("optimizer", ["FrankWolfe", "ExponentiatedGradient", "SMO", "CuttingPlane"])
+def test_users_read_the_duality_gap_where_it_ended(optimizer, caplog):
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})
+    examples = ner_examples(nlp)
+    sgd = spacy.registry.optimizers.get(registered(optimizer))(l2=1.0, gap_tolerance=0.2)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    with caplog.at_level(logging.INFO, logger="spacy.spacy_crf.training"):
+        while sgd.stop_reason("crf_ner") is None:
+            nlp.update(examples, sgd=sgd)
+        nlp.update(examples, sgd=sgd)  # says no more
+    [said] = [r.message for r in caplog.records if "gap" in r.message and r.name == "spacy.spacy_crf.training"]
+    assert f"gap {sgd.duality_gap('crf_ner'):.6f} is within gap_tolerance = 0.2" in said
+
+
+def test_exponentiated_gradients_find_their_way_from_a_first_step_too_far():
+    """A first step whatever the dual says put all mass at wrong labellings; rates then fell to 0, and 0 times -inf was NaN."""
+    nlp = spacy.blank("en")
+    nlp.add_pipe("crf_ner", config={"loss": {"@losses": "spacy_crf.MaxMargin.v1"}})
+    examples = ner_examples(nlp)
+    sgd = spacy.registry.optimizers.get("spacy_crf_lab.ExponentiatedGradient.v1")(l2=0.1, epochs_per_step=100)
+    nlp.initialize(lambda: examples, sgd=sgd)
+    gaps = []
+    for _n in range(2):
+        nlp.update(examples, sgd=sgd)
+        gaps.append(sgd.duality_gap("crf_ner"))
+    assert gaps[1] < gaps[0] < 1.0
+
+
+FRANK_WOLFE = {"@optimizers": "spacy_crf_lab.FrankWolfe.v1", "l2": 0.1, "epochs_per_step": 2}
+
+
+def test_frank_wolfe_sees_the_whole_corpus_too():
+    loss = {"@losses": "spacy_crf.MaxMargin.v1"}
+    nlp, sgd = make_streamed(optimizer=FRANK_WOLFE, streamed=False, loss=loss)
+    examples = ner_examples(nlp)
+    nlp.initialize(lambda: examples)
+    expected = [nlp.update(examples, sgd=sgd)["crf_ner"] for _ in range(2)]
+    lean, sgd = make_streamed(optimizer=FRANK_WOLFE, loss=loss)
+    initialize(lean, lambda nlp: iter(ner_examples(nlp)))
+    assert [lean.update(examples[:1], sgd=sgd)["crf_ner"] for _ in range(2)] == expected
+    assert_same_weights(lean, nlp)

@@ -26,8 +26,10 @@ from spacy_crf.report.suspects import judged_by
 from spacy_crf_lab.ties import templates
 from spacy_crf_lab.ties.features import TieFeatureSet, TieValues, tie_reader
 from spacy_crf_lab.ties.groups import ATTRIBUTES, RepeatedWords
+from tests import test_shards
+from tests.util import ner_examples
 
-from .util import registered
+from .util import for_rows, registered
 
 WORDS = ["Zorbel", "Quint", "Marla", "Tovin", "Pexa", "Lund"]
 EMISSIONS = {
@@ -1059,3 +1061,20 @@ def test_gazetteers_that_ties_miss_are_named(tmp_path):
 def test_settings_of_repeated_words_are_checked(settings):
     with pytest.raises(ValueError, match="CRF020"):
         RepeatedWords(**settings)
+
+
+# ------------------------------------------------------------------------------------------------------------- shards
+
+
+def read_named(nlp):
+    """Texts with words that are there twice, among others."""
+    return iter([*ner_examples(nlp), *examples(nlp.vocab, name_docs(nlp.vocab, 6))])
+
+
+globals().update(
+    for_rows(
+        "config, read, in_files",
+        {"ties": ({"model": graph()}, read_named, False)},
+        test_shards.test_what_is_not_counted_in_parts_or_held_by_files,
+    )
+)

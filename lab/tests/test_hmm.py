@@ -11,12 +11,15 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 from spacy.training import Example
+from spacy.util import load_config
 
+from spacy_crf.cli.tune import tune
 from spacy_crf.inference.pruned_lattice import Orders, key_of
 from spacy_crf.schemes import TransitionMask
 from spacy_crf_lab.baum_welch import Estimates, Observed, Priors, baum_welch, maximize
 from spacy_crf_lab.counting import Counts
 from spacy_crf_lab.hmm import Counting
+from tests.test_tune import CONFIG, paths  # noqa: F401
 from tests.util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_examples
 
 from .util import registered
@@ -465,3 +468,13 @@ def test_settings_that_are_not_possible(settings, message):
         spacy.blank("en").add_pipe(
             "crf_tagger", config={"model": {"@architectures": "spacy_crf_lab.HMM.v1", **settings}}
         )
+
+
+def test_a_model_that_counts_has_one_training(paths):  # noqa: F811
+    config = load_config(CONFIG, overrides=paths)
+    model = {"@architectures": "spacy_crf_lab.HMM.v1", "em_iterations": 1}
+    config["components"]["crf_ner"]["model"] = model
+    _, [trial] = tune(config, optimizers=["Counting"])
+    assert trial.score > 0.9 and trial.candidate.settings == ()
+    with pytest.raises(ValueError, match=r"CRF347.*Counting"):
+        tune(config, optimizers=["LBFGS"])

@@ -18,6 +18,9 @@ from typer.testing import CliRunner
 from spacy_crf.cli import app
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.thresholds import measure
+from spacy_crf.report import suspects
+from spacy_crf.report.cases import judge
+from spacy_crf.report.page import render
 from spacy_crf_lab.gaussian_graph import graphical_lasso, partial_correlations
 from spacy_crf_lab.label_cliques import Annotated, Hierarchy, LabelTree, LearnedGraph
 from spacy_crf_lab.label_sums import LabelGraphs, LabelScores
@@ -587,3 +590,32 @@ def test_crf_graph_prints_and_draws_the_pairs_of_labels(tmp_path):
     (tmp_path / "none.jsonl").write_text('{"text": "a b", "spans": [{"start": 0, "end": 1, "label": "A"}]}\n')
     result = CliRunner().invoke(app, ["graph", str(tmp_path / "none.jsonl")])
     assert result.exit_code == 1 and "CRF485" in result.output
+
+
+@pytest.mark.parametrize("threshold", [0.5, {"WAR": 0.01, "*": 0.9}])
+def test_several_labels_of_texts(threshold):
+    nlp = trained("learned", steps=1, threshold=threshold)
+    pipe = nlp.get_pipe("crf_textcat")
+    texts = [*TEXTS, ("love", "WAR"), ("the war", {"WAR": 0.0})]
+    examples = [*examples_of(nlp, texts)]
+    (judged,) = judge(nlp, [pipe], examples)
+    found = {(case.doc, case.found.label) for case in judged.cases if case.found}
+    known = [example.reference.cats for example in examples]
+    assert found == {
+        (n, label)
+        for n, example in enumerate(examples)
+        for label in pipe.labels_of(example.predicted)
+        if label in known[n]
+    }
+    gold = {(n, label) for n, cats in enumerate(known) for label, value in cats.items() if value}
+    assert gold == {(case.doc, case.gold.label) for case in judged.cases if case.gold}
+    kinds = {case.kind for case in judged.cases}
+    assert {"right", "spurious"} <= kinds <= {"right", "missed", "spurious"}
+    html = render("texts", [judged])
+    for suspect in suspects.judged_by(pipe, judged.examples):
+        assert suspect.log_ratio > 0.0
+        # Whole sets: only labels that differ were shown, so a text with another label seemed to have none
+        gold, best = (
+            ", ".join(mention.label for mention in side) or "nothing" for side in (suspect.gold, suspect.best)
+        )
+        assert f"annotated: {gold}; more probable" in html and f": {best} " in html.replace("<", " <")

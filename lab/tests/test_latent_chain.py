@@ -19,12 +19,14 @@ from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
 from spacy_crf_lab.latent_chain import LatentChain
 from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
-from tests import reference
+from tests import components, reference, test_small_components, test_white_space
 from tests.components import component
 from tests.structures import assert_derivative
 from tests.util import entities, ner_examples, plain, tag_examples
 
-from .util import registered
+from .util import for_rows, registered
+
+components.MODELS["latent"] = {"@architectures": "spacy_crf_lab.LatentChain.v1", "hidden": {"A": 2}}
 
 EMISSIONS = {
     "@architectures": "spacy_crf.SparseEmissions.v1",
@@ -494,3 +496,18 @@ def test_what_single_tags_say_leaves_all_hidden_states(scheme):
                 leave_out(decoding, steps, clamp, starts)
             clamps.append(clamp)
         np.testing.assert_array_equal(clamps[1], clamps[0][:, decoding.tag_of])
+
+
+# ----------------------------------------------------------------- what holds of components with random scores
+
+globals().update(
+    for_rows(
+        "kind",
+        {f"latent-{scheme}": ("latent", scheme) for scheme in components.SCHEMES},
+        test_small_components.test_the_spans_that_are_chosen_are_worth_most,
+        test_small_components.test_the_loss_is_that_of_the_labellings_that_keep_the_rules_of_each_text,
+        test_white_space.test_answers_are_those_of_the_labellings_without_white_space_at_edges,
+        test_white_space.test_rules_choose_among_them,
+        test_white_space.test_training_sums_over_the_same_labellings,
+    )
+)

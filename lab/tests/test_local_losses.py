@@ -6,6 +6,7 @@ import pytest
 import spacy
 from spacy.tokens import Doc, Span
 from spacy.training import Example
+from spacy.util import registry
 
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.semi_markov import SemiMarkov, every_span
@@ -14,12 +15,16 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.schemes import Segments
 from spacy_crf.types import GOES_ON, ChainScores, SegmentClamp, SegmentScores
 from spacy_crf_lab.local_losses import BesagPseudoLikelihood, Piecewise, PseudoLikelihood
-from tests import reference
+from tests import reference, test_higher_order, test_losses, test_neural, test_new_structure, test_supervision
 from tests.structures import as_path, assert_derivative, assert_scores_close
+from tests.test_optimizers_and_losses import train_three_steps
 from tests.test_semi_markov import random_scores
+from tests.test_supervision import IN_TRAINING
+from tests.test_supervision import make as make_ner
+from tests.test_white_space import marked
 from tests.util import entities, ner_examples, plain
 
-from .util import registered
+from .util import for_rows, registered
 
 semi, chain = SemiMarkov(), LinearChain()
 FIELDS = tuple(SegmentScores.AXES)
@@ -571,3 +576,69 @@ def test_rules_in_training_are_refused_as_for_chains():
     piecewise = {"loss": {"@losses": "spacy_crf_lab.Piecewise.v1"}, "constraints": constraints}
     with pytest.raises(ValueError, match=r"CRF347.*Piecewise"):
         spacy.blank("en").add_pipe("semicrf_ner", config=piecewise)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_segments_train_three_steps(loss, tmp_path):
+    trained = train_three_steps("semicrf_ner", "spacy_crf.LBFGS.v1", {}, registered(loss.__name__), tmp_path)
+    assert [ent.label_ for ent in trained("Bob left Paris for Acme Corp .").ents] == ["PER", "GPE", "ORG"]
+
+
+def test_losses_that_do_not_ask_the_rules_are_refused_when_the_component_is_made():
+    piecewise = {"loss": {"@losses": "spacy_crf_lab.Piecewise.v1"}}
+    with pytest.raises(ValueError, match=r"CRF347.*Piecewise"):
+        make_ner(**piecewise, **IN_TRAINING)
+
+
+@pytest.mark.parametrize(
+    "factory, loss, optimizer",
+    [
+        ("crf_ner", "LogLikelihood", "Newton"),  # asks for variances
+        ("semicrf_ner", "PseudoLikelihood", "LBFGS"),
+        ("semicrf_ner", "Piecewise", "LBFGS"),
+    ],
+)
+def test_losses_that_ask_other_questions_train_too(factory, loss, optimizer):
+    """These raised IndexError and AttributeError on texts with line breaks."""
+    nlp = spacy.blank("en")
+    config = {"scheme": "BIO"} if factory == "crf_ner" else {}
+    nlp.add_pipe(factory, config={"loss": {"@losses": registered(loss)}, **config})
+    words = ["Ann", "\n", "Lee", "\n", "met", "Bo"]
+    gold = marked(nlp, words, [(0, 3, "PER"), (5, 6, "LOC")])
+    examples = [Example(Doc(nlp.vocab, words=words), gold)]
+    chosen = registry.get("optimizers", registered(optimizer))()
+    nlp.initialize(lambda: examples, sgd=chosen)
+    nlp.update(examples, sgd=chosen)
+    assert entities(nlp(Doc(nlp.vocab, words=words))) == [(0, 3, "PER"), (5, 6, "LOC")]
+
+
+def test_losses_that_want_each_token_s_state_are_refused():
+    with pytest.raises(ValueError, match="CRF347"):
+        test_new_structure.blank("crf_ner", loss={"@losses": "spacy_crf_lab.BesagPseudoLikelihood.v1"})
+
+
+def test_chains_of_higher_order_do_not_take_them():
+    nlp, _ = test_higher_order.pipeline("crf_ner", 0)
+    settings = {"model": nlp.config["components"]["crf_ner"]["model"]}
+    config = {**settings, "loss": {"@losses": "spacy_crf_lab.PseudoLikelihood.v1"}}
+    with pytest.raises(ValueError, match=r"CRF347.*PseudoLikelihood.*'crf_ner'.*LogLikelihood"):
+        spacy.blank("en").add_pipe("crf_ner", config=config)
+
+
+# ------------------------------------------------------------------------------ what holds of the losses of the plugin
+
+globals().update(
+    for_rows("loss", LOSSES, test_losses.test_settings_that_make_no_sense_are_refused)
+    | for_rows("loss", ["spacy_crf_lab.PseudoLikelihood.v1"], test_neural.test_losses_of_a_sum)
+    | for_rows(
+        "settings, optimizer, who",
+        [
+            (
+                {"loss": {"@losses": "spacy_crf_lab.PseudoLikelihood.v1"}},
+                LBFGS(iterations_per_step=1),
+                "PseudoLikelihood",
+            )
+        ],
+        test_supervision.test_who_can_not_use_incorrect_spans_says_so_once,
+    )
+)

@@ -15,10 +15,12 @@ from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.types import ChainScores
 from spacy_crf_lab.memm import LocalChain, LocalPairs
+from tests import test_kept_rules
 from tests.structures import STRUCTURES, Row, assert_derivative, higher_order, random_problem, scheme_chain
 from tests.util import tag_examples
 
 from .test_baselines import EMISSIONS
+from .util import for_rows
 
 pytestmark = pytest.mark.issue(39)
 
@@ -210,3 +212,13 @@ def test_weight_of_a_trigram_that_was_met_once():
     assert many > few + 2.0 and p_few < p_many and p_many == pytest.approx(1.0, abs=1e-4)
     held, longer = (of_a_trigram(0.5, n)[0] for n in (30, 60))
     assert held == pytest.approx(longer, rel=1e-4) and 0.0 < held < 1.0
+
+
+globals().update(
+    for_rows(
+        "model",
+        {"MEMM": {"@architectures": "spacy_crf_lab.MEMM.v1", "order": 2, "emissions": test_kept_rules.SPARSE}},
+        test_kept_rules.test_rules_beyond_max_states_are_kept_without_a_program,
+        test_kept_rules.test_rules_without_any_search_are_named,
+    )
+)

@@ -10,11 +10,13 @@ from spacy.tokens import Doc, Span
 from spacy.training import Example
 from spacy.util import fix_random_seed
 
+from spacy_crf.checks import in_config
 from spacy_crf_lab.smoothing import Smoothing
 from spacy_crf_lab.ties.belief_propagation import BeliefPropagation
 from spacy_crf_lab.ties.graph_cut import GraphCut
 from spacy_crf_lab.ties.groups import RepeatedWords
 from spacy_crf_lab.ties.junction_tree import JunctionTree
+from tests import test_tables_by_label
 
 pytestmark = pytest.mark.issue(40)
 SMOOTH = {"@misc": "spacy_crf_lab.smooth.v1"}
@@ -226,3 +228,12 @@ def test_settings_are_checked(settings):
         Smoothing(**settings)
     with pytest.raises(ValueError, match=r"CRF020.*smoothing"):
         spacy.blank("en").add_pipe("crf_smooth", config={"smoothing": {"@misc": "spacy_crf_lab.MeanField.v1"}})
+
+
+def test_strengths_of_every_label_are_the_same_after_loading(tmp_path):
+    table = dict.fromkeys(filter(None, test_tables_by_label.HOSTILE), 0.5)
+    nlp = pipeline(strength=in_config(table))
+    for number in range(3):  # spaCy writes some characters twice at each save
+        assert nlp.get_pipe("crf_smooth").smoothing.strength == table
+        nlp.to_disk(tmp_path / f"{number}")
+        nlp = spacy.load(tmp_path / f"{number}")
