@@ -169,8 +169,7 @@ class Errors:
         {tried}. Lower the first rate, calibration_eta = {eta}, for example to 0.1, and set calibration_rate = 2."""
     CRF301 = "The templates of the config differ from those of the saved model. Only on one side: {templates}"
     CRF365 = """Component '{name}': {optimizer} learns from one chain of order 1 after the other, which {model} does not
-        consist of (ties, hidden states and higher orders are more than that, baselines less). Use an optimizer that
-        evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
+        consist of. Use an optimizer that evaluates the objective, such as spacy_crf.LBFGS.v1, or one of thinc's."""
     CRF321 = "transitions_from = 'possible' makes {n} n-grams of {m} tags, over {most}. Set 'seen', or a lower order."
     CRF322 = "order = {order} with {tags} tags has too many n-grams; there can be at most {most} tags. Use order = 1."
     CRF327 = "label_parts returned {found} for the tag '{tag}'. Return a list of strings, which may be empty."

@@ -23,8 +23,8 @@ class PairsRole(ChainNode):
     def tag_of(self, model, labels):
         return np.repeat(np.arange(len(labels)), len(labels) + 1)
 
-    def has_hidden(self, model):
-        return True  # annotation names tags
+    def names_states(self, model):
+        return False  # annotation names tags
 
     def possible(self, model):
         tag_of, size = model.attrs["tag_of"], 1 + model.attrs["tag_of"].max(initial=-1)

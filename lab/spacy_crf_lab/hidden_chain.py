@@ -31,6 +31,7 @@ from spacy_crf.pipeline.crf_textcat import TextDecoding
 from spacy_crf.types import ChainScores, Clamp, Floats, Path
 
 from .local_losses import log_sum
+from .restarts import Seeded
 
 
 class HiddenScores(NamedTuple):
@@ -229,7 +230,7 @@ class HiddenDecoding(TextDecoding):
         return super().names_with_features()
 
 
-class HiddenRole(OfTexts, Architecture):
+class HiddenRole(Seeded, OfTexts, Architecture):
     """Architecture of the chains below the labels.
 
     hidden (int): H. shared (bool): Whether labels share the scores of states at units. unit (str): "token" or "sent".
@@ -266,8 +267,8 @@ class HiddenRole(OfTexts, Architecture):
     def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Floats:
         return self.structure.states_below(model.predict(docs), labels)
 
-    def has_hidden(self, model: Model) -> bool:
-        return self.hidden > 1
+    def names_states(self, model: Model) -> bool:
+        return self.hidden <= 1
 
     def columns(self, n_states: int) -> int:
         return self.hidden if self.shared else self.hidden * n_states

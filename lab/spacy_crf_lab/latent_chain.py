@@ -28,6 +28,7 @@ from spacy_crf.types import ChainScores
 
 from .errors import Errors, Warnings
 from .kernels import labellings as kernels
+from .restarts import Seeded
 
 _MOST = 64  # largest number of hidden states of a tag
 _MOST_PREFIXES = 4  # largest number of prefixes to expand for each token
@@ -138,7 +139,7 @@ class LatentDecoding(Decoding):
 # ---------------------------------------------------------------------------------------------------------- the model
 
 
-class LatentNode(ChainNode):
+class LatentNode(Seeded, ChainNode):
     """Node of a latent chain. Its attribute "started" is the number of states whose weights have begun to differ."""
 
     learned = (*ChainNode.learned, "started")
@@ -150,9 +151,9 @@ class LatentNode(ChainNode):
         each = [hidden.get(label, 1) if isinstance(hidden, dict) else hidden for label in labels]
         return np.repeat(np.arange(len(labels)), np.array(each, dtype=np.int64))
 
-    def has_hidden(self, model: Model) -> bool:
+    def names_states(self, model: Model) -> bool:
         hidden = model.attrs["hidden"]
-        return max(hidden.values(), default=1) > 1 if isinstance(hidden, dict) else hidden > 1
+        return max(hidden.values(), default=1) <= 1 if isinstance(hidden, dict) else hidden <= 1
 
     def check_labels(self, model: Model, labels: Sequence[str], name: str) -> None:
         """Check the labels in `hidden`. RAISES (ValueError): CRF846 for a label that the component does not have."""

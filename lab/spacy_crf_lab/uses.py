@@ -14,7 +14,7 @@ from spacy_crf.types import Bools, Floats
 
 def expect_known_states(optimizer: CRFOptimizer, pipe: Any) -> None:
     """RAISES (ValueError): CRF347 if the states of a component's model are hidden, for optimizers that need them."""
-    if pipe.model.attrs["role"].has_hidden(pipe.model):
+    if not pipe.model.attrs["role"].names_states(pipe.model):
         reason = "it asks for the state of each token, and annotation only names tags"
         raise cant_train(optimizer, f"the hidden states of '{pipe.name}'", reason, "LBFGS, SGD, AdaGrad or Adam.v1")
 

@@ -309,9 +309,9 @@ class _Fold:
         pipe, objective = self._pipe, None
         for optimizer in optimizers:
             started = time.perf_counter()
-            # A minimum is found sooner from that of the previous optimizer. Not where states are hidden: strong regularizers make
-            # the states of a tag equal, and equal states stay equal
-            goes_on = isinstance(optimizer, BatchOptimizer) and not pipe.model.attrs["role"].has_hidden(pipe.model)
+            # A minimum is found sooner from that of the previous optimizer. Not where a tag has several states: strong
+            # regularizers make them equal, and equal states stay equal
+            goes_on = isinstance(optimizer, BatchOptimizer) and pipe.model.attrs["role"].names_states(pipe.model)
             if objective is None or not goes_on:
                 objective = self._objective(optimizer)
             best, n_weights, waited = -np.inf, 0, 0

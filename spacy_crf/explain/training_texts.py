@@ -141,8 +141,8 @@ class LeftOut:
         self._pipe, pipe = pipe, pipe.learner
         if not getattr(pipe.loss, "smooth", True):
             reason = f"its loss {type(pipe.loss).__name__} has no second derivatives"
-        elif pipe.model.attrs["role"].has_hidden(pipe.model):
-            reason = "it has hidden states, and training anew may end at another optimum"
+        elif not pipe.model.attrs["role"].names_states(pipe.model):
+            reason = "annotation does not name its states, and training anew may end at another optimum"
         if reason is not None:
             raise ValueError(Errors.CRF834.format(name=pipe.name, reason=reason))
         self._examples, self._l2, self._l1 = examples, l2, l1

@@ -235,7 +235,7 @@ def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     for transitions that never occur."""
     members: list[Any] = members_of(pipe.model)
     if isinstance(members[0][0].attrs["role"], OfTexts):
-        return {}  # hidden states belong to labels: their weights are among the others
+        return {}  # of texts, whose weights are among the others
     role = members[0][0].attrs["role"].explained(members[0][0])
     possible, found = role.possible(members[0][0]), {}
     for name in ("transitions", "first", "last"):

@@ -4,7 +4,7 @@
     gradient = expectations(scores + cost) - expectations(scores + cost, clamp)
 
 The clamp carries the kind of supervision: one state for each token (full annotation), the states that a partial annotation
-allows, all hidden states of the gold tag. A new loss is a new class below: its value and its margin.
+allows, all states of the gold tag. A new loss is a new class below: its value and its margin.
 """
 
 import copy
@@ -39,7 +39,7 @@ class LabelledLoss:
     smooth: ClassVar[bool] = True  # whether the loss has a gradient everywhere, as line searches require
     # Kinds of components ("tokens", "segments") for which the loss can exclude single spans that a clamp allows
     excludes: ClassVar[frozenset[str]] = frozenset(["segments"])
-    # Whether the loss needs the state of each token, which annotation does not name where states are hidden
+    # Whether the loss needs the state of each token, which annotation does not name where a tag has several
     names_states: ClassVar[bool] = False
     of_chains: ClassVar[Any] = False  # whether the loss needs chains of tokens without ties
     spans_key: ClassVar[Optional[str]] = None  # key of doc.spans that holds the soft labels of the loss
@@ -285,7 +285,7 @@ def _token_costs(allowed: Clamp, table: Floats) -> Floats:
     costs = np.where((counts == 1)[:, np.newaxis], table[allowed.argmax(axis=1)], 0.0)
     [several] = np.nonzero((counts > 1) & (counts < allowed.shape[1]))
     if len(several):
-        # With hidden states these are few distinct rows over all tokens
+        # With several states of a tag these are few distinct rows over all tokens
         kinds, kind_of = np.unique(allowed[several], axis=0, return_inverse=True)
         costs[several] = np.array([table[kind].min(axis=0) for kind in kinds])[kind_of.ravel()]
     return np.where(allowed, 0.0, costs)

@@ -107,9 +107,12 @@ class Node:
         """Tokens of the longest segment of each state of a model of segments: int32[S]."""
         return model.attrs["longest"]
 
-    def has_hidden(self, model: Model) -> bool:
-        """Whether one labelling may have several paths of states."""
-        return False
+    def names_states(self, model: Model) -> bool:
+        """Whether annotation names the state of each token, so that an objective has one minimum."""
+        return True
+
+    def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
+        """Choose the weights that training begins with, once features are counted; see `pipeline.initialization`."""
 
     def learns_unannotated(self, model: Model) -> bool:
         """Whether texts without annotation teach the model something."""

@@ -51,6 +51,10 @@ class PoolNode(Node):
         self.meaning, self.labelled = of.meaning, of.labelled
         self.learned = tuple(name for name in of.learned if name in _SHARED)
 
+    def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
+        if initialization.pipe.training.finds_optimum:
+            initialization.find_optimum()
+
     def resize(self, model: Model, n_states: int) -> None:
         tell_members(model)
         for member in model.layers:

@@ -125,7 +125,7 @@ class Decoding:
     @property
     def spans_may_touch(self) -> bool:
         """Whether a span may begin where another one of its label ends: each is a segment, or a tag does not continue itself."""
-        # By tags, since hidden states say nothing more about it
+        # By tags, since their states say nothing more about it
         continues, first = self.tag_spans
         return bool(continues is None or (np.diff(first) > 1).any() or not np.diag(continues)[first[0] :].any())
 
@@ -255,7 +255,7 @@ class Decoding:
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): If settings of a component require an ability that its model does not have."""
-        if self.model.attrs["role"].has_hidden(self.model):
+        if not self.model.attrs["role"].names_states(self.model):
             check_knows_states(pipe.name, pipe.loss)
 
 
@@ -355,9 +355,9 @@ class Distribution(NamedTuple):
 
 
 def check_knows_states(name: str, loss: LabelledLoss) -> None:
-    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which is hidden."""
+    """RAISES (ValueError): CRF347 for a loss that needs the state of each token, which annotation does not name."""
     if loss.names_states:
         known: Any = registry.losses.get_all()
         fitting = [key for key, each in sorted(known.items()) if key.startswith("spacy_crf.") and not each.names_states]
         reason = "it asks for the state of each token, and annotation only names tags"
-        raise cant_train(loss, f"the hidden states of '{name}'", reason, ", ".join(fitting))
+        raise cant_train(loss, f"several states of one tag in '{name}'", reason, ", ".join(fitting))

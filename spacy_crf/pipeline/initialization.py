@@ -20,9 +20,8 @@ from ..features.gazetteers import read_gazetteers
 from ..features.word_vectors import read_vectors
 from ..inference.linear_chain import LinearChain
 from ..kernels import announcing
-from ..losses.clamped import LogLikelihood
 from ..models.node import AnnotatedDocs, forget
-from ..models.objective import CorpusObjective, TiedObjective
+from ..models.objective import TiedObjective
 from ..models.pool import held_out_sequences
 from ..optimizers.objective import CRFOptimizer
 from .annotation.annotation import GoldReport
@@ -37,10 +36,8 @@ from .training_data import PreparedCorpus, view_for
 Read = Callable[[], Iterable[Example]]
 
 LEAST_KNOWN = 0.05  # of the words of the training data: less knows a table of another language
-_ITERATIONS = 20  # iterations before starting points are compared
 _PER_PAIR = 2.6e-10  # seconds of CPU for a pass of a chain, for each token and pair of tags
 _LONG_PASS = 10.0  # seconds
-_L2 = 0.1  # if the optimizer has no l2
 
 
 class Initialization:
@@ -117,10 +114,7 @@ class Initialization:
             self.learn_first_stage()
         self.count_features()
         self.announce()
-        if is_new and pipe.model.attrs.get("restarts", 1) > 1:
-            self.choose_beginning()
-        if pipe.training.finds_optimum:
-            self.find_optimum()
+        pipe.model.attrs["role"].begin(pipe.model, self, is_new)
 
     # ------------------------------------------------------------------------------------------------- the corpus
 
@@ -290,9 +284,6 @@ class Initialization:
             sizes = {"label": len(pipe.labels), "feature": len(known.index), "weight": known.n_weights}
             values = [counted(n, what) for what, n in sizes.items()]
             announcements.info("%s: %s, %s of tokens with %s", pipe.name, *values)
-        if pipe.model.attrs["role"].has_hidden(pipe.model) and "seed" in pipe.model.attrs:
-            text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
-            announcements.info(text, pipe.name, pipe.model.attrs["seed"])
         is_learned = pipe.training.new_features is None  # there was annotation
         told: set[str] = set()
         for features in (features for features in stores if features.clusters):
@@ -318,33 +309,6 @@ class Initialization:
         share = 100 * found / max(1, n)
         what = f"a cluster of '{table}'" if table else "a cluster"
         announcements.info("%s: %d of %d words of the training data are in %s (%.1f %%)", name, found, n, what, share)
-
-    def choose_beginning(self) -> None:
-        """For a model with restarts: run some iterations of L-BFGS from each seed, and start from the lowest objective."""
-        from ..optimizers.lbfgs import LBFGS  # prediction does not need it
-
-        pipe, model = self.pipe, self.pipe.model
-        if pipe.training.new_features is not None:
-            return
-        loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels)
-        blocks = pipe.training.blocks(self.as_in_training())
-        objective = CorpusObjective(model, loss, map(pipe.training.data, blocks))
-        first, l2 = model.attrs["seed"], getattr(self.optimizer, "l2", _L2)
-        found = []
-        for seed in range(first, first + model.attrs["restarts"]):
-            objective.assign(np.zeros_like(objective.weights()))
-            model.attrs["role"].spread_out(model, seed)
-            begins = LBFGS(l2=l2, iterations_per_step=_ITERATIONS)
-            value = begins.step(objective, key=f"{pipe.name}, seed {seed}")
-            found.append((value, seed, objective.weights()))
-        best, seed, weights = min(found, key=lambda item: item[:2])
-        objective.assign(weights)
-        pipe.forget_scores()
-        text = (
-            "%s: begins with seed %d, whose objective after %d iterations is %.2f; that of the others is %.2f to %.2f"
-        )
-        others = [value for value, other, _ in found if other != seed]
-        announcements.info(text, pipe.name, seed, _ITERATIONS, best, min(others), max(others))
 
     def find_optimum(self) -> None:
         """Train the sparse features of a pool, whose objective has an optimum, by the component's own optimizer. Afterwards this

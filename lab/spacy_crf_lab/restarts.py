@@ -1,0 +1,51 @@
+"""Models whose objective has more than one minimum: a seed decides which one training finds, or the best of several seeds."""
+
+from typing import Any
+
+import numpy as np
+from thinc.api import Model
+
+from spacy_crf.errors import announcements
+from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.models.objective import CorpusObjective
+from spacy_crf.optimizers.lbfgs import LBFGS
+
+_ITERATIONS = 20  # iterations before starting points are compared
+_L2 = 0.1  # if the optimizer has no l2
+
+
+class Seeded:
+    """Mixin for the nodes of such models. Attributes: "seed", and "restarts", the number of seeds to try."""
+
+    names_states: Any
+    spread_out: Any
+
+    def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
+        if not self.names_states(model):
+            text = "%s: with hidden states the objective has more than one minimum: which is found is up to the seed, which is %d"
+            announcements.info(text, initialization.pipe.name, model.attrs["seed"])
+        if is_new and model.attrs["restarts"] > 1 and initialization.pipe.training.new_features is None:
+            self._choose(model, initialization)
+
+    def _choose(self, model: Model, initialization: Any) -> None:
+        """Run some iterations of L-BFGS from each seed, and start from the lowest objective."""
+        pipe = initialization.pipe
+        loss = pipe.loss if pipe.loss.smooth else LogLikelihood().bind(pipe.decoding.state_labels)
+        blocks = pipe.training.blocks(initialization.as_in_training())
+        objective = CorpusObjective(model, loss, map(pipe.training.data, blocks))
+        first, l2 = model.attrs["seed"], getattr(initialization.optimizer, "l2", _L2)
+        found = []
+        for seed in range(first, first + model.attrs["restarts"]):
+            objective.assign(np.zeros_like(objective.weights()))
+            self.spread_out(model, seed)
+            begins = LBFGS(l2=l2, iterations_per_step=_ITERATIONS)
+            value = begins.step(objective, key=f"{pipe.name}, seed {seed}")
+            found.append((value, seed, objective.weights()))
+        best, seed, weights = min(found, key=lambda item: item[:2])
+        objective.assign(weights)
+        pipe.forget_scores()
+        text = (
+            "%s: begins with seed %d, whose objective after %d iterations is %.2f; that of the others is %.2f to %.2f"
+        )
+        others = [value for value, other, _ in found if other != seed]
+        announcements.info(text, pipe.name, seed, _ITERATIONS, best, min(others), max(others))
