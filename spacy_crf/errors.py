@@ -222,7 +222,7 @@ class Errors:
     CRF461 = "Component '{name}': {value} is not a labelling. Give a list of Spans of the Doc, none of them empty."
     CRF462 = "Component '{name}': the span '{span}' is of '{other}...', not of '{doc}...'. Give Spans of the Doc."
     CRF465 = """Component '{name}': the text '{text}...' has several labels: {labels}. Labels in doc.cats exclude each
-        other here: set 1.0 for one of them only, or set multilabel = true with spacy_crf_lab.LabelGraph.v1."""
+        other here: set 1.0 for one of them only, or set multilabel = true."""
     CRF466 = """Component '{name}': doc.cats['{label}'] of the text '{text}...' is {value}. Set 1.0 for the label of the
         text, 0.0 for other labels, and leave out labels that are not known."""
     CRF469 = """Component '{name}' needs at least two labels that exclude each other, and has: {labels}. Give texts
@@ -243,8 +243,9 @@ class Errors:
         or of the saved component; leave start_from out to train from scratch."""
     CRF479 = """Component '{name}' reads Docs, not {value}. Make one with nlp.make_doc(text), or with nlp(text) if
         features read earlier components."""
-    CRF480 = """Component '{name}': {model} gives a text {what}, and multilabel is {asked}. Take spacy_crf_lab.LabelGraph.v1
-        with multilabel = true; the other architectures of texts with multilabel = false."""
+    CRF480 = """Component '{name}': {model} gives a text {what}, and multilabel is {asked}. Change multilabel, or
+        take spacy_crf.MaxEntText.v1, which gives a text one label or several."""
+    CRF482 = "Component '{name}': the loss {loss} does not fit several labels of a text: {reason}."
     CRF491 = "The results can't go to {target}, inside the folder to annotate, {source}. Name a folder beside it."
     CRF501 = "{source} is not {what} of spacy_crf: it does not begin with the right header."
     CRF502 = "{source} has format version {version}, not {known}. Install the version that wrote it, or train again."

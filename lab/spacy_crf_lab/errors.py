@@ -68,7 +68,6 @@ class Errors(errors.Errors):
     CRF481 = """LabelGraph: exact sums over {labels} labels with {edges} pairs need tables of more than {most} numbers. Lower
         max_degree or raise l1 of spacy_crf_lab.LearnedGraph.v1, take spacy_crf_lab.LabelTree.v1, or set inference, such as
         spacy_crf_lab.BeliefPropagation.v1."""
-    CRF482 = "Component '{name}': the loss {loss} does not fit labels that depend on each other: {reason}."
     CRF483 = """Component '{name}': no text of the training data has a value for each of the {labels} labels in doc.cats, so no
         graph of labels can be learned. Set 1.0 or 0.0 for all labels, or take spacy_crf_lab.Hierarchy.v1."""
     CRF484 = "Hierarchy: a label is its own ancestor: {line}. Remove one of these from parents."

@@ -16,14 +16,14 @@ from thinc.api import Model
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import TEXT, DocBatch
-from spacy_crf.losses.clamped import CLAMPED_LOSSES, ClampedLoss, LogLikelihood, SoftmaxMargin
-from spacy_crf.models.architecture import Architecture, SharedScores, build
+from spacy_crf.losses.clamped import LogLikelihood, SoftmaxMargin
+from spacy_crf.models.architecture import SharedScores, build
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
-from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions, scores_of_tokens
+from spacy_crf.models.texts import LabelSetNode, OddsReasons, Reasons, check_text_emissions, scores_of_tokens
 from spacy_crf.pipeline.crf_textcat import TextDecoding
-from spacy_crf.types import Bools, Floats, Ints
+from spacy_crf.types import Floats, Ints
 
 from .errors import Errors
 from .label_cliques import Annotated, LabelClique
@@ -31,31 +31,16 @@ from .label_sums import LabelGraphs, LabelScores, places_of
 from .ties.method import LOG_PARTITION, MAXIMUM, Inference
 
 
-class OddsReasons(Reasons):
-    """Scores are the log-odds of labels, which do not exclude each other."""
-
-    def evidence(self, labels: Ints) -> Floats:
-        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
-        of_units = labels[text_of]
-        return self.scores[text_of, of_units] - self.left_out[np.arange(len(text_of)), of_units]
-
-
 class LabelDecoding(TextDecoding):
     structure: LabelGraphs
 
     def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): CRF482 for a loss that the sums over labels cannot train."""
+        """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
         super().check_fit(pipe)
         loss, inference = pipe.loss, self.structure.inference
         asked = LOG_PARTITION if isinstance(loss, (LogLikelihood, SoftmaxMargin)) else MAXIMUM
-        reason = None
-        if not isinstance(loss, ClampedLoss):
-            reason = f"set {CLAMPED_LOSSES}"
-        elif loss.cost or loss.label_weights:
-            reason = "leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes"
-        elif inference is not None and asked not in inference.answers:
+        if inference is not None and asked not in inference.answers:
             reason = f"{inference.name} does not answer what it asks; leave inference out"
-        if reason:
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
 
     def probabilities(self, scores: Any) -> Floats:
@@ -65,7 +50,7 @@ class LabelDecoding(TextDecoding):
         return found
 
 
-class LabelGraphRole(OfTexts, Architecture):
+class LabelGraphRole(LabelSetNode):
     """Architecture of an Ising model over the labels of a text. The attributes "edges" (int64[E, 2]) and "implies" (bool[E]) are
     its graph, which `initialize` finds."""
 
@@ -75,9 +60,6 @@ class LabelGraphRole(OfTexts, Architecture):
     meaning = ("cliques", "strength")
     decoding = LabelDecoding
     structure: LabelGraphs
-    unit = TEXT
-    several = True
-    walks = False
     no_shares_of_texts = "the probabilities of its labels depend on each other"
 
     def __init__(self, cliques: dict[str, LabelClique], inference: Optional[Inference], strength: float):
@@ -89,11 +71,6 @@ class LabelGraphRole(OfTexts, Architecture):
         self._labels, self._name = tuple(labels), name
         for clique in self._cliques.values():
             clique.check(self._labels, name)
-
-    def spread(self, allowed: Bools) -> Bools:
-        """The labels that the annotation says are present."""
-        n_labels = allowed.shape[1] // 2
-        return allowed[:, :n_labels] & ~allowed[:, n_labels:]
 
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         edges: Any = model.attrs["edges"]
@@ -133,9 +110,7 @@ class LabelGraphRole(OfTexts, Architecture):
         check_equal("what training met", isinstance(model.attrs["met"], list), True)
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> LabelScores:
-        [(scores, _, starts)] = outputs
-        present = scores + shared["first"]
-        labels = np.concatenate([present, np.zeros(present.shape)], axis=1)
+        labels, starts = super().join(outputs, shared)
         return LabelScores(labels, shared["pairs"], shared["edges"], shared["implies"], starts)
 
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
@@ -143,12 +118,8 @@ class LabelGraphRole(OfTexts, Architecture):
         found = super().potentials(model, weights)
         return {**found, "pairs": self._strength * found["pairs"], **graph}
 
-    def part(self, d_scores: LabelScores, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
-        return (Emissions(d_scores.labels[:, : d_scores.n_labels], None, d_scores.starts),)
-
     def derivatives(self, d_scores: LabelScores) -> SharedScores:
-        first = d_scores.labels[:, : d_scores.n_labels].sum(axis=0)
-        return {"first": first, "pairs": self._strength * d_scores.pairs}
+        return {**super().derivatives(d_scores), "pairs": self._strength * d_scores.pairs}
 
     def weight_blocks(self, model: Model, name: str) -> Any:
         if name != "pairs":

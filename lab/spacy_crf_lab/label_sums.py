@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spacy_crf import arrays
-from spacy_crf.inference.structure import Structure
+from spacy_crf.inference.independent_labels import IndependentLabels, LabelSetWork
 from spacy_crf.types import Bools, Floats, Ints, Path
 
 from .errors import Errors
@@ -41,22 +41,6 @@ class LabelScores(NamedTuple):
     @property
     def n_labels(self) -> int:
         return self.labels.shape[1] // 2
-
-
-class LabelWork(NamedTuple):
-    """Checked scores, with a clamp."""
-
-    scores: LabelScores
-    clamp: Optional[Bools]  # bool[B, 2 L]
-
-    @property
-    def n_sequences(self) -> int:
-        return len(self.scores.labels)
-
-    @property
-    def own(self) -> Floats:
-        """Scores of present and absent labels, -inf where the clamp forbids: float64[B, 2 L]."""
-        return self.scores.labels if self.clamp is None else np.where(self.clamp, self.scores.labels, -np.inf)
 
 
 class Places(NamedTuple):
@@ -110,14 +94,11 @@ def _places(edges: bytes, implies: bytes, n_labels: int) -> Places:
     return Places(plan, np.concatenate([*entries, broken[0]]), pair_of, np.concatenate(broken))
 
 
-class LabelGraphs(Structure[LabelScores]):
-    """Implements the methods of `Structure` for the labels of texts. Clamps are bool[B, 2 L], and paths int32[B, L]: 1 for labels
-    that are present, -1 without any labelling.
+class LabelGraphs(IndependentLabels):
+    """Implements the methods of `Structure` for the labels of texts. Clamps and paths are those of `IndependentLabels`.
 
     inference (Inference): Answers in place of elimination; a text is then a set of tied sequences of one token.
     """
-
-    answers = frozenset()
 
     def __init__(self, inference: Optional[Inference] = None, *, threads: int = 1):
         super().__init__(threads=threads)
@@ -128,30 +109,11 @@ class LabelGraphs(Structure[LabelScores]):
     def exact(self) -> bool:
         return self.inference is None or self.inference.exact
 
-    def prepare(self, scores: Any, clamp: Optional[Bools] = None, *, annotated: Any = None) -> Any:
-        if isinstance(scores, LabelWork):
-            return scores if clamp is None else scores._replace(clamp=clamp)
-        checked = {name: arrays.contiguous(array, np.float64) for name, array in arrays.named(scores).items()}
-        scores = scores._replace(**checked)
-        if not all(np.isfinite(array).all() for array in checked.values()):
-            arrays.refuse(scores)
-        if clamp is not None:
-            arrays.check_shape("clamp", clamp, scores.labels.shape, "two bools per text and label: present, absent")
-        return LabelWork(scores, clamp)
-
-    def log_partition(self, scores: Any, *, clamp: Optional[Bools] = None) -> Floats:
-        return self.expectations(scores, clamp=clamp)[0]
-
-    def marginals(self, scores: Any, *, clamp: Optional[Bools] = None) -> Floats:
-        """Probability of each label: float64[B, L]."""
-        expected = self.expectations(scores, clamp=clamp)[1]
-        return np.clip(expected.labels[:, : expected.n_labels], 0.0, 1.0)
-
     def expectations(
         self, scores: Any, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, LabelScores]:
         work = self.prepare(scores, clamp)
-        weights = np.ones(work.n_sequences) if weights is None else np.asarray(weights, dtype=np.float64)
+        weights = work.check_weights(weights)
         total, log_z, n_labels = arrays.zeros(work.scores), np.zeros(work.n_sequences), work.scores.n_labels
         known = np.zeros(len(log_z), dtype=bool)
         if work.clamp is not None:  # fully annotated texts have one labelling, which takes no sums
@@ -195,12 +157,11 @@ class LabelGraphs(Structure[LabelScores]):
         work = self.prepare(scores, clamp)
         states, best = self.viterbi(work)
         total, found = arrays.zeros(work.scores), best > -np.inf
-        weights = np.ones(len(best)) if weights is None else np.asarray(weights, dtype=np.float64)
-        _add_labellings(work, found, states[found] == 1, weights, total)
+        _add_labellings(work, found, states[found] == 1, work.check_weights(weights), total)
         return best, total
 
 
-def _add_labellings(work: LabelWork, texts: Bools, present: Bools, weights: Floats, total: LabelScores) -> Floats:
+def _add_labellings(work: LabelSetWork, texts: Bools, present: Bools, weights: Floats, total: LabelScores) -> Floats:
     """Add the weighted uses of scores by a labelling (of bool[N, L]) of each of some texts (bool[B]). RETURNS (float64[N]): Their
     scores."""
     scores, states, weights = work.scores, np.concatenate([present, ~present], axis=1), weights[texts]

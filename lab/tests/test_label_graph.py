@@ -16,6 +16,7 @@ from spacy.training import Example
 from typer.testing import CliRunner
 
 from spacy_crf.cli import app
+from spacy_crf.inference.independent_labels import IndependentLabels, LabelSetScores
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.thresholds import measure
 from spacy_crf.report import suspects
@@ -111,6 +112,24 @@ def test_gradients_are_finite_differences(loss, graph):
     assert_derivative(lambda moved: loss(EXACT, moved, clamp, weights=weights)[0].sum(), scores, d_scores)
 
 
+@pytest.mark.parametrize("loss", [LogLikelihood(), SoftmaxMargin(), MaxMargin(), Perceptron()], ids=repr)
+def test_without_edges_labels_are_independent(loss):
+    """As in the plugin's own model of several labels."""
+    scores = random_scores("no edges")
+    clamp, plain = random_clamp(scores), LabelSetScores(scores.labels, scores.starts)
+    for mine, theirs in zip(loss(EXACT, scores, clamp), loss(IndependentLabels(), plain, clamp)):
+        if isinstance(mine, LabelScores):
+            mine, theirs = mine.labels, theirs.labels
+        np.testing.assert_allclose(mine, theirs, rtol=0.0, atol=1e-12)
+    for clamped in (None, clamp):
+        (states, best), (others, other_best) = (
+            structure.viterbi(given, clamp=clamped)
+            for structure, given in ((EXACT, scores), (IndependentLabels(), plain))
+        )
+        np.testing.assert_array_equal(states, others)
+        np.testing.assert_allclose(best, other_best, atol=1e-12)
+
+
 def test_belief_propagation_is_exact_on_trees_and_close_on_circles():
     for graph, distance in (("two parts", 1e-4), ("circle", 0.05)):
         scores = random_scores(graph)
@@ -134,7 +153,7 @@ def test_texts_one_by_one_are_those_of_a_batch():
     scores = random_scores("grid", texts=3)
     each = [EXACT.marginals(scores._replace(labels=row[np.newaxis], starts=np.arange(2))) for row in scores.labels]
     np.testing.assert_array_equal(np.concatenate(each), EXACT.marginals(scores))
-    assert EXACT.marginals(scores._replace(labels=scores.labels[:0], starts=np.arange(1))).shape == (0, 9)
+    assert EXACT.marginals(scores._replace(labels=scores.labels[:0], starts=np.arange(1))).shape == (0, 18)
 
 
 @pytest.mark.parametrize("name", ["labels", "pairs"])
@@ -398,6 +417,20 @@ def test_evidence_and_explanations():
     assert any(row.template == "pairs" for row in pipe.weights("WAR"))
 
 
+def test_without_cliques_it_is_the_model_of_the_plugin():
+    """The same weights after training, and the same probabilities."""
+    independent, layer = trained("independent"), blank().config["components"]["crf_textcat"]["model"]["emissions"]
+    nlp = spacy.blank("en")
+    model = {"@architectures": "spacy_crf.MaxEntText.v1", "emissions": layer}
+    pipe = nlp.add_pipe("crf_textcat", config={"multilabel": True, "model": model, "optimizer": LBFGS})
+    examples = [*examples_of(nlp)]
+    nlp.initialize(lambda: examples)
+    for _ in range(6):
+        pipe.update(examples, sgd=pipe.optimizer)
+    for text in ("love and war", "a funny film", ""):
+        assert nlp(text).cats == pytest.approx(independent(text).cats, abs=1e-9)
+
+
 def test_pairs_of_little_strength_are_as_good_as_none():
     """The objective penalizes their weights, so that labels come close to independent ones."""
     weak, strong = (trained("tree", steps=20, strength=strength).get_pipe("crf_textcat") for strength in (0.001, 1.0))
@@ -446,7 +479,7 @@ def test_inference_of_graphs(inference):
     "optimizer", ["spacy_crf.ConjugateGradient.v1", "spacy_crf.Minibatch.v1", "Adam.v1", "spacy_crf_lab.Newton.v1"]
 )
 def test_optimizers(optimizer):
-    rate = {"l2": 0.02} if optimizer.endswith(("Gradient", "Newton")) else {"learn_rate": 0.1}
+    rate = {"l2": 0.02} if optimizer.endswith(("Gradient.v1", "Newton.v1")) else {"learn_rate": 0.1}
     nlp = trained("learned", steps=40, optimizer={"@optimizers": optimizer, **rate})
     pipe = nlp.get_pipe("crf_textcat")
     assert [sorted(pipe.labels_of(nlp(text))) for text, _ in TEXTS] == [labels.split() for _, labels in TEXTS]
@@ -481,7 +514,9 @@ def test_settings_that_are_not_possible(config, message):
 
 def test_a_model_of_one_label_is_refused():
     with pytest.raises(ValueError, match=r"CRF480.*hidden_chain gives a text one label"):
-        spacy.blank("en").add_pipe("crf_textcat", config={"multilabel": True})
+        emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": WORDS}
+        model = {"@architectures": "spacy_crf_lab.HiddenChain.v1", "emissions": emissions}
+        spacy.blank("en").add_pipe("crf_textcat", config={"multilabel": True, "model": model})
 
 
 def test_texts_without_full_annotation_teach_no_graph():

@@ -69,16 +69,7 @@ _ANY = {
     ),
 }
 _TEXTS = {
-    "fast": Recipe(
-        "Sparse features of a whole text, trained with L-BFGS on a CPU.",
-        settings=(
-            (".model", "@architectures", '"spacy_crf.MaxEntText.v1"'),
-            *((".model", key, "") for key in ("hidden", "shared", "unit", "spread", "seed", "restarts")),
-        ),
-    ),
-    "accurate": Recipe(
-        "Hidden states of the words of a text, the best of three restarts.", settings=((".model", "restarts", "3"),)
-    ),
+    "fast": Recipe("Sparse features of a whole text, trained with L-BFGS on a CPU."),
     "stream": Recipe(
         "A corpus that is not held in memory: it is read once, and its features are kept for L-BFGS.",
         "crf_ner_large",

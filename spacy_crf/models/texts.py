@@ -1,7 +1,7 @@
-"""One label for a text, from the features of all its tokens: a log-linear model, or naive Bayes.
+"""Labels of a text, from the features of all its tokens: a log-linear model of one label or of several, or naive Bayes.
 
-The model's output is ``TextScores``: a chain of a single state for each text, so every loss and optimizer of linear chains can
-train it.
+The output of a model of one label is ``TextScores``: a chain of a single state for each text, so every loss and optimizer of
+linear chains can train it.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -13,6 +13,7 @@ from thinc.api import Model
 
 from .. import checks
 from ..features.doc_batch import TEXT, TOKEN, DocBatch, UnitRows
+from ..inference.independent_labels import IndependentLabels, LabelSetScores
 from ..inference.linear_chain import TextScores, TextSoftmax
 from ..types import Bools, Floats, Ints
 from .architecture import SharedScores, build
@@ -36,6 +37,15 @@ class Reasons(NamedTuple):
         return _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])
 
 
+class OddsReasons(Reasons):
+    """Scores are the log-odds of labels, which do not exclude each other."""
+
+    def evidence(self, labels: Ints) -> Floats:
+        text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
+        of_units = labels[text_of]
+        return self.scores[text_of, of_units] - self.left_out[np.arange(len(text_of)), of_units]
+
+
 def _log_odds(scores: Floats, labels: Ints) -> Floats:
     """Log-odds of one label of each row: float64[N]."""
     rows, others = np.arange(len(scores)), scores.copy()
@@ -44,7 +54,7 @@ def _log_odds(scores: Floats, labels: Ints) -> Floats:
 
 
 class OfTexts:
-    """Mixin for the nodes of models whose sequences are texts with one label."""
+    """Mixin for the nodes of models whose sequences are texts."""
 
     labelled = "texts"
     several = False  # whether a text may have several labels
@@ -105,6 +115,45 @@ class TextNode(OfTexts, ChainNode):
         return observed
 
 
+class LabelSetNode(TextNode):
+    """Node of a log-linear model of texts with any number of labels: a logistic regression for each label."""
+
+    gives: type = LabelSetScores
+    structure: Any = IndependentLabels()
+    several = True
+    walks = False
+    no_shares_of_texts = "its labels do not exclude each other"
+
+    def spread(self, allowed: Bools) -> Bools:
+        """The labels that the annotation says are present."""
+        present, absent = np.hsplit(allowed, 2)
+        return present & ~absent
+
+    def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
+        [(scores, _, starts)] = outputs
+        present = scores + shared["first"]
+        return LabelSetScores(np.hstack([present, np.zeros(present.shape)]), starts)
+
+    def part(self, d_scores: Any, outputs: tuple[Emissions, ...]) -> tuple[Emissions, ...]:
+        present, _ = np.hsplit(d_scores.labels, 2)
+        return (Emissions(present, None, d_scores.starts),)
+
+    def derivatives(self, d_scores: Any) -> SharedScores:
+        present, _ = np.hsplit(d_scores.labels, 2)
+        return {"first": present.sum(axis=0)}
+
+    def reasons(self, model: Model, docs: DocBatch) -> Reasons:
+        odds, _ = np.hsplit(model.predict(docs).labels, 2)
+        units, of_units = scores_of_tokens(model, docs)
+        return OddsReasons(odds, units, np.repeat(odds, np.diff(docs.bounds), axis=0) - of_units)
+
+
+def allow_several(model: Any) -> None:
+    """Let texts have several labels by a MaxEntText, whose labels are then independent. Other models stay as they are."""
+    if isinstance(model, Model) and type(model.attrs.get("role")) is TextNode:
+        model.attrs["role"] = LabelSetNode()
+
+
 def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
     """The tokens of texts, and the sum of the weights of each token's features: float64[U, Y]."""
     emissions = model.get_ref("emissions")
@@ -117,7 +166,7 @@ def scores_of_tokens(model: Model, docs: DocBatch) -> tuple[UnitRows, Floats]:
 
 def MaxEntText(emissions: Model[list[Doc], Emissions]) -> Model[list[Doc], TextScores]:
     """A log-linear model of the label of a text (Berger, Della Pietra & Della Pietra 1996): sums of the weights of its tokens'
-    features.
+    features. In a component with `multilabel` it is a logistic regression for each label, and labels are independent.
 
     emissions (Model): Sums of weights of features, from SparseEmissions or HashedEmissions.
     """

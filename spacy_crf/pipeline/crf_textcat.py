@@ -16,6 +16,7 @@ from .. import checks
 from ..errors import Errors, cant_train, known_names
 from ..features.doc_batch import SENT, DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
+from ..models.texts import allow_several
 from ..types import Floats
 from . import set_text_certainty
 from .annotation.annotation import GoldReport, Supervision
@@ -49,15 +50,19 @@ class TextDecoding(Decoding):
 
     def probabilities(self, scores: Any) -> Floats:
         """Probability of each label: float64[D, Y]."""
-        return self.structure.marginals(scores)
+        return self.structure.marginals(scores)[:, : len(self.annotation.labels)]
 
     def check_fit(self, pipe: Any) -> None:
-        """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round."""
+        """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
+        for a loss with costs, if labels do not exclude each other."""
         super().check_fit(pipe)
         several, asked = self.model.attrs["role"].several, pipe.cfg["multilabel"]
         if several != asked:
             what = "several labels" if several else "one label"
             raise ValueError(Errors.CRF480.format(name=pipe.name, model=self.model.name, what=what, asked=asked))
+        if several and (pipe.loss.cost or pipe.loss.label_weights):
+            reason = "leave out its cost and label_weights: a label is present or absent. Thresholds weigh mistakes"
+            raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(pipe.loss).__name__, reason=reason))
 
     def supervise(
         self, gold: Supervision, examples: list[Example], starts: NDArray[np.int64], keys: Keys, report: GoldReport
@@ -111,6 +116,8 @@ class CRFTextClassifier(LearningPipe):
             checks.flag(self.owner, "exclusive_classes", exclusive_classes)
             must = f"{str(not multilabel).lower()} or null. Whether texts have several labels is up to multilabel"
             checks.expect(exclusive_classes != multilabel, self.owner, "exclusive_classes", exclusive_classes, must)
+        if multilabel:
+            allow_several(model)
         if multilabel and settings.get("scorer") is textcat_score:  # the default, which compares single labels
             settings["scorer"] = textcat_multilabel_score
         if isinstance(loss, LabelledLoss) and not isinstance(loss, ClampedLoss):

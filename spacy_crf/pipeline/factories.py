@@ -111,7 +111,7 @@ def _defaults(architecture: str, features: str, scorer: str) -> Config:
 
 
 def _text_defaults() -> Config:
-    defaults = _defaults("HiddenChain.v1", "text_features.v1", "spacy.textcat_scorer")
+    defaults = _defaults("MaxEntText.v1", "text_features.v1", "spacy.textcat_scorer")
     defaults["scorer"] = {"@scorers": "spacy.textcat_scorer.v2"}
     del defaults["model"]["possible_transitions"]
     return defaults
@@ -356,8 +356,8 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
 def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """Construct a CRFTextClassifier: each text gets the probabilities of its labels, as `doc.cats`.
 
-    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf_lab.HiddenChain.v1`, which takes word order into
-        account, `spacy_crf.MaxEntText.v1` or `spacy_crf.NaiveBayes.v1`; with several labels `spacy_crf_lab.LabelGraph.v1`.
+    model (Model[List[Doc], Any]): Scores of the labels of texts: `spacy_crf.MaxEntText.v1`, by default, or
+        `spacy_crf.NaiveBayes.v1`, which is for one label.
     loss (Loss): The loss of training, by default `spacy_crf.LogLikelihood.v1`. Each optimizer says which losses it can train.
     multilabel (bool): Whether texts may have several labels, or none.
     threshold (Union[float, Dict[str, float], None]): With several labels, the least probability of the labels that a text has, or

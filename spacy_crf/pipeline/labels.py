@@ -43,7 +43,7 @@ _DECODINGS = {
     "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
     "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
     "numbers": ("decoding", "Decoding", "spacy_crf_lab.GaussianChain.v1"),
-    "texts": ("crf_textcat", "TextDecoding", "spacy_crf_lab.HiddenChain.v1 or spacy_crf.MaxEntText.v1"),
+    "texts": ("crf_textcat", "TextDecoding", "spacy_crf.MaxEntText.v1"),
 }
 
 
