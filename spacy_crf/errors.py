@@ -287,8 +287,8 @@ class Errors:
         to (upstream = '{upstream}') learns. Name that in [training] frozen_components and annotating_components, or set
         the mode to 'adam'."""
     CRF965 = """Component '{name}': its own optimizer, {optimizer}, never ends, so it can't train the features of a pool
-        (joint.mode = 'pool'). Use spacy_crf.LBFGS.v1 or spacy_crf.ConjugateGradient.v1 in
-        [components.{name}.optimizer], or null to train features by [training.optimizer]."""
+        (joint.mode = 'pool'). Use spacy_crf.LBFGS.v1 in [components.{name}.optimizer], or null to train features by
+        [training.optimizer]."""
     CRF966 = "{owner}: {path} can't be used: {reason}."
     CRF779 = "{part}: no text can be annotated, so the cause is probably not the texts. {place}: {error}"
     CRF780 = "{deaths} workers died at the same part of the work, {task}. Check whether it needs more memory."
@@ -521,7 +521,7 @@ class Warnings:
         number of weights: @architectures = "spacy_crf.HashedEmissions.v1"."""
     CRFW402 = """{name}: {n} or more spans in doc.spans['{key}'] are wrong in a way that single tags can't express:
         {who} can only use spans of one token under the scheme BILUO. Losses such as LogLikelihood or MaxMargin use all
-        of them, with LBFGS, ConjugateGradient or Adam.v1."""
+        of them, with LBFGS or Adam.v1."""
     CRFW403 = """{name}: {n} sequences (of the first batch with any) have annotation that no labelling fits, so training
         ignores them. Look for wrong spans in doc.spans that leave no label, and for alternatives that the tag scheme
         can't express."""
@@ -539,7 +539,7 @@ class Warnings:
     CRFW421 = """{name}: some spans are next to tokens without annotation ({n} or more in the first such batch), and the
         scheme needs two tags to show where these spans end. {who} look at one tag at a time, so they assume that no
         other span of the same label is next to them. The schemes BIO and BILUO lose nothing, nor do losses such as
-        LogLikelihood or MaxMargin with LBFGS, ConjugateGradient or Adam.v1."""
+        LogLikelihood or MaxMargin with LBFGS or Adam.v1."""
     CRFW422 = """{name}: decode = 'spans' with min_prob = 0 finds every span that is not impossible. Set min_prob to the
         lowest probability that you trust, such as 0.4; `python -m spacy crf threshold MODEL DATA` finds the best."""
     CRFW423 = """{name}: '{span}' would be {label} in '{text}...', but {other} found '{kept}' ({kept_label}) there, and

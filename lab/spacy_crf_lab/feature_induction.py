@@ -20,10 +20,11 @@ from spacy_crf.models.fixed_tokens import FixedTokens
 from spacy_crf.models.objective import CorpusObjective, TiedObjective
 from spacy_crf.models.weights import checksum
 from spacy_crf.optimizers.batch import ROUNDED, TINY, BatchOptimizer
-from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.objective import CRFOptimizer, setting
 from spacy_crf.types import Bools, Floats, Ints
 
+from .conjugate_gradient import ConjugateGradient
 from .errors import Warnings
 from .feature_gains import STATES, gains, uncertain_tokens
 from .uses import expect_known_states

@@ -22,7 +22,6 @@ from spacy_crf.errors import cant_train
 from spacy_crf.inference.structure import Structure
 from spacy_crf.kernels.online.work import make_room
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood
-from spacy_crf.losses.uses import TINY, variances
 from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.batch import dot, norm
 from spacy_crf.optimizers.lbfgs import LBFGS
@@ -34,6 +33,7 @@ from .errors import Errors, Warnings
 from .kernels import laplace_propagation as kernels
 from .kernels.laplace_propagation import Sites, Sweep
 from .posterior import check_layers, save_posterior
+from .uses import TINY, variances
 
 logger = logging.getLogger("spacy.spacy_crf")
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from spacy_crf import checks
 from spacy_crf.optimizers.batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
-from spacy_crf.optimizers.lbfgs import preconditioner
 from spacy_crf.optimizers.line_search import RayPoint
 from spacy_crf.optimizers.objective import Objective
 from spacy_crf.types import Floats
+
+from .conjugate_gradient import preconditioner
 
 # Length of the move between two gradients whose difference is taken, relative to max(1, |w|)
 _SMALL = 1e-5
@@ -44,7 +45,7 @@ class Newton(BatchOptimizer):
     def _solve(self, objective: Objective, run: BatchRun, gradient: Floats) -> tuple[Floats, int]:
         """Solve H d = -gradient as exactly as the latest gain makes worth while. RETURNS: d, and the number of evaluations."""
         weights, small = run.weights, _SMALL * max(1.0, norm(run.weights))
-        scale = preconditioner(self, objective, weights, "") if hasattr(objective, "ask") else 1.0
+        scale = preconditioner(self, objective, weights) if hasattr(objective, "ask") else 1.0
         direction, residual = np.zeros_like(gradient), gradient.copy()
         scaled = scale * residual
         along, square = -scaled, dot(residual, scaled)

@@ -12,7 +12,6 @@ from spacy.tokens import Doc
 from thinc.api import Model
 
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.losses.uses import TINY
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
 from spacy_crf.models.weights import Weights, checksum
@@ -27,6 +26,7 @@ from spacy_crf.types import Floats, Ints
 
 from .errors import Errors
 from .kernels.draws import add_scores_of_draws
+from .uses import TINY
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
 _DRAWS = 20  # weight vectors of commands

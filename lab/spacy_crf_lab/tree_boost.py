@@ -17,7 +17,6 @@ from spacy_crf import checks
 from spacy_crf.arrays import of_file
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.inference.threads import default_threads
-from spacy_crf.losses.uses import Variances
 from spacy_crf.optimizers.objective import CRFOptimizer, renew, setting
 from spacy_crf.progress import Bar
 from spacy_crf.types import Floats
@@ -25,6 +24,7 @@ from spacy_crf.types import Floats
 from .boosted_emissions import BoostedCorpus, BoostedNode
 from .tree_growth import Growth, grow, newton_step
 from .trees import MOST_LEAVES, Forest
+from .uses import Variances
 
 _HALVINGS = 10
 

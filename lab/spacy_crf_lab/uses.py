@@ -1,15 +1,17 @@
-"""How often annotation uses each score, and the highest scores, in the form of losses: see `CorpusObjective.ask`."""
+"""How often scores are used, how much that varies, and the highest scores, in the form of losses: see `CorpusObjective.ask`."""
 
 from typing import Any, Optional
 
 import numpy as np
 
-from spacy_crf.arrays import Scores, states_of, zeros
+from spacy_crf.arrays import Scores, is_shared, named, states_of, zeros
 from spacy_crf.errors import cant_train
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LabelledLoss
 from spacy_crf.optimizers.objective import CRFOptimizer
 from spacy_crf.types import Bools, Floats
+
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def expect_known_states(optimizer: CRFOptimizer, pipe: Any) -> None:
@@ -61,3 +63,37 @@ class Highest(LabelledLoss):
         """See `ClampedLoss`."""
         found, _ = structure.viterbi_counts(structure.prepare(scores))
         return found, zeros(scores), found == -np.inf
+
+
+class Variances(LabelledLoss):
+    """Log partition; in place of its derivative how much the number of uses of each score varies. The sums by weights are close
+    to the diagonal of the second derivatives of a log-likelihood (Sha & Pereira 2003, section 3.2)."""
+
+    def __call__(
+        self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None, **told: Any
+    ) -> tuple[Floats, Scores, Bools]:
+        """See `ClampedLoss`."""
+        log_z, varied = variances(structure, scores, None, weights)
+        return log_z, varied, np.zeros(len(log_z), dtype=bool)
+
+
+def variances(
+    structure: Structure[Scores], scores: Scores, clamp: Any, weights: Optional[Floats]
+) -> tuple[Floats, Scores]:
+    """Log partitions, and how much the number of uses of each score varies, times the factor of its sequence.
+
+    A score of a token or span is used with probability p: its variance is p - p². Of the uses of scores that all tokens share as
+    large a share is uncertain as of the uses of states.
+
+    weights (float64[B]): Factors of the sequences, or None.
+    """
+    work = structure.prepare(scores)
+    log_z, uses = structure.expectations(work, clamp=clamp)
+    weighted = uses if weights is None else structure.expectations(work, clamp=clamp, weights=weights)[1]
+    of_tokens = weighted[0]
+    certain = (np.minimum(uses[0], 1.0) * of_tokens).sum() / max(of_tokens.sum(), TINY)
+    varied = {}
+    for name, expected in named(weighted).items():
+        share = certain if is_shared(uses, name) else np.minimum(getattr(uses, name), 1.0)
+        varied[name] = expected * (1.0 - share)
+    return log_z, weighted._replace(**varied)

@@ -12,16 +12,16 @@ from spacy.util import registry
 
 from spacy_crf.kernels.online import rules as kernels
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
-from spacy_crf.losses.uses import Variances
-from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.conjugate_gradient import ConjugateGradient
 from spacy_crf_lab.cutting_plane import CuttingPlane
 from spacy_crf_lab.dual import FrankWolfe
-from spacy_crf_lab.iterative_scaling import GIS, IIS, Masses, solve
+from spacy_crf_lab.iterative_scaling import GIS, IIS, solve, split
 from spacy_crf_lab.laplace_propagation import Curvature
 from spacy_crf_lab.newton import Newton
 from spacy_crf_lab.simplex import mixture
 from spacy_crf_lab.smo import SMO
-from spacy_crf_lab.uses import Observed
+from spacy_crf_lab.uses import Observed, Variances
 from tests.test_online import make_pipe, objectives, walk
 from tests.test_shards import Here, by, trained
 from tests.test_shards import make as make_shards
@@ -152,11 +152,10 @@ def test_masses_are_those_of_the_heaviest_labellings(component):
 def test_few_masses_bound_those_of_all_sequences():
     of_sequences = [np.array([3.0, 1.0, 4.0]), np.zeros(0), np.array([1.0, 5.0, 9.0, 2.0])]
     for most in (1, 2, 3, 64):
-        memory = Masses()
-        memory.share(of_sequences, most)
-        assert len(memory.masses) == min(most, 6) and memory.masses[0] == 9.0
+        masses, shares = split(of_sequences, most)
+        assert len(masses) == min(most, 6) and masses[0] == 9.0
         for d in (-0.3, 0.2):
-            bound = sum(np.exp(mass * d) * np.concatenate(some) for mass, some in zip(memory.masses, memory.shares))
+            bound = sum(np.exp(mass * d) * np.concatenate(some) for mass, some in zip(masses, shares))
             if most > 1 or d > 0:
                 assert (bound >= np.exp(d * np.concatenate(of_sequences)) - 1e-12).all()
 
@@ -380,7 +379,7 @@ def test_mixed_needs_a_preconditioner():
 
 def test_shards_have_no_preconditioner(tmp_path, monkeypatch):
     by(monkeypatch, Here(1))
-    optimizer = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "preconditioner": "diagonal"}
+    optimizer = {"@optimizers": "spacy_crf_lab.ConjugateGradient.v1", "preconditioner": "diagonal"}
     nlp, sgd = make_shards(tmp_path, optimizer)
     with pytest.raises(ValueError, match=r"CRF347: ConjugateGradient can't train the shards of 'crf_ner'"):
         trained(nlp, sgd)

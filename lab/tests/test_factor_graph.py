@@ -686,7 +686,7 @@ def of_groups(inference="GraphCut", loss="MaxMargin", **settings):
         (of_groups(loss="SentenceLikelihood"), "CRF353.*SentenceLikelihood.*MaxMargin"),
         (of_groups(loss="LogLikelihood"), "CRF361.*GraphCut.*Perceptron"),
         ({"model": graph({"repeats": {**REPEATS, "associative": True}}),
-          "optimizer": {"@optimizers": "spacy_crf.ConjugateGradient.v1"}}, "CRF347.*associative.*LBFGS"),
+          "optimizer": {"@optimizers": "spacy_crf_lab.ConjugateGradient.v1"}}, "CRF347.*associative.*LBFGS"),
         (of_groups(scheme="BILUO"), "CRF354.*DualDecomposition.*chain = false"),
     ],
 )  # fmt: skip

@@ -7,9 +7,10 @@ import pytest
 import spacy
 from spacy.tokens import Doc
 
-from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf_lab import feature_gains
+from spacy_crf_lab.conjugate_gradient import ConjugateGradient
 from spacy_crf_lab.feature_gains import gains, uncertain_tokens
 from spacy_crf_lab.feature_induction import Candidates, Chosen, FeatureInduction, parts_of, single_weights
 from spacy_crf_lab.feature_pairs import pairs

@@ -476,7 +476,7 @@ def test_inference_of_graphs(inference):
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["spacy_crf.ConjugateGradient.v1", "spacy_crf.Minibatch.v1", "Adam.v1", "spacy_crf_lab.Newton.v1"]
+    "optimizer", ["spacy_crf_lab.ConjugateGradient.v1", "spacy_crf.Minibatch.v1", "Adam.v1", "spacy_crf_lab.Newton.v1"]
 )
 def test_optimizers(optimizer):
     rate = {"l2": 0.02} if optimizer.endswith(("Gradient.v1", "Newton.v1")) else {"learn_rate": 0.1}

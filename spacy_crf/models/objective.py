@@ -205,7 +205,7 @@ class CorpusObjective(Weights):
         return self.ask(weights)
 
     def ask(self, weights: Floats, *, loss: Any = None, factors: Any = None, into: Any = None) -> tuple[float, Floats]:
-        """Any loss of the corpus, see `losses.uses`. Afterwards, `losses` has those of the sequences, batch by batch.
+        """Any loss of the corpus. Afterwards, `losses` has those of the sequences, batch by batch.
 
         loss (Callable): The model's own by default. factors (list[float64[B]]): Of the sequences of each batch, 1 by default.
         into (list): Gets for each batch the derivatives by the outputs of all layers, which the gradient then lacks.

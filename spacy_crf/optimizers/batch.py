@@ -1,4 +1,4 @@
-"""The loop that L-BFGS and conjugate gradients share: propose a direction, search along it, learn the curvature, stop or
+"""The loop of optimizers that evaluate the whole objective: propose a direction, search along it, learn the curvature, stop or
 continue.
 
 The objective is ``loss + l1·|w| + l2·w²``; each iteration of a smooth objective usually needs one evaluation.
@@ -24,6 +24,7 @@ from .line_search import RayPoint, strong_wolfe
 from .objective import L2_TRIED, CRFOptimizer, Objective, no_l1, renew, setting
 
 logger = logging.getLogger("spacy.spacy_crf")
+CURVATURE = 0.9  # c2 of the strong Wolfe conditions
 SILENCE = 10.0  # seconds between log messages of long steps; a terminal shows a bar
 # Share of the time that evaluating the model after a step may take: with "auto", a step has 10 to 30 iterations accordingly. Far
 # from the minimum of the objective no model is evaluated, and a step has 5.
@@ -92,7 +93,6 @@ def _count_or_auto(owner: str, name: str, value: Any) -> Union[int, str]:
 class BatchOptimizer(CRFOptimizer):
     """Minimizes an objective over the full training set, `iterations_per_step` iterations at a time."""
 
-    curvature: ClassVar[float] = 0.9  # c2 of the strong Wolfe conditions
     identity: ClassVar[tuple[str, ...]] = ("l2",)
     tried: ClassVar = L2_TRIED
 
@@ -231,11 +231,19 @@ class BatchOptimizer(CRFOptimizer):
         return position.gradient
 
     def search(
-        self, objective: Objective, run: BatchRun, gradient: Floats, direction: Floats, step: float
+        self,
+        objective: Objective,
+        run: BatchRun,
+        gradient: Floats,
+        direction: Floats,
+        step: float,
+        *,
+        curvature: float = CURVATURE,
     ) -> tuple[Optional[RayPoint], int]:
         """Search along a direction from the position of a run.
 
         gradient (float64[n]), direction (float64[n]): The direction may be changed. step (float): The first step to try.
+        curvature (float): c2 of the strong Wolfe conditions.
         RETURNS (tuple[Optional[RayPoint], int]): The accepted point, with its Position, and the number of evaluations.
         """
         before, slope = run.position, dot(gradient, direction)
@@ -250,7 +258,7 @@ class BatchOptimizer(CRFOptimizer):
                 return RayPoint(step, after.value, dot(after.gradient, direction), after)
 
         start = RayPoint(0.0, before.value, slope)
-        return strong_wolfe(phi, start, step, curvature=self.curvature, max_evaluations=self.max_line_search)
+        return strong_wolfe(phi, start, step, curvature=curvature, max_evaluations=self.max_line_search)
 
     def _judge(self, objective: Objective, run: BatchRun, key: str) -> None:
         """Apply the stop rules of CRFsuite."""

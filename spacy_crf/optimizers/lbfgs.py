@@ -1,5 +1,4 @@
-"""Batch optimizers: L-BFGS (Nocedal & Wright 2006, section 7.2), with l1 OWL-QN (Andrew & Gao 2007), and non-linear conjugate
-gradients after Polak and Ribière (Nocedal & Wright 2006, section 5.2)."""
+"""L-BFGS (Nocedal & Wright 2006, section 7.2), with l1 OWL-QN (Andrew & Gao 2007)."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,8 +8,6 @@ import numpy as np
 
 from .. import checks
 from ..arrays import of_file
-from ..errors import cant_train
-from ..losses.uses import Variances
 from ..types import Floats
 from .batch import BatchOptimizer, BatchRun, Position, add_scaled, dot, norm
 from .line_search import RayPoint, backtracking
@@ -170,126 +167,3 @@ class CurvaturePairs:
             move = of_file("a move of the memory", move, np.float64, (n,))
             change = of_file("a move of the memory", change, np.float64, (n,))
             self.pairs.append((move, change, checks.number("the memory", "curvature", curvature)))
-
-
-# ----------------------------------------------------------------------------------------------- conjugate gradients
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class ConjugateGradient(BatchOptimizer):
-    """Conjugate gradients over the full training set, minimizing ``loss + l2·w²``.
-
-    Conjugate gradients need more evaluations than L-BFGS, but keep one vector where L-BFGS keeps 2 · `memory` vectors. The
-    settings not named here are described at `spacy_crf.LBFGS.v1`.
-
-    preconditioner (str): "diagonal" scales gradients by estimates of the second derivatives of each weight, renewed every 10
-        iterations (Sha & Pereira 2003); or "none".
-    mixed (bool): Drop the preconditioner, for good, where an iteration lowers the objective by less than 1 %: it helps far from
-        the minimum.
-    """
-
-    curvature = 0.1  # conjugacy needs a nearly exact line search
-    identity: ClassVar = ("l2", "preconditioner", "mixed")
-
-    preconditioner: str = setting("none", checks.one_of, allowed=("none", "diagonal"))
-    mixed: bool = setting(False, checks.flag)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fits = not self.mixed or self.preconditioner != "none"
-        checks.expect(fits, type(self).__name__, "mixed", self.mixed, 'false, or preconditioner must be "diagonal"')
-
-    def new_memory(self) -> "LastDirection":
-        return LastDirection()
-
-    def _iterate(self, objective: Objective, run: BatchRun, key: str) -> None:
-        memory = run.memory
-        if self.preconditioner != "none" and not memory.is_plain:
-            if self.mixed and run.iteration and run.values[-2] - run.values[-1] < _SLOW * abs(run.values[-1]):
-                memory.is_plain = True
-                memory.clear()
-            elif run.iteration % _RENEWED == 0:
-                memory.scale = preconditioner(self, objective, run.weights, key)
-        super()._iterate(objective, run, key)
-
-
-# Iterations after which a preconditioner is renewed, and the relative gain of an iteration below which mixed ones end
-_RENEWED, _SLOW = 10, 0.01
-# A preconditioner is this power of the curvatures. On 500 sentences of conll2000 to within 1e-4 of the minimum, -0.5 took 153
-# evaluations and -1 took 304; mixed 156 and 200; in Newton 150 and 277. Without it they were 158, and those of L-BFGS 75.
-_POWER = -0.5
-# Least curvature of a weight, as a share of the mean: l2 may be 0, and a weight whose tokens are certain has next to none
-_LEAST = 0.01
-
-
-def preconditioner(optimizer: BatchOptimizer, objective: Any, weights: Floats, key: str) -> Floats:
-    """Factors of the gradient (float64[n]) from estimates of the second derivative by each weight.
-
-    RAISES (ValueError): CRF347 if the objective evaluates nothing but its loss.
-    """
-    if not hasattr(objective, "ask"):
-        what, reason = f"the shards of '{key}' with a preconditioner", "workers evaluate nothing but the loss"
-        raise cant_train(optimizer, what, reason, 'LBFGS, or preconditioner = "none"')
-    curvatures = np.abs(objective.ask(weights, loss=Variances())[1])  # features may have negative values
-    if hasattr(objective, "copies"):  # a variable is used √k times where each of its k weights is used once
-        curvatures *= np.sqrt(objective.copies)
-    curvatures += 2.0 * (optimizer.l2 + getattr(objective, "strength", 0.0))
-    return np.maximum(curvatures, _LEAST * curvatures.mean() if curvatures.any() else 1.0) ** _POWER
-
-
-class LastDirection:
-    """Memory of conjugate gradients: the latest direction, and the share of it that the next direction keeps."""
-
-    def __init__(self) -> None:
-        self.scale: Optional[Floats] = None  # [n] the preconditioner: factors of the gradient; None without one
-        self.is_plain = False  # whether the preconditioner has been dropped for good
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget the latest direction, so that the next one is the steepest descent."""
-        self.direction: Optional[Floats] = None
-        self.share = 0.0  # beta
-        self.descent = 0.0  # step · slope of the last move
-        if self.is_plain:
-            self.scale = None
-
-    def __bool__(self) -> bool:
-        return self.direction is not None
-
-    def prepare(self, objective: Objective, key: str) -> None:
-        """Nothing to prepare: the memory depends on moves only."""
-
-    def _scaled(self, gradient: Floats) -> Floats:
-        return gradient if self.scale is None else self.scale * gradient
-
-    def propose(self, gradient: Floats) -> tuple[Floats, float]:
-        direction = np.negative(self._scaled(gradient))
-        if self.direction is not None:
-            add_scaled(direction, self.share, self.direction)
-            slope = dot(gradient, direction)
-            if slope < 0:
-                return direction, self.descent / slope  # eq. 3.60: the same first-order change as last time
-            self.clear()
-            direction = np.negative(self._scaled(gradient))
-        return direction, 1.0 / norm(gradient) if self.scale is None else 1.0
-
-    def learn(self, before: Position, after: Position, direction: Floats, step: float) -> None:
-        old, new = before.gradient, after.gradient
-        scaled = self._scaled(new)
-        overlap = dot(scaled, old)
-        square = dot(scaled, new)
-        # PR+ (eq. 5.45); Powell's restart (eq. 5.52) where successive gradients are far from orthogonal.
-        far = abs(overlap) >= 0.2 * square
-        self.share = 0.0 if far else max(0.0, (square - overlap) / dot(old, self._scaled(old)))
-        self.descent = step * dot(old, direction)
-        self.direction = direction
-
-    def to_msg(self) -> list[Any]:
-        return [self.direction, self.share, self.descent, self.scale, self.is_plain]
-
-    def from_msg(self, msg: list[Any], n: int) -> None:
-        direction, share, descent, scale, is_plain = msg
-        self.share, self.descent = float(share), float(descent)
-        self.is_plain = checks.flag("the memory", "is_plain", is_plain)
-        self.direction = None if direction is None else of_file("the latest direction", direction, np.float64, (n,))
-        self.scale = None if scale is None else of_file("the preconditioner", scale, np.float64, (n,))
