@@ -7,6 +7,7 @@ import re
 import reprlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, Optional
 
 # `spacy train` leaves spaCy's logger at WARNING, but every user should read how many features there are, how far training is and
@@ -67,12 +68,10 @@ def _quoted(name: str) -> str:
 
 def _nearest(asked: str, names: list[str]) -> Optional[str]:
     """The name that differs by few letters, or else the longest one with which the asked name begins; None without either."""
-    from rapidfuzz.distance import OSA
-    from rapidfuzz.process import extractOne
-
-    found = extractOne(asked, names, scorer=OSA.normalized_similarity, processor=str.lower, score_cutoff=0.6)
-    if found is not None:
-        return found[0]
+    by_lower = {name.lower(): name for name in names}
+    found = get_close_matches(asked.lower(), by_lower, n=1)
+    if found:
+        return by_lower[found[0]]
     begins = [name for name in names if len(name) > 3 and asked.lower().startswith(name.lower())]
     return max(begins, key=len, default=None)
 

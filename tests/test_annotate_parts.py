@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from spacy_crf.cli.archive_parts import lines, plan
 from spacy_crf.whole_files import unfinished_name
 from spacy_crf.workers import work_folder
 from spacy_crf.workers.executors import Processes, check_versions
+from spacy_crf.workers.file_systems import LocalFiles
 from spacy_crf.workers.work_folder import MANIFEST
 
 from .test_probabilities import trained
@@ -266,17 +268,16 @@ def test_any_pipeline_annotates(tmp_path):
 
 
 def test_a_full_disk_leaves_nothing_half(model, source, tmp_path, monkeypatch):
-    import fsspec.implementations.local as local
-
-    def full(self, *args):
-        raise OSError(28, "No space left on device")
+    class Full(FileIO):
+        def write(self, *args):
+            raise OSError(28, "No space left on device")
 
     target = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         annotated(model, source, target, Here(stops_after=2))
     before = {path.name: path.read_bytes() for path in target.iterdir()}
     with monkeypatch.context() as patched:
-        patched.setattr(local.LocalFileOpener, "write", full)
+        patched.setattr(LocalFiles, "open", lambda self, path, mode: Full(path, mode))
         with pytest.raises(ValueError, match=r"CRF475.*No space"):
             annotated(model, source, target)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
@@ -311,6 +312,14 @@ def test_texts_and_results_may_be_elsewhere(model, source, tmp_path):
     assert found == b"".join(path.read_bytes() for path in parts_of(tmp_path / "out"))
     memory.rm("/archive", recursive=True)
     memory.rm("/found", recursive=True)
+
+
+def test_addresses_need_fsspec_but_paths_do_not(model, source, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    annotated(model, source, tmp_path / "out")
+    assert len(records_of(tmp_path / "out")) == len(TEXTS)
+    with pytest.raises(ImportError, match=r"CRF781: memory://found needs fsspec.*pip install 'spacy-crf\[archives\]'"):
+        annotated(model, source, "memory://found")
 
 
 def test_a_part_of_which_nothing_can_be_annotated_ends_the_work(tmp_path):

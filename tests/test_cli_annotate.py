@@ -4,10 +4,10 @@ import errno
 import json
 import os
 import re
+from io import FileIO
 
 import pytest
 import spacy
-from fsspec.implementations.local import LocalFileOpener
 from hypothesis import given
 from hypothesis import strategies as st
 from spacy.tokens import DocBin, Span
@@ -21,6 +21,7 @@ from spacy_crf.cli.formats.writers import WRITERS, check_spans
 from spacy_crf.cli.formats.writers import Annotated as Found
 from spacy_crf.cli.texts import read_docs
 from spacy_crf.workers import work_folder
+from spacy_crf.workers.file_systems import LocalFiles
 from spacy_crf.workers.work_folder import Lock, check_ours
 
 from .test_probabilities import trained
@@ -381,8 +382,11 @@ def test_a_full_disk_is_told_with_the_file_and_work_goes_on(folder, tmp_path, mo
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    class FullFile(FileIO):
+        write = full
+
     with monkeypatch.context() as patched:
-        patched.setattr(LocalFileOpener, "write", full)
+        patched.setattr(LocalFiles, "open", lambda self, path, mode: FullFile(path, mode))
         code, said = run(folder / "model", texts, output)
         assert code == 1 and re.search(rf"CRF475: .*{output}.part/.*No space left", said), said
     with monkeypatch.context() as patched:

@@ -17,7 +17,6 @@ from thinc.api import Config, Optimizer
 
 from spacy_crf.optimizers.batch import BLOCK, Position, add_scaled, dot, norm
 from spacy_crf.optimizers.lbfgs import GROWTH, LBFGS, CurvaturePairs
-from spacy_crf_lab.conjugate_gradient import ConjugateGradient
 from spacy_crf.optimizers.line_search import SUFFICIENT_DECREASE, RayPoint, backtracking, strong_wolfe
 
 EXACT = {"l2": 0.0, "tolerance": 1e-9, "delta": 0.0, "iterations_per_step": 5000}

@@ -1,5 +1,7 @@
 """Segment templates: what they read, where their weights go, and what they say when they can't be used."""
 
+import sys
+
 import numpy as np
 import pytest
 import spacy
@@ -147,6 +149,14 @@ def test_near_phrases_have_their_similarities():
         {"seg.near:cities=jaccard US": 2 / 4, "seg.near:cities=jaro-winkler US": alike}, abs=1e-6
     )
     assert (0, 1) not in found
+
+
+def test_similar_phrases_need_rapidfuzz_but_equal_ones_do_not(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    doc = doc_of("to San Luis Obispo")
+    assert features_of(doc, ["seg.in:cities"], gazetteers={"cities": CITIES}) == {(1, 4): {"seg.in:cities=US": 1.0}}
+    with pytest.raises(ImportError, match=r"CRF781: .* needs rapidfuzz.*pip install 'spacy-crf\[fuzzy\]'"):
+        features_of(doc, ["seg.near:cities"], gazetteers={"cities": CITIES})
 
 
 def spans_of_texts(texts):

@@ -1,14 +1,13 @@
 """Cuts a corpus of files into parts, which workers read independently: lines of text files, or row groups of Parquet.
 
-fsspec opens the files: paths, and `s3://…`, `gs://…` or other addresses whose packages are installed.
+Files are paths, or `s3://…`, `gs://…` and other addresses that fsspec opens if its package for them is installed.
 """
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
-import fsspec
-
 from ..errors import Errors
+from ..workers.file_systems import LOCAL, file_system
 
 LINES = (".jsonl", ".ndjson", ".txt")
 PARQUET = ".parquet"
@@ -40,7 +39,7 @@ def plan(source: str, part_bytes: Optional[int] = None) -> tuple[list[Part], dic
     RETURNS (tuple): The parts; by file, the properties that show whether it has changed; the intended size of a part.
     RAISES (ValueError): CRF784 if there are no such files, or one can't be read. (FileNotFoundError): If the path does not exist.
     """
-    system, root = fsspec.core.url_to_fs(source)
+    system, root = file_system(source)
     paths = sorted(path for path in system.find(root) if path.endswith((*LINES, PARQUET))) or [root]
     if not system.exists(root):
         raise FileNotFoundError(2, "No such file or directory", source)
@@ -77,8 +76,8 @@ def _cut(path: str, size: int, part_bytes: int) -> Iterator[tuple[int, int, int]
 
 def lines(part: Part) -> Iterator[tuple[str, bytes]]:
     """Read the lines of a part, each with its place."""
-    opened: Any = fsspec.open(part.path, "rb")
-    with opened as file:
+    system, path = file_system(part.path)
+    with system.open(path, "rb") as file:
         at = part.begin
         if at:  # a line that continues here belongs to the part before
             file.seek(at - 1)
@@ -96,8 +95,8 @@ def opened_parquet(path: str) -> Any:
     except ImportError as error:
         needed = {"package": "pyarrow", "install": "'spacy-crf[parquet]'"}
         raise ImportError(Errors.CRF781.format(what=f"{path}: Parquet", reason=error, **needed)) from None
-    system, name = fsspec.core.url_to_fs(path)
+    system, name = file_system(path)
     try:
-        return ParquetFile(name, filesystem=system)
+        return ParquetFile(name, filesystem=None if system is LOCAL else system)
     except ArrowInvalid as error:
         raise ValueError(Errors.CRF784.format(path=path, reason=error)) from error

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spacy.strings import get_string_id
 
 from ..arrays import ranges
+from ..errors import Errors
 from ..kernels.segment_features import Postings, best_jaccard, find_candidates, hash_whole, index_grams, jaccard
 from ..types import Floats
 from .feature_index import HashTable
@@ -108,6 +109,17 @@ class PhraseIndex:
         if not self._phrases.texts or not spans.texts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
         return self._search(spans)
+
+
+def expect_rapidfuzz() -> None:
+    """RAISES (ImportError): CRF781 without rapidfuzz."""
+    try:
+        import rapidfuzz  # noqa: F401
+    except ImportError as error:
+        needed = {"package": "rapidfuzz", "install": "'spacy-crf[fuzzy]'"}
+        raise ImportError(
+            Errors.CRF781.format(what="The similarity of spans to phrases", reason=error, **needed)
+        ) from None
 
 
 class _Scan:

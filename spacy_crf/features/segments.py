@@ -23,7 +23,7 @@ from .extractor import CompiledTemplates
 from .feature_index import FeatureCounter, FeatureIndex, by_token
 from .gazetteers import SPELLINGS, Gazetteer
 from .items import hash_item, named_numbers
-from .phrases import PhraseIndex, SpelledSpans
+from .phrases import PhraseIndex, SpelledSpans, expect_rapidfuzz
 from .segment_templates import (
     CLOSING,
     ITEMS,
@@ -101,6 +101,8 @@ class CompiledSegments:
         self.tokens = self.templates["tokens"]
         self.phrases: dict[str, PhraseIndex] = {}
         self._phrase_column: dict[str, str] = {}  # by gazetteer: the attribute by which phrases are compared
+        if feature_set.named({"near"}):
+            expect_rapidfuzz()
         for name in feature_set.named(PHRASES):
             gazetteer = gazetteers[name]
             self.phrases[name] = PhraseIndex(gazetteer.entries, SPELLINGS[gazetteer.attr], scan=gazetteer.scan)

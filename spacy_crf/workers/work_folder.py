@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any, Optional
 from weakref import WeakValueDictionary, finalize
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from ..errors import Errors, Warnings, announcements, shown
 from ..whole_files import is_unfinished, room_for, unfinished_name
+from .file_systems import LOCAL, file_system
 
 MANIFEST, LOCK = "manifest.jsonl", "lock"
 _SHARE = 0.01  # largest share of the time for writing the manifest, which grows with the work
@@ -133,20 +131,20 @@ def _lock(file: Any) -> None:
 
 
 class WorkFolder:
-    """A folder that fsspec can open.
+    """A folder, which a path or an address names.
 
     error (str): Message for the case that the work in the folder can't be continued, with the fields `path` and `reason`.
     """
 
     def __init__(self, folder: str, error: str = Errors.CRF786):
         self.folder, self._error = folder, error
-        self._system, self._root = fsspec.core.url_to_fs(folder)
+        self._system, self._root = file_system(folder)
 
     def refusal(self, reason: str) -> ValueError:
         return ValueError(self._error.format(path=self.folder, reason=reason))
 
     def is_within(self, source: str) -> bool:
-        system, root = fsspec.core.url_to_fs(source)
+        system, root = file_system(source)
         return system == self._system and f"{self._root}/".startswith(f"{root}/") and system.isdir(root)
 
     def write(self, name: str, content: bytes) -> None:
@@ -175,7 +173,7 @@ class WorkFolder:
     def make(self) -> None:
         """Make the folder. RAISES (ValueError): The folder's error if it contains files, but no manifest; CRF981 if somebody else
         has prepared it."""
-        if isinstance(self._system, LocalFileSystem):
+        if self._system is LOCAL:
             with suppress(FileExistsError):  # an error of `check_ours`, which follows
                 os.makedirs(self._root, exist_ok=True)
             if not os.path.isdir(self._root):
@@ -192,7 +190,7 @@ class WorkFolder:
         """Make the folder, and lock it against other processes if the file system has locks; buckets have none."""
         self.make()
         held: Any = nullcontext()
-        if isinstance(self._system, LocalFileSystem):
+        if self._system is LOCAL:
             try:
                 held = closing(Lock(Path(self._root) / LOCK))
             except NoLocks as error:

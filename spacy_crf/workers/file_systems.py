@@ -1,0 +1,66 @@
+"""File systems for archives and folders of work: this machine's, and those that fsspec knows, such as ``s3://bucket/texts``."""
+
+import os
+from typing import Any
+
+from ..errors import Errors
+
+
+class LocalFiles:
+    """The file system of this machine, with fsspec's names."""
+
+    def open(self, path: str, mode: str = "rb") -> Any:
+        return open(path, mode)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def isdir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def info(self, path: str) -> dict[str, Any]:
+        status = os.stat(path)
+        return {"name": path, "size": status.st_size, "mtime": status.st_mtime}
+
+    def find(self, path: str) -> list[str]:
+        """All files below a folder; the path itself if it is a file."""
+        if os.path.isfile(path):
+            return [path]
+        return [f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names]
+
+    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
+        return [self.info(f"{path}/{name}") for name in os.listdir(path)]
+
+    def cat_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def mv(self, path: str, target: str) -> None:
+        os.replace(path, target)
+
+    def rm_file(self, path: str) -> None:
+        os.remove(path)
+
+    def unstrip_protocol(self, path: str) -> str:
+        return path
+
+    def invalidate_cache(self) -> None:
+        """Do nothing: there is no cache."""
+
+
+LOCAL = LocalFiles()
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """The file system of a path or an address, and the path there.
+
+    RAISES (ImportError): CRF781 for an address without fsspec.
+    """
+    if "://" not in path and "::" not in path:
+        return LOCAL, os.path.abspath(os.path.expanduser(path)).replace(os.sep, "/")
+    try:
+        import fsspec
+    except ImportError as error:
+        needed = {"package": "fsspec", "install": "'spacy-crf[archives]'"}
+        raise ImportError(Errors.CRF781.format(what=path, reason=error, **needed)) from None
+    return fsspec.core.url_to_fs(path)
