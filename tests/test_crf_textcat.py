@@ -374,7 +374,6 @@ def test_positive_label():
 
 OPTIMIZERS = [
     "spacy_crf.LBFGS.v1",
-    "spacy_crf.ConjugateGradient.v1",
     "spacy_crf.Minibatch.v1",
     "Adam.v1",
     "SGD.v1",

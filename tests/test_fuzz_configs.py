@@ -94,13 +94,6 @@ OPTIMIZERS = {
         "delta": 1e-5,
         "max_line_search": 20,
     },
-    "spacy_crf.ConjugateGradient.v1": {
-        "l2": 1.0,
-        "preconditioner": "diagonal",
-        "mixed": True,
-        "period": 10,
-        "max_line_search": 20,
-    },
     "spacy_crf.SGD.v1": {
         "l1": 0.0,
         "l2": 1.0,

@@ -20,7 +20,6 @@ from .util import NER_TEXTS, entities, ner_doc, ner_examples, plain, tag_example
 EXAMPLES = {"crf_ner": ner_examples, "crf_tagger": tag_examples, "semicrf_ner": ner_examples}
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
 OWLQN = {**LBFGS, "l1": 0.05}
-CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}
 PERCEPTRON = {"@optimizers": "spacy_crf.AveragedPerceptron.v1"}
 
 
@@ -53,7 +52,7 @@ def assert_same_weights(nlp, other):
 
 
 @pytest.mark.parametrize("factory", EXAMPLES)
-@pytest.mark.parametrize("settings", [LBFGS, OWLQN, CG], ids=["LBFGS", "OWLQN", "CG"])
+@pytest.mark.parametrize("settings", [LBFGS, OWLQN], ids=["LBFGS", "OWLQN"])
 def test_the_same_model_as_from_batches_of_the_whole_corpus(factory, settings):
     nlp, sgd = make(factory, settings, streamed=False)
     examples = EXAMPLES[factory](nlp)

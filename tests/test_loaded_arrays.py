@@ -17,7 +17,7 @@ from spacy_crf import lite
 from spacy_crf.errors import announcements
 from spacy_crf.losses.clamped import LogLikelihood, Perceptron
 from spacy_crf.migrate.lite import export_lite, write_lite
-from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
 from spacy_crf.shards import cut, mapped
@@ -123,7 +123,6 @@ def problems_of(cases, use):
 
 OPTIMIZERS = {
     LBFGS: LogLikelihood,
-    ConjugateGradient: LogLikelihood,
     AveragedPerceptron: Perceptron,
     SGD: LogLikelihood,
     AdaGrad: LogLikelihood,

@@ -17,7 +17,6 @@ from .util import NER_TEXTS, TAG_TEXTS, entities, ner_examples, plain, tag_examp
 OPTIMIZERS = {
     "Adam.v1": ("LogLikelihood", {"learn_rate": 0.05}),
     "spacy_crf.LBFGS.v1": ("LogLikelihood", {"l2": 0.01}),
-    "spacy_crf.ConjugateGradient.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.SGD.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AdaGrad.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AveragedPerceptron.v1": ("Perceptron", {}),

@@ -396,7 +396,6 @@ def test_settings_that_make_no_sense_are_refused(make, settings):
     [
         ("spacy_crf.AveragedPerceptron.v1", "spacy_crf.LogLikelihood.v1"),
         ("spacy_crf.LBFGS.v1", "spacy_crf.MaxMargin.v1"),
-        ("spacy_crf.ConjugateGradient.v1", "spacy_crf.Perceptron.v1"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_refused_when_the_config_is_read(optimizer, loss):

@@ -121,9 +121,6 @@ OPTIMIZERS = {
     "L-BFGS": LBFGS,
     "L-BFGS, memory 1": partial(LBFGS, memory=1),
     "OWL-QN": partial(LBFGS, l1=0.2),
-    "conjugate gradient": ConjugateGradient,
-    "preconditioned": partial(ConjugateGradient, preconditioner="diagonal"),
-    "mixed": partial(ConjugateGradient, preconditioner="diagonal", mixed=True),
 }
 SMOOTH = {name: make for name, make in OPTIMIZERS.items() if name != "OWL-QN"}
 
@@ -387,7 +384,6 @@ def test_resumes_from_bytes_as_if_never_interrupted(make, n, steps):
 def test_state_is_refused_by_another_optimizer_or_other_settings():
     optimizer = LBFGS(l2=0.5)
     for other in (
-        ConjugateGradient(l2=0.5),
         LBFGS(l2=0.25),
         LBFGS(l1=0.1, l2=0.5),
         LBFGS(l2=0.5, memory=7),
@@ -552,12 +548,9 @@ def test_a_failed_line_search_first_tries_steepest_descent():
 
 BAD_SETTINGS = [
     *itertools.product([LBFGS], ["l1"], [-1.0, math.nan, math.inf, "1"]),
-    *itertools.product([ConjugateGradient], ["l1"], [0.1]),
     *itertools.product([LBFGS], ["memory"], [0, -3, 2.5]),
-    *itertools.product([LBFGS, ConjugateGradient], ["l2", "tolerance", "delta"], [-0.5, math.nan, math.inf, None]),
-    *itertools.product(
-        [LBFGS, ConjugateGradient], ["iterations_per_step", "period", "max_iterations", "max_line_search"], [0, -1, 1.5]
-    ),
+    *itertools.product([LBFGS], ["l2", "tolerance", "delta"], [-0.5, math.nan, math.inf, None]),
+    *itertools.product([LBFGS], ["iterations_per_step", "period", "max_iterations", "max_line_search"], [0, -1, 1.5]),
 ]
 
 
@@ -647,7 +640,7 @@ def test_nothing_to_do(make, start):
 # In spaCy
 
 
-@pytest.mark.parametrize("make", [LBFGS, ConjugateGradient])
+@pytest.mark.parametrize("make", [LBFGS])
 def test_the_training_config_accepts_it(make):
     name = f"spacy_crf_test.{make.__name__}.v1"
     registry.optimizers(name, func=make)

@@ -12,13 +12,10 @@ from spacy.util import load_config
 from .util import NER_TEXTS, ner_doc
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-MIXED = {"preconditioner": "diagonal", "mixed": True}
 # Optimizer, its settings, loss, and whether three steps are enough
 VARIATIONS = [
     ("spacy_crf.LBFGS.v1", {"l1": 0.1}, "spacy_crf.LogLikelihood.v1", True),
     ("spacy_crf.LBFGS.v1", {}, "spacy_crf.SoftmaxMargin.v1", True),
-    ("spacy_crf.ConjugateGradient.v1", {}, "spacy_crf.LogLikelihood.v1", True),
-    ("spacy_crf.ConjugateGradient.v1", MIXED, "spacy_crf.LogLikelihood.v1", True),
     ("spacy_crf.SGD.v1", {"l1": 0.01}, "spacy_crf.SoftmaxMargin.v1", False),
     ("spacy_crf.AdaGrad.v1", {}, "spacy_crf.LogLikelihood.v1", False),
     ("spacy_crf.AveragedPerceptron.v1", {}, "spacy_crf.Perceptron.v1", True),

@@ -55,7 +55,6 @@ EXAMPLES = {
 }
 LBFGS = {"@optimizers": "spacy_crf.LBFGS.v1", "l2": 0.1, "iterations_per_step": 4}
 OWLQN = {**LBFGS, "l1": 0.05}
-CG = {"@optimizers": "spacy_crf.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}
 
 
 class Here:
@@ -143,7 +142,7 @@ def test_user_data_stays_with_its_text(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("factory", EXAMPLES)
-@pytest.mark.parametrize("settings", [LBFGS, OWLQN, CG], ids=["LBFGS", "OWLQN", "CG"])
+@pytest.mark.parametrize("settings", [LBFGS, OWLQN], ids=["LBFGS", "OWLQN"])
 def test_the_same_function_as_of_the_whole(factory, settings, tmp_path, monkeypatch):
     by(monkeypatch, Here(2))
     nlp, sgd = make(None, settings, factory)

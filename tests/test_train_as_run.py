@@ -20,7 +20,7 @@ from spacy.util import load_config, registry
 
 from spacy_crf import progress
 from spacy_crf.optimizers import batch
-from spacy_crf.optimizers.lbfgs import LBFGS, ConjugateGradient
+from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline import training_data
 from spacy_crf.pipeline.corpora import Corpus, Tick, clock, left_at_exit, not_searched
 
@@ -368,7 +368,7 @@ def test_iterations_between_evaluations(passes, later, l2):
 
 
 @pytest.mark.issue(33)
-@pytest.mark.parametrize("make", [LBFGS, partial(LBFGS, l1=0.1), ConjugateGradient])
+@pytest.mark.parametrize("make", [LBFGS, partial(LBFGS, l1=0.1)])
 @pytest.mark.parametrize("moved", [False, True])
 def test_models_are_worth_evaluating_within_5_percent_of_the_minimum(make, moved):
     objective, optimizer = IllConditioned(), make(l2=0.1, iterations_per_step="auto")

@@ -326,7 +326,6 @@ def make_items():
 OPTIMIZERS = [
     ("LBFGS", "LogLikelihood", {"l2": 0.1, "iterations_per_step": 20}),
     ("LBFGS", "SoftmaxMargin", {"l1": 0.1, "l2": 0.01, "iterations_per_step": 60}),
-    ("ConjugateGradient", "LogLikelihood", {"l2": 0.1}),
     ("Minibatch", "LogLikelihood", {}),
     ("SGD", "LogLikelihood", {"l2": 0.1}),
     ("AdaGrad", "MaxMargin", {"l2": 0.1}),

@@ -9,6 +9,12 @@ from tests import test_fuzz_configs as of_plugin
 
 LOSSES = [f"spacy_crf_lab.{name}.v1" for name in ("PseudoLikelihood", "BesagPseudoLikelihood", "Piecewise")]
 OPTIMIZERS = {
+    "spacy_crf_lab.ConjugateGradient.v1": {
+        "l2": 1.0,
+        "preconditioner": "diagonal",
+        "mixed": True,
+        "max_line_search": 20,
+    },
     "spacy_crf_lab.Newton.v1": {"l2": 1.0, "tolerance": 1e-5, "period": 10, "delta": 1e-5, "max_line_search": 20},
     "spacy_crf_lab.GIS.v1": {"l2": 1.0, "tolerance": 1e-5, "period": 10, "delta": 1e-5},
     "spacy_crf_lab.IIS.v1": {"l2": 1.0, "masses": 2, "period": 10, "delta": 1e-5},

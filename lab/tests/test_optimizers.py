@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+from functools import partial
 
 import pytest
 import spacy
@@ -14,6 +15,7 @@ from spacy.util import load_config
 
 from spacy_crf.losses.clamped import LogLikelihood, MaxMargin
 from spacy_crf.optimizers.lbfgs import LBFGS
+from spacy_crf_lab.conjugate_gradient import ConjugateGradient
 from spacy_crf_lab.cutting_plane import CuttingPlane
 from spacy_crf_lab.dual import ExponentiatedGradient, FrankWolfe
 from spacy_crf_lab.feature_induction import FeatureInduction
@@ -23,11 +25,13 @@ from spacy_crf_lab.newton import Newton
 from spacy_crf_lab.smo import SMO
 from tests import (
     test_continuing,
+    test_initial_corpus,
     test_loaded_arrays,
     test_new_labels,
     test_online,
     test_optimizers,
     test_optimizers_and_losses,
+    test_shards,
     test_tune,
     test_vectors,
 )
@@ -42,6 +46,7 @@ from .util import for_rows, with_table
 
 LIKELIHOOD, MARGIN = "spacy_crf.LogLikelihood.v1", "spacy_crf.MaxMargin.v1"
 OTHERS = {
+    "spacy_crf_lab.ConjugateGradient.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf_lab.Newton.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf_lab.ExponentiatedGradient.v1": ("MaxMargin", {"l2": 0.05}),
     "spacy_crf_lab.FrankWolfe.v1": ("MaxMargin", {"l2": 0.01}),
@@ -61,15 +66,24 @@ BAD = [
     (ExponentiatedGradient, {"rate": math.nan}),
 ]
 UNFIT = [
+    ("spacy_crf_lab.ConjugateGradient.v1", "spacy_crf.Perceptron.v1"),
     ("spacy_crf_lab.FrankWolfe.v1", "spacy_crf.Perceptron.v1"),
     ("spacy_crf_lab.CuttingPlane.v1", "spacy_crf.Perceptron.v1"),
     ("spacy_crf.SGD.v1", "spacy_crf_lab.PseudoLikelihood.v1"),
 ]
+MIXED = {"preconditioner": "diagonal", "mixed": True}
+MAKES = {
+    "conjugate gradient": ConjugateGradient,
+    "preconditioned": partial(ConjugateGradient, preconditioner="diagonal"),
+    "mixed": partial(ConjugateGradient, **MIXED),
+    "Newton": Newton,
+}
 # Optimizer, its settings, loss, and whether three steps are enough
 VARIATIONS = [
     ("spacy_crf.LBFGS.v1", {}, "spacy_crf_lab.PseudoLikelihood.v1", True),
     ("spacy_crf.LBFGS.v1", {}, "spacy_crf_lab.BesagPseudoLikelihood.v1", False),
-    ("spacy_crf.ConjugateGradient.v1", {}, "spacy_crf_lab.Piecewise.v1", True),
+    ("spacy_crf_lab.ConjugateGradient.v1", {}, "spacy_crf_lab.Piecewise.v1", True),
+    ("spacy_crf_lab.ConjugateGradient.v1", MIXED, LIKELIHOOD, True),
     ("spacy_crf_lab.Newton.v1", {}, "spacy_crf_lab.PseudoLikelihood.v1", True),
     ("spacy_crf_lab.LaplacePropagation.v1", {}, LIKELIHOOD, False),
     ("spacy_crf_lab.LaplacePropagation.v1", {"method": "diagonal_laplace"}, LIKELIHOOD, False),
@@ -82,20 +96,28 @@ VARIATIONS = [
     ("Adam.v1", {}, "spacy_crf_lab.PseudoLikelihood.v1", False),
 ]
 STATES = [
-    *itertools.product([Newton, IIS, LaplacePropagation, FeatureInduction], [LogLikelihood]),
+    *itertools.product([ConjugateGradient, Newton, IIS, LaplacePropagation, FeatureInduction], [LogLikelihood]),
     *itertools.product([CuttingPlane, FrankWolfe, ExponentiatedGradient, SMO], [MaxMargin]),
 ]
 VECTORS = [
+    ("spacy_crf_lab.ConjugateGradient.v1", "LogLikelihood", {"l2": 0.1}),
     ("spacy_crf_lab.ExponentiatedGradient.v1", "MaxMargin", {"l2": 0.1}),
     ("spacy_crf_lab.FrankWolfe.v1", "MaxMargin", {"l2": 0.1}),
 ]
 
 globals().update(
-    for_rows("make", {"Newton": Newton}, *with_table(test_optimizers, "make"))
+    for_rows("make", MAKES, *with_table(test_optimizers, "make"))
+    | for_rows("make", [ConjugateGradient, Newton], test_optimizers.test_the_training_config_accepts_it)
     | for_rows(
         "make,name,value",
-        itertools.product([Newton, GIS, FrankWolfe, SMO, CuttingPlane], ["l1"], [0.1]),
+        itertools.product([ConjugateGradient, Newton, GIS, FrankWolfe, SMO, CuttingPlane], ["l1"], [0.1]),
         test_optimizers.test_impossible_settings_are_refused,
+    )
+    | for_rows(
+        "settings",
+        {"CG": {"@optimizers": "spacy_crf_lab.ConjugateGradient.v1", "l2": 0.1, "iterations_per_step": 4}},
+        test_initial_corpus.test_the_same_model_as_from_batches_of_the_whole_corpus,
+        test_shards.test_the_same_function_as_of_the_whole,
     )
     | for_rows("component,make,settings,loss", DUAL, *with_table(test_online, "component,make,settings,loss"))
     | for_rows("make,settings", BAD, test_online.test_settings_that_make_no_sense_are_refused)

@@ -35,7 +35,6 @@ class Way(NamedTuple):
 WAYS = {
     "LBFGS": Way("spacy_crf.LBFGS.v1", "LogLikelihood", {"l2": 0.1}, 50),
     "LBFGS in batches": Way("spacy_crf.LBFGS.v1", "LogLikelihood", {"l2": 0.1}, 10),
-    "ConjugateGradient": Way("spacy_crf.ConjugateGradient.v1", "LogLikelihood", {}, 50),
     "SGD": Way("spacy_crf.SGD.v1", "LogLikelihood", {}, 10),
     "SGD on all": Way("spacy_crf.SGD.v1", "LogLikelihood", {}, 50),
     "AdaGrad": Way("spacy_crf.AdaGrad.v1", "LogLikelihood", {}, 10),
