@@ -8,6 +8,7 @@ conditional random fields", here with one tree for all labels.)
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Optional
 
@@ -18,11 +19,14 @@ from thinc.api import Model, NumpyOps, Optimizer
 
 from spacy_crf import checks
 from spacy_crf.errors import announcements, cant_train
+from spacy_crf.explain.reading import LayerTerms, read_layer, read_terms
+from spacy_crf.explain.weights import blocks_of
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet, IndexBuilder
 from spacy_crf.features.feature_index import FeatureIndex
 from spacy_crf.features.token_columns import TokenColumns
 from spacy_crf.models.architecture import TokenTerms
+from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, Node, Sizes, check_equal, no_backprop
@@ -42,8 +46,6 @@ class BoostedFeatures(SparseFeatures):
     """Templates, the lists that they read, the features for which trees may ask, and the trees."""
 
     kinds: ClassVar = {}
-    caches: ClassVar = (*SparseFeatures.caches, "_latest")
-    _latest: Any = None  # the trees of the latest prediction as they are looked up, and the features that they ask for
 
     def __init__(self, feature_set: Any, **lists: Any):
         super().__init__(feature_set, **lists)
@@ -56,9 +58,6 @@ class BoostedFeatures(SparseFeatures):
         reader = self.feature_set.reader(self.gazetteers, self.clusters, self.vectors)
         return CompiledFeatures(reader, {"states": CompiledTemplates(self.feature_set.counted, reader)})
 
-    def forget_scores(self) -> None:
-        """Do nothing: scores are those of trees, which are never changed in place."""
-
     def widths(self, n_states: int) -> dict[str, int]:
         return {}
 
@@ -68,10 +67,11 @@ class BoostedFeatures(SparseFeatures):
 
     def leaves(self, docs: list[Doc]) -> NDArray[np.int32]:
         """The leaf that each token reaches in each tree: int32[T, B]."""
-        latest = self._latest
+        # The trees of the latest prediction as they are looked up, and the features that they ask for
+        latest: Any = self._scorer
         if latest is None or latest[0].forest is not self.forest:
             compiled = CompiledForest(self.forest)
-            latest = self._latest = compiled, FeatureIndex(self.index.keys[compiled.rows])  # which needs no names
+            latest = self._scorer = compiled, FeatureIndex(self.index.keys[compiled.rows])  # which needs no names
         compiled, index = latest
         return compiled.leaves(*self.rows_of(docs, index))
 
@@ -106,9 +106,6 @@ class BoostedNode(Node):
             what, reason = f"the model of '{name}'", "its trees have to grow"
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.TreeBoost.v1")
 
-    def fixed(self, layer: Model) -> "BoostedCorpus":
-        return BoostedCorpus(layer)
-
     def resize(self, model: Model, n_states: int) -> None:
         features: BoostedFeatures = model.attrs["boosted"]
         if features.n_states != n_states:
@@ -131,37 +128,42 @@ class BoostedNode(Node):
         check_equal("states of the trees", features.n_states, n_states)
         features.forest.check(len(features.index), n_states)
 
-    def layer_terms(self, layer: Model, docs: DocBatch) -> TokenTerms:
-        """A term for each path that a token takes through the trees, added up over the trees with this path."""
-        features: BoostedFeatures = layer.attrs["boosted"]
-        leaves, (names, path_of) = features.leaves(docs), self._paths(features)
-        n_tokens, n_trees = leaves.shape
-        keys = np.repeat(np.arange(n_tokens), n_trees) * max(1, len(names)) + path_of[leaves].ravel()
-        taken, where = np.unique(keys, return_inverse=True)
-        scores = np.zeros((len(taken), features.n_states))
-        np.add.at(scores, where.ravel(), features.forest.values[leaves.ravel()].astype(np.float64))
-        tokens, paths = np.divmod(taken, max(1, len(names)))
-        return TokenTerms([names[path] for path in paths.tolist()], tokens, scores, _TEMPLATE)
 
-    def layer_blocks(self, layer: Model) -> Iterator[Block]:
-        """The values of the leaves, added up over the trees with the same path."""
-        features: BoostedFeatures = layer.attrs["boosted"]
-        names, path_of = self._paths(features)
-        values = np.zeros((len(names), features.n_states))
-        np.add.at(values, path_of, features.forest.values.astype(np.float64))
-        rows, states = (places.ravel() for places in np.indices(values.shape))
-        named: Any = partial(_feature, names)
-        yield Block(_TEMPLATE, values.ravel(), (states,), rows, named, None, ([_TEMPLATE], np.zeros_like(rows)))
-
-    @staticmethod
-    def _paths(features: BoostedFeatures) -> tuple[list[str], Ints]:
-        """The different paths, and the number of the path to each leaf."""
-        names, path_of = np.unique(np.array(features.forest.paths(features.index), dtype=object), return_inverse=True)
-        return names.tolist(), path_of.astype(np.int64)
+def _paths(features: BoostedFeatures) -> tuple[list[str], Ints]:
+    """The different paths, and the number of the path to each leaf."""
+    names, path_of = np.unique(np.array(features.forest.paths(features.index), dtype=object), return_inverse=True)
+    return names.tolist(), path_of.astype(np.int64)
 
 
 def _feature(names: list[str], row: int) -> Feature:
     return Feature(names[row], _TEMPLATE, None)
+
+
+@read_layer.register
+def _(role: BoostedNode, layer: Model, docs: DocBatch) -> LayerTerms:
+    """A term for each path that a token takes through the trees, added up over the trees with this path."""
+    features: BoostedFeatures = layer.attrs["boosted"]
+    leaves, (names, path_of) = features.leaves(docs), _paths(features)
+    n_tokens, n_trees = leaves.shape
+    keys = np.repeat(np.arange(n_tokens), n_trees) * max(1, len(names)) + path_of[leaves].ravel()
+    taken, where = np.unique(keys, return_inverse=True)
+    scores = np.zeros((len(taken), features.n_states))
+    np.add.at(scores, where.ravel(), features.forest.values[leaves.ravel()].astype(np.float64))
+    tokens, paths = np.divmod(taken, max(1, len(names)))
+    terms = TokenTerms([names[path] for path in paths.tolist()], tokens, scores, _TEMPLATE)
+    return replace(read_terms(terms, layer.predict(docs)), summed=None)
+
+
+@blocks_of.register
+def _(role: BoostedNode, layer: Model) -> Iterator[Block]:
+    """The values of the leaves, added up over the trees with the same path."""
+    features: BoostedFeatures = layer.attrs["boosted"]
+    names, path_of = _paths(features)
+    values = np.zeros((len(names), features.n_states))
+    np.add.at(values, path_of, features.forest.values.astype(np.float64))
+    rows, states = (places.ravel() for places in np.indices(values.shape))
+    named: Any = partial(_feature, names)
+    yield Block(_TEMPLATE, values.ravel(), (states,), rows, named, None, ([_TEMPLATE], np.zeros_like(rows)))
 
 
 class BoostedCorpus:
@@ -226,6 +228,11 @@ class BoostedCorpus:
 
     def gradient(self) -> dict[str, Floats]:
         return {}
+
+
+@corpus_by.register
+def _(role: BoostedNode, layer: Model) -> BoostedCorpus:
+    return BoostedCorpus(layer)
 
 
 def BoostedEmissions(features: FeatureSet, min_count: int = 2) -> Model[list[Doc], Emissions]:

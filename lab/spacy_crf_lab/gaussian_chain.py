@@ -28,6 +28,7 @@ from spacy_crf.features.items import Functions
 from spacy_crf.inference.structure import Structure
 from spacy_crf.losses.clamped import LogLikelihood
 from spacy_crf.models.architecture import Architecture, SharedScores, build
+from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.texts import OfTexts, check_text_emissions
@@ -140,7 +141,6 @@ class SimilarNode(Node):
 
     gives = Similar
     meaning = ("similar",)
-    has_weights = False
 
     def __init__(self, functions: Functions):
         self.unit, self.functions = "doc", functions  # the component sets the unit
@@ -150,9 +150,6 @@ class SimilarNode(Node):
 
     def resize(self, model: Model, n_states: int) -> None:
         """Numbers are similar whatever they mean."""
-
-    def fixed(self, layer: Model) -> Similarities:
-        return Similarities(layer)
 
     def check(self, model: Model, n_states: int) -> None:
         """There is nothing that was learned."""
@@ -193,6 +190,11 @@ class SimilarNode(Node):
             reason = f"it gave {shown(rows[wrong][0].tolist())}"
             raise ValueError(Errors.CRF650.format(name=name, text=doc.text[:40], reason=reason, n=n))
         return *ends.T.astype(np.int64), similarity
+
+
+@corpus_by.register
+def _(role: SimilarNode, layer: Model) -> Similarities:
+    return Similarities(layer)
 
 
 def _find(model: Model, docs: list[Doc], is_train: bool) -> tuple[Similar, Callable]:

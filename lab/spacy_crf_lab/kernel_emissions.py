@@ -21,18 +21,19 @@ from thinc.api import Linear, Model, NumpyOps, zero_init
 
 from spacy_crf import checks
 from spacy_crf.errors import announcements
+from spacy_crf.explain.reading import LayerTerms, read_layer, read_whole
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates, FeatureSet
 from spacy_crf.features.feature_index import by_token
 from spacy_crf.features.templates import Template, parse_templates
 from spacy_crf.features.token_columns import TokenColumns
 from spacy_crf.kernels.hashing import NO_FEATURE
-from spacy_crf.models.corpus import DenseCorpus, DensePass
+from spacy_crf.models.corpus import DenseCorpus, DensePass, corpus_by
 from spacy_crf.models.emissions import CompiledFeatures, Emissions, check_counted
 from spacy_crf.models.neural import EncoderNode
 from spacy_crf.models.node import Batches, Sizes, check_equal, no_backprop, unset
 from spacy_crf.models.sparse import ClusteredWords, SparseFeatures
-from spacy_crf.types import Floats
+from spacy_crf.types import Floats, Ints
 
 from .errors import Errors
 from .kernel_basis import KERNELS, OWNER, Basis, HashedTokens, Kernel, read_trees
@@ -46,8 +47,6 @@ class KernelFeatures(SparseFeatures):
     """Templates, the lists that they read, and the basis. No single feature has a weight."""
 
     kinds: ClassVar = {}
-    caches: ClassVar = (*SparseFeatures.caches, "_folded")
-    _folded: Any = None  # the weights of latest prediction, its basis, and the weights of the values of the kernel
 
     def __init__(
         self, feature_set: Any, kernels: tuple[Kernel, ...], templates: tuple[list[Template], ...], **lists: Any
@@ -65,13 +64,6 @@ class KernelFeatures(SparseFeatures):
         return CompiledFeatures(
             reader, {str(n): CompiledTemplates(some, reader) for n, some in enumerate(self._templates)}
         )
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._folded = None
-
-    def forget_scores(self) -> None:
-        self._folded = None
 
     def widths(self, n_states: int) -> dict[str, int]:
         return {}
@@ -109,10 +101,11 @@ class KernelFeatures(SparseFeatures):
 
     def scores(self, docs: list[Doc], weights: NDArray[np.float32]) -> Floats:
         """Scores of all tokens (float64[T, S]) by the weights of the features of the basis (float32[S, D])."""
-        kept: Any = self._folded
+        # The weights of the latest prediction, its basis, and the weights of the values of the kernel
+        kept: Any = self._scorer
         if kept is None or kept[0] is not weights or kept[1] is not self.basis:
             whitener, own = self.known.whitener, weights.T.astype(np.float64)
-            self._folded = kept = weights, self.basis, own if whitener is None else whitener @ own
+            self._scorer = kept = weights, self.basis, own if whitener is None else whitener @ own
         return kept[1].times(self.read(docs), kept[2])
 
     def spell(self, tables: dict[str, Any]) -> dict[str, Any]:
@@ -149,13 +142,9 @@ class KernelNode(EncoderNode):
     learned = ("kernel",)
     meaning = ("compares",)
     walks = False
-    source = "kernel"
 
     def __init__(self) -> None:
         super().__init__(learns=False)
-
-    def fixed(self, layer: Model) -> "KernelCorpus":
-        return KernelCorpus(layer)
 
     def forget(self, model: Model) -> None:
         before = model.attrs["kernel"]
@@ -175,14 +164,19 @@ class KernelNode(EncoderNode):
         super().check(model, n_states)
 
 
-class KernelCorpus(DenseCorpus):
-    """The features of the tokens of a corpus. Those of the kernel are computed when an optimizer asks for scores."""
+class KernelCorpus:
+    """The features of the tokens of a corpus, see `corpus.SparseCorpus`. Those of the kernel are computed when an optimizer asks
+    for scores."""
+
+    names = DenseCorpus.names
 
     def __init__(self, layer: Model):
-        super().__init__(layer)
+        self.layer = layer
         self.kernel: KernelFeatures = layer.attrs["kernel"]
         self.tokens: list[HashedTokens] = []  # of each batch
+        self.starts: list[Ints] = []
         self._basis = self.kernel.known
+        self._vectors: Optional[DenseCorpus] = None
 
     def add(self, docs: DocBatch) -> None:
         self.tokens.append(self.kernel.read(docs))
@@ -198,21 +192,31 @@ class KernelCorpus(DenseCorpus):
 
     @property
     def least_value(self) -> float:
-        self._compute()
-        return super().least_value
+        return self._computed().least_value
 
     def at(self, weights: dict[str, Floats], *, threads: int = 1) -> DensePass:
         """One pass over the corpus. RAISES (ValueError): CRF622 if the basis has changed since the corpus was read."""
-        self._compute()
-        return super().at(weights, threads=threads)
+        return self._computed().at(weights, threads=threads)
 
-    def _compute(self) -> None:
+    def _computed(self) -> DenseCorpus:
         if self.kernel.basis is not self._basis:
             raise ValueError(Errors.CRF622.format(owner=OWNER))
-        if not hasattr(self, "vectors"):
-            for tokens in self.tokens:
-                self.write(self._basis.features(tokens))
-            self.vectors = self.written()
+        if self._vectors is None:
+            self._vectors = DenseCorpus(self.layer)
+            for tokens, starts in zip(self.tokens, self.starts):
+                self._vectors.append(self._basis.features(tokens), starts)
+            self._vectors.finish()
+        return self._vectors
+
+
+@corpus_by.register
+def _(role: KernelNode, layer: Model) -> KernelCorpus:
+    return KernelCorpus(layer)
+
+
+@read_layer.register
+def _(role: KernelNode, layer: Model, docs: DocBatch) -> LayerTerms:
+    return read_whole(layer, docs, "kernel")
 
 
 def KernelEmissions(

@@ -14,7 +14,7 @@ from thinc.api import Model
 
 from spacy_crf import checks
 from spacy_crf.features.doc_batch import TEXT, DocBatch
-from spacy_crf.models.architecture import Architecture, SharedScores, build
+from spacy_crf.models.architecture import Explained, SharedScores, build, exact_weights
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.texts import Reasons, TextNode, check_text_emissions
 from spacy_crf.pipeline.crf_textcat import TextDecoding
@@ -47,8 +47,8 @@ class LinkedTextsRole(TextNode, FactorGraphRole):
     def join(self, outputs: tuple[Any, ...], shared: SharedScores) -> TiedScores:
         return FactorGraphRole.join(self, outputs, shared)
 
-    def explained(self, model: Model) -> Architecture:
-        return TextNode()
+    def explained(self, model: Model) -> Explained:
+        return Explained(TextNode(), exact_weights(model))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """The evidence of tokens beside what the ties of a text say."""

@@ -25,7 +25,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.scaling import ChainWork
 from spacy_crf.inference.structure import States, Structure
 from spacy_crf.losses.clamped import ClampedLoss
-from spacy_crf.models.architecture import SharedScores, TokenTerms, build
+from spacy_crf.models.architecture import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.higher_order import HigherOrderNode
 from spacy_crf.models.linear_chain import ChainNode
@@ -165,8 +165,8 @@ class MEMMNode(ChainNode):
     def in_prediction(self, model: Model, scores: Any) -> Any:
         return self.local().normalised(scores)
 
-    def explained(self, model: Model) -> ChainNode:
-        return Normalising()
+    def explained(self, model: Model) -> Explained:
+        return Explained(Normalising(), exact_weights(model))
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> TokenTerms:
         """The normalizer of the next choice, which is subtracted from the score of each tag. It grows with the number of tags

@@ -17,7 +17,6 @@ class MixedChain(ChainNode):
         emissions = sum over the layers of  output · mix
 
     mixes (Sequence[float64[C, S]]): The mix of each layer.
-    shared (Callable): Makes the transitions, firsts and lasts of states from the weights of the model.
     names (Callable): Gives the number of the name of each column, see `Architecture.named_states`.
     last (Callable): Makes the output of the last layer from that of the first one, on which it depends; None for no such layer.
     """
@@ -25,18 +24,11 @@ class MixedChain(ChainNode):
     def __init__(
         self,
         mixes: Sequence[Floats],
-        shared: Callable[[SharedScores], SharedScores],
         names: Callable[[Ints], Ints],
         last: Optional[Callable[[Emissions], Emissions]] = None,
     ):
         super().__init__()
-        self._mixes, self._shared, self._names, self._last = mixes, shared, names, last
-
-    def mix(self, layer: int) -> Floats:
-        return self._mixes[layer]
-
-    def shared_weights(self, model: Model) -> SharedScores:
-        return self._shared(super().shared_weights(model))
+        self._mixes, self._names, self._last = mixes, names, last
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> ChainScores:
         outputs = outputs if self._last is None else (outputs[0], self._last(outputs[0]))

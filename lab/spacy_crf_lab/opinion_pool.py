@@ -12,7 +12,7 @@ Texts that no expert sees tell the weights: a convex problem of as many numbers 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Optional, Union
 
@@ -24,11 +24,13 @@ from thinc.api import Model, Optimizer
 from spacy_crf import checks
 from spacy_crf.arrays import cut, cut_clamp
 from spacy_crf.errors import announcements, cant_train, quietly
+from spacy_crf.explain.weights import blocks_of, shared_block
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.inference.threads import default_threads, run_chunks
-from spacy_crf.models.architecture import SharedScores, build
+from spacy_crf.models.architecture import Explained, SharedScores, build, exact_weights
 from spacy_crf.models.emissions import EmissionFeatures, Emissions, check_counted, check_emissions, total
 from spacy_crf.models.linear_chain import ChainNode
+from spacy_crf.models.named_weights import Block
 from spacy_crf.models.node import AnnotatedDocs, Batches, check_weights, set_moved
 from spacy_crf.models.pool import held_out_sequences
 from spacy_crf.models.sparse import SparseNode
@@ -81,7 +83,7 @@ class OpinionPoolNode(ChainNode):
 
     def __init__(self, kind: str, n: int, learns: bool, expert_of: Sequence[int], reads: Optional[Callable]):
         super().__init__()
-        self.kind, self.n, self.learns, self._expert_of, self._reads = kind, n, learns, expert_of, reads
+        self.kind, self.n, self.learns, self.expert_of, self._reads = kind, n, learns, expert_of, reads
         self.holds_out = True  # whether some texts are held out
         self.experts = Experts.of_all(0, n)
         self._has_warned = False
@@ -221,7 +223,7 @@ class OpinionPoolNode(ChainNode):
         if self.kind != "named":
             return super().join(outputs, shared)
         parts = [
-            total([output for output, of in zip(outputs, self._expert_of) if of == expert]) for expert in range(self.n)
+            total([output for output, of in zip(outputs, self.expert_of) if of == expert]) for expert in range(self.n)
         ]
         emissions = np.stack([part.scores for part in parts], axis=2).reshape(len(parts[0].scores), self.experts.size)
         return super().join((Emissions(emissions, None, outputs[0].starts),), shared)
@@ -232,7 +234,7 @@ class OpinionPoolNode(ChainNode):
         by_expert = d_scores.emissions.reshape(len(d_scores.emissions), self.experts.size // self.n, self.n)
         starts: Any = d_scores.starts
         return tuple(
-            Emissions(np.ascontiguousarray(by_expert[:, :, expert]), None, starts) for expert in self._expert_of
+            Emissions(np.ascontiguousarray(by_expert[:, :, expert]), None, starts) for expert in self.expert_of
         )
 
     def in_prediction(self, model: Model, scores: ChainScores) -> ChainScores:
@@ -246,23 +248,32 @@ class OpinionPoolNode(ChainNode):
         limited = {name: np.where(possible[name], array, -np.inf) for name, array in shared.items()}
         return scores._replace(emissions=scores.emissions @ self.experts.mix(shares), **limited)
 
-    def explained(self, model: Model) -> MixedChain:
+    def explained(self, model: Model) -> Explained:
         shares, experts = shares_of(model), self.experts
-        pooled = partial(experts.pooled, shares=shares)
+        mixes = [experts.mix(shares)]
         if self.kind == "named":
-            mixes = [shares[expert] * np.eye(experts.columns.shape[1]) for expert in self._expert_of]
-            return MixedChain(mixes, pooled, lambda columns: columns)
-        return MixedChain([experts.mix(shares)], pooled, lambda columns: experts.state_of[columns])
-
-    def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
-        if layer is None or self.kind != "named":
-            return shares_of(model)[self.experts.expert_of[states]]
-        return shares_of(model)[self._expert_of[model.layers.index(layer)]]
+            mixes = [shares[expert] * np.eye(experts.columns.shape[1]) for expert in self.expert_of]
+        chain = MixedChain(mixes, lambda columns: self.named_states(model, None, (columns,))[0])
+        return Explained(chain, experts.pooled(exact_weights(model), shares), mixes)
 
     def named_states(self, model: Model, parameter: Optional[str], places: tuple[Ints, ...]) -> tuple[Ints, ...]:
         if parameter is None and self.kind == "named":
             return places
         return tuple(self.experts.state_of[place] for place in places)
+
+
+@blocks_of.register
+def _(role: OpinionPoolNode, model: Model) -> Iterator[Block]:
+    """Weights, times those of the experts."""
+    shares, experts = shares_of(model), role.experts
+    for number, layer in enumerate(model.layers):
+        for block in blocks_of(layer.attrs["role"], layer):
+            own = role.expert_of[number] if role.kind == "named" else experts.expert_of[block.states[-1]]
+            states = role.named_states(model, None, block.states)
+            yield block._replace(weights=shares[own] * block.weights, states=states)
+    for name, mask in role.weighed(model).items():
+        block = shared_block(model, name, mask)
+        yield block._replace(weights=shares[experts.expert_of[np.nonzero(mask)[-1]]] * block.weights)
 
 
 def OpinionPool(

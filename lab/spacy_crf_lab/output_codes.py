@@ -13,7 +13,6 @@ the chains behind. From the bits at the token itself, a chain would learn in tra
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Optional
 
 import numpy as np
@@ -24,7 +23,14 @@ from spacy_crf import checks
 from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.losses.clamped import LogLikelihood
-from spacy_crf.models.architecture import Architecture, SharedScores, TokenTerms, build
+from spacy_crf.models.architecture import (
+    Architecture,
+    Explained,
+    SharedScores,
+    TokenTerms,
+    build,
+    exact_weights,
+)
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import AnnotatedDocs, Batches, check_array, check_equal
@@ -237,7 +243,7 @@ class CodesNode(ChainNode):
 
     # ---------------------------------------------------------------------------------------------------- explanations
 
-    def explained(self, model: Model) -> MixedChain:
+    def explained(self, model: Model) -> Explained:
         """The chain of tags, whose transitions are sums over the bits. A cascade adds a layer of what bits read beside them."""
         codes: Any = model.attrs["matrix"]
         mix = kernels.SCALE * (2.0 * codes.T - 1.0)
@@ -249,9 +255,8 @@ class CodesNode(ChainNode):
             units = self._read_neighbours(self._in_double(model, output))[0]
             return output._replace(scores=units - output.scores)
 
-        has_cascade = "cascade" in self.params
-        of_tags = partial(self._of_tags, codes)
-        return MixedChain([mix, mix] if has_cascade else [mix], of_tags, names, neighbours if has_cascade else None)
+        mixes, last = ([mix, mix], neighbours) if "cascade" in self.params else ([mix], None)
+        return Explained(MixedChain(mixes, names, last), self._of_tags(codes, exact_weights(model)), mixes)
 
     def token_terms(self, model: Model, outputs: tuple[Emissions, ...], docs: DocBatch) -> Optional[TokenTerms]:
         """The bits beside each token that a cascade reads: each has a term for each bit."""
@@ -264,7 +269,7 @@ class CodesNode(ChainNode):
         return TokenTerms(names * len(read), np.repeat(np.arange(len(read)), len(names)), terms, "cascade")
 
     def _in_double(self, model: Model, output: Emissions) -> BitScores:
-        return self.join((output,), self.potentials(model, self.shared_weights(model)))
+        return self.join((output,), self.potentials(model, exact_weights(model)))
 
 
 def OutputCodes(

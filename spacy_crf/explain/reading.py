@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, partial, singledispatch
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -17,6 +17,8 @@ from ..features.feature_index import FeatureIndex, HashedIndex, VectorIndex
 from ..models.architecture import TokenTerms
 from ..models.emissions import Emissions
 from ..models.named_weights import Feature, offset_of
+from ..models.neural import EncoderNode
+from ..models.node import Node
 from ..models.segments import EncodedSegments
 from ..models.sparse import SparseFeatures, SparseNode
 from ..types import Floats, SpanList, TokenFeatures
@@ -140,9 +142,19 @@ class LayerTerms:
         return self.summed(sums)
 
 
-def read_sparse(layer: Model, docs: DocBatch) -> LayerTerms:
-    """Read the terms of sparse features. Their sums are in double precision, while prediction sums in single precision."""
-    features: SparseFeatures = layer.attrs["role"].features(layer)
+@singledispatch
+def read_layer(role: Node, layer: Model, docs: DocBatch) -> Optional[LayerTerms]:
+    """Read the output of a layer as terms, by the class of its role; None for layers whose output is no score.
+
+    docs (DocBatch): A single Doc.
+    """
+    return None
+
+
+@read_layer.register
+def _(role: SparseNode, layer: Model, docs: DocBatch) -> LayerTerms:
+    """Terms of sparse features. Their sums are in double precision, while prediction sums in single precision."""
+    features: SparseFeatures = role.features(layer)
     units = None if features.unit is None else UnitRows.of(features.unit, docs.sequence_starts(), docs.bounds)
     features = features if units is None else features.of_unit(TOKEN)  # so each feature has a token
     found, own = features.look_up(docs), {}
@@ -222,14 +234,16 @@ def _named(features: SparseFeatures, docs: DocBatch, found: Any) -> tuple[Any, d
     return found._replace(features={**found.features, **named}), own
 
 
-def read_encoder(layer: Model, docs: DocBatch) -> LayerTerms:
-    """Read the output of an encoder, with one term for each number: explanations stop at the output of an encoder. Layers whose
-    scores have parts name these."""
-    output, own = layer.predict(docs), layer.attrs["role"].layer_terms(layer, docs)
-    if own is not None:
-        return replace(_read_terms(own, output), summed=None)
+@read_layer.register
+def _(role: EncoderNode, layer: Model, docs: DocBatch) -> LayerTerms:
+    return read_whole(layer, docs, ENCODER)
+
+
+def read_whole(layer: Model, docs: DocBatch, source: str) -> LayerTerms:
+    """Read the output of a layer whose scores have no parts, such as an encoder's, with one term of this name for each number."""
+    output = layer.predict(docs)
     if isinstance(output, Emissions):
-        return LayerTerms(output, [_whole("scores", output.scores, None, layer.attrs["role"].source)], None)
+        return LayerTerms(output, [_whole("scores", output.scores, None, source)], None)
     assert isinstance(output, EncodedSegments)
     spans = output.spans
     of_spans = [_whole(name, getattr(spans, name), None) for name in ("begins", "ends")]
@@ -245,7 +259,7 @@ def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
     return Terms(of, place, place, column, ones, scores.ravel(), nothing, lambda row: feature, tokens, scores.shape)
 
 
-def _read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
+def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
     """Present the scores that tokens receive from elsewhere, such as from ties, as a layer of the model."""
     (names, tokens, scores, template), (size, starts) = given, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
@@ -262,13 +276,10 @@ def _read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
 
 
 def _read_layers(model: Model, docs: DocBatch) -> list[LayerTerms]:
-    layers = [layer for layer in model.layers if layer.attrs["role"].has_weights]
-    found = [
-        read_sparse(layer, docs) if isinstance(layer.attrs["role"], SparseNode) else read_encoder(layer, docs)
-        for layer in layers
-    ]
+    read = [read_layer(layer.attrs["role"], layer, docs) for layer in model.layers]
+    found = [layer for layer in read if layer is not None]
     given = model.attrs["role"].token_terms(model, tuple(layer.output for layer in found), docs)
-    return found if given is None else [*found, _read_terms(given, found[0].output)]
+    return found if given is None else [*found, read_terms(given, found[0].output)]
 
 
 class Reading:
@@ -281,10 +292,11 @@ class Reading:
     def __init__(self, pipe: "CRFPipe", docs: DocBatch):
         self.docs, self._tags, self._model = docs, names_of(pipe), pipe.model
         models, shares = zip(*members_of(pipe.model))
-        self._models, self._shares, self._architecture = models, shares, models[0].attrs["role"].explained(models[0])
+        self._models, self._shares = models, shares
+        nodes, weights, mixes = zip(*[model.attrs["role"].explained(model) for model in models])
+        self._architecture, self._weights, self._mixes = nodes[0], weights, mixes
         self._layers = [_read_layers(model, docs) for model in models]
         params = self._architecture.params
-        self._weights = [self._architecture.shared_weights(model) for model in models]
         # Weights that all tokens share, summed over the members of a pool
         self.shared: dict[str, Any] = {
             name: sum(share * own[name] for share, own in zip(shares, self._weights)) for name in params
@@ -311,7 +323,7 @@ class Reading:
     def erased(self, token: int, docs: Optional[DocBatch]) -> Any:
         """Compute the scores without a word: without the features that read it.
 
-        docs (DocBatch): For an encoder or a kernel, the Doc with an unknown word in place of the word.
+        docs (DocBatch): For layers whose scores are no such sums, the Doc with an unknown word in place of the word.
         """
         outputs = []
         for model, layers in zip(self._models, self._layers):
@@ -324,14 +336,14 @@ class Reading:
 
     def parts(self, derivative: Any) -> Iterator[tuple[Terms, Floats, Optional[Floats]]]:
         """Yield the terms of all layers, each with the derivative with respect to its array, from that of the scores, and with
-        the mix of its columns, see `Architecture.mix`."""
-        for share, layers, outputs in zip(self._shares, self._layers, self._outputs):
+        the mix of its columns, see `Explained`."""
+        for share, layers, outputs, mixes in zip(self._shares, self._layers, self._outputs, self._mixes):
             for number, (layer, part) in enumerate(zip(layers, self._architecture.part(derivative, outputs))):
                 for terms in layer.terms:
                     own = part
                     if isinstance(part, EncodedSegments):
                         own = part.emissions if terms.of == "scores" else part.spans
-                    mix = self._architecture.mix(number)
+                    mix = mixes[number] if mixes else None
                     yield terms._replace(weight=share * terms.weight), getattr(own, terms.of), mix
 
     def rows(self, derivative: Any, steps: Optional[list[Step]] = None) -> list[Row]:

@@ -1,7 +1,7 @@
 """The weights of a model with their names: as rows, as text, and as an overview of the component."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, singledispatch
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from thinc.api import Model
 
 from .. import checks
+from ..models.architecture import Architecture
 from ..models.named_weights import Block, Feature, templates_of
+from ..models.node import Node
 from ..models.pool import PoolNode, tell_members
 from ..models.sparse import SparseNode
 from ..models.texts import OfTexts
@@ -75,34 +77,53 @@ class WeightRows(list[WeightRow]):
         return weights_table(_HEADS, self._cells())
 
 
+@singledispatch
+def blocks_of(role: Node, model: Model) -> Iterator[Block]:
+    """Yield the weights of a model or layer that have names (an encoder's have none), by the class of its role. Those of layers
+    have the columns of the layer as states."""
+    yield from ()
+
+
+@blocks_of.register
+def _(role: SparseNode, model: Model) -> Iterator[Block]:
+    features = role.features(model)
+    for name, table in features.tables.items():
+        rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
+        states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
+        own = table.counts, templates_of(table.index, rows)
+        yield Block(name, model.get_param(name), tuple(states), rows, partial(Feature.of, table.index), *own)
+
+
+@blocks_of.register
+def _(role: Architecture, model: Model) -> Iterator[Block]:
+    for layer in model.layers:
+        for block in blocks_of(layer.attrs["role"], layer):
+            yield block._replace(states=role.named_states(model, None, block.states))
+    for name, mask in role.weighed(model).items():
+        own = role.weight_blocks(model, name)
+        yield from [shared_block(model, name, mask)] if own is None else own
+
+
+def shared_block(model: Model, name: str, mask: NDArray[np.bool_]) -> Block:
+    """The weights of a parameter that all tokens share."""
+    places = np.nonzero(mask)
+    rows, places = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
+    states = model.attrs["role"].named_states(model, name, places)
+    weights: Any = model.get_param(name)
+    return Block(name, weights[mask], states, rows, partial(Feature.shared, name))
+
+
+@blocks_of.register
+def _(role: PoolNode, model: Model) -> Iterator[Block]:
+    """Weights of members, times their shares."""
+    for member, share in members_of(model):
+        for block in blocks_of(member.attrs["role"], member):
+            yield block._replace(weights=share * block.weights)
+
+
 def blocks(pipe: "CRFPipe") -> Iterator[Block]:
-    """Yield all weights that have names (an encoder's have none). Weights of a pool's member are multiplied by its share."""
-    for model, share in members_of(pipe.model):
-        architecture = model.attrs["role"]
-        for layer in model.layers:
-            if not isinstance(layer.attrs["role"], SparseNode):
-                for block in layer.attrs["role"].layer_blocks(layer):
-                    states = architecture.named_states(model, None, block.states)
-                    yield block._replace(weights=share * block.weights, states=states)
-                continue
-            features = layer.attrs["role"].features(layer)
-            for name, table in features.tables.items():
-                rows, columns = table.rows_of_pairs(), table.pair_columns.astype(np.int64)
-                states = divmod(columns, features.n_states) if features.is_of_pairs(name) else (columns,)
-                factor = share * architecture.factor(model, layer, states[-1])
-                states = architecture.named_states(model, None, tuple(states))
-                own = table.counts, templates_of(table.index, rows)
-                yield Block(name, factor * layer.get_param(name), states, rows, partial(Feature.of, table.index), *own)
-        for name, mask in architecture.weighed(model).items():
-            own = architecture.weight_blocks(model, name)
-            if own is not None:
-                yield from own
-                continue
-            places = np.nonzero(mask)
-            rows, states = (places[0], places[1:]) if name == "lengths" else (np.zeros_like(places[0]), places)
-            factor = share * architecture.factor(model, None, states[-1])
-            states = architecture.named_states(model, name, states)
-            yield Block(name, factor * model.get_param(name)[mask], states, rows, partial(Feature.shared, name))
+    """Yield all weights of a component that have names."""
+    return blocks_of(pipe.model.attrs["role"], pipe.model)
 
 
 def weights(pipe: "CRFPipe", label: Optional[str] = None, top: Optional[int] = None) -> list[WeightRow]:
@@ -236,10 +257,10 @@ def _transitions(pipe: "CRFPipe") -> dict[str, Any]:
     members: list[Any] = members_of(pipe.model)
     if isinstance(members[0][0].attrs["role"], OfTexts):
         return {}  # of texts, whose weights are among the others
-    role = members[0][0].attrs["role"].explained(members[0][0])
-    possible, found = role.possible(members[0][0]), {}
+    nodes, every, _ = zip(*[model.attrs["role"].explained(model) for model, _ in members])
+    possible, found = nodes[0].possible(members[0][0]), {}
     for name in ("transitions", "first", "last"):
-        weights: Any = sum(share * role.shared_weights(model)[name] for model, share in members)
+        weights: Any = sum(share * own[name] for (_, share), own in zip(members, every))
         listed: Any = np.where(possible[name], weights.astype(object), None)
         found[name] = listed.tolist()
     return found

@@ -35,6 +35,16 @@ class TokenTerms(NamedTuple):
     template: str  # that the explanation names
 
 
+class Explained(NamedTuple):
+    """Joins the scores whose terms an explanation shows."""
+
+    node: "Architecture"
+    weights: SharedScores  # of the parameters of the node
+    mixes: Sequence[
+        Floats
+    ] = ()  # [C, S] of each layer, the factors of its columns in the scores of states; () for states
+
+
 class StructureModel(Model):
     """A model from Docs to scores. Its dimension ``nO``, the number of states, is the one that its node knows, or that of its
     members in a pool, and may grow; thinc's own dimensions cannot change once there are parameters.
@@ -138,26 +148,9 @@ class Architecture(Node):
 
     # ----------------------------------------------------------------------------------------------- explanations
 
-    def explained(self, model: Model) -> "Architecture":
-        """The node that joins the scores whose terms an explanation shows."""
-        return self
-
-    def mix(self, layer: int) -> Optional[Floats]:
-        """The factors of the columns of a layer, by its number, in the scores of states: float64[C, S]. None where columns are
-        states."""
-        return None
-
-    def shared_weights(self, model: Model) -> SharedScores:
-        """The weights of the parameters, in double precision."""
-        weights: dict[str, Any] = {name: model.get_param(name) for name in self.params}
-        return {name: array.astype(np.float64) for name, array in weights.items()}
-
-    def factor(self, model: Model, layer: Optional[Model], states: Ints) -> Any:
-        """Factors of weights in the scores, 1 for all.
-
-        layer (Model), states (int64[N]): Layer that has the weights (None for parameters), and their states in it.
-        """
-        return 1.0
+    def explained(self, model: Model) -> "Explained":
+        """What joins the scores whose terms an explanation shows."""
+        return Explained(self, exact_weights(model))
 
     def token_terms(self, model: Model, outputs: tuple, docs: DocBatch) -> Optional[TokenTerms]:
         """Terms of token scores other than those of layers with weights; None without any.
@@ -275,6 +268,12 @@ class Architecture(Node):
         posterior = model.attrs["posterior"]
         is_table = isinstance(posterior, dict) and [*posterior] == ["of", "precision"]
         check_equal("variances of weights", posterior is None or is_table, True)
+
+
+def exact_weights(model: Model) -> SharedScores:
+    """The weights of the parameters of a model of a structure, in double precision."""
+    weights: dict[str, Any] = {name: model.get_param(name) for name in model.attrs["role"].params}
+    return {name: array.astype(np.float64) for name, array in weights.items()}
 
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, singledispatch
 from itertools import product
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Optional
@@ -17,6 +17,8 @@ from ..features.doc_batch import DocBatch
 from ..inference.threads import run_chunks
 from ..types import Bools, Floats, Ints, Seed, SegmentClamp, SetClamp, SpanList, TokenFeatures
 from .fixed_tokens import FixedTokens, TokensPass
+from .neural import EncoderNode
+from .node import Node
 from .sparse import VECTORS, FoundFeatures, SparseFeatures, SparseNode
 from .table import GradientPart, Table, parts_for
 from .weights import NAMES
@@ -360,28 +362,24 @@ class DenseCorpus:
     def add(self, docs: DocBatch) -> None:
         """Compute the vectors of the next batch."""
         ops = self.layer.ops
-        self.write(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))))
-        self.starts.append(docs.sequence_starts())
+        self.append(ops.to_numpy(ops.flatten(self.layer.get_ref("tok2vec").predict(docs))), docs.sequence_starts())
 
-    def write(self, vectors: NDArray[np.float32]) -> None:
+    def append(self, vectors: NDArray[np.float32], starts: Ints) -> None:
         """Append the vectors of a batch (float32[T, width]) to the file."""
+        self.starts.append(starts)
         if self._file is None:
             self._file = TemporaryFile()  # noqa: SIM115
         self._file.write(np.ascontiguousarray(vectors).data)
 
     def finish(self) -> None:
-        """Complete the corpus after the last batch."""
-        self.vectors = self.written()
-
-    def written(self) -> list[NDArray[np.float32]]:
-        """The vectors in the file: [T, width] of each batch."""
+        """Complete the corpus after the last batch: from here on it has `vectors`, float32[T, width] of each batch."""
         ends = np.cumsum([starts[-1] for starts in self.starts])
         shape = int(ends[-1]), self.layer.get_ref("output").get_dim("nI")
         every = np.memmap(self._file, np.float32, "r", shape=shape) if ends[-1] else np.zeros(shape, np.float32)
         if self._file is not None:
             self._file.close()  # the file is gone with the last use of the vectors
             self._file = None
-        return np.split(every, ends[:-1])
+        self.vectors = np.split(every, ends[:-1])
 
     def fingerprint(self) -> Iterable[NDArray]:
         yield from (*self.vectors, *self.starts)
@@ -418,10 +416,22 @@ class DensePass:
         return {name: array.ravel() for name, array in self._gradients.items()}
 
 
+@singledispatch
+def corpus_by(role: Node, layer: Model) -> Any:
+    """New storage for what a layer reads of a corpus, by the class of its role; for its methods see `SparseCorpus`."""
+    raise NotImplementedError
+
+
+@corpus_by.register
+def _(role: SparseNode, layer: Model) -> SparseCorpus:
+    return SparseCorpus(role.features(layer))
+
+
+@corpus_by.register
+def _(role: EncoderNode, layer: Model) -> DenseCorpus:
+    return DenseCorpus(layer)
+
+
 def corpus_of(layer: Model) -> Any:
-    """Storage for what a layer of a model of a structure reads of a corpus: SparseCorpus, DenseCorpus or the layer's own."""
-    role = layer.attrs["role"]
-    own = role.fixed(layer)
-    if own is not None:
-        return own
-    return SparseCorpus(role.features(layer)) if isinstance(role, SparseNode) else DenseCorpus(layer)
+    """New storage for what a layer of a model of a structure reads of a corpus."""
+    return corpus_by(layer.attrs["role"], layer)

@@ -32,7 +32,6 @@ class EncoderNode(Node):
 
     gives: type = Emissions
     kinds = 1  # number of scores of each state at each token
-    source = "tok2vec"  # name of the scores in explanations
 
     def __init__(self, learns: bool = True):
         self.learns = learns

@@ -71,7 +71,6 @@ class Node:
     gives: type  # type of the output
     learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
-    has_weights = True
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
@@ -148,24 +147,8 @@ class Node:
         """Bounds of the rows of scores of each sequence: int64[B + 1]."""
         return docs.sequence_starts()
 
-    def fixed(self, layer: Model) -> Any:
-        """The layer's own storage for a fixed corpus, see `corpus.SparseCorpus`; None for the usual ones."""
-        return None
-
     def meet_saved(self, attrs: dict[str, bytes]) -> None:
         """Learn the number of `columns` from the attributes of a model that will be loaded, if it depends on them."""
-
-    def layer_terms(self, layer: Model, docs: DocBatch) -> Any:
-        """The scores of a layer without sparse features as named terms (`architecture.TokenTerms`) for explanations; None if
-        its scores have no parts.
-
-        docs (DocBatch): A single Doc.
-        """
-        return None
-
-    def layer_blocks(self, layer: Model) -> Iterable[Any]:
-        """Named numbers that the scores of a layer without sparse features are sums of (`named_weights.Block`)."""
-        return ()
 
     def expect(self, model: Model, n_states: int) -> None:
         """Prepare for loading a saved model with this number of states."""

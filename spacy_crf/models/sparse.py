@@ -65,7 +65,6 @@ class SparseFeatures(ListedFeatures):
     """
 
     kinds: ClassVar[dict[str, ScoreKind]]
-    caches: ClassVar[tuple[str, ...]] = ("_compiled", "_scorer", "_lock")
     first_state = 0  # first state with weights of features
     has_spans = False  # whether spans have features, which need the attributes of all words
     unit: Optional[str] = None  # unit with scores if texts have a label; None if tokens have labels
@@ -85,7 +84,7 @@ class SparseFeatures(ListedFeatures):
 
     def _forget(self) -> None:
         self._compiled: Any = None
-        self._scorer: Optional[Scorer] = None
+        self._scorer: Any = None  # what is kept for the weights of the latest prediction: here a `Scorer`
         self._lock = threading.Lock()
 
     # ----------------------------------------------------------------------------------------------- for subclasses
@@ -254,7 +253,7 @@ class SparseFeatures(ListedFeatures):
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copies and child processes, without caches and lock."""
-        return {name: value for name, value in self.__dict__.items() if name not in self.caches}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_compiled", "_scorer", "_lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -14,6 +14,7 @@ from thinc.api import Model
 from ..features.doc_batch import DocBatch
 from ..types import Bools, Floats, Ints
 from .architecture import Architecture
+from .neural import EncoderNode
 from .node import Evidence
 from .sparse import SparseFeatures, SparseNode
 from .table import Table
@@ -110,8 +111,7 @@ class Weights:
         self.architecture: Architecture = model.attrs["role"]
         sparse = self._sparse = [layer for layer in model.layers if isinstance(layer.attrs["role"], SparseNode)]
         self.features: list[SparseFeatures] = [layer.attrs["role"].features(layer) for layer in sparse]
-        others = [layer for layer in model.layers if layer not in sparse]
-        dense = [layer for layer in others if layer.has_ref("output")]
+        dense = [layer for layer in model.layers if isinstance(layer.attrs["role"], EncoderNode)]
         self._dense = [block for layer in dense for block in _blocks_on_encoder(layer)]
         self._shared = [
             ArrayBlock(model, name, mask, mask.shape, name in self.architecture.of_sequences)

@@ -12,7 +12,7 @@ from thinc.api import Model, Optimizer
 from spacy_crf import checks
 from spacy_crf.errors import cant_train
 from spacy_crf.features.doc_batch import DocBatch
-from spacy_crf.models.architecture import SharedScores, TokenTerms, build
+from spacy_crf.models.architecture import Explained, SharedScores, TokenTerms, build, exact_weights
 from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.named_weights import Block, Feature
@@ -78,8 +78,8 @@ class FactorGraphRole(ChainNode):
         found = super().derivatives(d_scores)
         return {**found, "tables": self.strength * found["tables"]}
 
-    def explained(self, model: Model) -> ChainNode:
-        return ChainNode()
+    def explained(self, model: Model) -> Explained:
+        return Explained(ChainNode(), exact_weights(model))
 
     def token_terms(self, model: Model, outputs: tuple[Any, ...], docs: DocBatch) -> TokenTerms:
         """The messages of ties into tokens, presented as features of the tokens. They come from belief propagation, which

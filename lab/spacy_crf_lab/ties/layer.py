@@ -12,6 +12,7 @@ from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.features.extractor import CompiledTemplates
 from spacy_crf.kernels.hashing import ABSENT
+from spacy_crf.models.corpus import corpus_by
 from spacy_crf.models.node import Batches, Node, Sizes, check_equal, unset
 from spacy_crf.models.resources import ListedFeatures
 from spacy_crf.types import Floats
@@ -55,7 +56,6 @@ class TiesRole(Node):
     gives = Ties
     learned = ("known", "features")
     meaning = ("cliques",)
-    has_weights = False
 
     def __init__(self) -> None:
         # Of a list of features, and for which it is; replaced as a whole: threads may be reading
@@ -63,9 +63,6 @@ class TiesRole(Node):
 
     def resize(self, model: Model, n_states: int) -> None:
         """Ties are the same for any labels."""
-
-    def fixed(self, layer: Model) -> "TieCorpus":
-        return TieCorpus(layer)
 
     def forget(self, model: Model) -> None:
         unset(model)
@@ -248,6 +245,11 @@ class TieCorpus:
 
     def gradient(self) -> dict[str, Floats]:
         return {}
+
+
+@corpus_by.register
+def _(role: TiesRole, layer: Model) -> TieCorpus:
+    return TieCorpus(layer)
 
 
 def check_templates(owner: str, templates: Any, ties: str = TieTemplate.ties) -> dict[str, TieTemplate]:
