@@ -79,7 +79,6 @@ class Architecture(Node):
     # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
     # the same
     in_prediction: Any = None
-    part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
 
     def __init__(self) -> None:
         self._latest: Optional[tuple] = None  # see `latest_potentials`; threads may be reading it

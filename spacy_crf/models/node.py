@@ -78,6 +78,7 @@ class Node:
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
     # Returns the collection of a Doc, whose Docs may be tied to each other (None for no collection); None if no Docs are tied
     group_of: Optional[Callable[[Doc], Any]] = None
+    part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
     no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts
 
     def __repr__(self) -> str:  # for `spacy debug model`
