@@ -546,7 +546,7 @@ class Warnings:
         `span_probabilities` of {name} show its own findings. Put it before {other} if its entities matter more."""
     CRFW601 = """{name}: no labelling of '{doc}...' keeps all rules. Dropped, as later rules give way to earlier ones:
         {rules}."""
-    CRFW602 = "{name}: {seconds} s (time_limit) were too few to prove the best labelling of '{doc}...': {used} is used."
+    CRFW602 = "{name}: the best labelling of '{doc}...' is not proved within {seconds} s (time_limit): {used} is used."
     CRFW603 = """{name}: what is found keeps the rules {rules}, but probabilities (crf_prob) are computed without them:
         {reason}. Harmless unless you use probabilities."""
     CRFW604 = "{name}: '{doc}...': the span '{span}' in doc.spans['{key}'] can't be kept: {reason}."
@@ -556,8 +556,6 @@ class Warnings:
         states (states times tags are at most 4,096), or none holds a rule, and only linear chains and segments have another
         search. Leave rules out, or count to smaller numbers."""
     CRFW610 = "{name}: rules {rules} hold in prediction, but not in training (in_training): no automaton holds them."
-    CRFW607 = """{name}: '{doc}...' has ties, and {inference} can't keep all of its rules: none of its automata holds one,
-        or max_table is too small. Chains whose scores include messages of the ties answer."""
     CRFW858 = """{name} has {settings}, and {form} labels by the best path without thresholds, so some labels will differ.
         Weights and probabilities are kept. An export for NumPy alone keeps all: `crf export MODEL FILE --to npz`."""
     CRFW900 = """{name}: {form} does not know that no entity begins or ends with white space, so labels of sequences with

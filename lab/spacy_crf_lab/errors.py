@@ -124,6 +124,8 @@ class Warnings(errors.Warnings):
         linked Docs, and put the Docs of a group into one batch."""
     CRFW492 = """{owner}: {n} documents that are linked together would have more than max_edges = {most} ties to each
         other, so they are not tied (shown once). Raise max_edges, or leave such links out."""
+    CRFW607 = """{name}: {inference} can't keep all rules of a text with ties (shown once): none of its automata holds one, or
+        max_table is too small. Chains whose scores include messages of the ties answer."""
     CRFW620 = """Component '{name}': DualPerceptron begins anew with other texts, and forgets what it counted. Give all texts in
         each step: [training.batcher] @batchers = "spacy_crf.full_batch.v1"."""
     CRFW621 = """{owner}: the weights of the kernels still change by {change} after {n} rounds. The last ones are used. A larger

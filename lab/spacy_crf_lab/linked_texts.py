@@ -18,7 +18,6 @@ from spacy_crf.models.architecture import Explained, SharedScores, build, exact_
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.texts import Reasons, TextNode, check_text_emissions
 from spacy_crf.pipeline.crf_textcat import TextDecoding
-from spacy_crf.types import Floats
 
 from .ties.belief_propagation import BeliefPropagation
 from .ties.decoding import TiedDecoding
@@ -32,11 +31,6 @@ from .ties.scores import TiedScores
 
 class LinkedDecoding(TextDecoding, TiedDecoding):
     """Decoding of texts that are tied."""
-
-    def probabilities(self, scores: TiedScores) -> Floats:
-        found = super().probabilities(scores)
-        self.warn_unsettled()
-        return found
 
 
 class LinkedTextsRole(TextNode, FactorGraphRole):

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from spacy_crf import arrays, checks
 from spacy_crf.arrays import Scores, ends, per_position
+from spacy_crf.errors import cant_train
 from spacy_crf.inference.semi_markov import begins_of, every_span
 from spacy_crf.inference.structure import States, Structure, Work
 from spacy_crf.losses.clamped import LabelledLoss
 from spacy_crf.losses.soft import NO_STATE, Runs, per_sequence, run_sequences
 from spacy_crf.schemes import Segments
-from spacy_crf.types import GOES_ON, Floats, SegmentClamp, SpanList
+from spacy_crf.types import GOES_ON, Floats, SegmentClamp, SegmentScores, SpanList
 
 from .kernels.local_terms import cover_probability, marginal_gradient
 
@@ -110,7 +111,9 @@ def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 
 
 def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBatch):
-    """Compute the terms of `BesagPseudoLikelihood` for blocks of `size` tokens."""
+    """Compute the terms of `BesagPseudoLikelihood` for blocks of `size` tokens. RAISES (ValueError): CRF347 for segments."""
+    if isinstance(work.scores, SegmentScores):
+        raise no_chain(BesagPseudoLikelihood(block=size), "segments")
     starts, states, n_tokens = work.starts, annotation.clamp.states, work.n_tokens
     gold = np.where(states.sum(axis=1) == 1, states.argmax(axis=1), _OPEN)
     opens, closes = ends(starts, n_tokens)
@@ -388,12 +391,13 @@ class BesagPseudoLikelihood(LocalLoss):
         checks.count("BesagPseudoLikelihood", "block", self.block, most=1 << 20)
 
     @property
-    def of_chains(self) -> bool:
-        return self.block > 1
-
-    @property
     def terms(self) -> Callable:
         return conditionals if self.block == 1 else partial(blocks, self.block)
+
+
+def no_chain(loss: LabelledLoss, what: str) -> ValueError:
+    """The error CRF347 for blocks where there is no chain of tokens, but what this text names."""
+    return cant_train(loss, what, "its blocks are those of a chain of tokens", "block = 1, or LogLikelihood")
 
 
 class Piecewise(LocalLoss):

@@ -223,7 +223,7 @@ class AveragedBatch(Batch):
         """The batch by each draw, with the rules that Docs keep by the trained weights."""
         for scores in self._draws.scores:
             member = Batch(self.parts, self._docs, scores, self._clamp)
-            member._relaxed, member._approximate = self._relaxed, self._approximate
+            member._relaxed = self._relaxed
             yield member
 
     def untied(self) -> Any:

@@ -8,7 +8,7 @@ it is a `Budget` of work, from which each step subtracts its time on a usual mac
 found so far is the result.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
@@ -42,8 +42,19 @@ class Decoded(NamedTuple):
     relaxed: dict[int, list[Rule]]  # rules that a document does not keep, by number of the document
     unfinished: list[int]  # documents whose budget was spent
     solved: dict[int, list[str]]  # names of the rules that were added for documents that broke a rule at first
-    approximate: list[int]  # documents with ties that are decoded as chains
     unsearchable: list[int]  # documents with rules for which there is no search
+
+    def take(self, d: int, tokens: slice, answer: "Answer") -> None:
+        """Take the result of the search for a document, at its tokens."""
+        if answer.tags is not None:
+            self.tags[tokens] = answer.tags
+        if answer.relaxed:
+            self.relaxed[d] = answer.relaxed
+        if not answer.finished:
+            self.unfinished.append(d)
+        if answer.unsearchable:
+            self.unsearchable.append(d)
+        self.solved[d] = answer.added
 
 
 class KeptRules(NamedTuple):
@@ -67,26 +78,33 @@ class Documents(NamedTuple):
         return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
 
 
-def decode(
-    rules: RuleSet,
-    documents: Documents,
-    doc_starts: Ints,
-    kept: Optional[KeptRules] = None,
-    *,
-    structure: Optional[Structure] = None,
-    make_search: "Optional[Callable[[RuleSet, Documents, Budget], Any]]" = None,
-) -> Decoded:
+def decode(rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optional[KeptRules] = None) -> Decoded:
     """Best labellings of D documents.
 
     documents (Documents): The documents; each one begins with a new sequence.
     doc_starts (int64[D + 1]): Where the documents start.
     kept (KeptRules): The rules to apply; by default all rules that can be kept, tried in their order.
-    structure (Structure): Finds the best labellings under the rules that need no memory; by default the structure of `rules`.
-    make_search (Callable): Makes the search for a document whose labelling breaks a rule, a `RuleSearch` by default.
     """
-    structure, make_search = structure or rules.structure, make_search or RuleSearch
-    scores, clamp, facts, words = documents
     rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
+    decoded, breaking = decode_by_masks(rules.structure, rules, documents, doc_starts, kept)
+    tags, places = decoded.tags, None if kept is None else kept.places
+    for d in breaking:
+        tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
+        of_doc = rules.upto(tokens.stop - tokens.start)  # so that the result does not depend on the other documents
+        search = RuleSearch(of_doc, documents.at(tokens), Budget(rules.constraints.time_limit))
+        if kept is None or d not in kept.instead:
+            first = tags[tokens].copy() if of_doc is rules else None
+            search.begin_with(rules.places if places is None else places, first)
+        answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
+        decoded.take(d, tokens, answer)
+    return decoded
+
+
+def decode_by_masks(
+    structure: Structure, rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optional[KeptRules]
+) -> tuple[Decoded, list[int]]:
+    """Best labellings by a structure under the masks alone, and the documents whose labelling breaks another rule."""
+    scores, clamp, facts, words = documents
     places = None if kept is None else kept.places
     tags, best = structure.viterbi(rules.decodable(scores, facts, places), clamp=clamp)
     broken = np.zeros(len(doc_starts) - 1, dtype=bool)
@@ -99,28 +117,8 @@ def decode(
         broken[np.searchsorted(doc_starts, begin, side="right") - 1] = True
     if kept is not None:
         broken[list(kept.instead)] = True
-    decoded = Decoded(tags, {}, [], {}, [], [])
-    [to_solve] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # an empty document has one labelling
-    for d in to_solve.tolist():
-        tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
-        of_doc = rules.upto(tokens.stop - tokens.start)  # so that the result does not depend on the other documents
-        search = make_search(of_doc, documents.at(tokens), Budget(rules.constraints.time_limit))
-        if kept is None or d not in kept.instead:
-            first = tags[tokens].copy() if of_doc is rules else None
-            search.begin_with(rules.places if places is None else places, first)
-        answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
-        if answer.tags is not None:
-            tags[tokens] = answer.tags
-        if answer.relaxed:
-            decoded.relaxed[d] = answer.relaxed
-        if not answer.finished:
-            decoded.unfinished.append(d)
-        if answer.approximate:
-            decoded.approximate.append(d)
-        if answer.unsearchable:
-            decoded.unsearchable.append(d)
-        decoded.solved[d] = answer.added
-    return decoded
+    [breaking] = np.nonzero(broken & (np.diff(doc_starts) > 0))  # an empty document has one labelling
+    return Decoded(tags, {}, [], {}, []), breaking.tolist()
 
 
 class Budget:
@@ -160,7 +158,6 @@ class Answer(NamedTuple):
     relaxed: list[Rule]
     finished: bool
     added: list[str]
-    approximate: bool = False
     unsearchable: bool = False  # whether there was no search for some of the rules
 
 

@@ -41,7 +41,6 @@ class LabelledLoss:
     excludes: ClassVar[frozenset[str]] = frozenset(["segments"])
     # Whether the loss needs the state of each token, which annotation does not name where a tag has several
     names_states: ClassVar[bool] = False
-    of_chains: ClassVar[Any] = False  # whether the loss needs chains of tokens without ties
     spans_key: ClassVar[Optional[str]] = None  # key of doc.spans that holds the soft labels of the loss
     __call__: ClassVar[Callable[..., Any]]  # see `ClampedLoss.__call__`
 

@@ -92,12 +92,13 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
     least = min((of_label[label] for label in pipe.labels), default=1.0)
     is_restricted = any(key in doc.spans for doc in docs if doc.spans for key in (BLOCKED, FORCED))
     is_single = pipe.chains[0] is pipe
-    if not is_single or is_restricted or pipe.rules() is not None or pipe.decoding.ties is not None:
+    # What approximate sums say of a text may depend on the other texts of a batch
+    if not is_single or is_restricted or pipe.rules() is not None or not pipe.decoding.structure.exact:
         return [pipe.span_probabilities(doc, least) for doc in docs]
     batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
     pipe.require_ready(batch)
     parts, scores = without_edges(pipe.parts(), batch, pipe.model.predict(batch))
-    segments, probabilities = parts.decoding.batch(scores, None).likely_spans(least)
+    segments, probabilities = parts.decoding.asked(parts, batch, scores, None).likely_spans(least)
     number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
     found: list[Likely] = [[] for _ in docs]
     shift, labels = batch.bounds[number], pipe.labels

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
+    from .parts import Parts
+    from .probabilities import Batch
 
 States = NDArray[np.int32]
 
@@ -49,7 +51,6 @@ class Decoding:
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
     walks_around_wrong = False  # whether online optimizers can exclude wrong spans
-    ties: Any = None  # ties between tokens beyond chains (`lab.ties.decoding.TiedDecoding`), or None
 
     def __init__(self, model: Model, annotation: Annotation):
         self.model = model
@@ -88,7 +89,7 @@ class Decoding:
         """The states of Docs with white space, whose spans may not begin or end with it."""
         found = Bridges.of(self.mask(), self.spans)
         node: Architecture = self.model.attrs["role"]
-        return found if node.gives is ChainScores and self.ties is None else found.masked()
+        return found if node.gives is ChainScores else found.masked()
 
     @cached_property
     def _over_bridges(self) -> "Decoding":
@@ -165,6 +166,12 @@ class Decoding:
         """The model's states that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
         of_tags, steps = self.annotation.spell(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
+
+    def asked(self, parts: "Parts", docs: DocBatch, scores: Any, clamp: Any) -> "Batch":
+        """The labellings of a batch of Docs under the rules of a component, and their probabilities."""
+        from .probabilities import Batch
+
+        return Batch(parts, docs, scores, clamp)
 
     # ------------------------------------------------------------------------------------------------------- rules
 
@@ -308,7 +315,7 @@ class Distribution(NamedTuple):
             longer = [(a + score - log_z, (*before, states)) for a, before in best for score, states in paths]
             best = sorted(longer, key=lambda item: -item[0])[:n]
         none = np.zeros(0, dtype=np.int32)
-        return [(min(1.0, float(np.exp(score))), self._tags(np.concatenate([none, *parts]))) for score, parts in best]
+        return [(min(1.0, float(np.exp(score))), self.tags(np.concatenate([none, *parts]))) for score, parts in best]
 
     def log_probability(self, tags: States) -> float:
         """Log probability of a labelling (int32[T]) of one Doc."""
@@ -333,7 +340,7 @@ class Distribution(NamedTuple):
     def sample(self, n: int, seed: int) -> States:
         """Tags of labellings drawn from the distribution: int32[n, T]."""
         drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)
-        return np.array([self._tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
+        return np.array([self.tags(path) for path in drawn], dtype=np.int32).reshape(n, int(self.starts[-1]))
 
     @property
     def _spans(self) -> SpanStates:
@@ -346,7 +353,8 @@ class Distribution(NamedTuple):
     def _log_partition(self) -> Floats:
         return self.structure.log_partition(self.joined.scores, clamp=self.joined.clamp)
 
-    def _tags(self, path: States) -> States:
+    def tags(self, path: States) -> States:
+        """The tags of a path of states of the scores (int32[T]), for all tokens of the Doc."""
         return self._of_all(self.decoding.tags(path[self.joined.tokens]), -1)
 
     def _of_all(self, rows: NDArray, fill: float) -> NDArray:

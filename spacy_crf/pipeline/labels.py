@@ -16,7 +16,7 @@ from spacy.vocab import Vocab
 from thinc.api import Model, Optimizer
 
 from .. import checks
-from ..errors import Errors, cant_train, shown
+from ..errors import Errors, shown
 from ..features.doc_batch import DocBatch
 from ..features.token_columns import MOST_WORDS
 from ..kernels.announcing import announcer
@@ -108,9 +108,6 @@ class LabelPipe(TrainablePipe):
         self.told: set[str] = set()  # warnings of the kind that is given once, after they were given
         self._labels_changed()
         self.decoding.check_fit(self)
-        if loss.of_chains and (self.decoding.labelled != "tokens" or self.decoding.ties is not None):
-            what, reason = f"the segments or ties of '{name}'", "its blocks are those of a chain of tokens"
-            raise cant_train(loss, what, reason, "block = 1, or LogLikelihood")
 
     def __repr__(self) -> str:
         labels = reprlib.repr(list(self.labels))

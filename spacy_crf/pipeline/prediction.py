@@ -355,7 +355,8 @@ class CRFPipe(LearningPipe):
     def expected_spans(self, docs: DocBatch, scores: Any) -> float:
         """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
         parts, scores = without_edges(self.parts(), docs, scores)
-        return float(parts.decoding.batch(scores, None).likely_spans(LEAST)[1].sum())
+        batch = parts.decoding.asked(parts._replace(rules=None), docs, scores, None)
+        return float(batch.likely_spans(LEAST).probabilities.sum())
 
     def parts(self) -> Parts:
         """The parts by which the component predicts and learns, with its present settings and compiled rules.

@@ -34,7 +34,7 @@ def predict(
     least (float64[L]): The least probability of each label. draws: See `prediction.draws_for`.
     RETURNS (int32[T], float64[N], float64[N])
     """
-    batch = (Batch if draws is None else draws.batch)(parts, docs, scores, clamp)
+    batch = (parts.decoding.asked if draws is None else draws.batch)(parts, docs, scores, clamp)
     tags, settings = batch.most_probable(), parts.settings
     if settings["decode"] == "spans":
         tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
@@ -54,11 +54,7 @@ def predict(
 def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any, draws: Any = None) -> Distribution:
     """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
     Doc keeps and an automaton can represent. draws: See `prediction.draws_for`."""
-    if parts.rules is None and parts.decoding.ties is not None:
-        found = parts.decoding.ties.of_doc(scores, clamp)
-        if found is not None:
-            return found
-    batch = (Batch if draws is None else draws.batch)(parts, docs, scores, clamp)
+    batch = (parts.decoding.asked if draws is None else draws.batch)(parts, docs, scores, clamp)
     batch.most_probable()
     return batch.distribution(0)
 
@@ -68,7 +64,7 @@ def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
     searched = parts.decoding.searched
     if parts.rules is None:
         return bool(searched.proven(scores, clamp=clamp).all())
-    return Batch(parts, docs, scores, clamp).proven()
+    return parts.decoding.asked(parts, docs, scores, clamp).proven()
 
 
 class Batch:
@@ -76,28 +72,20 @@ class Batch:
     use these rules."""
 
     def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any):
-        self.parts, self._docs, self._clamp = parts, docs, clamp
+        self.parts, self._docs, self._scores, self._clamp = parts, docs, scores, clamp
         rules = parts.rules
-        self.given = scores
         self._bounds = docs.bounds
         self._decoding: Decoding = parts.decoding
         # A `RuleSet` and `PatternMatches`, None without rules
         self._rules: Any = None if rules is None else rules.all.upto(int(np.diff(docs.bounds).max(initial=0)))
         self._facts: Any = None if rules is None else rules.matcher(docs)
         self._relaxed: dict[int, list[Rule]] = {}
-        self._approximate: set[int] = set()  # Docs with a warning about that already
-
-    @cached_property
-    def _scores(self) -> Any:
-        """Scores of chains: the given ones, or for ties, scores of chains that approximate them."""
-        ties = self._decoding.ties
-        return self.given if ties is None else ties.as_chains(self.given, self._clamp)
 
     def most_probable(self) -> Any:
         """Tags (int32[T]) of the most probable labelling that keeps the rules; None without rules, when nobody asks for them."""
         if self._rules is None:
             return None
-        found = self._decode(self.given, None)
+        found = self._decode(self._scores, None)
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
             message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
@@ -109,8 +97,6 @@ class Batch:
                 self._warn(Warnings.CRFW920, d, rules=soft)
             elif d not in found.relaxed:
                 self._warn(Warnings.CRFW602, d, used="the best that was found")
-        for d in found.approximate:
-            self._warn_of_approximate(d)
         return found.tags
 
     def most_right(self, most_probable: Any) -> NDArray[np.int32]:
@@ -213,10 +199,10 @@ class Batch:
     def proven(self) -> bool:
         """For a single Doc: the most probable labelling under the masks is the most probable under all rules if it keeps them;
         otherwise the search continues from there."""
-        found = self._decode(self.given, None)
+        found = self._decode(self._scores, None)
         scores = self._rules.decodable(self._scores, self._facts)
         is_proven = self._rules.structure.proven(scores, clamp=self._clamp).all() and self._decoding.structure.exact
-        return bool(is_proven and not found.unfinished and not found.approximate)
+        return bool(is_proven and not found.unfinished)
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are sorted by first token: float64[N]."""
@@ -249,10 +235,6 @@ class Batch:
     def distribution(self, d: int) -> Distribution:
         """The distribution over the labellings of one Doc."""
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
-        if self._rules is not None:
-            found = self._with_ties(d, tokens)
-            if found is not None:
-                return found
         scores, clamp = cut_document(self._scores, self._clamp, tokens)
         graph = None
         if self._rules is not None:
@@ -263,38 +245,10 @@ class Batch:
             graph = rules.graph(automata) if automata else None
         return self._decoding.distribution(scores, clamp, graph)
 
-    def _with_ties(self, d: int, tokens: slice) -> Optional[Distribution]:
-        """The distribution of one Doc with ties; None if the rules of the Doc apply to chains."""
-        from ..constraints.decoding import Documents
-
-        ties = self._decoding.ties
-        if ties is None or not ties.are_exact_in(self.given):
-            return None
-        scores, clamp = cut_document(self.given, self._clamp, tokens)
-        if not ties.are_exact_in(scores):
-            return None
-        rules = self._rules.upto(tokens.stop - tokens.start)
-        self._warn_of_ignored(rules)
-        document = Documents(scores, clamp, self._facts.at(tokens), None)
-        found = ties.under_rules(rules, document, self._kept(d))
-        if found is None:
-            self._warn_of_approximate(d)
-        return found
-
-    def _warn_of_approximate(self, d: int) -> None:
-        """Warn once that the result for a Doc is approximate."""
-        if d not in self._approximate:
-            self._approximate.add(d)
-            structure: Any = self._decoding.structure  # one with ties
-            self._warn(Warnings.CRFW607, d, inference=structure.inference.name)
-
     @property
     def _is_tied(self) -> bool:
         """Whether rules tie sequences together, or differ between Docs."""
-        if self._rules is None:
-            return False
-        ties = self._decoding.ties
-        return self._joins_sequences or bool(self._relaxed) or (ties is not None and ties.are_exact_in(self.given))
+        return self._rules is not None and (self._joins_sequences or bool(self._relaxed))
 
     @cached_property
     def _joins_sequences(self) -> bool:

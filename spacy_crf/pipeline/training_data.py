@@ -145,8 +145,8 @@ class TrainingData:
         who, usable = f"The loss {type(pipe.loss).__name__}", pipe.decoding.labelled in loss.excludes
         if kind != "objective":
             who, usable = "Optimizers that learn from one sequence after the other", pipe.decoding.walks_around_wrong
-        # With ties, single spans cannot be excluded, since that takes additional states
-        if usable and pipe.decoding.ties is None:
+        # To exclude single spans takes states that know spans
+        if usable and "span_probabilities" in pipe.decoding.structure.answers:
             return known
         if len(known.wrong.start):
             key = Keys.of(pipe).incorrect
@@ -176,8 +176,7 @@ class TrainingData:
         pipe = self._pipe
         node = pipe.model.attrs["role"]
         is_sum = pipe.decoding.labelled == "tokens" and "tokens" in pipe.loss.excludes and known.soft is None
-        of_paths = node.gives is ChainScores and pipe.decoding.ties is None
-        of_paths = of_paths and type(node.in_training()) is type(node.structure)
+        of_paths = node.gives is ChainScores and type(node.in_training()) is type(node.structure)
         if pipe.annotation.space_edges or not (is_sum and of_paths):
             return None
         blank = DocBatch.of(docs).is_space

@@ -1,21 +1,25 @@
 """Decoding of models with ties between tokens: labellings, probabilities, and the losses that fit each inference method."""
 
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spacy_crf.arrays import Joined
+from spacy_crf.arrays import Joined, cut_document
+from spacy_crf.errors import announcements
+from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.inference.linear_chain import LinearChain
-from spacy_crf.inference.structure import Structure
+from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.decoding import Decoding, Distribution, States
+from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
-from spacy_crf.types import ChainScores, Floats
+from spacy_crf.types import ChainScores, Floats, Path
 
-from ..errors import Errors
-from ..local_losses import BesagPseudoLikelihood, Piecewise, SampledLikelihood
+from ..errors import Errors, Warnings
+from ..local_losses import BesagPseudoLikelihood, Piecewise, SampledLikelihood, no_chain
 from .belief_propagation import BeliefPropagation
 from .dual_decomposition import DualDecomposition
 from .gibbs import Gibbs
@@ -25,7 +29,7 @@ from .linear_program import LinearProgram
 from .losses import SentenceLikelihood
 from .mean_field import MeanField
 from .method import LOG_PARTITION, MAXIMUM, N_BEST, SAMPLE, WALK, Inference
-from .scores import TiedScores
+from .scores import TiedScores, TiedWork, Ties
 from .structure import TiedChains
 
 if TYPE_CHECKING:
@@ -49,6 +53,35 @@ _LOSSES: dict[str, tuple[type[LabelledLoss], ...]] = {  # by the result that the
 }
 
 
+class DecodedTies(TiedChains):
+    """Chains with ties as a component predicts by them: the best labelling is that of independent chains if the inference decodes
+    these. Results that have not converged are told of.
+
+    name (str): The component.
+    """
+
+    def __init__(self, inference: Inference, name: str, *, threads: int = 1):
+        super().__init__(inference, threads=threads)
+        self.name = name
+
+    def best(self, work: TiedWork) -> Path:
+        if self.inference.decodes_chains and work.tied is not None:
+            return self.chain.viterbi(self.as_chains(work), clamp=work.clamp)
+        path = super().best(work)
+        self.inference.warn_unsettled(self.name)
+        return path
+
+    def marginals(self, scores: ScoresOrWork, *, clamp: Any = None) -> Floats:
+        marginals = super().marginals(scores, clamp=clamp)
+        self.inference.warn_unsettled(self.name)
+        return marginals
+
+    def as_chains(self, scores: ScoresOrWork, *, clamp: Any = None) -> ChainScores:
+        chains = super().as_chains(scores, clamp=clamp)
+        self.inference.warn_unsettled(self.name)
+        return chains
+
+
 class TiedDecoding(Decoding):
     """Decoding of chains with ties.
 
@@ -58,69 +91,22 @@ class TiedDecoding(Decoding):
     rules' automata, and dual decomposition searches the best labelling; otherwise the independent chains are used.
     """
 
-    structure: TiedChains
+    structure: DecodedTies
 
     def __init__(self, model: Any, annotation: Any):
         super().__init__(model, annotation)
         self.chains = Decoding(model, annotation)  # decoding of the independent chains
         self.chains.structure = self.chains.searched = self.chains.explained = self.explained = LinearChain()
+        self.structure = self.searched = DecodedTies(self.structure.inference, annotation.name)
+        self._told_of_rules = False
         model.attrs["label_of"] = self.label_of_states - self.label_of_states.min(initial=0)
-
-    @property
-    def ties(self) -> "TiedDecoding":
-        return self
 
     @property
     def inference(self) -> Inference:
         return self.structure.inference
 
-    def as_chains(self, scores: Any, clamp: Any) -> ChainScores:
-        """Approximate scores with ties by scores of independent chains."""
-        if isinstance(scores, ChainScores):
-            return scores
-        chains = self.structure.as_chains(scores, clamp=clamp)
-        self.warn_unsettled()
-        return chains
-
-    def are_exact_in(self, scores: Any) -> bool:
-        """Whether `under_rules` uses a junction tree for these scores."""
-        if not isinstance(self.inference, JunctionTree) or isinstance(scores, ChainScores):
-            return False
-        return not scores.ties.is_empty
-
-    def of_doc(self, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
-        """The distribution over the labellings of a Doc without rules; None for a Doc without ties."""
-        if scores.ties.is_empty:
-            return None
-        joined = Joined(scores, clamp, np.arange(len(scores.emissions)))
-        return TiedDistribution(self, self.structure, joined, len(scores.first), np.asarray(scores.starts))
-
-    def under_rules(self, rules: Any, document: "Documents", kept: frozenset[int]) -> Optional[Distribution]:
-        """The distribution over the labellings of a Doc that keep some rules, given by their places; None if the tables have no
-        room for the rules' automata."""
-        from .rules import joined, under
-
-        scores = rules.apply(document.scores, document.facts, kept)
-        of_doc = joined(scores, document.clamp)
-        automata = rules.fitting & rules.binding(kept, len(of_doc.scores.emissions))
-        if not automata:
-            return self.of_doc(scores, document.clamp)
-        tree: Any = self.inference  # a `JunctionTree`, see `are_exact_in`
-        structure = under(tree, rules, automata, of_doc)
-        if structure is None:
-            return None
-        return RuledDistribution(self, structure, of_doc, len(scores.first), np.asarray(scores.starts))
-
-    def warn_unsettled(self) -> None:
-        """Warn once if the inference has not converged."""
-        self.inference.warn_unsettled(self.annotation.name)
-
-    @property
-    def in_training(self) -> TiedChains:
-        return self.model.attrs["role"].in_training()
-
     def check_fit(self, pipe: Any) -> None:
-        kinds, inference = type(pipe.loss).__mro__, self.in_training.inference
+        kinds, inference = type(pipe.loss).__mro__, self.model.attrs["role"].in_training().inference
         # The result that the loss needs from the inference; None for other losses
         asked = next((question for kind in kinds for question, losses in _LOSSES.items() if kind in losses), None)
         answers = [_NOTHING, *sorted(inference.answers)]
@@ -134,56 +120,155 @@ class TiedDecoding(Decoding):
                 inferences=", ".join(that_answer(asked)) or "none",
             )
             raise ValueError(message)
+        if getattr(pipe.loss, "block", 1) > 1:
+            raise no_chain(pipe.loss, f"the ties of '{pipe.name}'")
         templates = self.model.get_ref("cliques").attrs["templates"].values()
         if asked == _NOTHING and any(template.edges == "group" for template in templates):
             raise ValueError(Errors.CRF353.format(name=pipe.name, loss=type(pipe.loss).__name__))
         if pipe.rules_train:
             raise ValueError(Errors.CRF362.format(name=pipe.name))
 
-    def best_tags(self, scores: Any, clamp: Any) -> States:
-        if isinstance(scores, ChainScores):
-            return self.chains.best_tags(scores, clamp)
-        if self.inference.decodes_chains or scores.ties.is_empty:
-            return self.chains.best_tags(self.as_chains(scores, clamp), clamp)
-        tags = self.structure.viterbi(scores, clamp=clamp).states
-        self.warn_unsettled()
-        return tags
+    def asked(self, parts: Any, docs: DocBatch, scores: TiedScores, clamp: Any) -> "TiedBatch":
+        return TiedBatch(parts, docs, scores, clamp)
 
-    def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
-        scores = documents.scores
-        if isinstance(scores, ChainScores) or self.inference.decodes_chains or scores.ties.is_empty:
-            return super().decode(
-                rules, documents._replace(scores=self.as_chains(scores, documents.clamp)), doc_starts, kept
-            )
-        from spacy_crf.constraints.decoding import decode
-
-        from .rules import TiedSearch
-
-        of_documents = self.inference if self.inference.keeps_rules else None
-        search = partial(TiedSearch, of_documents, self.as_chains)
-        decoded = decode(rules, documents, doc_starts, kept, structure=self.structure, make_search=search)
-        self.warn_unsettled()
-        return decoded
-
-    def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
-        chains = self.as_chains(scores, clamp)
+    def best_with_probabilities(self, scores: TiedScores, clamp: Any) -> tuple[States, Floats]:
+        chains = self.structure.as_chains(scores, clamp=clamp)
         if self.inference.decodes_chains:
             return self.chains.best_with_probabilities(chains, clamp)
         tags = self.best_tags(scores, clamp)
-        segments = self.segments(tags, scores.starts)
-        return tags, self.explained.span_probabilities(chains, self.spans, segments, clamp=clamp)
+        return tags, self.explained.span_probabilities(
+            chains, self.spans, self.segments(tags, scores.starts), clamp=clamp
+        )
 
-    def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
-        return self.chains.distribution(self.as_chains(scores, clamp), clamp, graph)
+    def expected(self, scores: TiedScores, worth: dict[str, Floats]) -> TiedScores:
+        """Without ties, since the worth of a tag does not depend on other tokens."""
+        return super().expected(scores, worth)._replace(ties=Ties.none())
 
-    def batch(self, scores: Any, clamp: Any) -> Distribution:
-        return self.chains.batch(self.as_chains(scores, clamp), clamp)
+    def decode(self, rules: Any, documents: "Documents", doc_starts: NDArray[np.int64], kept: Any = None) -> "Decoded":
+        scores, clamp = documents.scores, documents.clamp
+        if self.inference.decodes_chains or scores.ties.is_empty:
+            chains = self.structure.as_chains(scores, clamp=clamp)
+            return super().decode(rules, documents._replace(scores=chains), doc_starts, kept)
+        from spacy_crf.constraints.decoding import decode_by_masks
+
+        from .rules import search
+
+        rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
+        decoded, breaking = decode_by_masks(self.structure, rules, documents, doc_starts, kept)
+        for d in breaking:
+            tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
+            of_doc, document = rules.upto(tokens.stop - tokens.start), documents.at(tokens)
+            chains = document._replace(scores=self.structure.as_chains(document.scores, clamp=document.clamp))
+            is_known = of_doc is rules and (kept is None or d not in kept.instead)
+            begin, places = decoded.tags[tokens].copy() if is_known else None, None
+            if kept is not None:
+                places = kept.instead.get(d, kept.places)
+            inference = self.inference if self.inference.keeps_rules else None
+            answer, is_of_chains = search(inference, of_doc, document, chains, begin, places)
+            decoded.take(d, tokens, answer)
+            if is_of_chains:
+                self.warn_of_rules()
+        return decoded
+
+    def warn_of_rules(self) -> None:
+        """Warn once that chains answer under some rules."""
+        if not self._told_of_rules:
+            self._told_of_rules = True
+            message = Warnings.CRFW607.format(name=self.annotation.name, inference=self.inference.name)
+            announcements.warning(message)
 
 
-class TiedDistribution(Distribution):
-    """The distribution over the labellings of one Doc with ties."""
+class TiedBatch(Batch):
+    """Labellings of several Docs with ties. Probabilities are those of chains, unless a junction tree or no rule is asked."""
 
-    structure: TiedChains
+    _decoding: TiedDecoding
+
+    @cached_property
+    def _of_chains(self) -> Batch:
+        """The Docs as independent chains."""
+        chains = self._decoding.structure.as_chains(self._scores, clamp=self._clamp)
+        found = Batch(self.parts._replace(decoding=self._decoding.chains), self._docs, chains, self._clamp)
+        found._relaxed = self._relaxed
+        return found
+
+    @property
+    def _is_exact(self) -> bool:
+        return isinstance(self._decoding.inference, JunctionTree) and not self._scores.ties.is_empty
+
+    @property
+    def _is_tied(self) -> bool:
+        return super()._is_tied or (self._rules is not None and self._is_exact)
+
+    def untied(self) -> Distribution:
+        return self._of_chains.untied()
+
+    def distribution(self, d: int) -> Any:
+        tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
+        if self._rules is None or self._is_exact:
+            document = cut_document(self._scores, self._clamp, tokens)
+            found = self._under_rules(d, tokens, *document)
+            if found is not None:
+                return found
+        return self._of_chains.distribution(d)
+
+    def _under_rules(self, d: int, tokens: slice, scores: TiedScores, clamp: Any) -> "Optional[TiedDistribution]":
+        """The distribution over the labellings of a Doc under its rules; None if chains stand for it, since it has no ties or
+        no table has room for the rules' automata."""
+        from .rules import joined, under
+
+        decoding, automata, structure = self._decoding, frozenset(), None
+        if scores.ties.is_empty:
+            return None
+        of_doc = Joined(scores, clamp, np.arange(len(scores.emissions)))
+        if self._rules is not None:
+            rules, kept = self._rules.upto(tokens.stop - tokens.start), self._kept(d)
+            self._warn_of_ignored(rules)
+            scores = rules.apply(scores, self._facts.at(tokens), kept)
+            ruled = joined(scores, clamp)
+            automata = rules.fitting & rules.binding(kept, len(ruled.scores.emissions))
+            of_doc = ruled if automata else of_doc._replace(scores=scores)
+        if automata:
+            structure = under(decoding.inference, rules, automata, of_doc)
+            if structure is None:
+                decoding.warn_of_rules()
+                return None
+        size, starts = len(scores.first), np.asarray(scores.starts)
+        return TiedDistribution(Distribution(decoding, structure or decoding.structure, of_doc, size, starts))
+
+
+@dataclass(frozen=True)
+class TiedDistribution:
+    """The distribution over the labellings of one Doc with ties, with the methods of `Distribution`.
+
+    main (Distribution): By a structure with ties. Under the automata of rules it gives the probabilities of spans too.
+    """
+
+    main: Distribution
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return self.main.starts
+
+    @property
+    def joined(self) -> Joined:
+        return self.main.joined
+
+    @property
+    def structure(self) -> Any:
+        return self.main.structure
+
+    def _replace(self, **changes: Any) -> "TiedDistribution":
+        """The distribution with other fields of `main`."""
+        return TiedDistribution(self.main._replace(**changes))
+
+    def marginals(self) -> Floats:
+        return self.main.marginals()
+
+    def worth(self) -> dict[str, Floats]:
+        return self.main.worth()
+
+    def log_probability(self, tags: States) -> float:
+        return self.main.log_probability(tags)
 
     def span_probabilities(self, segments: Segments) -> Floats:
         return self._chains.span_probabilities(segments)
@@ -192,38 +277,38 @@ class TiedDistribution(Distribution):
         return self._chains.likely_spans(min_prob)
 
     def n_best(self, n: int) -> list[tuple[float, States]]:
+        scores, clamp, _ = self.joined
         if n == 1 and N_BEST not in self.structure.answers:
-            tags = self.decoding.best_tags(self.joined.scores, self.joined.clamp)
+            tags = self.main.decoding.best_tags(scores, clamp)
             return [(float(np.exp(self.log_probability(tags))), tags)]
         self._require(N_BEST, "labellings beside the best one")
-        found = self.structure.n_best_of_all(self.joined.scores, n, clamp=self.joined.clamp)
-        log_z = self._log_partition().sum()
-        return [(min(1.0, float(np.exp(score - log_z))), self._tags(states)) for score, states in found]
+        found = self.structure.n_best_of_all(scores, n, clamp=clamp)
+        log_z = self.structure.log_partition(scores, clamp=clamp).sum()
+        return [(min(1.0, float(np.exp(score - log_z))), self.main.tags(states)) for score, states in found]
 
     def sample(self, n: int, seed: int) -> States:
         self._require(SAMPLE, "samples")
-        return super().sample(n, seed)
+        return self.main.sample(n, seed)
 
     def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of the log partition."""
         return self.structure.bounds(self.joined.scores, clamp=self.joined.clamp)
 
     @property
     def _chains(self) -> Distribution:
+        decoding: Any = self.main.decoding
+        if self.structure is not decoding.structure:
+            return self.main
         scores, clamp, _ = self.joined
-        return self.decoding.distribution(scores, clamp, None)._replace(kept=self.kept)
+        chains = decoding.structure.as_chains(scores, clamp=clamp)
+        return decoding.chains.distribution(chains, clamp, None)._replace(kept=self.main.kept, starts=self.starts)
 
     def _require(self, question: str, what: str) -> None:
         """Check that the inference supports a question. RAISES (ValueError): CRF366 if it does not."""
         if question not in self.structure.answers:
-            inference, name = self.structure.inference, self.decoding.annotation.name
+            inference, name = self.structure.inference, self.main.decoding.annotation.name
             fitting = ", ".join(that_answer(question)) or "nothing"
             raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
-
-
-class RuledDistribution(TiedDistribution):
-    """The distribution under the automata of rules. Its probabilities of spans are exact under the automata."""
-
-    span_probabilities, likely_spans = Distribution.span_probabilities, Distribution.likely_spans
 
 
 def that_answer(question: Optional[str]) -> list[str]:

@@ -6,7 +6,6 @@ The sequences of the Doc are joined to one (`arrays.join_sequences`). Its states
 the automata. Ties depend on the tags only. States that no labelling reaches at a token are removed, so that tables stay small.
 """
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Optional
 
@@ -54,23 +53,16 @@ class RuledTies(TiedChains):
 
     # Of a chain of the graph's states with the exact pairs of neighbours
 
-    def span_probabilities(
-        self, scores: ScoresOrWork, spans: SpanStates, segments: Segments, *, clamp: Optional[Clamp] = None
-    ) -> Floats:
-        chain, spans = self._as_chain(scores, spans, clamp)
+    def weigh_spans(self, work: RuledWork, spans: SpanStates, segments: Segments) -> Floats:
+        chain, spans = self._as_chain(work, spans)
         return LinearChain().span_probabilities(chain, spans, segments)
 
-    def likely_spans(
-        self, scores: ScoresOrWork, spans: SpanStates, min_prob: float, *, clamp: Optional[Clamp] = None
-    ) -> LikelySpans:
-        chain, spans = self._as_chain(scores, spans, clamp)
+    def list_spans(self, work: RuledWork, spans: SpanStates, min_prob: float) -> LikelySpans:
+        chain, spans = self._as_chain(work, spans)
         return LinearChain().likely_spans(chain, spans, min_prob)
 
-    def _as_chain(
-        self, scores: ScoresOrWork, spans: SpanStates, clamp: Optional[Clamp]
-    ) -> tuple[ChainScores, SpanStates]:
+    def _as_chain(self, work: Any, spans: SpanStates) -> tuple[ChainScores, SpanStates]:
         """The scores as independent chains, and how their states spell spans."""
-        work: Any = self.prepare(scores, clamp)
         return self.inference.as_chains(work.tied), work.whole.expansion.spans(spans)
 
 
@@ -96,70 +88,57 @@ def _reachable(scores: ChainScores, clamp: Optional[Clamp]) -> ChainScores:
     return scores._replace(emissions=np.where(reached, emissions, -np.inf))
 
 
-class TiedSearch:
-    """The search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
-    yield. Its labelling is the result if there are no ties, or no inference with room for the automata.
+def search(
+    inference: Optional[Inference],
+    rules: RuleSet,
+    document: Documents,
+    chains: Documents,
+    begin: Optional[Tags],
+    kept: Optional[frozenset[int]],
+) -> tuple[Answer, bool]:
+    """Search for the best labelling of a document that breaks a rule. A search in chains, without ties, decides which rules
+    yield. Its labelling is the result if there are no ties, or no inference has room for the automata; then it is not finished.
 
     inference (Inference): An inference for joined documents, None if another inference decodes.
-    as_chains (Callable): Makes chains of scores with ties, given a clamp.
+    chains (Documents): The document, with the scores of chains in place of scores with ties.
+    begin (int32[T]): The best labelling under the masks of the rules; None if it is not known.
+    kept (frozenset[int]): The rules, by their places, if some labelling keeps them; None for all that can be kept.
+    RETURNS (Answer, bool): The labelling, and whether no table has room.
     """
+    of_chains = RuleSearch(rules, chains, Budget(rules.constraints.time_limit))
+    answer = of_chains.best() if kept is None else of_chains.under(kept)
+    if document.scores.ties.is_empty or inference is None:
+        return answer, False
+    places = rules.places - {rule.place for rule in answer.relaxed} if kept is None else kept
+    tags = _search_under(inference, rules, document, begin, places)
+    if tags is None:
+        return answer._replace(finished=False), True
+    return answer._replace(tags=tags, finished=answer.finished or not answer.relaxed), False
 
-    def __init__(
-        self,
-        inference: Optional[Inference],
-        as_chains: Callable[[Any, Any], ChainScores],
-        rules: RuleSet,
-        document: Documents,
-        budget: Budget,
-    ):
-        self._inference, self._rules, self._document = inference, rules, document
-        chains = as_chains(document.scores, document.clamp)
-        self._of_chains = RuleSearch(rules, document._replace(scores=chains), budget)
-        self._tags: Optional[Tags] = None
 
-    def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
-        """Note the best labelling under the masks of some rules (int32[T], -1 for none), if it is known."""
-        self._tags = tags
-
-    def best(self) -> Answer:
-        """Find the best labelling under all rules that can be kept, see `RuleSearch.best`."""
-        answer = self._of_chains.best()
-        relaxed = {rule.place for rule in answer.relaxed}
-        return self._with_ties(answer, self._rules.places - relaxed)
-
-    def under(self, kept: frozenset[int]) -> Answer:
-        """Find the best labelling under some rules, given by their places, which some labelling keeps."""
-        return self._with_ties(self._of_chains.under(kept), kept)
-
-    def _with_ties(self, answer: Answer, kept: frozenset[int]) -> Answer:
-        if self._document.scores.ties.is_empty or self._inference is None:
-            return answer
-        tags = self._solve(self._inference, kept)
-        if tags is None:
-            return answer._replace(approximate=True)
-        return answer._replace(tags=tags, finished=answer.finished or not answer.relaxed)
-
-    def _solve(self, inference: Inference, kept: frozenset[int]) -> Optional[Tags]:
-        """Find the best labelling under some rules; None if no table has room for their automata."""
-        rules, (scores, clamp, facts, words) = self._rules, self._document
-        of_doc = joined(rules.apply(scores, facts, kept), clamp)
-        every = rules.binding(kept, len(of_doc.scores.emissions))
-        active, tags = frozenset(n for n in every if rules.lifts(n)), self._tags
-        while True:
-            if tags is not None and not (tags == -1).any():
-                [totals] = rules.totals(tags, scores.starts, np.array([0, len(tags)]))
-                broken = {n for n in every if totals[n] < 0.0} - active
-                if not broken and self._tags is not tags:
-                    asked = [rule for rule in rules.global_ if rule.place in kept]
-                    clashing = rules.clashing(tags, scores.starts, np.array([0, len(tags)]), words, asked)
-                    return None if clashing else tags
-                active |= broken
-            structure = under(inference, rules, active, of_doc)
-            if structure is None:
-                return None
-            tags = structure.viterbi(of_doc.scores, clamp=of_doc.clamp).states[of_doc.tokens]
-            if (tags == -1).any():
-                return None
+def _search_under(
+    inference: Inference, rules: RuleSet, document: Documents, begin: Optional[Tags], kept: frozenset[int]
+) -> Optional[Tags]:
+    """Find the best labelling under some rules; None if no table has room for their automata."""
+    scores, clamp, facts, words = document
+    of_doc = joined(rules.apply(scores, facts, kept), clamp)
+    every = rules.binding(kept, len(of_doc.scores.emissions))
+    active, tags = frozenset(n for n in every if rules.lifts(n)), begin
+    while True:
+        if tags is not None and not (tags == -1).any():
+            [totals] = rules.totals(tags, scores.starts, np.array([0, len(tags)]))
+            broken = {n for n in every if totals[n] < 0.0} - active
+            if not broken and begin is not tags:
+                asked = [rule for rule in rules.global_ if rule.place in kept]
+                clashing = rules.clashing(tags, scores.starts, np.array([0, len(tags)]), words, asked)
+                return None if clashing else tags
+            active |= broken
+        structure = under(inference, rules, active, of_doc)
+        if structure is None:
+            return None
+        tags = structure.viterbi(of_doc.scores, clamp=of_doc.clamp).states[of_doc.tokens]
+        if (tags == -1).any():
+            return None
 
 
 def under(inference: Inference, rules: RuleSet, automata: frozenset[int], of_doc: Joined) -> Optional[RuledTies]:
