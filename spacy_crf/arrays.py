@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .errors import Errors
 from .types import Bools, Floats, Ints, SegmentClamp, SetClamp, SpanList, StateGraph
+from .types import ranges as ranges
 
 Scores = TypeVar("Scores", bound=Any)  # a named tuple of arrays, with `AXES`
 Tokens = Union[slice, Ints]  # some tokens, in their order
@@ -165,25 +166,20 @@ def check_clamp(clamp: Any, n_tokens: int, n_states: int) -> Any:
 
 
 def cut(scores: Scores, tokens: Tokens, starts: Ints) -> Scores:
-    """The scores of some tokens, with the ties between them, if there are ties.
+    """The scores of some tokens, with what they list of these, such as spans.
 
     starts (int64[b + 1]): Where sequences start among these tokens, which may lack some tokens of their former sequences.
     """
-    rows, n_tokens = _rows(scores, tokens), len(scores[0])
+    rows = _rows(scores, tokens)
     by_row = [name for name in type(scores).AXES if not is_shared(scores, name)]
     parts: dict[str, Any] = {name: getattr(scores, name)[rows[axes(scores, name)[0]]] for name in by_row}
-    if hasattr(scores, "ties"):
-        parts["ties"] = scores.ties.among(np.arange(n_tokens)[tokens], n_tokens)
-    return scores._replace(**parts, **_cut_list(scores, tokens, rows), starts=starts)
+    return scores._replace(**parts, **_cut_lists(scores, tokens), starts=starts)
 
 
-def _cut_list(scores: Scores, tokens: Tokens, rows: dict[str, Any]) -> dict[str, SpanList]:
-    """The listed spans of some tokens as a keyword argument of `_replace`; empty if the scores list no spans."""
-    listed = getattr(scores, "listed", None)
-    if listed is None:
-        return {}
-    counts = np.diff(listed.starts)[tokens]
-    return {"listed": SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), listed.lengths[rows["span"]])}
+def _cut_lists(scores: Scores, tokens: Tokens) -> dict[str, Any]:
+    """What the scores list of some tokens, such as spans, as keyword arguments of `_replace`."""
+    lists, n_tokens = zip(scores._fields[len(type(scores).AXES) :], scores[len(type(scores).AXES) :]), len(scores[0])
+    return {name: listed.among(tokens, n_tokens) for name, listed in lists if hasattr(listed, "among")}
 
 
 def cut_document(scores: Scores, clamp: Any, tokens: slice) -> tuple[Scores, Any]:
@@ -222,7 +218,7 @@ def part_of(total: Scores, tokens: slice) -> Scores:
         name: np.zeros(array.shape) if is_shared(total, name) else array[rows[axes(total, name)[0]]]
         for name, array in named(total).items()
     }
-    return total._replace(**parts, **_cut_list(total, tokens, rows))
+    return total._replace(**parts, **_cut_lists(total, tokens))
 
 
 def add_shared(total: Scores, part: Scores) -> None:
@@ -287,23 +283,10 @@ def spread(rows: NDArray, places: Ints, size: int, fill: float = 0.0) -> NDArray
     return every
 
 
-def ranges(begin: Ints, end: Ints) -> Ints:
-    """The numbers from each begin up to, not including, its end, one range behind the other."""
-    lengths = end - begin
-    after = np.cumsum(lengths)
-    return np.arange(lengths.sum()) + np.repeat(begin - (after - lengths), lengths)
-
-
 def _rows(scores: Scores, tokens: Tokens) -> dict[str, Tokens]:
     """The rows of some tokens by the name of the axis."""
     listed = getattr(scores, "listed", None)
-    spans: Tokens = slice(0, 0)
-    if listed is not None:
-        if isinstance(tokens, slice):
-            spans = slice(int(listed.starts[tokens.start]), int(listed.starts[tokens.stop]))
-        else:
-            spans = ranges(listed.starts[tokens], listed.starts[tokens + 1])
-    return {"token": tokens, "span": spans}
+    return {"token": tokens, "span": slice(0, 0) if listed is None else listed.numbers(tokens)}
 
 
 # ----------------------------------------------------------------------------------------------- documents as sequences

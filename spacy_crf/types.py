@@ -70,6 +70,13 @@ class StateGraph(NamedTuple):
     tag_of: NDArray[np.int32]  # [S]
 
 
+def ranges(begin: Ints, end: Ints) -> Ints:
+    """The numbers from each begin up to, not including, its end, one range behind the other."""
+    lengths = end - begin
+    after = np.cumsum(lengths)
+    return np.arange(lengths.sum()) + np.repeat(begin - (after - lengths), lengths)
+
+
 class SpanList(NamedTuple):
     """Some of the spans of a batch, by their first token and then by their length; each is listed once.
 
@@ -78,6 +85,17 @@ class SpanList(NamedTuple):
 
     starts: Ints  # [T + 1]
     lengths: NDArray[np.int32]  # [N] in tokens, from 1 to K
+
+    def numbers(self, tokens: Any) -> Any:
+        """The numbers of the spans that begin at some tokens, a slice or int64[T']: a slice or int64[N']."""
+        if isinstance(tokens, slice):
+            return slice(int(self.starts[tokens.start]), int(self.starts[tokens.stop]))
+        return ranges(self.starts[tokens], self.starts[tokens + 1])
+
+    def among(self, tokens: Any, n_tokens: int) -> "SpanList":
+        """The spans that begin at some tokens."""
+        counts = np.diff(self.starts)[tokens]
+        return SpanList(np.append(0, np.cumsum(counts)).astype(np.int64), self.lengths[self.numbers(tokens)])
 
 
 class SegmentScores(NamedTuple):

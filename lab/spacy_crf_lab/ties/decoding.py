@@ -60,8 +60,8 @@ class DecodedTies(TiedChains):
     name (str): The component.
     """
 
-    def __init__(self, inference: Inference, name: str, *, threads: int = 1):
-        super().__init__(inference, threads=threads)
+    def __init__(self, inference: Inference, name: str):
+        super().__init__(inference)
         self.name = name
 
     def best(self, work: TiedWork) -> Path:

@@ -31,14 +31,13 @@ class TieFeatureSet(FeatureSet):
     def __init__(self, templates: dict[str, TieTemplate]):
         parts = [part for template in templates.values() for feature in template.parts for part in feature]
         read = dict.fromkeys(part.name for part in parts if part.name not in (BIAS, DISTANCE))
-        super().__init__([BIAS, *(f"{name}[0]" for name in read)])
         self._templates = templates
+        super().__init__([BIAS, *(f"{name}[0]" for name in read)])
 
-    @property
-    def token_attributes(self) -> list[str]:
+    def attributes(self) -> list[str]:
         """All attributes that the templates read, including those that decide which tokens are tied."""
         of_templates = [name for template in self._templates.values() for name in template.reads]
-        return list(dict.fromkeys([*super().token_attributes, *of_templates]))
+        return list(dict.fromkeys([*super().attributes(), *of_templates]))
 
 
 def tie_reader(

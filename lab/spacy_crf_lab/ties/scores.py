@@ -41,10 +41,10 @@ class Ties(NamedTuple):
         source, target, kind = np.zeros((3, 0), dtype=np.int32)
         return cls(source, target, kind, np.zeros((0, 0), dtype=np.int32), np.zeros(0, dtype=bool))
 
-    def among(self, kept: NDArray[np.int64], n_tokens: int) -> "Ties":
-        """Ties whose ends are both kept (int64[T'], of so many tokens), by their places among the kept tokens."""
+    def among(self, kept: arrays.Tokens, n_tokens: int) -> "Ties":
+        """Ties whose ends are both kept (int64[T'] or a slice, of so many tokens), by their places among the kept tokens."""
         place = np.full(n_tokens, -1, dtype=np.int32)
-        place[kept] = np.arange(len(kept))
+        place[kept] = np.arange(len(place[kept]))
         source, target, members = place[self.source], place[self.target], place[self.members]
         found = self._replace(source=source, target=target, members=members).some((source >= 0) & (target >= 0))
         return some_groups(found, np.minimum.reduceat(members, self.group_starts[:-1]) >= 0)

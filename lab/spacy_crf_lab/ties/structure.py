@@ -82,23 +82,18 @@ class TiedChains(Structure[TiedScores]):
         log_z[work.free_sequences] = self.chain.log_partition(work.free)
         return log_z, None
 
-    def expectations(
-        self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None, weights: Optional[Floats] = None
-    ) -> tuple[Floats, TiedScores]:
-        work = self.prepare(scores, clamp)
-        weights, tied = work.check_weights(weights), work.tied
-        log_z, tables = np.zeros(work.n_sequences), np.zeros(work.scores.tables.shape)
-        chains = arrays.zeros(work.scores.chains)
+    def expect(self, work: TiedWork, weights: Floats, out: TiedScores) -> Floats:
+        log_z, tied = np.zeros(work.n_sequences), work.tied
         if tied is not None:
             found = self.inference.expectations(tied, weights[work.tied_sequences[tied.firsts]])
             log_z = work.spread(found.log_z)
-            work.scores.ties.by_feature(found.tables, tables)
-            arrays.add(chains, found.chains, work.tied_tokens)
+            work.scores.ties.by_feature(found.tables, out.tables)
+            arrays.add(out.chains, found.chains, work.tied_tokens)
         if len(work.free_sequences):
             of_free = weights[work.free_sequences]
             log_z[work.free_sequences], free = self.chain.expectations(work.free, weights=of_free)
-            arrays.add(chains, free, work.free_tokens)
-        return log_z, self.narrow(work, work.scores._replace(**arrays.named(chains), tables=tables))
+            arrays.add(out.chains, free, work.free_tokens)
+        return log_z
 
     def marginals(self, scores: ScoresOrWork, *, clamp: Optional[Clamp] = None) -> Floats:
         work = self.prepare(scores, clamp)
@@ -183,14 +178,13 @@ class TiedChains(Structure[TiedScores]):
                 best.append((score, rest))
         return [(score, self.labels(work, states)) for score, states in best]
 
-    def sample(self, scores: ScoresOrWork, n: int, *, seed: int, clamp: Optional[Clamp] = None) -> States:
-        work = self.prepare(scores, clamp)
-        states = np.empty((n, work.n_tokens), dtype=np.int32)
-        states[:, work.free_tokens] = self.chain.sample(work.free, n, seed=seed)
+    def draw(self, work: TiedWork, uniforms: Floats) -> States:
+        states = np.empty(uniforms.shape, dtype=np.int32)
+        states[:, work.free_tokens] = self.chain.draw(work.free, np.ascontiguousarray(uniforms[:, work.free_tokens]))
         if work.tied is not None:
-            # By other random numbers: what ties leave alone does not depend on what they tie
-            states[:, work.tied_tokens] = self.inference.draw(work.tied, n, [seed, 1])
-        return self.labels(work, states)
+            seed = np.ascontiguousarray(uniforms[:1, work.tied_tokens]).view(np.uint32).ravel().tolist()
+            states[:, work.tied_tokens] = self.inference.draw(work.tied, len(uniforms), seed)
+        return states
 
     def walk_samples(
         self, work: TiedWork, n: int, *, seed: int, loss: SampledLikelihood, begin: Optional[States], annotation: Clamp
