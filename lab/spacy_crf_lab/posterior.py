@@ -300,6 +300,3 @@ class AveragedDistribution:
         each = -(-n // len(self.drawn))
         drawn = [distribution.sample(each, seed + d) for d, distribution in enumerate(self.drawn)]
         return np.stack(drawn, axis=1).reshape(each * len(drawn), -1)[:n]
-
-    def bounds(self) -> tuple[float, float]:
-        return self.main.bounds()

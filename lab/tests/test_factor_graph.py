@@ -24,6 +24,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.optimizers.perceptron import AveragedPerceptron
 from spacy_crf.report.suspects import judged_by
 from spacy_crf_lab.ties import templates
+from spacy_crf_lab.ties.decoding import bounds
 from spacy_crf_lab.ties.features import TieFeatureSet, TieValues, tie_reader
 from spacy_crf_lab.ties.groups import ATTRIBUTES, RepeatedWords
 from tests import test_shards
@@ -434,7 +435,7 @@ def test_exact_answers_of_a_doc(nlp, unseen):
         assert [(e.start, e.label_) for e in found[0][1]] == [(e.start, e.label_) for e in gold]
         for probability, spans in found:
             assert np.log(probability) == pytest.approx(exact.log_probability(doc, spans))
-        lower, upper = exact.bounds(doc)
+        lower, upper = bounds(exact, doc)
         assert lower == upper
         spans = {(span.start, span.end, span.label_): p for span, p in exact.span_probabilities(doc, 0.001)}
         n, counts = 400, dict.fromkeys(spans, 0)
@@ -444,11 +445,12 @@ def test_exact_answers_of_a_doc(nlp, unseen):
                 counts[key] = counts.get(key, 0) + 1
         for key, p in spans.items():
             assert counts[key] / n == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / n) + 0.01)
-        below, above = pipe.bounds(doc)
+        below, above = bounds(pipe, doc)
         assert below - 1e-9 <= lower <= above + 1e-6 < below + 2.0
     single = make_doc(nlp.vocab, ["Mr Lund spoke ."])
     assert len(pipe.n_best(single, 2)) == 2 and len(pipe.sample(single, 2, 0)) == 2  # no ties, no graph
-    assert pipe.bounds(single)[0] == pipe.bounds(single)[1]
+    lower, upper = bounds(pipe, single)
+    assert lower == upper
 
 
 @pytest.mark.issue(17)

@@ -460,7 +460,10 @@ def test_blocks_are_those_of_chains(factory, model):
         emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "features": features}
         config["model"] = {**model, "cliques": {"words": words}, "emissions": emissions}
     with pytest.raises(ValueError, match=r"CRF347.*block = 1"):
-        spacy.blank("en").add_pipe(factory, config=config)
+        nlp = spacy.blank("en")
+        nlp.add_pipe(factory, config=config)
+        examples = [Example.from_dict(nlp.make_doc("Ann left"), {"entities": [(0, 3, "PER")]})]
+        nlp.update(examples, sgd=nlp.initialize(lambda: examples))
     with pytest.raises(ValueError, match=r"CRF020.*block = 0"):
         BesagPseudoLikelihood(block=0)
 

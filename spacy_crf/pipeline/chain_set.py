@@ -237,11 +237,6 @@ class ChainSetPipe(CRFPipe):
         with self._asked(doc) as chains:
             return all(chain.proven(doc, **options) for chain in chains)
 
-    def bounds(self, doc: Doc, **options: Any) -> tuple[float, float]:
-        with self._asked(doc) as chains:
-            lower, upper = zip(*(chain.bounds(doc, **options) for chain in chains))
-        return sum(lower), sum(upper)
-
     def explain(
         self, doc: Doc, span: Optional[Span] = None, against: Any = None, kind: str = "words", **options: Any
     ) -> Any:

@@ -332,11 +332,6 @@ class Distribution(NamedTuple):
         score = self.structure.log_partition(work, clamp=only).sum()
         return min(0.0, float(score - self._log_partition().sum())) if score > -np.inf else -np.inf
 
-    def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound of the log partition."""
-        log_z = float(self._log_partition().sum())
-        return log_z, log_z
-
     def sample(self, n: int, seed: int) -> States:
         """Tags of labellings drawn from the distribution: int32[n, T]."""
         drawn = self.structure.sample(self.joined.scores, n, seed=seed, clamp=self.joined.clamp)

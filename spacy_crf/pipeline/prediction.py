@@ -500,15 +500,6 @@ class CRFPipe(LearningPipe):
         drawn = distribution.sample(n, seed)
         return [self.spans_of(doc, self.decoding.segments(tags, distribution.starts)) for tags in drawn]
 
-    def bounds(self, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
-        """Bounds of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), which normalises
-        probabilities. The bounds are equal for structures with exact sums, such as chains.
-
-        keep_annotation (bool): See `marginals`.
-        RETURNS (Tuple[float, float]): Lower and upper bound.
-        """
-        return self.distribution(doc, keep_annotation=keep_annotation).bounds()
-
     def distribution(self, doc: Doc, *, keep_annotation: bool = False) -> "Distribution":
         """The distribution over the labellings of a Doc, from which the other methods compute their results.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
+from spacy.tokens import Doc
 
 from spacy_crf.arrays import Joined, cut_document
 from spacy_crf.errors import announcements
@@ -290,10 +291,6 @@ class TiedDistribution:
         self._require(SAMPLE, "samples")
         return self.main.sample(n, seed)
 
-    def bounds(self) -> tuple[float, float]:
-        """Lower and upper bound of the log partition."""
-        return self.structure.bounds(self.joined.scores, clamp=self.joined.clamp)
-
     @property
     def _chains(self) -> Distribution:
         decoding: Any = self.main.decoding
@@ -309,6 +306,21 @@ class TiedDistribution:
             inference, name = self.structure.inference, self.main.decoding.annotation.name
             fitting = ", ".join(that_answer(question)) or "nothing"
             raise ValueError(Errors.CRF366.format(name=name, inference=inference.name, question=what, fitting=fitting))
+
+
+def bounds(pipe: Any, doc: Doc, *, keep_annotation: bool = False) -> tuple[float, float]:
+    """Lower and upper bound of the log partition of a Doc: the logarithm of the sum over all labellings of exp(score), which
+    normalises probabilities.
+
+    pipe (CRFPipe): The component. keep_annotation (bool): See `CRFPipe.marginals`.
+    RAISES (ValueError): CRF352 for groups.
+    """
+    found = pipe.distribution(doc, keep_annotation=keep_annotation)
+    scores, clamp, _ = found.joined
+    if isinstance(found, TiedDistribution):
+        return found.structure.bounds(scores, clamp=clamp)
+    log_z = float(found.structure.log_partition(scores, clamp=clamp).sum())
+    return log_z, log_z
 
 
 def that_answer(question: Optional[str]) -> list[str]:
