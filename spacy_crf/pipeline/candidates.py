@@ -14,6 +14,7 @@ from ..features.doc_batch import DocBatch
 from .labels import batches
 from .prediction import CRFPipe, least_of_labels, read_min_prob
 from .preset_annotation import BLOCKED, FORCED
+from .probabilities import ask
 from .supervision import Keys
 from .white_space import without_edges
 
@@ -98,7 +99,7 @@ def _likely_spans(pipe: CRFPipe, docs: list[Doc], of_label: dict[str, float]) ->
     batch = DocBatch(docs)  # at once, which is 30 times as fast for short texts
     pipe.require_ready(batch)
     parts, scores = without_edges(pipe.parts(), batch, pipe.model.predict(batch))
-    segments, probabilities = parts.decoding.asked(parts, batch, scores, None).likely_spans(least)
+    segments, probabilities = ask(parts, batch, scores, None).likely_spans(least)
     number = np.searchsorted(batch.bounds, segments.start, side="right") - 1
     found: list[Likely] = [[] for _ in docs]
     shift, labels = batch.bounds[number], pipe.labels

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
-    from .parts import Parts
-    from .probabilities import Batch
 
 States = NDArray[np.int32]
 
@@ -50,6 +48,7 @@ class Decoding:
     always_joins = True  # whether the sequences of a Doc are joined even if no rule ties them together
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
+    batches: Any = None  # the `probabilities.Batch` for this decoding; None for the usual one
     walks_around_wrong = False  # whether online optimizers can exclude wrong spans
 
     def __init__(self, model: Model, annotation: Annotation):
@@ -166,12 +165,6 @@ class Decoding:
         """The model's states that annotation allows, and the steps that it forbids, see `Scheme.spell`."""
         of_tags, steps = self.annotation.spell(clamp, starts)
         return np.ascontiguousarray(of_tags[:, self.tag_of]), steps
-
-    def asked(self, parts: "Parts", docs: DocBatch, scores: Any, clamp: Any) -> "Batch":
-        """The labellings of a batch of Docs under the rules of a component, and their probabilities."""
-        from .probabilities import Batch
-
-        return Batch(parts, docs, scores, clamp)
 
     # ------------------------------------------------------------------------------------------------------- rules
 

@@ -355,7 +355,9 @@ class CRFPipe(LearningPipe):
     def expected_spans(self, docs: DocBatch, scores: Any) -> float:
         """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
         parts, scores = without_edges(self.parts(), docs, scores)
-        batch = parts.decoding.asked(parts._replace(rules=None), docs, scores, None)
+        from .probabilities import ask
+
+        batch = ask(parts._replace(rules=None), docs, scores, None)
         return float(batch.likely_spans(LEAST).probabilities.sum())
 
     def parts(self) -> Parts:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
 
 
+def ask(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> "Batch":
+    """The labellings of several Docs, as the decoding finds them, and their probabilities."""
+    return (parts.decoding.batches or Batch)(parts, docs, scores, clamp)
+
+
 def predict(
     parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats], draws: Any = None
 ) -> tuple[NDArray[np.int32], Optional[Floats], Optional[Floats]]:
@@ -34,7 +39,7 @@ def predict(
     least (float64[L]): The least probability of each label. draws: See `prediction.draws_for`.
     RETURNS (int32[T], float64[N], float64[N])
     """
-    batch = (parts.decoding.asked if draws is None else draws.batch)(parts, docs, scores, clamp)
+    batch = (ask if draws is None else draws.batch)(parts, docs, scores, clamp)
     tags, settings = batch.most_probable(), parts.settings
     if settings["decode"] == "spans":
         tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
@@ -54,7 +59,7 @@ def predict(
 def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any, draws: Any = None) -> Distribution:
     """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
     Doc keeps and an automaton can represent. draws: See `prediction.draws_for`."""
-    batch = (parts.decoding.asked if draws is None else draws.batch)(parts, docs, scores, clamp)
+    batch = (ask if draws is None else draws.batch)(parts, docs, scores, clamp)
     batch.most_probable()
     return batch.distribution(0)
 
@@ -64,7 +69,7 @@ def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
     searched = parts.decoding.searched
     if parts.rules is None:
         return bool(searched.proven(scores, clamp=clamp).all())
-    return parts.decoding.asked(parts, docs, scores, clamp).proven()
+    return ask(parts, docs, scores, clamp).proven()
 
 
 class Batch:

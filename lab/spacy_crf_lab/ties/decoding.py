@@ -10,7 +10,6 @@ from spacy.tokens import Doc
 
 from spacy_crf.arrays import Joined, cut_document
 from spacy_crf.errors import announcements
-from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
@@ -129,8 +128,9 @@ class TiedDecoding(Decoding):
         if pipe.rules_train:
             raise ValueError(Errors.CRF362.format(name=pipe.name))
 
-    def asked(self, parts: Any, docs: DocBatch, scores: TiedScores, clamp: Any) -> "TiedBatch":
-        return TiedBatch(parts, docs, scores, clamp)
+    @property
+    def batches(self) -> "type[TiedBatch]":
+        return TiedBatch
 
     def best_with_probabilities(self, scores: TiedScores, clamp: Any) -> tuple[States, Floats]:
         chains = self.structure.as_chains(scores, clamp=clamp)
