@@ -16,7 +16,7 @@ from spacy import registry
 from spacy.cli import app
 from spacy.cli.init_config import fill_config
 from spacy.language import Language
-from spacy.tokens import DocBin, Token
+from spacy.tokens import DocBin
 from spacy.training.initialize import init_nlp
 from spacy.training.loop import train
 from spacy.util import load_config, load_model_from_config
@@ -38,11 +38,21 @@ CONFIGS = [
     pytest.param(path, id=path.stem, marks=[HAS_TRANSFORMERS] if path.stem == "crf_ner_transformer" else [])
     for path in sorted((ROOT / "configs").glob("*.cfg"))
 ]
-ENTRY_POINTS = [
-    (group, name, target)
-    for group, names in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"].items()
-    for name, target in names.items()
-]
+
+
+def unresolved(root):
+    """Entry points of a distribution, by its folder, that lead elsewhere: after an edit of them run ``pip install -e`` again."""
+    wrong, groups = [], tomllib.loads((root / "pyproject.toml").read_text())["project"]["entry-points"]
+    spacy.blank("en")  # which fills the registry of factories
+    for group, name, target in ((group, *entry) for group, names in groups.items() for entry in names.items()):
+        module, _, attribute = target.partition(":")
+        if registry.get(group.partition("_")[2], name) is not getattr(importlib.import_module(module), attribute):
+            wrong.append((group, name))
+        if group == "spacy_factories":
+            assert Language.has_factory(name)
+            assert spacy.blank("en").add_pipe(name).name == name
+    assert groups
+    return wrong
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +63,9 @@ def corpus(tmp_path_factory):
 
 def _write_corpus(path, copies=1):
     nlp = spacy.blank("en")
-    if not Token.has_extension("crf_number"):
-        Token.set_extension("crf_number", default=None)
     docs = [ner_doc(nlp, text) for text in NER_TEXTS * copies]
     for doc in docs:
         doc.spans["sc"] = list(doc.ents)
-        for token in doc:
-            token._.crf_number = float(len(token))
         doc.cats = {"NAMES": float(len(doc.ents) > 1), "OTHER": float(len(doc.ents) <= 1)}
         for token in doc:
             token.tag_ = "NNP" if token.ent_type else "PUNCT" if token.is_punct else "X"
@@ -124,7 +130,7 @@ def _annotation(nlp, docs):
     """What a pipeline says of Docs: their entities, and what else it writes."""
     docs = list(nlp.pipe(plain(doc) for doc in docs))
     spans = [[(span.start, span.end, span.label_) for span in doc.spans.get("sc", ())] for doc in docs]
-    tags = [[(token.tag_, token._.crf_number) for token in doc] for doc in docs]
+    tags = [[token.tag_ for token in doc] for doc in docs]
     return [(entities(doc), (of_tokens, doc.cats, of_doc)) for doc, of_tokens, of_doc in zip(docs, tags, spans)]
 
 
@@ -341,14 +347,4 @@ def test_benchmark_speed(model, corpus):
 
 
 def test_entry_points_resolve():
-    """A failure after an edit of pyproject.toml: run ``pip install -e .`` again."""
-    wrong = []
-    spacy.blank("en")  # which fills the registry of factories
-    for group, name, target in ENTRY_POINTS:
-        module, _, attribute = target.partition(":")
-        if registry.get(group.partition("_")[2], name) is not getattr(importlib.import_module(module), attribute):
-            wrong.append((group, name))
-        if group == "spacy_factories":
-            assert Language.has_factory(name)
-            assert spacy.blank("en").add_pipe(name).name == name
-    assert ENTRY_POINTS and not wrong
+    assert not unresolved(ROOT)

@@ -135,6 +135,16 @@ def test_numpy_and_numba_only_up_to_losses_and_constraints():
     assert not wrong
 
 
+@pytest.mark.xfail(strict=False, reason="some names are still on their way")
+def test_no_file_names_what_is_built_upon_this_package():
+    """Other distributions come by their entry points, and can go without an edit here; one message says so."""
+    other, allowed = re.compile(r"\blab\b|spacy_crf_lab|spacy-crf-lab"), ROOT / "spacy_crf" / "errors.py"
+    files = {path for folder in ("spacy_crf", "tests", "configs") for path in (ROOT / folder).rglob("*.*")}
+    files = {path for path in files if path.suffix in (".py", ".cfg") and path != Path(__file__)}
+    named = {path: len(other.findall(path.read_text(encoding="utf8"))) for path in files}
+    assert {path: n for path, n in named.items() if n > (path == allowed)} == {}
+
+
 @pytest.mark.issue(33)
 def test_no_answer_is_a_matter_of_time():
     """Clocks are for progress, and for when to write what is done: where answers are found none is read."""
