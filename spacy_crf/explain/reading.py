@@ -260,7 +260,7 @@ def _whole(of: str, scores: Floats, spans: Any, source: str = ENCODER) -> Terms:
 
 
 def read_terms(given: TokenTerms, emissions: Emissions) -> LayerTerms:
-    """Present the scores that tokens receive from elsewhere, such as from ties, as a layer of the model."""
+    """Present the scores that tokens receive from elsewhere as a layer of the model."""
     (names, tokens, scores, template), (size, starts) = given, (emissions.scores.shape, emissions.starts)
     some, column = np.nonzero(scores)
     values, every = (np.ones(len(some)), scores[some, column]), np.arange(size[0])

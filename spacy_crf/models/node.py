@@ -76,7 +76,7 @@ class Node:
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
-    # Returns the collection of a Doc, whose Docs may be tied to each other (None for no collection); None if no Docs are tied
+    # Returns the collection of a Doc, whose Docs the model reads together (None for no collection); None if it reads each alone
     group_of: Optional[Callable[[Doc], Any]] = None
     part_names: Sequence[str] = ()  # names of the columns that belong to no state, see `columns`
     no_shares_of_texts: Optional[str] = None  # why decisions cannot be split up among the training texts

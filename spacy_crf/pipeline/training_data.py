@@ -65,7 +65,7 @@ class TrainingData:
                 bar.show(n_texts)
 
     def _groups(self, examples: Iterable[Example]) -> Iterable[list[Example]]:
-        """The examples whose Docs have to be in one batch, since the model may tie them to each other."""
+        """The examples whose Docs have to be in one batch, since the model reads them together."""
         group_of = self._pipe.model.attrs["role"].group_of
         if group_of is None:
             return ([example] for example in examples)
