@@ -16,7 +16,7 @@ HARMLESS |= {"workers", "checkpoint_every"}
 ENCODER = {"width": 8, "depth": 1, "embed_size": 20, "window_size": 1, "maxout_pieces": 2}
 ENCODER |= {"subword_features": False, "pretrained_vectors": None}
 # Registered, but their arguments are those of functions and components, not of configs
-NOT_SETTINGS = {"spacy_crf.weights.v1", "spacy_crf.rule_programs.v1"}
+NOT_SETTINGS = {"spacy_crf.weights.v1"}
 GROUPS = ("spacy_architectures", "spacy_misc", "thinc_losses", "thinc_optimizers")
 
 

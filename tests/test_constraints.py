@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints import decoding, rule_set
+from spacy_crf.constraints import decoding, rule_set, solver
 from spacy_crf.constraints.automaton import SpanTags
-from spacy_crf.constraints.programs import solver
-from spacy_crf.constraints.programs.solver import Programs
 from spacy_crf.constraints.rule import Match, PatternMatches, WordKinds
 from spacy_crf.constraints.rule_set import Cache, RuleSet
 from spacy_crf.constraints.rules import RULES
@@ -129,7 +127,7 @@ STARTS = np.array([0, 2, 5])
 def make_rules(tables, scheme, labels=LABELS, **settings):
     n_labels = len(labels)
     tags = SpanTags(labels, scheme.label_of_tag(n_labels), scheme.continues(n_labels))
-    return RuleSet(constraints(tables, **settings), tags, scheme.transition_mask(n_labels), make_programs=Programs)
+    return RuleSet(constraints(tables, **settings), tags, scheme.transition_mask(n_labels))
 
 
 def decode(rules, scores, doc_starts, facts, words=None, clamp=None):
@@ -241,10 +239,10 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.parametrize("way", ["search", "automata", "program"])
+@pytest.mark.parametrize("way", ["search", "automata", "lattice"])
 @pytest.mark.parametrize("seed", range(6))
 def test_rules_together(seed, way, monkeypatch):
-    max_states = 1 if way == "program" else 200
+    max_states = 1 if way == "lattice" else 200
     if way != "search":
         monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
     scheme = SCHEMES[list(SCHEMES)[seed % 4]]
@@ -274,7 +272,7 @@ def test_rules_that_have_to_yield_share_the_time(monkeypatch):
         budget.spend(budget.left)
         return None, False
 
-    monkeypatch.setattr(solver.ProgramSolver, "solve", out_of_time)
+    monkeypatch.setattr(solver.LatticeSolver, "solve", out_of_time)
     tables = [{"rule": "same_text_same_label", "name": str(n)} for n in range(8)]
     rules = make_rules(tables, SCHEMES["BIO"], time_limit=50.0)
     scores, _ = scheme_scores(SCHEMES["BIO"], 2, [5], seed=0)

@@ -341,7 +341,7 @@ SPARSE = {
     "possible_states": True,
     "features": {"@misc": "spacy_crf.features.v1", "templates": ["orth[0]"]},
 }
-WITHOUT_PROGRAMS = {
+WITHOUT_LATTICE = {
     "order 2": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 2, "keep": None, "emissions": SPARSE},
     "order 3": {"@architectures": "spacy_crf.HigherOrder.v1", "order": 3, "keep": None, "emissions": SPARSE},
 }
@@ -358,10 +358,11 @@ def tagger_of(model):
     tagger.forget_scores()
     return nlp, tagger
 
+    tagger = nlp.add_pipe("crf_tagger", config={"model": model})
 
-@pytest.mark.parametrize("model", WITHOUT_PROGRAMS.values(), ids=WITHOUT_PROGRAMS)
+
 @pytest.mark.parametrize("rules", [[{"rule": "in_one_piece", "label": "NN"}], AT_MOST], ids=["in one piece", "at most"])
-def test_rules_beyond_max_states_are_kept_without_a_program(model, rules, caplog):
+def test_rules_beyond_max_states_are_kept_without_a_lattice(model, rules, caplog):
     """They were broken, and a warning spoke of 30 seconds after a tenth of one."""
     nlp, tagger = tagger_of(model)
     rng = np.random.default_rng(0)
@@ -377,8 +378,9 @@ def test_rules_beyond_max_states_are_kept_without_a_program(model, rules, caplog
     tagger.constraints = tagger._compiled = None
     assert found() != kept
 
+    tagger = nlp.add_pipe("crf_tagger", config={"model": model})
 
-@pytest.mark.parametrize("model", WITHOUT_PROGRAMS.values(), ids=WITHOUT_PROGRAMS)
+
 def test_rules_without_any_search_are_named(model, monkeypatch, caplog):
     monkeypatch.setattr(rule_set, "MOST_GRAPH_STATES", 5 * 4)  # states of automata times tags
     nlp, tagger = tagger_of(model)

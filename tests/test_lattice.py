@@ -8,9 +8,10 @@ import pytest
 from numba import config
 
 from spacy_crf.arrays import join_sequences
-from spacy_crf.constraints.decoding import Budget
-from spacy_crf.constraints.programs import program, solver
-from spacy_crf.constraints.programs.program import Program
+from spacy_crf.constraints import lattice_search, solver
+from spacy_crf.constraints.budget import Budget
+from spacy_crf.constraints.lattice import Lattice
+from spacy_crf.constraints.lattice_search import LatticeSearch, RestrictedLattice
 from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.rule_set import differing_texts
 from spacy_crf.kernels import lattice as lattice_kernels
@@ -37,9 +38,20 @@ def few_nodes(monkeypatch):
 def _keep_few_nodes(monkeypatch):
     """Every lattice begins with few nodes, as that of a long document does, and nothing comes before it."""
     monkeypatch.setattr(solver, "_GRAPH_SHARE", 0.0)
-    for name, value in {"_ALL": 0, "_MARGIN": 0.7, "_FEW": 2, "_MORE": 1, "_IN_VAIN": 10**6}.items():
-        monkeypatch.setattr(program, name, value)
+    for name, value in {
+        "_ALL_ARCS": 0,
+        "_MARGIN": 0.7,
+        "_PER_ROW": 2,
+        "_ELSEWHERE": 1,
+        "_MOST_IN_VAIN": 10**6,
+    }.items():
+        monkeypatch.setattr(lattice_search, name, value)
     monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
+
+
+def make_lattice(rules, joined):
+    log_potentials = rules.structure.prepare(joined.scores, joined.clamp).log_potentials
+    return Lattice(log_potentials, rules.tags.events, rules.tags.n_events)
 
 
 def chain_problem(seed, lengths=(2, 3), spread=1.5):
@@ -88,8 +100,8 @@ def all_paths(joined):
         yield score, nodes, path
 
 
-def prices_of(rules, path, table):
-    """What the events of a path pay."""
+def added_to(rules, path, table):
+    """What the events of a path get in addition."""
     before, total = len(rules.tags.label_of), 0.0
     for t, state in enumerate(path.tolist()):
         if state >= 0:
@@ -100,33 +112,33 @@ def prices_of(rules, path, table):
 
 @pytest.mark.parametrize("kind", ["chain", "segments"])
 @pytest.mark.parametrize("seed", range(8))
-def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
+def test_max_marginals_and_arcs_are_those_of_all_labellings(kind, seed):
     rules, scores, clamp = problem(kind, seed)
     joined = join_sequences(scores, clamp)
-    lattice = rules.programs.lattice(joined)
+    lattice = make_lattice(rules, joined)
     table = np.random.default_rng(seed).normal(size=(lattice.tokens, rules.tags.n_events))
     labellings = list(all_paths(joined))
-    worth, priced = np.full((2, *lattice.worth.shape), -np.inf)
+    max_marginals, with_table = np.full((2, *lattice.max_marginals.shape), -np.inf)
     for score, nodes, path in labellings:
         for node in nodes:
-            worth[node] = max(worth[node], score)
-            priced[node] = max(priced[node], score + prices_of(rules, path, table))
-    np.testing.assert_allclose(lattice.worth, worth, atol=1e-9)
-    np.testing.assert_allclose(lattice.worth_with(table), priced, atol=1e-9)
-    assert signatures(lattice_kernels).get("find_worth", 0) <= 1  # with prices as without
+            max_marginals[node] = max(max_marginals[node], score)
+            with_table[node] = max(with_table[node], score + added_to(rules, path, table))
+    np.testing.assert_allclose(lattice.max_marginals, max_marginals, atol=1e-9)
+    np.testing.assert_allclose(lattice.max_marginals_with(table), with_table, atol=1e-9)
+    assert signatures(lattice_kernels).get("find_max_marginals", 0) <= 1  # with prices as without
     assert lattice.best == pytest.approx(max((score for score, _, _ in labellings), default=-np.inf))
     if not labellings:
         return
-    steps = lattice.steps(worth > -np.inf, np.zeros(len(worth), dtype=np.int64))
+    arcs = lattice.arcs(max_marginals > -np.inf, np.zeros(len(max_marginals), dtype=np.int64))
     found = {}
 
-    def walk(place, score, taken):
-        if place == len(steps.time) - 1:
-            path = lattice.path(np.full(len(worth), -1), steps, np.array(taken, dtype=np.int32))
+    def walk(node, score, taken):
+        if node == len(arcs.time) - 1:
+            path = lattice.path(np.full(len(max_marginals), -1), arcs, np.array(taken, dtype=np.int32))
             found[tuple(path.tolist())] = score
             return
-        for e in range(steps.starts[place], steps.starts[place + 1]):
-            walk(int(steps.target[e]), score + steps.scores[e], [*taken, e])
+        for e in range(arcs.starts[node], arcs.starts[node + 1]):
+            walk(int(arcs.target[e]), score + arcs.scores[e], [*taken, e])
 
     walk(0, 0.0, [])
     assert found == {tuple(path.tolist()): pytest.approx(score, abs=1e-9) for score, _, path in labellings}
@@ -134,16 +146,16 @@ def test_worth_and_steps_are_those_of_all_labellings(kind, seed):
 
 @pytest.mark.parametrize("kind", ["chain", "segments"])
 @pytest.mark.parametrize("seed", range(30))
-def test_programs_find_the_best(kind, seed, few_nodes):
+def test_searches_find_the_best(kind, seed, few_nodes):
     rules, scores, clamp = problem(kind, seed, lengths=(2, 3) if seed % 2 else (4, 1))
     joined = join_sequences(rules.decodable(scores, PatternMatches()), clamp)
-    readers = rules.programs.automata
-    if not readers:  # all of them are masks
+    automata = solver.lattice_automata(rules)
+    if not automata:  # all of them are masks
         return
     scores_of = {tuple(path.tolist()): score + said(rules, path) for score, _, path in all_paths(joined)}
     expected = max(scores_of.values(), default=-math.inf)
-    lattice = rules.programs.lattice(joined)
-    found, finished = Program(lattice, readers).solve(PLENTY)
+    lattice = make_lattice(rules, joined)
+    found, finished = LatticeSearch(lattice, automata).solve(PLENTY)
     assert finished
     if found is None:
         assert expected == -math.inf
@@ -166,41 +178,42 @@ def said(rules, path):
 def test_upper_bounds_are_bounds(kind, seed, few_nodes):
     rules, scores, clamp = problem(kind, seed)
     joined = join_sequences(rules.decodable(scores, PatternMatches()), clamp)
-    lattice = rules.programs.lattice(joined)
-    readers = rules.programs.automata
-    if not readers or lattice.best == -np.inf:
+    lattice = make_lattice(rules, joined)
+    automata = solver.lattice_automata(rules)
+    if not automata or lattice.best == -np.inf:
         return
-    first = Program(lattice, readers)
+    first = LatticeSearch(lattice, automata)
     kept = first._first_nodes(PLENTY)
-    part = program._Part(lattice.steps(kept, np.zeros(len(kept), dtype=np.int64)), readers, lattice.rests, None)
+    arcs = lattice.arcs(kept, np.zeros(len(kept), dtype=np.int64))
+    restricted = RestrictedLattice(arcs, automata, lattice.may_skip_tokens)
     rng = np.random.default_rng(seed)
-    part.climb(-np.inf, PLENTY)
+    restricted.solve(-np.inf, PLENTY)
     labellings = [(score + said(rules, path), nodes) for score, nodes, path in all_paths(joined)]
     for _ in range(3):
-        bounds = part.upper_bounds(lattice)
+        bounds, _ = restricted.bounds_of_nodes(lattice)
         for score, nodes in labellings:
             for node in nodes:
                 assert bounds[node] >= score - 1e-9
-        part._prices[:] = rng.normal(scale=2.0, size=len(part._prices))
+        restricted._duals[:] = rng.normal(scale=2.0, size=len(restricted._duals))
 
 
 def test_the_bound_of_an_automaton_is_its_best_reading():
     rng = np.random.default_rng(0)
     following = np.array([[0, 1, -1], [1, 1, 0]], dtype=np.int32)
     scores, last = rng.normal(size=(2, 3)), np.array([0.0, -0.3])
-    prices = rng.normal(size=(4, 3))
-    prices[2, 1] = np.inf
+    duals = rng.normal(size=(4, 3))
+    duals[2, 1] = np.inf
     best = -np.inf
     for kinds in itertools.product(range(3), repeat=4):
         state, total = 0, 0.0
         for t, kind in enumerate(kinds):
-            total += scores[state, kind] - prices[t, kind]
+            total += scores[state, kind] - duals[t, kind]
             state = following[state, kind]
             if state < 0:
                 break
         else:
             best = max(best, total + last[state])
-    assert bound_automaton(following, scores, last, prices) == pytest.approx(best)
+    assert bound_automaton(following, scores, last, duals) == pytest.approx(best)
 
 
 @pytest.mark.issue(12)
@@ -215,15 +228,15 @@ def test_a_span_may_grow_into_its_neighbour(few_nodes):
     scores.emissions[:] = [0.0, -9.0, -9.0]
     scores.emissions[:, 1] = [-9.0, 9.0, -3.0, 9.0, -9.0, -9.0, -1.0, -9.0]
     joined = join_sequences(rules.decodable(scores, PatternMatches()))
-    found, finished = Program(rules.programs.lattice(joined), rules.programs.automata).solve(PLENTY)
+    found, finished = LatticeSearch(make_lattice(rules, joined), solver.lattice_automata(rules)).solve(PLENTY)
     assert finished and found.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_long_documents(seed, monkeypatch):
     """Stretches in which nothing happens are one step, and few nodes suffice: the same as under the product of all."""
-    monkeypatch.setattr(program, "_ALL", 500)
-    monkeypatch.setattr(solver, "_FEW_TOKENS", 0)
+    monkeypatch.setattr(lattice_search, "_ALL_ARCS", 500)
+    monkeypatch.setattr(solver, "_MOST_TOKENS", 0)
     monkeypatch.setattr(solver, "_GRAPH_SHARE", 0.0)
     n = 60 if config.DISABLE_JIT else 180
     rules, scores, _ = problem("chain", seed, lengths=[2 * n // 3, n // 3] if seed % 2 else [n], spread=2.5)

@@ -12,8 +12,7 @@ import spacy
 from spacy.tokens import Doc, Span
 
 from spacy_crf.arrays import cut_document, join_sequences
-from spacy_crf.constraints.programs import solver
-from spacy_crf.constraints.programs.solver import Programs
+from spacy_crf.constraints import solver
 from spacy_crf.constraints.rule import PatternMatches
 from spacy_crf.constraints.rule_set import segment_rules
 from spacy_crf.constraints.rules import RULES
@@ -35,7 +34,7 @@ DOC = np.array([0, 5])
 
 
 def make_rules(tables, labels=LABELS, **settings):
-    return segment_rules(constraints(tables, **settings), labels, make_programs=Programs)
+    return segment_rules(constraints(tables, **settings), labels)
 
 
 def make_scores(lengths, seed, **settings):
@@ -152,11 +151,11 @@ def together_broken(rules, lengths):
     return breaks
 
 
-@pytest.mark.parametrize("way", ["search", "automata", "program"])
+@pytest.mark.parametrize("way", ["search", "automata", "lattice"])
 @pytest.mark.parametrize("lengths", [[2, 3], [5], [1, 0, 3, 1]], ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
-    rules = make_rules(TOGETHER, max_states=1 if way == "program" else 200)
+    rules = make_rules(TOGETHER, max_states=1 if way == "lattice" else 200)
     if way != "search":
         monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
     scores = make_scores(lengths, seed, per_position=seed > 1)
@@ -176,13 +175,13 @@ def test_rules_together_and_a_clamp(seed, lengths, way, monkeypatch):
 
 
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="the 4000 best of 30 states take minutes in plain Python")
-@pytest.mark.parametrize("way", ["search", "program"])
+@pytest.mark.parametrize("way", ["search", "lattice"])
 @pytest.mark.parametrize("seed", range(3))
 def test_each_of_29_labels_once(seed, way, monkeypatch):
     """The product of these automata has 2^29 states; the first of the n best that keeps the rules is the answer."""
     labels = [f"L{n}" for n in range(29)]
     rules = make_rules([{"rule": "at_most", "label": label, "n": 1} for label in labels], labels)
-    if way == "program":
+    if way == "lattice":
         monkeypatch.setattr(solver, "_MOST_PREFIXES", 1)
     scores = random_scores([6, 5], 30, seed=seed, spread=1.5)
     scores.tokens[:, :6] += 4.0  # so that they are wanted more than once

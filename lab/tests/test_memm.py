@@ -218,7 +218,7 @@ globals().update(
     for_rows(
         "model",
         {"MEMM": {"@architectures": "spacy_crf_lab.MEMM.v1", "order": 2, "emissions": test_kept_rules.SPARSE}},
-        test_kept_rules.test_rules_beyond_max_states_are_kept_without_a_program,
+        test_kept_rules.test_rules_beyond_max_states_are_kept_without_a_lattice,
         test_kept_rules.test_rules_without_any_search_are_named,
     )
 )

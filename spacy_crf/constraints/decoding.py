@@ -3,36 +3,27 @@
 Rules with a memory are added lazily: decode with the masks alone, add the automata of the rules that this labelling breaks,
 decode again, until no rule is broken. That is exact, because the best labelling of a relaxation is the best of all if it breaks
 no rule; and most documents need no automata. Sentences that break a rule about sentences are decoded by themselves. The added
-automata are solved as one graph of states (`GraphSolver`), or by the rule set's programs. The time limit bounds the whole search:
-it is a `Budget` of work, from which each step subtracts its time on a usual machine. When the budget is spent, the best labelling
+automata are solved together (`solver`). The time limit bounds the whole search: it is a `Budget` of work, from which each step
+subtracts its time on a usual machine. When the budget is spent, the best labelling
 found so far is the result.
 """
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .. import arrays
 from ..inference.structure import Structure
 from ..types import Ints
-from .rule import PatternMatches, Rule
+from .budget import CALL, READ, Budget, seconds_of_decoding
+from .rule import Documents, Rule
 from .rule_set import RuleSet, Text
+from .solver import GraphSolver, LatticeSolver, Tags
 
 _MOST = 0.8  # share of the budget for finding a labelling that keeps all rules
 _FIRST_SHARE = 0.6  # share of the remaining budget for each search while automata are missing
 _ONE_BY_ONE = 0.7  # share of the budget that must be left for adding automata one at a time
-_BUILDING = 400  # tokens whose search takes as long as building the graph
-# Seconds on a usual machine
-CALL = 2e-4  # of one call, whatever its size
-READ = 2e-8  # of one token that an automaton reads
-_ARC = 2e-9  # of one arc in a graph of states, for each token
-
-_STEP = 1e-9  # of one sum in a recursion
-
-Tags = NDArray[np.int32]
 
 
 class Decoded(NamedTuple):
@@ -62,20 +53,6 @@ class KeptRules(NamedTuple):
 
     places: frozenset[int]
     instead: Mapping[int, frozenset[int]]  # different places for some documents
-
-
-class Documents(NamedTuple):
-    """Scores of documents before any rule, and the facts about tokens that rules depend on."""
-
-    scores: Any
-    clamp: Any
-    facts: PatternMatches
-    words: Optional[NDArray[np.uint64]]  # [T] for rules about texts of spans
-
-    def at(self, tokens: slice) -> "Documents":
-        """The part of these documents at some tokens: one document, or one sentence."""
-        words = None if self.words is None else self.words[tokens]
-        return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
 
 
 def decode(rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optional[KeptRules] = None) -> Decoded:
@@ -121,38 +98,6 @@ def decode_by_masks(
     return Decoded(tags, {}, [], {}, []), breaking.tolist()
 
 
-class Budget:
-    """Work that the search for a labelling may take, in seconds on a usual machine. The search counts its work and reads no
-    clock, so its result does not depend on the load of the machine.
-
-    seconds (float): Largest amount of work.
-    whole (Budget): The budget that contains this one, or None.
-    """
-
-    def __init__(self, seconds: float, whole: "Optional[Budget]" = None):
-        self._whole, self._seconds = whole or self, max(seconds, 1e-9)
-        self._spent = 0.0  # counted in whole budgets only
-        self._until = self._whole._spent + self._seconds
-
-    @property
-    def left(self) -> float:
-        """Remaining seconds; 0 or less if the budget is spent."""
-        return self._until - self._whole._spent
-
-    @property
-    def share_left(self) -> float:
-        """Remaining share of the seconds."""
-        return self.left / self._seconds
-
-    def spend(self, seconds: float) -> None:
-        """Subtract work from this budget and from the whole budget."""
-        self._whole._spent += seconds
-
-    def part(self, share: float) -> "Budget":
-        """A budget with a share of the remaining seconds."""
-        return Budget(share * self.left, self._whole)
-
-
 class Answer(NamedTuple):
     tags: Optional[Tags]  # None if the budget was spent before a labelling was found
     relaxed: list[Rule]
@@ -176,7 +121,7 @@ class RuleSearch:
         self._decoded: dict[frozenset[int], Tags] = {}  # by places of the rules: best labelling, -1 for none
         self._finished = True
         self._added: list[str] = []
-        self.unsearchable = False  # set by a solver
+        self.unsearchable = False  # whether there was no search for some of the rules
 
     def begin_with(self, kept: frozenset[int], tags: Optional[Tags] = None) -> None:
         """Store the best labelling under the masks of some rules (int32[T], -1 for none), or compute it if `tags` is None."""
@@ -236,7 +181,8 @@ class RuleSearch:
         if len(self._starts) > 2:
             tags, finished = self._with_sentences(kept, tags, budget)
             settled = {n for n in automata if rules.automata[n].rule.in_sentence}
-        solver = GraphSolver(self, kept) if rules.programs is None else rules.programs.solver(self, kept)
+        make_solver = LatticeSolver if rules.in_lattice else GraphSolver
+        solver = make_solver(rules, self.document, kept)
         active, texts = set(), []
         while tags is not None:
             broken, clashing = self._broken(tags, automata, kept)
@@ -256,12 +202,11 @@ class RuleSearch:
             settled.clear()  # from here on the search decodes the whole document
             part = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
             tags, finished = solver.solve(frozenset(active), texts, part)
+            self.unsearchable |= solver.is_too_large
         self._finished &= finished
         return tags
 
-    def _better(
-        self, solver: "GraphSolver", tags: Tags, automata: list[int], kept: frozenset[int]
-    ) -> tuple[Tags, bool]:
+    def _better(self, solver: GraphSolver, tags: Tags, automata: list[int], kept: frozenset[int]) -> tuple[Tags, bool]:
         """A better labelling that keeps all rules, or the given one if none is found; and whether it is proved to be best."""
         found, finished = solver.go_on(self.budget)
         if found is None:
@@ -279,8 +224,7 @@ class RuleSearch:
     @cached_property
     def recursion(self) -> float:
         """Estimated seconds of one recursion over the document."""
-        scores, states = self.document.scores, len(self.rules.tags.label_of)
-        return seconds_of_recursion(len(scores[0]), states, len(getattr(scores, "lengths", "1")))
+        return seconds_of_decoding(self.document.scores, len(self.rules.tags.label_of))
 
     def _with_sentences(self, kept: frozenset[int], tags: Tags, budget: Budget) -> tuple[Optional[Tags], bool]:
         """Decode separately each sentence that breaks a rule about sentences.
@@ -336,52 +280,3 @@ class RuleSearch:
                 keeps |= {rule.place} if (rules.structure.path_score(masked, tags) > -np.inf).all() else set()
                 self.budget.spend(CALL + self.recursion)
         return frozenset(keeps)
-
-
-class GraphSolver:
-    """Finds the best labelling of a document under automata, in the graph of all their states. A rule set may have a more general
-    solver (`RuleSet.programs`).
-
-    search (RuleSearch): The search that calls the solver, repeatedly, as it adds rules.
-    kept (frozenset[int]): Places of the rules whose masks apply.
-    """
-
-    active: frozenset[int] = frozenset()  # automata of the latest search, which `go_on` continues
-
-    def __init__(self, search: RuleSearch, kept: frozenset[int]):
-        self._search, self._kept = search, kept
-
-    def solve(
-        self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
-    ) -> tuple[Optional[Tags], bool]:
-        """The best labelling under some automata in which some texts have one label each.
-
-        RETURNS (int32[T] or None, bool): The labelling, None if none exists or none was found; and whether the result is proved.
-        """
-        rules = self._search.rules
-        graph = None if texts else rules.graph(active, rules.most_searched)
-        if graph is None:
-            self._search.unsearchable = True
-            return None, False
-        scores, clamp, facts, _ = self._search.document
-        joined = arrays.join_sequences(self._search.rules.apply(scores, facts, self._kept), clamp)
-        path = graph.viterbi(joined.scores, clamp=joined.clamp)
-        budget.spend(CALL + graph_seconds(len(graph.graph.source), len(scores[0])))
-        return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
-
-    def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
-        """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does."""
-        raise NotImplementedError
-
-
-def seconds_of_recursion(tokens: int, states: int, longest: int) -> float:
-    """Estimated seconds of one recursion on a usual machine.
-
-    tokens, states (int), longest (int): Tokens of the longest segment.
-    """
-    return _STEP * tokens * states * (states + 4 * longest)
-
-
-def graph_seconds(n_arcs: float, n_tokens: int) -> float:
-    """Estimated seconds to build a graph of states and to find its best path."""
-    return _ARC * n_arcs * (n_tokens + _BUILDING)

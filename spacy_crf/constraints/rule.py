@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import arrays
 from ..types import Bools, Floats, Ints
 from .automaton import Automaton, SpanTags, per_sentence
 
@@ -71,6 +72,20 @@ class PatternMatches(dict):
             for place, fact in self.items()
         }
         return PatternMatches(cut, words)
+
+
+class Documents(NamedTuple):
+    """Scores of documents before any rule, and the facts about tokens that rules depend on."""
+
+    scores: Any
+    clamp: Any
+    facts: PatternMatches
+    words: Optional[NDArray[np.uint64]]  # [T] for rules about texts of spans
+
+    def at(self, tokens: slice) -> "Documents":
+        """The part of these documents at some tokens: one document, or one sentence."""
+        words = None if self.words is None else self.words[tokens]
+        return Documents(*arrays.cut_document(self.scores, self.clamp, tokens), self.facts.at(tokens), words)
 
 
 class Violations(NamedTuple):

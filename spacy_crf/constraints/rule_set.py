@@ -57,7 +57,8 @@ class RuleSet:
     tags (SpanTags): The tags of the component.
     mask (TransitionMask): Transitions that the tag scheme allows.
     structure (Structure): Finds the best labellings under the rules without a memory; None for an exact search.
-    make_programs (Callable): Makes an object whose `solver` takes automata too large for a graph of states, see `lab.programs`.
+    in_lattice (bool): Whether a search in a lattice takes over where automata are too large for a graph of states. It searches
+        chains of order 1, and of segments.
     of_segments (bool): Whether every segment begins a new span. Rules about tokens, ends and lengths of spans are then masks, and
         automata read one event per segment.
     """
@@ -68,11 +69,11 @@ class RuleSet:
         tags: SpanTags,
         mask: TransitionMask,
         structure: Optional[Structure] = None,
-        make_programs: Optional[Callable[["RuleSet"], Any]] = None,
         *,
+        in_lattice: bool = True,
         of_segments: bool = False,
     ):
-        self._make_programs = make_programs
+        self.in_lattice = in_lattice
         self.of_segments = of_segments
         self.structure = structure or LinearChain()
         self.constraints = constraints
@@ -114,9 +115,9 @@ class RuleSet:
         ]
         self.impossible = {n for n, (_, automaton, _) in enumerate(self.automata) if automaton.accepts_nothing}
         self.parts = [parted(automaton) for _, automaton, _ in self.automata]
-        self._graphs, self._lifts = Cache(), Cache()
+        self.cache = Cache()  # results about sets of automata
+        self._lifts = Cache()
         self._stack = stacked([rest for _, rest in self.parts], self.tags.n_events)
-        self.programs = None if self._make_programs is None else self._make_programs(self)
 
     def upto(self, tokens: int) -> "RuleSet":
         """The rules compiled for documents of at most this many tokens."""
@@ -134,7 +135,7 @@ class RuleSet:
         """These rules compiled for labellings that are sets of spans."""
         if self.of_segments:
             return self
-        return segment_rules(self.constraints, list(self.tags.labels), make_programs=self._make_programs)
+        return segment_rules(self.constraints, list(self.tags.labels), in_lattice=self.in_lattice)
 
     def _check_consistency(self) -> None:
         """RAISES (ValueError): CRF613 if no labelling of any text keeps the hard rules."""
@@ -301,14 +302,14 @@ class RuleSet:
     @property
     def most_searched(self) -> int:
         """Largest number of states in a product of automata for the search of a labelling: more than `most_states` where no
-        program takes over."""
-        return MOST_GRAPH_STATES // len(self.allowed) if self.programs is None else self.most_states
+        search in a lattice takes over."""
+        return self.most_states if self.in_lattice else MOST_GRAPH_STATES // len(self.allowed)
 
     def graph(self, automata: frozenset[int], limit: Optional[int] = None) -> Any:
         """Structure over the graph of some automata; None if their product has more states than the limit, `most_states` by
         default."""
         limit = self.most_states if limit is None else limit
-        return self._graphs.find((automata, limit), lambda: self._make_graph(automata, limit))
+        return self.cache.find(("graph", automata, limit), lambda: self._make_graph(automata, limit))
 
     def _make_graph(self, automata: frozenset[int], limit: int) -> Any:
         together = make_automaton(1, self.tags.n_events)
@@ -384,7 +385,7 @@ class RuleSet:
                 said.append((rule, "mask", "yes"))
                 continue
             if rule.global_:
-                said.append((rule, "program, where it is broken", "no"))
+                said.append((rule, "search, where it is broken", "no"))
                 continue
             sizes = sorted(self.automata[n].automaton.n_states for n in self.automata_of([rule.place]))
             span = f"{sizes[0]}" if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]}"
@@ -407,12 +408,13 @@ def segment_rules(
     constraints: Constraints,
     labels: list[str],
     structure: Optional[Structure] = None,
-    make_programs: Optional[Callable[[RuleSet], Any]] = None,
+    *,
+    in_lattice: bool = True,
 ) -> RuleSet:
     """The rules of a component whose states are ``O`` and the labels, see `RuleSet`."""
     size, mask = 1 + len(labels), SEGMENTS.transition_mask(len(labels))
     tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), bool))
-    return RuleSet(constraints, tags, mask, structure or SemiMarkov(), make_programs, of_segments=True)
+    return RuleSet(constraints, tags, mask, structure or SemiMarkov(), in_lattice=in_lattice, of_segments=True)
 
 
 def differing_texts(segments: Segments, words: NDArray[np.uint64], scope: Ints) -> list[Text]:

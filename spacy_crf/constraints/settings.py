@@ -156,8 +156,8 @@ def constraints(
     rules (List[Dict]): The rules, the most important first: where no labelling keeps them all, the later ones are dropped.
     path (str): A JSONL file with more rules.
     in_training (bool): Whether the rules apply in training too.
-    max_states (int): Most states of an automaton that joins several rules; states times tags are at most 4,096. Beyond, a program
-        takes over.
+    max_states (int): Most states of an automaton that joins several rules; states times tags are at most 4,096. Beyond, a search
+        in a lattice takes over.
     time_limit (float): Seconds on a usual machine, at most 3,600, that the rules may add to the decoding of a document. The
         search counts its steps and reads no clock, so a busy machine gives the same labelling.
     """

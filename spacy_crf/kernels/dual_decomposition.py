@@ -1,14 +1,13 @@
-"""Labellings that automata accept, in a lattice (`kernels.lattice`): an upper bound by dual decomposition, and a search
-among the labellings that the bound does not rule out.
+"""Dual decomposition: an upper bound on the score of all labellings that automata accept, in a lattice (`kernels.lattice`).
 
-Each automaton reads the steps of its own copy of the labelling, and prices on what it reads pay for where the copies
-differ. With prices u, every labelling y that all automata accept has
+Each automaton reads a copy of the labelling. Where the copies must agree there is a Lagrange multiplier, a dual variable: one for
+each automaton, time, and kind of events that the automaton distinguishes at that time. With dual variables u, every labelling y
+that all automata accept has
 
-    score(y) + sum_a score_a(y)  <=  max_y [score(y) + sum_a u_a(y)]  +  sum_a max_z [score_a(z) - u_a(z)]
+    score(y) + sum_a score_a(y)  <=  max_y [score(y) + sum_a u_a(y)]  +  sum_a max_z [score_a(z) - u_a(z)]  =  bound(u)
 
-where every maximum is one recursion. `ascend` moves the prices to where the bound is low (subgradients: Rush & Collins
-2012), and the recursions bound what any prefix can still reach; `search` keeps the best prefixes at every place and leaves
-out what is worth no more than a labelling that is known.
+where u_a(y) is the sum of the variables of the events of y, and every maximum is one recursion. The bound is convex in u; its
+subgradient is the difference between the events of the best y and those of the best z (Rush & Collins 2012, section 5).
 """
 
 from typing import NamedTuple
@@ -19,7 +18,9 @@ from numpy.typing import NDArray
 from ..types import Floats
 from . import helper, kernel
 
-_FIRST, _NONE = np.int32(0), np.int32(-1)  # for a literal numba compiles a helper anew
+PATIENCE = 8.0  # steps without a lower bound, after which the next ones are shorter
+SHORTER = 0.7  # by this factor
+ROUNDING = 1e-9  # bounds and scores that are as near, relative to the score, are equal
 
 
 class KindAutomata(NamedTuple):
@@ -34,453 +35,321 @@ class KindAutomata(NamedTuple):
     states: NDArray[np.int64]  # [A + 1] first state of each automaton
 
 
-class Slots(NamedTuple):
-    """The events of automata: each time at which an automaton may read a kind other than 0 is a row, each such kind a slot."""
+class DualVariables(NamedTuple):
+    """The dual variables. A reading is a time at which an automaton may read a kind other than 0; each such kind has one."""
 
-    rows: NDArray[np.int64]  # [A + 1] first row of each automaton
-    may_rest: NDArray[np.bool_]  # [R] whether kind 0 is possible too
-    starts: NDArray[np.int64]  # [R + 1] the slots of a row
+    readings: NDArray[np.int64]  # [A + 1] first reading of each automaton
+    may_skip: NDArray[np.bool_]  # [R] whether kind 0 is possible too
+    starts: NDArray[np.int64]  # [R + 1] first variable of each reading
     kind: NDArray[np.int32]  # [Z]
     automaton: NDArray[np.int32]  # [Z]
     time: NDArray[np.int32]  # [R]
-    row_at: NDArray[np.int32]  # [A, times + 1] the first row of an automaton that is not before a time
-    # [A + 1] where its suffixes stand: a row of states for each of its rows, and one for the end
-    bounds: NDArray[np.int64]
-    of_step: NDArray[np.int32]  # the slots of each step
-    step_starts: NDArray[np.int64]  # [N + 1]
+    reading_at: NDArray[np.int32]  # [A, times + 1] the first reading of an automaton that is not before a time
+    suffixes: NDArray[np.int64]  # [A + 1] first suffix: one for each state at each reading, and at the end
+    of_arc: NDArray[np.int32]  # the variables of each arc
+    arc_starts: NDArray[np.int64]  # [N + 1] the variables of arc e are of_arc[arc_starts[e]:arc_starts[e + 1]]
 
 
 @kernel
-def make_slots(steps, kinds, states, rests):
-    """The slots of automata in a part of a lattice.
+def make_variables(arcs, kinds, states, may_skip_times):
+    """The dual variables of automata in a part of a lattice.
 
-    kinds (int32[A, N]): The kind of each step for each automaton.
+    kinds (int32[A, N]): The kind of each arc for each automaton.
     states (int64[A + 1]): First state of each automaton.
-    rests (bool): Whether a labelling may have no step at a time.
+    may_skip_times (bool): Whether a labelling may have no arc at a time.
     """
-    n_automata, n_steps = kinds.shape
-    times = steps.time[-1] + 1
-    step_starts = np.zeros(n_steps + 1, dtype=np.int64)
+    n_automata, n_arcs = kinds.shape
+    times = arcs.time[-1] + 1
+    arc_starts = np.zeros(n_arcs + 1, dtype=np.int64)
     for a in range(n_automata):
-        for e in range(n_steps):
-            step_starts[e + 1] += kinds[a, e] != 0
-    step_starts = np.cumsum(step_starts)
-    most = step_starts[-1]
-    filled = step_starts[:-1].copy()
-    of_step = np.empty(most, dtype=np.int32)
+        for e in range(n_arcs):
+            arc_starts[e + 1] += kinds[a, e] != 0
+    arc_starts = np.cumsum(arc_starts)
+    filled = arc_starts[:-1].copy()
+    most = arc_starts[-1]
+    of_arc = np.empty(most, dtype=np.int32)
     kind, automaton, time = np.empty((3, most), dtype=np.int32)
     starts = np.zeros(most + 1, dtype=np.int64)
-    may_rest = np.zeros(most, dtype=np.bool_)
-    rows, bounds = np.zeros((2, n_automata + 1), dtype=np.int64)
-    row_at = np.empty((n_automata, times + 1), dtype=np.int32)
-    n_rows = n_slots = 0
+    may_skip = np.zeros(most, dtype=np.bool_)
+    readings, suffixes = np.zeros((2, n_automata + 1), dtype=np.int64)
+    reading_at = np.empty((n_automata, times + 1), dtype=np.int32)
+    r = z = 0
     for a in range(n_automata):
         e = 0
         at = 0
-        while e < n_steps:
-            now = steps.time[steps.source[e]]
-            first, rest = n_slots, rests
-            while e < n_steps and steps.time[steps.source[e]] == now:
-                c = kinds[a, e]
-                if c == 0:
-                    rest = True
+        while e < n_arcs:
+            now = arcs.time[arcs.source[e]]
+            first = z
+            skips = may_skip_times
+            while e < n_arcs and arcs.time[arcs.source[e]] == now:
+                if kinds[a, e] == 0:
+                    skips = True
                 else:
-                    z = first
-                    while z < n_slots and kind[z] != c:
+                    known = first
+                    while known < z and kind[known] != kinds[a, e]:
+                        known += 1
+                    if known == z:
+                        kind[z] = kinds[a, e]
+                        automaton[z] = a
                         z += 1
-                    if z == n_slots:
-                        kind[z], automaton[z] = c, a
-                        n_slots += 1
-                    of_step[filled[e]] = z
+                    of_arc[filled[e]] = known
                     filled[e] += 1
                 e += 1
-            if n_slots > first:
-                row_at[a, at : now + 1] = n_rows
+            if z > first:
+                reading_at[a, at : now + 1] = r
                 at = now + 1
-                time[n_rows], may_rest[n_rows] = now, rest
-                n_rows += 1
-                starts[n_rows] = n_slots
-        row_at[a, at:] = n_rows
-        rows[a + 1] = n_rows
-        bounds[a + 1] = bounds[a] + (n_rows - rows[a] + 1) * (states[a + 1] - states[a])
-    return Slots(
-        rows,
-        may_rest[:n_rows],
-        starts[: n_rows + 1],
-        kind[:n_slots],
-        automaton[:n_slots],
-        time[:n_rows],
-        row_at,
-        bounds,
-        of_step,
-        step_starts,
+                time[r] = now
+                may_skip[r] = skips
+                r += 1
+                starts[r] = z
+        reading_at[a, at:] = r
+        readings[a + 1] = r
+        suffixes[a + 1] = suffixes[a] + (r - readings[a] + 1) * (states[a + 1] - states[a])
+    return DualVariables(
+        readings,
+        may_skip[:r],
+        starts[: r + 1],
+        kind[:z],
+        automaton[:z],
+        time[:r],
+        reading_at,
+        suffixes,
+        of_arc,
+        arc_starts,
     )
 
 
 @kernel
-def first_prices(steps, kinds, slots, order, prices):
-    """Initial prices. They cancel what a labelling gains by the steps that automata read, so the automata choose among these
-    steps. They are optimal if the worth of a choice at one time does not depend on the choices at other times. One automaton
-    pays for each step.
+def first_duals(arcs, kinds, variables, order, duals):
+    """Find the first dual variables. They cancel what a labelling gains by the events that automata read, so the automata choose
+    among these. They are optimal if what an event gains at one time does not depend on the other times.
 
-    kinds (int32[A, N]): The kind of each step for each automaton.
-    order (int64[A]): Automata, the first ones before the others.
-    prices (float64[Z]): Receives them.
+    kinds (int32[A, N]): The kind of each arc for each automaton.
+    order (int64[A]): Automata, the first ones before the others: only one automaton cancels the gain of an arc.
+    duals (float64[Z]): Receives them.
     """
-    n_places, n_steps = len(steps.time), len(steps.source)
-    prefix, rest = np.full(n_places, -np.inf), np.full(n_places, -np.inf)
-    prefix[0] = rest[-1] = 0.0
-    for e in range(n_steps):
-        prefix[steps.target[e]] = max(prefix[steps.target[e]], prefix[steps.source[e]] + steps.scores[e])
-    for e in range(n_steps - 1, -1, -1):
-        rest[steps.source[e]] = max(rest[steps.source[e]], steps.scores[e] + rest[steps.target[e]])
-    prices[:] = -np.inf
-    is_paid = np.zeros(n_steps, dtype=np.bool_)
-    without = np.full(steps.time[-1] + 1, -np.inf)
+    n_nodes, n_arcs = len(arcs.time), len(arcs.source)
+    prefix = np.full(n_nodes, -np.inf)
+    suffix = np.full(n_nodes, -np.inf)
+    prefix[0] = suffix[-1] = 0.0
+    for e in range(n_arcs):
+        prefix[arcs.target[e]] = max(prefix[arcs.target[e]], prefix[arcs.source[e]] + arcs.scores[e])
+    for e in range(n_arcs - 1, -1, -1):
+        suffix[arcs.source[e]] = max(suffix[arcs.source[e]], arcs.scores[e] + suffix[arcs.target[e]])
+    max_marginals = prefix[arcs.source] + arcs.scores + suffix[arcs.target]  # [N]
+    time = arcs.time[arcs.source]  # [N]
+    is_cancelled = np.zeros(n_arcs, dtype=np.bool_)
+    unread = np.empty(
+        arcs.time[-1] + 1
+    )  # best score of a labelling with an arc at each time that the automaton does not read
+    duals[:] = 0.0
     for a in order:
-        without[:] = -np.inf
-        for e in range(n_steps):
+        unread[:] = -np.inf
+        for e in range(n_arcs):
             if kinds[a, e] == 0:
-                time = steps.time[steps.source[e]]
-                without[time] = max(without[time], prefix[steps.source[e]] + steps.scores[e] + rest[steps.target[e]])
-        for e in range(n_steps):
-            if kinds[a, e] != 0 and not is_paid[e]:
-                time = steps.time[steps.source[e]]
-                gain = prefix[steps.source[e]] + steps.scores[e] + rest[steps.target[e]] - without[time]
-                if 0.0 < gain < np.inf:
-                    for n in range(slots.step_starts[e], slots.step_starts[e + 1]):
-                        z = slots.of_step[n]
-                        if slots.automaton[z] == a:
-                            prices[z] = max(prices[z], gain)
-        for e in range(n_steps):
-            for n in range(slots.step_starts[e], slots.step_starts[e + 1]):
-                z = slots.of_step[n]
-                is_paid[e] |= slots.automaton[z] == a and prices[z] > -np.inf
-    for z in range(len(prices)):
-        prices[z] = -prices[z] if prices[z] > -np.inf else 0.0
+                unread[time[e]] = max(unread[time[e]], max_marginals[e])
+        for e in range(n_arcs):
+            if kinds[a, e] != 0 and not is_cancelled[e] and unread[time[e]] > -np.inf:
+                z = _variable(variables, e, a)
+                duals[z] = min(duals[z], unread[time[e]] - max_marginals[e])
+        for e in range(n_arcs):
+            is_cancelled[e] |= kinds[a, e] != 0 and duals[_variable(variables, e, a)] < 0.0
+
+
+@helper
+def _variable(variables, e, a):
+    """The variable of an automaton at an arc that the automaton reads."""
+    n = variables.arc_starts[e]
+    while variables.automaton[variables.of_arc[n]] != a:
+        n += 1
+    return variables.of_arc[n]
+
+
+@helper(inline="always")
+def _arc_bound(arcs, variables, duals, suffix, e):
+    """score(e) + sum of its variables + suffix[target of e]"""
+    score = arcs.scores[e] + suffix[arcs.target[e]]
+    for n in range(variables.arc_starts[e], variables.arc_starts[e + 1]):
+        score += duals[variables.of_arc[n]]
+    return score
+
+
+@helper(inline="always")
+def move(automata, a, state, kind):
+    """Where the tables of the automata hold what happens in a state of automaton a after a kind of event."""
+    return automata.tables[a] + state * automata.widths[a] + kind
 
 
 @kernel
-def bound(steps, automata, slots, prices, rest, suffixes):
-    """Compute the best score that can follow each place and each state of an automaton, under prices.
+def find_bound(arcs, automata, variables, duals, suffix, suffixes):
+    """Compute an upper bound on the score of every labelling, and of what can follow each node and each state of an automaton.
 
-    prices (float64[Z])
-    rest (float64[V]): Receives the score for each place, plus the prices of the slots used.
-    suffixes (float64[bounds[-1]]): Receives the score for each row and state of each automaton, minus the prices.
-    RETURNS (float64): An upper bound on the score of every labelling.
+    duals (float64[Z])
+    suffix (float64[V]): Receives the best score behind each node, plus the variables of its arcs.
+    suffixes (float64[variables.suffixes[-1]]): Receives the best score in each state of an automaton from each reading on, minus
+        the variables.
+    RETURNS (float64): The bound.
     """
-    rest[:] = -np.inf
-    rest[-1] = 0.0
-    for e in range(len(steps.source) - 1, -1, -1):
-        score = steps.scores[e] + rest[steps.target[e]]
-        for n in range(slots.step_starts[e], slots.step_starts[e + 1]):
-            score += prices[slots.of_step[n]]
-        rest[steps.source[e]] = max(rest[steps.source[e]], score)
-    total = rest[0]
+    # suffix[v] = max_e(score(e) + sum of its variables + suffix[target of e]) over the arcs e out of v
+    suffix[:] = -np.inf
+    suffix[-1] = 0.0
+    for e in range(len(arcs.source) - 1, -1, -1):
+        suffix[arcs.source[e]] = max(suffix[arcs.source[e]], _arc_bound(arcs, variables, duals, suffix, e))
+    total = suffix[0]
+    # suffixes[r, q] = max_z(scores[q, z] - duals[z] + suffixes[r + 1, following[q, z]]) over the variables z of reading r
     for a in range(len(automata.tables)):
-        size, table, width = automata.states[a + 1] - automata.states[a], automata.tables[a], automata.widths[a]
-        at = slots.bounds[a + 1] - size
+        size = automata.states[a + 1] - automata.states[a]
+        at = variables.suffixes[a + 1] - size
         suffixes[at : at + size] = automata.last[automata.states[a] : automata.states[a + 1]]
-        for r in range(slots.rows[a + 1] - 1, slots.rows[a] - 1, -1):
+        for r in range(variables.readings[a + 1] - 1, variables.readings[a] - 1, -1):
             for q in range(size):
-                best = suffixes[at + q] if slots.may_rest[r] else -np.inf
-                for z in range(slots.starts[r], slots.starts[r + 1]):
-                    x = table + q * width + slots.kind[z]
+                best = suffixes[at + q] if variables.may_skip[r] else -np.inf
+                for z in range(variables.starts[r], variables.starts[r + 1]):
+                    x = move(automata, a, q, variables.kind[z])
                     if automata.following[x] >= 0:
-                        best = max(best, automata.scores[x] - prices[z] + suffixes[at + automata.following[x]])
+                        best = max(best, automata.scores[x] - duals[z] + suffixes[at + automata.following[x]])
                 suffixes[at - size + q] = best
             at -= size
-        total += suffixes[slots.bounds[a]]
+        total += suffixes[at]
     return total
 
 
 @kernel
-def bound_automaton(following, scores, last, prices):
-    """The part of one automaton in an upper bound, where kinds have prices wherever they may happen.
+def bound_automaton(following, scores, last, duals):
+    """The part of one automaton in an upper bound, where each kind has a dual variable at each token.
 
     following (int32[Q, C]), scores (float64[Q, C]), last (float64[Q])
-    prices (float64[n, C]): inf for what is not possible.
+    duals (float64[n, C]): inf for what is not possible.
     """
-    behind, now = last.copy(), np.empty(len(last))
-    for t in range(len(prices) - 1, -1, -1):
+    suffix = last.copy()
+    now = np.empty(len(last))
+    for t in range(len(duals) - 1, -1, -1):
         for q in range(len(last)):
             now[q] = -np.inf
             for c in range(following.shape[1]):
                 if following[q, c] >= 0:
-                    now[q] = max(now[q], scores[q, c] - prices[t, c] + behind[following[q, c]])
-        behind[:] = now
-    return behind[0]
+                    now[q] = max(now[q], scores[q, c] - duals[t, c] + suffix[following[q, c]])
+        suffix[:] = now
+    return suffix[0]
 
 
-class Climb(NamedTuple):
-    """State of an ascent."""
+class Descent(NamedTuple):
+    """State of the descent to the lowest bound."""
 
-    values: Floats  # [4] the lowest bound, the score of the best labelling known, the rate, and steps without a gain
-    prices: Floats  # [Z]
-    best_prices: Floats  # [Z] of the lowest bound
-    best_path: NDArray[np.int32]  # [V] the steps of the best labelling known
-    length: NDArray[np.int64]  # [1] number of these steps
+    values: Floats  # [4] at UPPER, LOWER, RATE and WAITED
+    duals: Floats  # [Z]
+    best_duals: Floats  # [Z] of the lowest bound
+    best_path: NDArray[np.int32]  # [V] the arcs of the best labelling known
+    length: NDArray[np.int64]  # [1] number of these arcs
+
+
+UPPER = 0  # the lowest upper bound
+LOWER = 1  # score of the best labelling known, the lower bound
+RATE = 2  # factor on the length of steps
+WAITED = 3  # steps since the upper bound fell
 
 
 @helper
-def _follow(steps, automata, slots, prices, rest, states, path, uses):
-    """The best labelling under prices, and which slots it uses. RETURNS: Its score, including the scores of the automata, and
-    its length."""
+def _best_labelling(arcs, automata, variables, duals, suffix, states, path, differences):
+    """Follow the best labelling under the dual variables, and add its variables to `differences`.
+
+    RETURNS (float, int): Its score, including the scores of the automata; and its length.
+    """
     states[:] = 0
-    total, place, length = 0.0, 0, 0
-    while place < len(rest) - 1:
-        best, taken = -np.inf, -1
-        for e in range(steps.starts[place], steps.starts[place + 1]):
-            score = steps.scores[e] + rest[steps.target[e]]
-            for n in range(slots.step_starts[e], slots.step_starts[e + 1]):
-                score += prices[slots.of_step[n]]
+    total = 0.0
+    node = 0
+    length = 0
+    while node < len(suffix) - 1:
+        best = -np.inf
+        taken = -1
+        for e in range(arcs.starts[node], arcs.starts[node + 1]):
+            score = _arc_bound(arcs, variables, duals, suffix, e)
             if score > best:
-                best, taken = score, e
-        total += steps.scores[taken]
-        for n in range(slots.step_starts[taken], slots.step_starts[taken + 1]):
-            z = slots.of_step[n]
-            uses[z] += 1
-            a = slots.automaton[z]
+                best = score
+                taken = e
+        total += arcs.scores[taken]
+        for n in range(variables.arc_starts[taken], variables.arc_starts[taken + 1]):
+            z = variables.of_arc[n]
+            a = variables.automaton[z]
+            differences[z] += 1
             if states[a] >= 0:
-                x = automata.tables[a] + states[a] * automata.widths[a] + slots.kind[z]
+                x = move(automata, a, states[a], variables.kind[z])
                 states[a] = automata.following[x]
                 total += automata.scores[x]
         path[length] = taken
         length += 1
-        place = steps.target[taken]
+        node = arcs.target[taken]
     for a in range(len(states)):
         total = total + automata.last[automata.states[a] + states[a]] if states[a] >= 0 else -np.inf
     return total, length
 
 
 @helper
-def _follow_automata(automata, slots, prices, suffixes, uses):
-    """Subtract from `uses` the slots that the automata would choose under the prices."""
+def _best_readings(automata, variables, duals, suffixes, differences):
+    """Follow the best copy of each automaton under the dual variables, and subtract its variables from `differences`."""
     for a in range(len(automata.tables)):
-        size, q, at = automata.states[a + 1] - automata.states[a], 0, slots.bounds[a]
-        for r in range(slots.rows[a], slots.rows[a + 1]):
+        size = automata.states[a + 1] - automata.states[a]
+        q = 0
+        at = variables.suffixes[a]
+        for r in range(variables.readings[a], variables.readings[a + 1]):
             at += size
-            best, taken, to = suffixes[at + q] if slots.may_rest[r] else -np.inf, -1, q
-            for z in range(slots.starts[r], slots.starts[r + 1]):
-                x = automata.tables[a] + q * automata.widths[a] + slots.kind[z]
+            best = suffixes[at + q] if variables.may_skip[r] else -np.inf
+            taken = -1
+            to = q
+            for z in range(variables.starts[r], variables.starts[r + 1]):
+                x = move(automata, a, q, variables.kind[z])
                 if automata.following[x] >= 0:
-                    score = automata.scores[x] - prices[z] + suffixes[at + automata.following[x]]
-                    if score > best or (score == best and uses[z] > 0):  # what the labelling has, if it is as good
-                        best, taken, to = score, z, automata.following[x]
+                    score = automata.scores[x] - duals[z] + suffixes[at + automata.following[x]]
+                    if score > best or (score == best and differences[z] > 0):  # of equal ones, that of the labelling
+                        best = score
+                        taken = z
+                        to = automata.following[x]
             if taken >= 0:
-                uses[taken] -= 1
+                differences[taken] -= 1
             q = to
 
 
 @kernel
-def ascend(steps, automata, slots, climb, rest, suffixes, iterations):
-    """Lower the upper bound by subgradient steps on the prices.
+def descend(arcs, automata, variables, descent, suffix, suffixes, iterations):
+    """Lower the upper bound by subgradient steps.
 
-    climb (Climb): State of the ascent, which is updated. rest, suffixes: Work space, see `bound`.
+    descent (Descent): Is updated. suffix, suffixes: Work space, see `find_bound`.
     RETURNS (int): Number of iterations. It is smaller than `iterations` if a labelling reaches the bound, or if there is none.
     """
-    values, prices, best_prices, best_path, length = climb
-    uses = np.zeros(len(prices), dtype=np.int64)
-    path, states = np.empty_like(best_path), np.zeros(len(automata.tables), dtype=np.int64)
+    values, duals, best_duals, best_path, length = descent
+    differences = np.zeros(
+        len(duals), dtype=np.int64
+    )  # the subgradient: uses by the labelling minus uses by the automata
+    path = np.empty_like(best_path)
+    states = np.zeros(len(automata.tables), dtype=np.int64)
     for n in range(iterations):
-        total = bound(steps, automata, slots, prices, rest, suffixes)
-        if total < values[0] - 1e-9:
-            values[0], values[3] = total, 0.0
-            best_prices[:] = prices
-        else:
-            values[3] += 1.0
-            if values[3] > 8.0:
-                values[2], values[3] = 0.7 * values[2], 0.0
-        if total == -np.inf:
+        bound = find_bound(arcs, automata, variables, duals, suffix, suffixes)
+        values[WAITED] += 1.0
+        if bound < values[UPPER] - ROUNDING:
+            values[UPPER] = bound
+            values[WAITED] = 0.0
+            best_duals[:] = duals
+        elif values[WAITED] > PATIENCE:
+            values[RATE] *= SHORTER
+            values[WAITED] = 0.0
+        if bound == -np.inf:
             return n + 1
-        uses[:] = 0
-        score, taken = _follow(steps, automata, slots, prices, rest, states, path, uses)
-        if score > values[1]:
-            values[1], length[0] = score, taken
+        differences[:] = 0
+        score, taken = _best_labelling(arcs, automata, variables, duals, suffix, states, path, differences)
+        if score > values[LOWER]:
+            values[LOWER] = score
+            length[0] = taken
             best_path[:] = path
-        if values[1] > -np.inf and values[0] <= values[1] + 1e-9 * (1.0 + abs(values[1])):
+        known = values[LOWER] > -np.inf
+        if known and values[UPPER] <= values[LOWER] + ROUNDING * (1.0 + abs(values[LOWER])):
             return n + 1
-        _follow_automata(automata, slots, prices, suffixes, uses)
-        differing = 0
-        for z in range(len(uses)):
-            differing += uses[z] != 0
+        _best_readings(automata, variables, duals, suffixes, differences)
+        differing = np.count_nonzero(differences)
         if differing == 0:
             return n + 1
-        # Polyak's step to the labelling that is known, or as if a good one was so far away
-        distance = total - values[1] if values[1] > -np.inf else 2.0 * differing + total - values[0]
-        size = values[2] * distance / differing
-        for z in range(len(uses)):
-            prices[z] -= size * uses[z]
+        # Polyak 1969: as far as the bound is from the best score, or, if none is known, as far as it would be from a good one
+        distance = bound - values[LOWER] if known else 2.0 * differing + bound - values[UPPER]
+        length_of_step = values[RATE] * distance / differing
+        for z in range(len(differences)):
+            duals[z] -= length_of_step * differences[z]
     return iterations
-
-
-class PrefixTable(NamedTuple):
-    """The prefixes that the search keeps, M at most."""
-
-    score: Floats  # [M] score, including the scores of the automata
-    worth: Floats  # [M] score plus a bound on what may follow
-    parent: NDArray[np.int32]  # [M]
-    step: NDArray[np.int32]  # [M]
-    place: NDArray[np.int32]  # [M]
-    beside: NDArray[np.int32]  # [M] another prefix at the same place, -1 for none
-    states: NDArray[np.int32]  # [M, A]
-    latest: NDArray[np.int32]  # [V] a prefix at each place, -1 for none
-    free: NDArray[np.int32]  # [M] unused entries
-    known: NDArray[np.int32]  # [2^m] prefixes at later places, by their hash, -1 where there is room
-    counts: NDArray[np.int64]  # number of unused entries, number of hashes in use, and the last place that has a prefix
-
-
-@helper
-def _make_prefixes(most, n_automata, n_places):
-    hashes = 64
-    while hashes < 4 * most:
-        hashes *= 2
-    score, worth = np.empty((2, most))
-    parent, step, place, beside = np.empty((4, most), dtype=np.int32)
-    states, free = np.empty((most, n_automata), dtype=np.int32), np.arange(most - 1, -1, -1).astype(np.int32)
-    latest, known = np.full(n_places, -1, dtype=np.int32), np.full(hashes, -1, dtype=np.int32)
-    return PrefixTable(score, worth, parent, step, place, beside, states, latest, free, known, np.array([most, 0, 0]))
-
-
-@helper
-def _slot_of(prefixes, place, states):
-    """The slot of a prefix in the hash table, or the free slot for it."""
-    mask = len(prefixes.known) - 1
-    code = np.int64(place)
-    for state in states:
-        code = code * 1000003 + state
-    slot = (code ^ (code >> 29)) & mask
-    while prefixes.known[slot] >= 0:
-        other = prefixes.known[slot]
-        if prefixes.place[other] == place:
-            same = True
-            for a in range(len(states)):
-                same &= prefixes.states[other, a] == states[a]
-            if same:
-                break
-        slot = (slot + 1) & mask
-    return slot
-
-
-@helper
-def _hash_again(prefixes, place):
-    """Drop the prefixes that end at this place or before it from the hash table."""
-    prefixes.known[:] = -1
-    prefixes.counts[1] = 0
-    for later in range(place + 1, prefixes.counts[2] + 1):
-        m = prefixes.latest[later]
-        while m >= 0:
-            prefixes.known[_slot_of(prefixes, later, prefixes.states[m])] = m
-            prefixes.counts[1] += 1
-            m = prefixes.beside[m]
-
-
-@helper
-def _put(prefixes, place, states, score, worth, parent, step):
-    """Keep a prefix if it is the best one of its place and states. RETURNS (bool): False if there is no room."""
-    slot = _slot_of(prefixes, place, states)
-    m = prefixes.known[slot]
-    if m < 0:
-        if prefixes.counts[0] == 0:
-            return False
-        prefixes.counts[0] -= 1
-        m = prefixes.free[prefixes.counts[0]]
-        prefixes.known[slot] = m
-        prefixes.place[m], prefixes.states[m] = place, states
-        prefixes.beside[m], prefixes.latest[place] = prefixes.latest[place], m
-        prefixes.counts[1] += 1
-        prefixes.counts[2] = max(prefixes.counts[2], place)
-    elif prefixes.score[m] >= score:
-        return True
-    prefixes.score[m], prefixes.worth[m], prefixes.parent[m], prefixes.step[m] = score, worth, parent, step
-    return True
-
-
-@helper
-def _choose(prefixes, place, width):
-    """Keep only the best prefixes at a place. RETURNS (float): The worth of the best prefix that is dropped."""
-    count, m = 0, prefixes.latest[place]
-    while m >= 0:
-        count, m = count + 1, prefixes.beside[m]
-    if count <= width:
-        return -np.inf
-    worths, m = np.empty(count), prefixes.latest[place]
-    for n in range(count):
-        worths[n], m = prefixes.worth[m], prefixes.beside[m]
-    worths.sort()
-    least, left_out = worths[count - width], -np.inf
-    m, kept = prefixes.latest[place], -1
-    while m >= 0:
-        behind = prefixes.beside[m]
-        if prefixes.worth[m] >= least:
-            prefixes.beside[m], kept = kept, m
-        else:
-            left_out = max(left_out, prefixes.worth[m])
-            prefixes.free[prefixes.counts[0]] = m
-            prefixes.counts[0] += 1
-        m = behind
-    prefixes.latest[place] = kept
-    return left_out
-
-
-@kernel
-def search(steps, automata, slots, rest, suffixes, width, floor, most, path):
-    """The best labelling that automata accept, among those of the best prefixes at each place.
-
-    rest, suffixes: From `bound`.
-    width (int): Most prefixes at each place. most (int): Most prefixes in all.
-    floor (float): Score of a known labelling; the search looks only for better ones.
-    path (int32[V]): Receives the steps.
-    RETURNS (float, int, float, int): Score and length of the labelling, -inf and 0 if there is none; the worth of the best
-        prefix that was left out, -inf for none; and the number of steps tried.
-    """
-    n_automata, last = len(automata.tables), len(rest) - 1
-    prefixes = _make_prefixes(most, n_automata, last + 1)
-    now = np.zeros(n_automata, dtype=np.int32)
-    floor += 1e-9 * (1.0 + abs(floor)) if floor > -np.inf else 0.0
-    _put(prefixes, _FIRST, now, 0.0, np.inf, _NONE, np.int64(_NONE))
-    left_out, tried = -np.inf, 0
-    for v in range(last):
-        left_out = max(left_out, _choose(prefixes, v, width))
-        if 2 * prefixes.counts[1] > len(prefixes.known):
-            _hash_again(prefixes, v)
-        m = prefixes.latest[v]
-        while m >= 0:
-            tried += steps.starts[v + 1] - steps.starts[v]
-            for e in range(steps.starts[v], steps.starts[v + 1]):
-                w = steps.target[e]
-                score = prefixes.score[m] + steps.scores[e]
-                if score + rest[w] == -np.inf:
-                    continue
-                now[:] = prefixes.states[m]
-                for x in range(slots.step_starts[e], slots.step_starts[e + 1]):
-                    z = slots.of_step[x]
-                    a = slots.automaton[z]
-                    at = automata.tables[a] + now[a] * automata.widths[a] + slots.kind[z]
-                    now[a] = automata.following[at]
-                    score += automata.scores[at]
-                    if now[a] < 0:
-                        score = -np.inf
-                        break
-                if score == -np.inf:
-                    continue
-                worth = score + rest[w]
-                for a in range(n_automata):
-                    size = automata.states[a + 1] - automata.states[a]
-                    row = slots.row_at[a, steps.time[w]] - slots.rows[a]
-                    worth += suffixes[slots.bounds[a] + row * size + now[a]]
-                if worth > floor and not _put(prefixes, w, now, score, worth, m, e):
-                    left_out = max(left_out, worth)
-            m = prefixes.beside[m]
-    best, found, m = -np.inf, -1, prefixes.latest[last]
-    while m >= 0:
-        if prefixes.worth[m] > best:
-            best, found = prefixes.worth[m], m
-        m = prefixes.beside[m]
-    length, m = 0, found
-    while m >= 0 and prefixes.step[m] >= 0:
-        length, m = length + 1, prefixes.parent[m]
-    m = found
-    for x in range(length - 1, -1, -1):
-        path[x], m = prefixes.step[m], prefixes.parent[m]
-    return best, length, left_out, tried

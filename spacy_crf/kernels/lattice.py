@@ -1,9 +1,18 @@
-"""Lattices: the nodes on good labellings of one sequence, and the steps between them.
+r"""Lattices: the nodes on good labellings of one sequence, and the arcs between them.
 
-A labelling is a chain of segments; of tags, each segment is one token. Nodes are rows of states: row 2 t is in front of
-token t, where a segment of that state begins, and row 2 t + 1 behind token t, where a segment ends. The worth of a node is the
-score of the best labelling through it (its max-marginal). Few nodes are worth nearly as much as the best labelling, and no
-labelling scores more than any of its nodes is worth.
+A labelling is a chain of segments; of tags, each segment is one token. A node is a row and a state: in row 2 t, in front of token
+t, a segment of that state begins, and in row 2 t + 1, behind token t, a segment ends. Arcs are segments and transitions:
+
+           token 0   token 1   token 2
+    row    0    1    2    3    4    5
+    A      .    .    .    .    o====o      B over tokens 0 and 1, then A over token 2:
+    B      o==============o---/  .  .      two segments (===) and a transition (---)
+
+    prefix[node]        score of the best labelling up to a node
+    suffix[node]        score of the best labelling behind it
+    max_marginal[node]  prefix + suffix, the score of the best labelling through the node
+
+No labelling scores more than the max-marginal of any of its nodes, and few nodes have one near the score of the best labelling.
 """
 
 from typing import NamedTuple
@@ -19,19 +28,18 @@ from .numerics import best_before
 MAXIMA = {"nnan", "nsz"}
 
 
-class LatticeSteps(NamedTuple):
-    """A part of a lattice as a graph: labellings are its ways from place 0 to the last one, V - 1. Its other places are nodes.
-
-    A step out of row r is read by automata at time r + 1, those out of place 0 at time 0.
-    """
+class LatticeArcs(NamedTuple):
+    """A part of a lattice as a graph: labellings are its paths from node 0, the start, to node V - 1, the end."""
 
     source: NDArray[np.int32]  # [N] sorted
     target: NDArray[np.int32]  # [N] each behind its source
     event: NDArray[np.int32]  # [N] what automata read, -1 for nothing
     scores: Floats  # [N]
-    starts: NDArray[np.int64]  # [V + 1] the steps out of place v are starts[v]:starts[v + 1]
-    time: NDArray[np.int32]  # [V]
-    state: NDArray[np.int32]  # [V] -1 of the first and the last place
+    starts: NDArray[np.int64]  # [V + 1] the arcs out of node v are starts[v]:starts[v + 1]
+    time: NDArray[
+        np.int32
+    ]  # [V] 0 for the start, 1 + row for nodes of the lattice; automata read an arc at the time of its source
+    state: NDArray[np.int32]  # [V] -1 for the start and the end
 
 
 @helper(fastmath=MAXIMA)
@@ -56,48 +64,52 @@ def segment_score(log_potentials, t, k, j):
 
 
 @kernel
-def suffixes(log_potentials, rest):
-    """Score of the best labelling behind each node.
+def best_suffixes(log_potentials, suffix):
+    """Compute the score of the best labelling behind each node.
 
     log_potentials (log_space.LogPotentials): Scores of one sequence of at least one token.
-    rest (float64[2 n, S]): Receives the scores.
+    suffix (float64[2 n, S]): Receives the scores.
     """
-    transitions, size = log_potentials.transitions, rest.shape[1]
-    tokens, longest = len(rest) // 2, len(log_potentials.lengths)
+    transitions = log_potentials.transitions
+    tokens, size = log_potentials.opening.shape
+    longest = len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
-    row, out, turned = np.empty(size), np.empty(size), np.empty((1, size, size))
+    row = np.empty(size)
+    out = np.empty(size)
+    turned = np.empty((1, size, size))
     turned[0] = transitions[0].T
     for t in range(tokens - 1, -1, -1):
-        # leave[t, i] = max_j(transitions[i, j] + enter[t+1, j])
-        rest[2 * t + 1] = log_potentials.last
+        # suffix[2t+1, i] = max_j(transitions[i, j] + suffix[2t+2, j])
+        suffix[2 * t + 1] = log_potentials.last
         if t < tokens - 1:
             if step:
                 turned[0] = transitions[t + 1].T
-            row[:] = rest[2 * t + 2]
+            row[:] = suffix[2 * t + 2]
             _advance(row, turned, 0, out)
-            rest[2 * t + 1] = out
-        # enter[t, j] = max_k(score of the segment + leave[t+k, j])
+            suffix[2 * t + 1] = out
+        # suffix[2t, j] = max_k(score of the segment + suffix[2(t+k)+1, j])
         for j in range(size):
             best = -np.inf
             for k in range(min(longest, tokens - t)):
-                best = max(best, segment_score(log_potentials, t, k, j) + rest[2 * (t + k) + 1, j])
-            rest[2 * t, j] = best
+                best = max(best, segment_score(log_potentials, t, k, j) + suffix[2 * (t + k) + 1, j])
+            suffix[2 * t, j] = best
 
 
 @kernel
-def find_worth(log_potentials, prefix, worth):
-    """Compute the worth of all nodes.
+def find_max_marginals(log_potentials, prefix, max_marginals):
+    """Compute the max-marginals of all nodes.
 
     log_potentials (log_space.LogPotentials): Scores of one sequence of at least one token.
     prefix (float64[2 n, S]): Receives the score of the best labelling up to each node.
-    worth (float64[2 n, S]): Receives the worth.
+    max_marginals (float64[2 n, S]): Receives the max-marginals.
     RETURNS (float64): Score of the best labelling.
     """
-    suffixes(log_potentials, worth)
+    best_suffixes(log_potentials, max_marginals)
     tokens, size = log_potentials.opening.shape
     longest = len(log_potentials.lengths)
     step = 1 if log_potentials.transitions.shape[0] > 1 else 0
-    row, out = np.empty(size), np.empty(size)
+    row = np.empty(size)
+    out = np.empty(size)
     prefix[:] = -np.inf
     prefix[0] = log_potentials.first
     for t in range(tokens):
@@ -110,24 +122,54 @@ def find_worth(log_potentials, prefix, worth):
                 for k in range(min(longest, tokens - t)):
                     end = 2 * (t + k) + 1
                     prefix[end, j] = max(prefix[end, j], prefix[2 * t, j] + segment_score(log_potentials, t, k, j))
-    worth += prefix
-    return worth[0].max()
+    max_marginals += prefix
+    return max_marginals[0].max()
 
 
 @helper
-def _rest(prefix, worth, row, j):
+def _suffix(prefix, max_marginals, row, j):
     """Score of the best labelling behind a node."""
-    return worth[row, j] - prefix[row, j] if prefix[row, j] > -np.inf else -np.inf
+    return max_marginals[row, j] - prefix[row, j] if prefix[row, j] > -np.inf else -np.inf
 
 
 @helper
-def _best_behind(prefix, worth, row, transitions, k, i):
-    best, found = -np.inf, 0
-    for j in range(prefix.shape[1]):
-        score = transitions[k, i, j] + _rest(prefix, worth, row, j)
+def _best_begin(log_potentials, prefix, t, j):
+    """First token of the last segment of the best labelling up to the end of a segment of state j behind token t."""
+    best = -np.inf
+    begin = t
+    for k in range(min(len(log_potentials.lengths), t + 1)):
+        score = prefix[2 * (t - k), j] + segment_score(log_potentials, t - k, k, j)
         if score > best:
-            best, found = score, j
-    return found
+            best = score
+            begin = t - k
+    return begin
+
+
+@helper
+def _best_end(log_potentials, prefix, max_marginals, t, j):
+    """Last token of the first segment of the best labelling from the begin of a segment of state j in front of token t."""
+    best = -np.inf
+    end = t
+    for k in range(min(len(log_potentials.lengths), len(prefix) // 2 - t)):
+        behind = _suffix(prefix, max_marginals, 2 * (t + k) + 1, j)
+        score = segment_score(log_potentials, t, k, j) + behind
+        if score > best:
+            best = score
+            end = t + k
+    return end
+
+
+@helper
+def _best_after(prefix, max_marginals, row, transitions, k, i):
+    """The best state in a row after state i."""
+    best = -np.inf
+    after = 0
+    for j in range(prefix.shape[1]):
+        score = transitions[k, i, j] + _suffix(prefix, max_marginals, row, j)
+        if score > best:
+            best = score
+            after = j
+    return after
 
 
 @helper
@@ -136,109 +178,95 @@ def _keep(kept, added, row, j):
         kept[row, j] = added[row, j] = True
 
 
-@helper
-def _places(kept):
-    """The time and the state of each place, and bounds: time t has the places bounds[t] to bounds[t + 1] - 1."""
-    n_places = kept.sum() + 2
-    time, state = np.empty(n_places, dtype=np.int32), np.empty(n_places, dtype=np.int32)
-    bounds = np.empty(len(kept) + 3, dtype=np.int64)
-    time[0], state[0], bounds[0], bounds[1] = 0, -1, 0, 1
-    n = 1
-    for row in range(len(kept)):
-        for j in range(kept.shape[1]):
-            if kept[row, j]:
-                time[n], state[n] = row + 1, j
-                n += 1
-        bounds[row + 2] = n
-    time[n], state[n], bounds[-1] = len(kept) + 1, -1, n + 1
-    return time, state, bounds
-
-
 @kernel
-def connect(log_potentials, prefix, worth, kept, added):
+def connect(log_potentials, prefix, max_marginals, kept, added):
     """Keep also the nodes on the best labelling through each added node.
 
     kept, added (bool[2 n, S]): The kept nodes, connected except for the added ones. The kernel adds nodes to both.
     """
-    transitions, size = log_potentials.transitions, prefix.shape[1]
-    tokens, longest = len(kept) // 2, len(log_potentials.lengths)
+    transitions = log_potentials.transitions
+    size = prefix.shape[1]
+    tokens = len(kept) // 2
     step = 1 if transitions.shape[0] > 1 else 0
     for t in range(tokens - 1, -1, -1):
         for j in range(size):
             if added[2 * t + 1, j]:
-                best, begin = -np.inf, t
-                for k in range(min(longest, t + 1)):
-                    score = prefix[2 * (t - k), j] + segment_score(log_potentials, t - k, k, j)
-                    if score > best:
-                        best, begin = score, t - k
-                _keep(kept, added, 2 * begin, j)
+                _keep(kept, added, 2 * _best_begin(log_potentials, prefix, t, j), j)
         for j in range(size):
             if t > 0 and added[2 * t, j]:
                 _keep(kept, added, 2 * t - 1, best_before(prefix, 2 * t - 1, transitions, t * step, j))
     for t in range(tokens):
         for j in range(size):
             if added[2 * t, j]:
-                most, end = -np.inf, t
-                for k in range(min(longest, tokens - t)):
-                    last = 2 * (t + k) + 1
-                    score = segment_score(log_potentials, t, k, j) + _rest(prefix, worth, last, j)
-                    if score > most:
-                        most, end = score, t + k
-                _keep(kept, added, 2 * end + 1, j)
+                _keep(kept, added, 2 * _best_end(log_potentials, prefix, max_marginals, t, j) + 1, j)
         for i in range(size):
             if t < tokens - 1 and added[2 * t + 1, i]:
-                best = _best_behind(prefix, worth, 2 * t + 2, transitions, (t + 1) * step, i)
-                _keep(kept, added, 2 * t + 2, best)
+                after = _best_after(prefix, max_marginals, 2 * t + 2, transitions, (t + 1) * step, i)
+                _keep(kept, added, 2 * t + 2, after)
 
 
 @kernel
-def list_steps(log_potentials, events, prefix, kept, jumps):
-    """List the steps between the kept nodes (bool[2 n, S]): into segments, which are events, and over segments, which are not.
+def list_arcs(log_potentials, events, prefix, jumps, time, state, first_at):
+    """List the arcs between some nodes: transitions, which are events, and segments, which are not.
 
+    events (int32[S + 1, S + 1]): Event of a transition; in the last row that of the first state.
     jumps (int64[2 n]): For a row with a single node, a later row with a single node, if no automaton reads anything between the
-        two along the best labelling; 0 for a step to the next row.
+        two along the best labelling; 0 for arcs to the next row.
+    time (int32[V]), state (int32[V]): The nodes, see `LatticeArcs`.
+    first_at (int64[2 n + 3]): The nodes at time i are first_at[i]:first_at[i + 1].
     """
-    transitions, first, last = log_potentials.transitions, log_potentials.first, log_potentials.last
-    longest, rows = len(log_potentials.lengths), len(kept)
+    transitions = log_potentials.transitions
+    first = log_potentials.first
+    last = log_potentials.last
+    rows = len(prefix)
+    longest = len(log_potentials.lengths)
     step = 1 if transitions.shape[0] > 1 else 0
-    time, state, bounds = _places(kept)
-    place = np.full(kept.shape, -1, dtype=np.int32)
-    most = bounds[2] - bounds[1] + bounds[rows + 2] - bounds[rows + 1] + rows
-    for row in range(rows):
-        if row % 2 == 0:
-            most += (bounds[row + 2] - bounds[row + 1]) * longest
-        elif row < rows - 1:
-            most += (bounds[row + 2] - bounds[row + 1]) * (bounds[row + 3] - bounds[row + 2])
-    for v in range(1, len(time) - 1):
-        place[time[v] - 1, state[v]] = v
-    source, target, event = np.empty((3, most), dtype=np.int32)
-    values, starts = np.empty(most), np.zeros(len(time) + 1, dtype=np.int64)
+    n_nodes = len(time)
+    number = np.full(prefix.shape, -1, dtype=np.int32)
+    for v in range(1, n_nodes - 1):
+        number[time[v] - 1, state[v]] = v
+    counts = np.diff(first_at)  # of nodes at each time
+    most = rows + longest * n_nodes + (counts[:-1:2] * counts[1::2]).sum()
+    source = np.empty(most, dtype=np.int32)
+    target = np.empty(most, dtype=np.int32)
+    event = np.full(most, -1, dtype=np.int32)
+    scores = np.empty(most)
+    starts = np.zeros(n_nodes + 1, dtype=np.int64)
     n = 0
-    for v in range(len(time) - 1):
-        row, i = time[v] - 1, state[v]
+    for v in range(n_nodes - 1):
+        row = time[v] - 1
+        i = state[v]
         if i >= 0 and jumps[row] > 0:
-            w = bounds[jumps[row] + 1]
-            source[n], target[n], event[n] = v, w, -1
-            values[n] = prefix[jumps[row], state[w]] - prefix[row, i]
+            w = first_at[jumps[row] + 1]
+            source[n] = v
+            target[n] = w
+            scores[n] = prefix[jumps[row], state[w]] - prefix[row, i]
             n += 1
         elif row % 2 == 0:  # in front of a token
             for k in range(min(longest, (rows - row) // 2)):
-                w, score = place[row + 2 * k + 1, i], segment_score(log_potentials, row // 2, k, i)
+                w = number[row + 2 * k + 1, i]
+                score = segment_score(log_potentials, row // 2, k, i)
                 if w >= 0 and score > -np.inf:
-                    source[n], target[n], event[n], values[n] = v, w, -1, score
+                    source[n] = v
+                    target[n] = w
+                    scores[n] = score
                     n += 1
         else:
-            for w in range(bounds[row + 2], bounds[row + 3]):
+            for w in range(first_at[row + 2], first_at[row + 3]):
                 j = state[w]
+                happens = -1 if j < 0 else events[i, j]  # row -1 of events is that of the start
                 if j < 0:
-                    score, happens = last[i], -1
+                    score = last[i]
                 elif i < 0:
-                    score, happens = first[j], events[len(events) - 1, j]
+                    score = first[j]
                 else:
-                    score, happens = transitions[(row + 1) // 2 * step, i, j], events[i, j]
+                    score = transitions[(row + 1) // 2 * step, i, j]
                 if score > -np.inf:
-                    source[n], target[n], event[n], values[n] = v, w, happens, score
+                    source[n] = v
+                    target[n] = w
+                    event[n] = happens
+                    scores[n] = score
                     n += 1
         starts[v + 1] = n
-    starts[len(time)] = n
-    return LatticeSteps(source[:n], target[:n], event[:n], values[:n], starts, time, state)
+    starts[n_nodes] = n
+    return LatticeArcs(source[:n], target[:n], event[:n], scores[:n], starts, time, state)

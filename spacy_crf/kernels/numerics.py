@@ -119,3 +119,28 @@ def mix(hashed, value):
     z = (z ^ (z >> _R30)) * _SECOND
     z = (z ^ (z >> _R27)) * _THIRD
     return z ^ (z >> _R31)
+
+
+@helper
+def slot_of(table, nodes, states, node, own):
+    """The slot of a prefix of a labelling in a hash table, or the free slot for it. Prefixes that end at one node with automata
+    in the same states are equal.
+
+    table (int32[2^m]): Number of the prefix in each slot, -1 for none.
+    nodes (int32[M]), states (int[M, A]): Node and states of each prefix.
+    node (int), own (int[A]): Node and states of the prefix that is looked for.
+    """
+    code = np.int64(node)
+    for state in own:
+        code = code * 1000003 + state
+    mask = len(table) - 1
+    slot = (code ^ (code >> 29)) & mask
+    while table[slot] >= 0:
+        other = table[slot]
+        is_equal = nodes[other] == node
+        for a in range(len(own)):
+            is_equal &= states[other, a] == own[a]
+        if is_equal:
+            break
+        slot = (slot + 1) & mask
+    return slot

@@ -174,9 +174,7 @@ class Decoding:
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        # The search for rules that are too large for a graph of states
-        programs = registry.misc.get("spacy_crf.rule_programs.v1")
-        return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None, programs)
+        return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None)
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""

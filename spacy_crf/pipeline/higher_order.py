@@ -34,15 +34,16 @@ class HigherOrderDecoding(Decoding):
             raise cant_train(pipe.loss, what, reason, CLAMPED_LOSSES)
 
     def compile_rules(self, constraints: Constraints) -> RuleSet:
-        """Compile the rules for the present labels, without rule programs, since these search chains of order 1 only.
+        """Compile the rules for the present labels, without a search in a lattice, which searches chains of order 1 only.
 
-        RAISES (ValueError): CRF034 for rules that need a program.
+        RAISES (ValueError): CRF034 for rules that need a lattice.
         """
         compared = [rule.name for rule in constraints.rules if rule.global_]
         if compared:
             raise ValueError(Errors.CRF034.format(rules=", ".join(compared)))
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.annotation.mask(), self.searched if self.beam else HigherOrder())
+        structure = self.searched if self.beam else HigherOrder()
+        return RuleSet(constraints, tags, self.annotation.mask(), structure, in_lattice=False)
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:
         """Make scores whose best labelling has the largest expected worth. The worth of a token does not depend on other tokens,

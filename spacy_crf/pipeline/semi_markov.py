@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 from numpy.typing import NDArray
-from spacy import registry
 from spacy.training import Example
 
 from .. import arrays
@@ -56,9 +55,8 @@ class SegmentDecoding(Decoding):
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
         from ..constraints.rule_set import segment_rules
 
-        programs = registry.misc.get("spacy_crf.rule_programs.v1")
         structure = self.searched if self.beam else None
-        return segment_rules(constraints, list(self.annotation.labels), structure, programs)
+        return segment_rules(constraints, list(self.annotation.labels), structure)
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)

@@ -161,7 +161,7 @@ def speed(repeats: int) -> None:
     chunks = trained("conll2000", limit=2000)
     pipelines = {"no rules": chunks, "confidence": with_rules(chunks, [], confidence=True)}
     _compare("What confidence costs, conll2000", pipelines, sentences, repeats)
-    _program(addresses, read_sentences("usaddress", "train"))
+    _lattice(addresses, read_sentences("usaddress", "train"))
 
 
 def _compare(title: str, pipelines: dict[str, Language], sentences: Sequence[Sentence], repeats: int) -> None:
@@ -184,7 +184,7 @@ def _processing(nlp: Language, texts: list[str]) -> None:
         pass
 
 
-def _program(nlp: Language, sentences: Sequence[Sentence]) -> None:
+def _lattice(nlp: Language, sentences: Sequence[Sentence]) -> None:
     """Documents with two spans of one text and different labels: no automaton holds that rule."""
     ruled = with_rules(nlp, [{"rule": "same_text_same_label"}]).get_pipe("crf_ner")
     plain = nlp.get_pipe("crf_ner")
@@ -199,7 +199,7 @@ def _program(nlp: Language, sentences: Sequence[Sentence]) -> None:
     if times:
         header = ("documents", "ms, median", "ms, slowest", "must")
         rows = [(str(len(times)), 1e3 * statistics.median(times), 1e3 * max(times), 50.0)]
-        show("Documents that need a program, usaddress", header, rows)
+        show("Documents that need a lattice, usaddress", header, rows)
 
 
 def _decoding(nlp: Language, docs: list[Doc]) -> Callable[[], None]:

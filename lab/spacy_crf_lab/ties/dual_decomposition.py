@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spacy_crf import checks
-from spacy_crf.constraints.decoding import seconds_of_recursion
+from spacy_crf.constraints.budget import seconds_of_recursion
 from spacy_crf.inference.structure import States
 from spacy_crf.optimizers.objective import setting
 from spacy_crf.types import Floats

@@ -13,8 +13,11 @@ import numpy as np
 
 from spacy_crf import arrays
 from spacy_crf.arrays import Joined
-from spacy_crf.constraints.decoding import Answer, Budget, Documents, RuleSearch, Tags
+from spacy_crf.constraints.budget import Budget
+from spacy_crf.constraints.decoding import Answer, RuleSearch
+from spacy_crf.constraints.rule import Documents
 from spacy_crf.constraints.rule_set import RuleSet
+from spacy_crf.constraints.solver import Tags
 from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import Expansion, LikelySpans, ScoresOrWork, SpanStates
 from spacy_crf.schemes import Segments

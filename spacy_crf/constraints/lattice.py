@@ -1,0 +1,102 @@
+"""The lattice of one document, for chains and for segments: the max-marginal of each node, and the arcs between some nodes."""
+
+from functools import cached_property
+from typing import Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels import lattice as kernels
+from ..kernels.lattice import LatticeArcs
+from ..kernels.log_space import LogPotentials
+from ..types import GOES_ON, Floats
+from .budget import seconds_of_recursion
+
+ROWS = 2  # rows of a token: in front of it, and behind it
+_MOST_TRANSITIONS = 1 << 24  # largest number of transitions that are written out (128 MiB)
+
+
+class Lattice:
+    """The lattice of a document; see `kernels.lattice`.
+
+    log_potentials (LogPotentials): Scores of one sequence of at least one token, as a chain of segments.
+    events (int32[S, S]): The event that automata read at each state after each state; the last row serves the start.
+    n_events (int): Number of events.
+    """
+
+    def __init__(self, log_potentials: LogPotentials, events: NDArray[np.int32], n_events: int):
+        self.events = events
+        self._n_events = n_events
+        self._log_potentials = log_potentials
+        self.tokens, n_states = log_potentials.opening.shape
+        self._prefix = np.empty((ROWS * self.tokens, n_states))
+        self.max_marginals = np.empty((ROWS * self.tokens, n_states))
+        # Score of the best labelling
+        self.best = kernels.find_max_marginals(log_potentials, self._prefix, self.max_marginals)
+
+    @property
+    def seconds(self) -> float:
+        """Estimate the seconds that computing all max-marginals takes on a usual machine."""
+        return seconds_of_recursion(self.tokens, self.max_marginals.shape[1], len(self._log_potentials.lengths))
+
+    @property
+    def may_skip_tokens(self) -> bool:
+        """Whether a labelling may pass a token without any event."""
+        return len(self._log_potentials.lengths) > 1
+
+    @property
+    def longest_arc(self) -> int:
+        """Largest number of rows that an arc spans."""
+        return ROWS * len(self._log_potentials.lengths)
+
+    @cached_property
+    def possible_events(self) -> NDArray[np.bool_]:
+        """Which events may happen where a state begins or continues: bool[E, S]."""
+        found = np.zeros((self._n_events, self.max_marginals.shape[1]), dtype=bool)
+        before, state = np.nonzero((self._log_potentials.transitions > -np.inf).any(axis=0))
+        found[self.events[before, state], state] = True
+        [state] = np.nonzero(self._log_potentials.first > -np.inf)
+        found[self.events[-1, state], state] = True
+        return found
+
+    def max_marginals_with(self, of_events: Floats) -> Optional[Floats]:
+        """Compute the max-marginals (float64[rows, S]) with scores that the events at each token get in addition
+        (float64[n, E]); None if that needs too much memory."""
+        potentials = self._log_potentials
+        possible = self.possible_events
+        if (possible.sum(axis=0) <= 1).all():
+            potentials = potentials._replace(opening=potentials.opening + of_events[:, possible.argmax(axis=0)])
+        elif len(of_events) * possible.shape[1] ** 2 > _MOST_TRANSITIONS:
+            return None
+        else:  # the event depends on the tag before
+            transitions = potentials.transitions + np.take(of_events, self.events, axis=1)
+            first = potentials.first + of_events[0, self.events[-1]]
+            potentials = potentials._replace(transitions=transitions, first=first)
+        found = np.empty_like(self.max_marginals)
+        kernels.find_max_marginals(potentials, np.empty_like(found), found)
+        return found
+
+    def add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_]) -> None:
+        """Add nodes to connected ones (bool[rows, S]) in place, with the nodes on the best labelling through each new node."""
+        added = added & ~kept
+        kept |= added
+        kernels.connect(self._log_potentials, self._prefix, self.max_marginals, kept, added)
+
+    def arcs(self, kept: NDArray[np.bool_], jumps: NDArray[np.int64]) -> LatticeArcs:
+        """Arcs between the kept nodes (bool[rows, S]), given the row to which each row jumps (int64[rows])."""
+        row, state = np.nonzero(kept)
+        time = np.concatenate([[0], row + 1, [len(kept) + 1]]).astype(np.int32)
+        state = np.concatenate([[-1], state, [-1]]).astype(np.int32)
+        first_at = np.searchsorted(time, np.arange(len(kept) + 3))
+        return kernels.list_arcs(self._log_potentials, self.events, self._prefix, jumps, time, state, first_at)
+
+    def path(self, skipped: NDArray[np.int64], arcs: LatticeArcs, taken: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Convert the arcs that a labelling takes (int32[M], of all arcs) to a path of segments: int32[n].
+
+        skipped (int64[rows]): States of the nodes that arcs jump over, -1 for none.
+        """
+        nodes = arcs.target[taken[:-1]]
+        states = skipped.copy()
+        states[arcs.time[nodes] - 1] = arcs.state[nodes]
+        begins = states[::ROWS]
+        return np.where(begins >= 0, begins, GOES_ON).astype(np.int32)

@@ -1,0 +1,221 @@
+"""Automata for the search in a lattice. They read kinds of events; kind 0 leaves an automaton in its state."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays
+from ..kernels.dual_decomposition import KindAutomata
+from ..kernels.lattice import LatticeArcs
+from ..types import Floats
+from .automaton import BREAK, OUTSIDE, Automaton, SpanTags
+from .lattice import ROWS
+
+_MOST_COMPARED = 200  # states of an automaton whose pairs are compared
+
+
+class LatticeAutomaton:
+    """An automaton that never rewards, over kinds of events. Events that always act alike are one kind."""
+
+    has_duals = True  # whether its kinds have dual variables outside the restricted lattice
+
+    def __init__(self, automaton: Automaton, tags: SpanTags):
+        self._tags = tags
+        states = np.arange(automaton.n_states)
+        columns = np.concatenate([automaton.next, automaton.scores])
+        _, first, column_of = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+        following = automaton.next[:, first]
+        scores = automaton.scores[:, first]
+        acts = (following != states[:, np.newaxis]).any(axis=0) | (scores != 0.0).any(axis=0)
+        kinds = np.where(acts, np.cumsum(acts), 0)
+        self.kind_of = np.append(kinds[column_of.reshape(-1)], 0).astype(np.int32)  # [E + 1] the last one for no event
+        self.following = arrays.contiguous(np.column_stack([states, following[:, acts]]), np.int32)  # [Q, C]
+        self.scores = arrays.contiguous(np.column_stack([np.zeros(len(states)), scores[:, acts]]), np.float64)
+        self.last = np.asarray(automaton.last, dtype=float)
+        self.reads_breaks = bool(self.kind_of[BREAK])
+        self.is_hard = bool((following < 0).any() or (self.last == -np.inf).any())
+
+    def read(self, arcs: LatticeArcs) -> NDArray[np.int32]:
+        """Kind of each arc: int32[N]."""
+        return self.kind_of[arcs.event]
+
+    def states_read(self) -> NDArray[np.bool_]:
+        """States whose labels the automaton distinguishes from ``O``: bool[S + 1], the last one for the break."""
+        of_labels = self.kind_of[self._tags.begins(0) : -1].reshape(2, -1)
+        is_read = (of_labels != self.kind_of[OUTSIDE]).any(axis=0)
+        return np.append(is_read, False)[np.append(self._tags.label_of, -1)]
+
+    def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Rows of the lattice in which the automaton reads the best labelling, given its nodes (bool[rows, S]): int64[N]."""
+        return np.flatnonzero(on_best[:, self.states_read()].any(axis=1))
+
+    @cached_property
+    def may_gain(self) -> bool:
+        """Whether an event may raise the best score that the automaton can still reach. For an automaton with many states the
+        answer is True without a check."""
+        n_states = len(self.last)
+        if n_states > _MOST_COMPARED:
+            return True
+        allowed = self.following >= 0
+        to = np.maximum(self.following, 0)
+        as_good = (
+            self.last[:, np.newaxis] >= self.last
+        )  # [Q, Q] whether a state is as good as another one, until refuted
+        refuted = True
+        while refuted:
+            before = as_good.copy()
+            for c in range(1, to.shape[1]):
+                scores_more = self.scores[:, c, np.newaxis] >= self.scores[:, c]
+                leads_as_far = before[to[:, c, np.newaxis], to[:, c]]
+                as_good &= ~allowed[:, c] | (allowed[:, c, np.newaxis] & scores_more & leads_as_far)
+            refuted = (as_good != before).any()
+        return not (as_good[np.arange(n_states)[:, np.newaxis], to] | ~allowed).all()
+
+    @property
+    def members(self) -> NDArray[np.bool_]:
+        """Which events belong to each kind: bool[C, E]."""
+        return self.kind_of[:-1] == np.arange(self.following.shape[1])[:, np.newaxis]
+
+    def forbid_impossible(self, duals: Floats) -> None:
+        """Set the dual variables (float64[n, C]) of kinds that are impossible at a token to inf, in place."""
+
+    def add_to_events(self, of_events: Floats, duals: Floats) -> None:
+        """Add the dual variables of kinds (float64[n, C]) to the scores of their events (float64[n, E]), in place."""
+        for event in np.flatnonzero(self.kind_of[:-1]):
+            of_events[:, event] += duals[:, self.kind_of[event]]
+
+
+class TextAutomaton:
+    """Automaton of the rule that all spans with one text have one label. In chains it reads the tokens of the text, and the token
+    behind it. Its kinds: a span continues, something else happens, a span of a label begins where the text does.
+
+    occurrences (Sequence[Tuple[int, int]]): Places of the text, in the order of their first tokens.
+    """
+
+    has_duals = is_hard = True
+    may_gain = reads_breaks = False  # by events elsewhere
+
+    def __init__(self, tags: SpanTags, occurrences: Sequence[tuple[int, int]], tokens: int):
+        self._tags = tags
+        self._begins, self._ends = np.array(occurrences).T
+        self._length = int(self._ends[0] - self._begins[0])
+        self._is_begin = np.zeros(tokens + 1, dtype=bool)
+        self._is_begin[self._begins] = True
+        self._is_near = np.zeros(tokens + 1, dtype=bool)  # at the text, or behind it
+        for offset in range(self._length + 1):
+            self._is_near[self._begins + offset] = True
+
+    def read(self, arcs: LatticeArcs) -> NDArray[np.int32]:
+        """Kind of each arc: int32[N]. Also makes the tables of the automaton for the labels of these arcs."""
+        token, behind = np.divmod(arcs.time[arcs.source], ROWS)
+        n_labels = len(self._tags.labels)
+        label = arcs.event - self._tags.begins(0)  # n_labels and more where a span continues
+        is_read = self._is_near[token] & (behind == 0)
+        begins = self._is_begin[token] & (behind == 0) & (label >= 0) & (label < n_labels)
+        self._labels = np.unique(label[begins])
+        kinds = np.where(label >= n_labels, _CONTINUES, _OTHER)
+        kinds[begins] = _BEGINS + np.searchsorted(self._labels, label[begins])
+        self._make_tables()
+        return np.where(is_read, kinds, 0).astype(np.int32)
+
+    def _make_tables(self) -> None:
+        """Make the tables. A state is the label of the text, 0 for none so far, and the progress in a span that may be the text:
+        0 for no such span, or 1 + label · length + tokens - 1."""
+        n_labels = len(self._labels)
+        length = self._length
+        n_places = 1 + n_labels * length
+        known, progress = np.divmod(np.arange((1 + n_labels) * n_places), n_places)
+        label = (progress - 1) // length + 1
+        tokens = (progress - 1) % length + 1
+        is_text = (progress > 0) & (tokens == length)  # unless the span continues
+        is_wrong = is_text & (known > 0) & (known != label)
+        known_then = np.where(is_text & (known == 0), label, known)
+        unread = known * n_places + progress
+        continued = known * n_places + np.where((progress > 0) & ~is_text, progress + 1, 0)
+        columns = [unread, continued]
+        for begun in (0, *(1 + np.arange(n_labels) * length)):  # something else, or the begin of a span of each label
+            columns.append(np.where(is_wrong, -1, known_then * n_places + begun))
+        self.following = arrays.contiguous(np.column_stack(columns), np.int32)
+        self.scores = np.zeros(self.following.shape)
+        self.last = np.zeros(len(known))
+
+    @property
+    def members(self) -> NDArray[np.bool_]:
+        """Which events belong to each kind: bool[C, E]."""
+        events = np.arange(self._tags.n_events)
+        continues = events >= self._tags.inside(0)
+        nothing = np.zeros(len(events), dtype=bool)
+        begins = [events == self._tags.begins(label) for label in self._labels]
+        return np.array([nothing, continues, ~continues, *begins])
+
+    def forbid_impossible(self, duals: Floats) -> None:
+        """Set the dual variables of kinds that are impossible at a token to inf, see `LatticeAutomaton`."""
+        near = self._is_near[: len(duals)]
+        duals[~near] = np.inf
+        duals[:, 0] = np.where(near, np.inf, 0.0)
+        duals[~self._is_begin[: len(duals)], _BEGINS:] = np.inf
+
+    def add_to_events(self, of_events: Floats, duals: Floats) -> None:
+        """Add the dual variables of kinds to the scores of their events, see `LatticeAutomaton`."""
+        near = np.flatnonzero(self._is_near[: len(of_events)])
+        begins = self._tags.begins(0) + self._labels
+        continues = np.arange(of_events.shape[1]) >= self._tags.inside(0)
+        added = np.where(continues, duals[near, _CONTINUES, np.newaxis], duals[near, _OTHER, np.newaxis])
+        starts = self._is_begin[near]
+        added[np.ix_(starts, begins)] = duals[near[starts], _BEGINS:]
+        of_events[near] += added
+
+    def states_read(self) -> NDArray[np.bool_]:
+        """No states, since the automaton reads places, see `rows_read`."""
+        return np.zeros(len(self._tags.label_of) + 1, dtype=bool)
+
+    def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """All rows that the automaton reads."""
+        return ROWS * np.flatnonzero(self._is_near[:-1])
+
+
+_CONTINUES = 1
+_OTHER = 2
+_BEGINS = 3  # with the first label, and so on
+
+
+class SegmentTextAutomaton(TextAutomaton):
+    """The automaton of a text in chains of segments: it reads whole segments. Its kinds are the labels of the text."""
+
+    has_duals = False  # segments are no events
+
+    def read(self, arcs: LatticeArcs) -> NDArray[np.int32]:
+        begin, behind = np.divmod(arcs.time[arcs.source], ROWS)
+        end = arcs.time[arcs.target] // ROWS
+        label = np.append(self._tags.label_of, -1)[arcs.state[arcs.source]]
+        is_text = (behind == 1) & (end - begin == self._length) & self._is_begin[begin] & (label >= 0)
+        self._labels = np.unique(label[is_text])
+        kinds = np.zeros(len(begin), dtype=np.int32)
+        kinds[is_text] = 1 + np.searchsorted(self._labels, label[is_text])
+        state = np.arange(1 + len(self._labels))  # the label of the text, 0 for none so far
+        may_follow = (state[:, np.newaxis] == 0) | (state[:, np.newaxis] == state)
+        self.following = np.where(may_follow, state, -1).astype(np.int32)
+        self.following[:, 0] = state
+        self.scores = np.zeros(self.following.shape)
+        self.last = np.zeros(len(state))
+        return kinds
+
+    def rows_read(self, on_best: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.unique([ROWS * self._begins, ROWS * self._ends - 1])
+
+
+def stacked(automata: Sequence[LatticeAutomaton]) -> KindAutomata:
+    """Stack automata in one table for the kernels."""
+    sizes = [automaton.following.size for automaton in automata]
+    widths = [automaton.following.shape[1] for automaton in automata]
+    n_states = [len(automaton.last) for automaton in automata]
+    return KindAutomata(
+        np.concatenate([automaton.following.ravel() for automaton in automata]),
+        np.concatenate([automaton.scores.ravel() for automaton in automata]),
+        np.concatenate([automaton.last for automaton in automata]),
+        np.cumsum([0, *sizes[:-1]]).astype(np.int64),
+        np.array(widths, dtype=np.int64),
+        np.cumsum([0, *n_states]).astype(np.int64),
+    )

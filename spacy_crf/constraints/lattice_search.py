@@ -1,0 +1,437 @@
+r"""Search for the best labelling of a document under automata that no graph of states has room for:
+
+    max_y  score(y) + sum_a score_a(y)       over all labellings y; score_a <= 0 is that of automaton a
+
+    lattice -> max-marginals -> restricted lattice -> upper bound -> branch and bound -> proof, or the budget is spent
+                                     ^                                     |
+                                     +--- nodes that may be better <-------+
+
+1. The max-marginal of a node is an upper bound on every labelling through it. The restricted lattice has the nodes whose
+   max-marginal is near the best score without automata, where automata read them, and alternatives to these.
+2. Dual decomposition lowers an upper bound on the labellings of the restricted lattice (`kernels.dual_decomposition`).
+3. Branch and bound looks for the best of them, and prunes by that bound (`kernels.branch_and_bound`). If it proves one to be the
+   best, no labelling of the restricted lattice is better.
+4. A better one has a node outside whose max-marginal is higher; the max-marginals under the dual variables are bounds too. These
+   nodes are added, and the search goes back to 2. Without such nodes the labelling is proved to be the best of all.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels import dual_decomposition
+from ..kernels.branch_and_bound import branch_and_bound
+from ..kernels.dual_decomposition import LOWER, ROUNDING, UPPER, Descent
+from ..kernels.lattice import LatticeArcs
+from ..types import Floats
+from .budget import Budget
+from .lattice import ROWS, Lattice
+from .lattice_automata import LatticeAutomaton, stacked
+
+# The first restricted lattice
+_MARGIN = 6.0  # nodes whose max-marginal is at most so much (log-odds) below the best score
+_PER_ROW = 6  # nodes in each row that an automaton reads
+_ELSEWHERE = 32  # nodes in other rows, for each automaton that would read them
+_WIDER = 4  # factor on these until some labelling is found
+_ALL_ARCS = 100_000  # lattices with at most so many arcs are taken whole
+
+# When to give up
+_ARCS_PER_SECOND = 4e6  # arcs that a search can use
+_MOST_PREFIXES = 20_000_000  # automaton states of prefixes: 80 MB
+_MOST_IN_VAIN = 2  # extensions of the restricted lattice without a better labelling
+_MOST_ROUNDS = 4  # of 2 and 3 while no labelling at all is known
+
+# How work is shared out: descent and branch and bound take turns, and each turn may take longer than the one before
+_FIRST_ITERATIONS = 20
+_LONGER = 4  # at most by this factor
+_SHARE = 0.25  # and at most this share of the remaining budget
+
+# Seconds on a usual machine; `tests.benchmarks.constraints --only limits` compares them with this machine
+_SETUP = 5e-4  # to set up a restricted lattice
+_NODE = 4e-9  # to examine a node
+_ADDED = 2.5e-9  # to connect a node, for each state
+_MADE = 1.5e-8  # to make an arc or variable, for each automaton
+_ARC, _VARIABLE, _MOVE = (
+    5e-9,
+    5e-9,
+    3e-9,
+)  # of an iteration of the descent, for each arc, variable and move of an automaton
+_TRIED, _READ, _VISITED = (
+    2.5e-7,
+    6e-9,
+    7e-8,
+)  # of branch and bound: to try an arc, to read it, for each node
+_BOUND = 4e-9  # of bounds outside the restricted lattice, for each token and move
+
+
+class LatticeSearch:
+    """The search in the lattice of one document. Each call of `solve` continues the search.
+
+    automata (Sequence[LatticeAutomaton]): Those of rules, and of texts that have one label.
+    """
+
+    def __init__(self, lattice: Lattice, automata: Sequence[LatticeAutomaton]):
+        self._lattice = lattice
+        self._automata = automata
+        self._score = -np.inf  # of the best labelling found: the lower bound
+        self._path: Optional[NDArray[np.int32]] = None
+        self._margin = _MARGIN
+        self._per_row = _PER_ROW
+        self._kept: Any = None  # bool[rows, S] nodes of the restricted lattice, None before the first
+        self._duals: Optional[list[Floats]] = None  # of the previous restricted lattice, see `RestrictedLattice`
+
+    def solve(self, budget: Budget) -> tuple[Optional[NDArray[np.int32]], bool]:
+        """The best labelling, or the best one that was found when the budget is spent.
+
+        RETURNS (int32[T] or None, bool): Tags, or a path of segments; None if no labelling was found. And whether it is proved
+            to be the best one, or that there is none.
+        """
+        lattice = self._lattice
+        if lattice.best == -np.inf:
+            return None, True
+        if self._kept is None:
+            self._kept = self._first_nodes(budget)
+        in_vain = 0
+        while budget.left > 0.0 and in_vain < _MOST_IN_VAIN:
+            kept, jumps, skipped = self._without_forced_nodes()
+            if _n_arcs(kept) > max(_ALL_ARCS, _ARCS_PER_SECOND * budget.left):
+                break
+            budget.spend(3 * _NODE * kept.size)
+            arcs = lattice.arcs(kept, jumps)
+            restricted = RestrictedLattice(arcs, self._automata, lattice.may_skip_tokens, self._duals)
+            budget.spend(restricted.seconds)
+            score, taken, is_proved = restricted.solve(self._score, budget)
+            if taken is not None:
+                self._score = score
+                self._path = lattice.path(skipped, arcs, taken)
+                in_vain = 0
+            if self._path is None:
+                missing = self._more_first_nodes(budget)
+            elif is_proved:
+                missing = self._better_nodes(restricted, budget)
+                in_vain += taken is None
+            else:
+                break
+            if not missing.any():
+                return self._path, is_proved
+            self._add(self._kept, missing, budget)
+        return self._path, False
+
+    # 1. The restricted lattice
+
+    def _first_nodes(self, budget: Budget) -> NDArray[np.bool_]:
+        """Choose the first nodes: those near the best labelling, and more in rows that automata read."""
+        lattice = self._lattice
+        max_marginals = lattice.max_marginals
+        possible = max_marginals > -np.inf
+        if _n_arcs(possible) <= _ALL_ARCS:
+            budget.spend(_NODE * max_marginals.size)
+            return possible
+        kept = self._relevant(possible & (max_marginals >= lattice.best - self._margin)) | self._on_best
+        added = np.zeros_like(kept)
+        for rows, states in zip(self._rows_read, self._states_read):
+            if states.any():
+                # Alternatives to the nodes that the automaton reads, and nodes elsewhere that it would read
+                _add_best(added, max_marginals, rows, ~states, 1)
+                [read] = np.nonzero(states)
+                others = np.where(kept[:, read], -np.inf, max_marginals[:, read]).ravel()
+                n_others = min(_ELSEWHERE * self._per_row // _PER_ROW, len(others))
+                best = np.argpartition(others, len(others) - n_others)[len(others) - n_others :]
+                added[best // len(read), read[best % len(read)]] = True
+        rows = np.unique(np.concatenate(self._rows_read))
+        is_read = np.any(self._states_read, axis=0)
+        _add_best(added, max_marginals, rows, np.ones_like(is_read), self._per_row)
+        _add_best(added, max_marginals, rows, ~is_read, 1)
+        self._add(kept, added & possible, budget)
+        budget.spend(_NODE * (3 + len(self._automata)) * max_marginals.size)
+        return kept
+
+    def _more_first_nodes(self, budget: Budget) -> NDArray[np.bool_]:
+        """Choose more first nodes, since no labelling was found among those in use."""
+        missing = np.zeros_like(self._kept)
+        for margin in (_WIDER * self._margin, np.inf):
+            self._margin = margin
+            self._per_row *= _WIDER
+            missing = self._first_nodes(budget) & ~self._kept
+            if missing.any():
+                break
+        return missing
+
+    def _add(self, kept: NDArray[np.bool_], added: NDArray[np.bool_], budget: Budget) -> None:
+        before = int(kept.sum())
+        self._lattice.add(kept, added)
+        budget.spend(_NODE * kept.size + _ADDED * kept.shape[1] * (int(kept.sum()) - before))
+
+    def _without_forced_nodes(self) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+        """Remove kept nodes where a labelling has no choice and automata read nothing.
+
+        RETURNS (bool[rows, S], int64[rows], int64[rows]): The remaining nodes; the row that each row jumps to, 0 for the next
+            one; and the states of the removed nodes, -1 elsewhere.
+        """
+        kept = self._kept.copy()
+        is_forced = (kept.sum(axis=1) <= 1) & ~(kept & ~self._on_best).any(axis=1)
+        for rows in self._rows_read:
+            is_forced[rows] = False
+        if any(automaton.reads_breaks for automaton in self._automata):
+            is_forced[self._on_best[:, -1]] = False
+        jumps = np.zeros(len(kept), dtype=np.int64)
+        skipped = np.full(len(kept), -1)
+        # A long segment may begin in front of a forced row and end behind it
+        longest = self._lattice.longest_arc
+        changes = np.flatnonzero(np.diff(np.concatenate([[False], is_forced, [False]])))
+        for begin, end in changes.reshape(-1, 2).tolist():
+            begin += longest - 1
+            begin += (begin + 1) % ROWS
+            inside = kept[begin : max(end - longest + 1, 0)]
+            ends = begin + ROWS * np.flatnonzero(inside.any(axis=1)[::ROWS])  # rows where segments end
+            if len(ends) > 2:
+                jumps[ends[0]] = ends[-1]
+                between = slice(ends[0] + 1, ends[-1])
+                states = kept[between]
+                skipped[between] = np.where(states.any(axis=1), states.argmax(axis=1), -1)
+                kept[between] = False
+        return kept, jumps, skipped
+
+    @cached_property
+    def _on_best(self) -> NDArray[np.bool_]:
+        """Nodes of the best labelling without the automata."""
+        best = self._lattice.best
+        return self._lattice.max_marginals >= best - _rounding(best)
+
+    @cached_property
+    def _states_read(self) -> list[NDArray[np.bool_]]:
+        """For each automaton, the states that it reads: bool[S]."""
+        return [automaton.states_read() for automaton in self._automata]
+
+    @cached_property
+    def _rows_read(self) -> list[NDArray[np.int64]]:
+        """For each automaton, the rows in which it reads the best labelling."""
+        return [automaton.rows_read(self._on_best) for automaton in self._automata]
+
+    def _relevant(self, nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Keep the nodes that may be part of the best labelling. A run of rows with such nodes is removed if, within it, no
+        automaton reads the best labelling without automata or could gain by reading the nodes: there, that labelling remains the
+        best. A long segment bypasses the rows that it covers, and everything that automata read there."""
+        nodes = nodes & ~self._on_best
+        matters = np.zeros(len(nodes), dtype=bool)
+        for automaton, states in zip(self._automata, self._states_read):
+            if automaton.may_gain:
+                matters |= nodes[:, states].any(axis=1)
+        for rows in self._rows_read:
+            matters[rows] = True
+            matters[np.maximum(rows, 1) - 1] = True  # an event may depend on the node before it
+        bypassed = self._lattice.longest_arc - ROWS
+        [filled] = np.nonzero(nodes.any(axis=1))
+        n_before = np.append(0, np.cumsum(matters))
+        from_row = np.maximum(filled - bypassed, 0)
+        to_row = np.minimum(filled + bypassed + 1, len(matters))
+        run = np.cumsum(np.diff(filled, prepend=filled[:1]) > bypassed + 1)  # runs of filled rows
+        n_mattering = np.bincount(run, n_before[to_row] > n_before[from_row])
+        nodes[filled[n_mattering[run] == 0]] = False
+        return nodes
+
+    # 4. What is left outside
+
+    def _better_nodes(self, restricted: "RestrictedLattice", budget: Budget) -> NDArray[np.bool_]:
+        """Nodes outside on labellings that may be better than the best known one; only the best nodes if there are many."""
+        lattice = self._lattice
+        least = self._score + _rounding(self._score)
+        bounds = lattice.max_marginals
+        missing = self._relevant(bounds > least) & ~self._kept
+        if _n_arcs(missing | self._kept) > _ALL_ARCS and 4.0 * lattice.seconds < budget.left:
+            moves = sum(automaton.following.size for automaton in self._automata if automaton.has_duals)
+            moves += len(self._automata) * len(lattice.possible_events)
+            budget.spend(_SETUP + 3.0 * lattice.seconds + _BOUND * lattice.tokens * moves)
+            found = restricted.bounds_of_nodes(lattice)
+            if found is not None:
+                bounds, self._duals = found
+                missing &= bounds > least
+        most = max(int(self._kept.sum()) // 2, _ALL_ARCS // bounds.shape[1])
+        if missing.sum() > most:
+            missing &= bounds >= np.partition(bounds[missing], -most)[-most]
+        return missing
+
+
+class RestrictedLattice:
+    """A part of a lattice, the automata that read it, and their dual variables.
+
+    arcs (LatticeArcs), automata (Sequence[LatticeAutomaton])
+    may_skip_tokens (bool): Whether a labelling may pass a token without any event.
+    duals (Optional[list[float64[n, C]]]): Dual variables of the previous restricted lattice, by automaton, token and kind.
+    """
+
+    def __init__(
+        self,
+        arcs: LatticeArcs,
+        automata: Sequence[LatticeAutomaton],
+        may_skip_tokens: bool,
+        duals: Optional[list[Floats]] = None,
+    ):
+        self._arcs = arcs
+        self._automata = automata
+        self._may_skip_tokens = may_skip_tokens
+        kinds = np.stack([automaton.read(arcs) for automaton in automata])  # [A, N]
+        self._tables = stacked(automata)
+        variables = dual_decomposition.make_variables(arcs, kinds, self._tables.states, may_skip_tokens)
+        self._variables = variables
+        self._tokens = np.repeat(variables.time, np.diff(variables.starts)) // ROWS  # [Z] token of each variable
+        self._duals = np.zeros(len(variables.kind))  # [Z]
+        hard_first = np.argsort([not automaton.is_hard for automaton in automata], kind="stable")
+        dual_decomposition.first_duals(arcs, kinds, variables, hard_first, self._duals)
+        for a, before in enumerate(duals or []):
+            if before.shape[1:] == automata[a].following.shape[1:]:
+                own = self._variables_of(a, len(before))
+                known = before[self._tokens[own], variables.kind[own]]
+                self._duals[own[known < np.inf]] = known[known < np.inf]
+
+    def _variables_of(self, a: int, n_tokens: int) -> NDArray[np.int64]:
+        """The variables of an automaton at tokens; the end of the document has variables too."""
+        return np.flatnonzero((self._variables.automaton == a) & (self._tokens < n_tokens))
+
+    @property
+    def seconds(self) -> float:
+        """Estimate the seconds that making the restricted lattice takes."""
+        return _SETUP + _MADE * (1 + len(self._automata)) * (len(self._arcs.source) + len(self._variables.of_arc))
+
+    @cached_property
+    def _iteration(self) -> float:
+        """Estimate the seconds of an iteration of the descent."""
+        variables = self._variables
+        n_states = np.diff(self._tables.states)
+        n_choices = np.diff(variables.readings) + np.bincount(variables.automaton, minlength=len(n_states))  # [A]
+        moves = float(n_states @ n_choices)
+        return _ARC * len(self._arcs.source) + _VARIABLE * len(variables.of_arc) + _MOVE * moves
+
+    def solve(self, known: float, budget: Budget) -> tuple[float, Optional[NDArray[np.int32]], bool]:
+        """Search for the best labelling of the restricted lattice, if its score is higher than a known one.
+
+        RETURNS (float, int32[M] or None, bool): Score and arcs of the best labelling, None if none is better; and whether it is
+            proved that no other one is.
+        """
+        problem = self._arcs, self._tables, self._variables
+        n_nodes = len(self._arcs.time)
+        n_readers = 1 + len(self._automata)  # the lattice and the automata
+        suffix = np.empty(n_nodes)
+        suffixes = np.empty(int(self._variables.suffixes[-1]))
+        values = np.array([np.inf, known, 1.0, 0.0])
+        path = np.zeros(n_nodes, dtype=np.int32)
+        length = np.zeros(1, dtype=np.int64)
+        descent = Descent(values, self._duals.copy(), self._duals, np.zeros(n_nodes, dtype=np.int32), length)
+        most_prefixes = _MOST_PREFIXES // (4 + n_readers)
+        width = 1  # prefixes that branch and bound extends at each node
+        iterations = int(min(_FIRST_ITERATIONS, 0.5 * budget.left / self._iteration))
+        rounds = 0
+        is_proved = False
+        while iterations > 0 and width > 0:
+            n_iterations = dual_decomposition.descend(*problem, descent, suffix, suffixes, iterations)
+            descending = self._iteration * n_iterations
+            budget.spend(descending)
+            branching = 0.0
+            if values[UPPER] > -np.inf and values[UPPER] > values[LOWER] + _rounding(values[LOWER]):
+                dual_decomposition.find_bound(*problem, self._duals, suffix, suffixes)
+                most = min((width + 2) * n_nodes + 64 * width, most_prefixes)
+                found = branch_and_bound(*problem, suffix, suffixes, width, values[LOWER], most, path)
+                score, n_arcs, left_out, tried = found
+                branching = (_TRIED + _READ * n_readers) * tried + _VISITED * n_nodes
+                budget.spend(branching)
+                if score > values[LOWER]:
+                    values[LOWER] = score
+                    length[0] = n_arcs
+                    descent.best_path[:] = path
+                values[UPPER] = min(values[UPPER], max(left_out, values[LOWER]))
+            is_proved = bool(values[UPPER] <= values[LOWER] + _rounding(values[LOWER]))
+            rounds += 1
+            if is_proved or (rounds >= _MOST_ROUNDS and values[LOWER] == -np.inf):
+                break
+            share = _SHARE * budget.left
+            iterations = int(min(_LONGER * iterations, share / max(descending, 1e-6) * iterations))
+            width = int(min(_LONGER * width, share / max(branching, 1e-6) * width))
+        dual_decomposition.find_bound(*problem, self._duals, suffix, suffixes)
+        self._best_with_duals = suffix[0]
+        return float(values[LOWER]), descent.best_path[: length[0]].copy() if length[0] else None, is_proved
+
+    def bounds_of_nodes(self, lattice: Lattice) -> Optional[tuple[Floats, list[Floats]]]:
+        """Upper bounds on the labellings through each node of the whole lattice, under the dual variables.
+
+        Events outside the restricted lattice get dual variables too: these make a labelling no better than the labellings of
+        the restricted lattice, unless an automaton gains more by the event.
+
+        RETURNS (float64[rows, S], list[float64[n, C]]): Bounds; and the dual variables by automaton, token and kind. None if
+            they take too much memory.
+        """
+        n_tokens = lattice.tokens
+        variables = self._variables
+        automata = [(a, automaton) for a, automaton in enumerate(self._automata) if automaton.has_duals]
+        of_events = np.zeros((n_tokens, len(lattice.possible_events)))  # sum of the variables of each event
+        inside = []  # [n, C] by automaton; NaN where there is no variable
+        for a, automaton in automata:
+            duals = np.full((n_tokens, automaton.following.shape[1]), np.nan)
+            own = self._variables_of(a, n_tokens)
+            duals[self._tokens[own], variables.kind[own]] = self._duals[own]
+            automaton.add_to_events(of_events, np.nan_to_num(duals))
+            inside.append(duals)
+        max_marginals = lattice.max_marginals_with(of_events)
+        if max_marginals is None:
+            return None
+        gains = self._gains(lattice, max_marginals)
+        gains /= np.maximum(sum(automaton.members[1:].any(axis=0) for _, automaton in automata), 1)
+        everywhere = [np.zeros((0, 0))] * len(self._automata)
+        of_automata = 0.0
+        for (a, automaton), duals in zip(automata, inside):
+            members = automaton.members
+            least = np.minimum(np.nanmin(duals, axis=0, initial=0.0), 0.0)  # [C]
+            gain = np.stack([gains[:, events].max(axis=1, initial=0.0) for events in members], axis=1)
+            free = self._completed(automaton, members, duals, np.zeros_like(duals))
+            charged = self._completed(automaton, members, duals, np.maximum(-gain, least))
+            everywhere[a] = charged
+            tables = automaton.following, automaton.scores, automaton.last
+            bound = dual_decomposition.bound_automaton(*tables, free)
+            of_charged = dual_decomposition.bound_automaton(*tables, charged)
+            if of_charged <= bound - least.min():  # unless the automaton would take the event repeatedly
+                bound = of_charged
+                automaton.add_to_events(of_events, np.where(np.isnan(duals) & (charged < np.inf), charged, 0.0))
+            of_automata += bound
+        max_marginals = lattice.max_marginals_with(of_events)
+        return None if max_marginals is None else (max_marginals + of_automata, everywhere)
+
+    def _gains(self, lattice: Lattice, max_marginals: Floats) -> Floats:
+        """By how much an event at a token makes a labelling better than those of the restricted lattice: float64[n, E]."""
+        best = np.full((lattice.tokens, len(lattice.possible_events)), -np.inf)
+        for event in np.flatnonzero(lattice.possible_events.any(axis=1)):
+            best[:, event] = max_marginals[::ROWS, lattice.possible_events[event]].max(axis=1)
+        return np.maximum(best - self._best_with_duals, 0.0)
+
+    def _completed(
+        self, automaton: LatticeAutomaton, members: NDArray[np.bool_], duals: Floats, default: Floats
+    ) -> Floats:
+        """Dual variables of an automaton with default values for those that are NaN, and inf for impossible kinds."""
+        completed = np.where(np.isnan(duals), default, duals)
+        completed[:, 0] = 0.0 if self._may_skip_tokens or members[0].any() else np.inf
+        automaton.forbid_impossible(completed)
+        return completed
+
+
+def _add_best(
+    kept: NDArray[np.bool_], max_marginals: Floats, rows: NDArray[np.int64], states: NDArray[np.bool_], n: int
+) -> None:
+    """Add the n best nodes of some rows and states."""
+    [chosen] = np.nonzero(states)
+    if len(rows) and len(chosen):
+        of_rows = max_marginals[np.ix_(rows, chosen)]
+        n = min(n, len(chosen))
+        least = np.partition(of_rows, -n, axis=1)[:, -n, np.newaxis]
+        kept[np.ix_(rows, chosen)] |= of_rows >= least
+
+
+def _n_arcs(kept: NDArray[np.bool_]) -> int:
+    """Largest number of arcs between the nodes of neighbouring rows."""
+    of_row = kept.sum(axis=1)
+    return int((of_row[:-1] * of_row[1:]).sum())
+
+
+def _rounding(score: float) -> float:
+    """Largest difference between a score and one that is equal but for rounding."""
+    return ROUNDING * (1.0 + abs(score)) if score > -np.inf else 0.0

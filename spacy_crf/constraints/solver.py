@@ -1,0 +1,149 @@
+"""Find the best labelling of a document under automata, in the graph of all their states, or in a lattice."""
+
+from functools import cached_property
+from typing import Any, Optional
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import arrays
+from ..arrays import Joined
+from ..kernels.best_first import EventAutomata, best_first
+from ..kernels.log_space import LogPotentials
+from .budget import CALL, READ, Budget, seconds_of_decoding, seconds_of_graph
+from .lattice import Lattice
+from .lattice_automata import LatticeAutomaton, SegmentTextAutomaton, TextAutomaton
+from .lattice_search import LatticeSearch
+from .rule import Documents, Rule
+from .rule_set import RuleSet, Text, stacked
+
+Tags = NDArray[np.int32]
+
+_MOST_TOKENS = 1_000  # of a document for which a best-first search is tried
+_MOST_PREFIXES = 4_000  # the best-first search gives up after so many prefixes
+_BEST_FIRST = 1e-3  # seconds that a best-first search takes on a usual machine
+_GRAPH_SHARE = 0.4  # the graph is preferred to the lattice if it takes at most this share of the remaining budget
+
+
+class GraphSolver:
+    """Finds the best labelling of a document in the graph of all states of the automata, where that has room.
+
+    rules (RuleSet), document (Documents)
+    kept (frozenset[int]): Places of the rules whose masks apply.
+    """
+
+    active: frozenset[int] = frozenset()  # automata of the latest search, which `go_on` continues
+    is_too_large = False  # whether some automata were too large
+
+    def __init__(self, rules: RuleSet, document: Documents, kept: frozenset[int]):
+        self._rules = rules
+        self._document = document
+        self._kept = kept
+        self._n_tokens = len(document.scores[0])
+
+    def solve(
+        self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
+    ) -> tuple[Optional[Tags], bool]:
+        """The best labelling under some automata in which some texts have one label each.
+
+        RETURNS (int32[T] or None, bool): The labelling, None if none exists or none was found; and whether the result is proved.
+        """
+        graph = None if texts else self._rules.graph(active, self._rules.most_searched)
+        if graph is None:
+            self.is_too_large = True
+            return None, False
+        scores, clamp, facts, _ = self._document
+        joined = arrays.join_sequences(self._rules.apply(scores, facts, self._kept), clamp)
+        path = graph.viterbi(joined.scores, clamp=joined.clamp)
+        budget.spend(CALL + seconds_of_graph(len(graph.graph.source), self._n_tokens))
+        return path.states[joined.tokens] if path.scores[0] > -np.inf else None, True
+
+    def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
+        """Continue the search if `solve` returned a labelling without proof that it is the best. A graph never does."""
+        raise NotImplementedError
+
+
+class LatticeSolver(GraphSolver):
+    """Finds the best labelling of a document by a best-first search, if few prefixes suffice, else in the graph of all states, if
+    that is small, else by a search in the lattice (`lattice_search`)."""
+
+    _search: LatticeSearch  # the latest one
+    _lattice: Optional[Lattice] = None
+
+    def solve(
+        self, active: frozenset[int], texts: list[tuple[Rule, Text]], budget: Budget
+    ) -> tuple[Optional[Tags], bool]:
+        rules = self._rules
+        if not texts and self._n_tokens <= _MOST_TOKENS:
+            is_finished, path = self._best_first(active)
+            budget.spend(self._recursion + _BEST_FIRST)
+            if is_finished:
+                return None if path is None else path[self._joined.tokens], True
+        in_graph = seconds_of_graph(rules.graph_size(active), self._n_tokens)
+        if not texts and in_graph <= _GRAPH_SHARE * budget.left and rules.graph(active) is not None:
+            return super().solve(active, texts, budget)
+        if self._recursion > budget.left:
+            return None, False
+        if self._lattice is None:
+            self._lattice = Lattice(self._log_potentials, rules.tags.events, rules.tags.n_events)
+            budget.spend(CALL + 2 * self._recursion)
+        automata: list[Any] = [lattice_automata(rules)[n] for n in sorted(active)]
+        of_text = SegmentTextAutomaton if rules.of_segments else TextAutomaton
+        automata += [of_text(rules.tags, self._occurrences(*text), self._lattice.tokens) for text in texts]
+        self.active = active
+        self._search = LatticeSearch(self._lattice, automata)
+        budget.spend(CALL + READ * self._n_tokens * len(texts))
+        return self.go_on(budget)
+
+    def go_on(self, budget: Budget) -> tuple[Optional[Tags], bool]:
+        path, is_proved = self._search.solve(budget)
+        return None if path is None else path[self._joined.tokens], is_proved
+
+    def _best_first(self, active: frozenset[int]) -> tuple[bool, Optional[NDArray[np.int32]]]:
+        """Search for the best labelling under automata among few prefixes.
+
+        RETURNS (bool, int32[T] or None): Whether the search finished, and the labelling, None if there is none.
+        """
+        rest = [self._rules.parts[n][1] for n in sorted(active)]
+        tags = self._rules.tags
+        stack = self._rules.cache.find(("stack", active), lambda: stacked(rest, tags.n_events))
+        path = np.empty(len(self._log_potentials.opening), dtype=np.int32)
+        found = best_first(self._log_potentials, EventAutomata(tags.events, *stack), _MOST_PREFIXES, path)
+        return found >= 0, path if found > 0 else None
+
+    @cached_property
+    def _recursion(self) -> float:
+        """Estimated seconds of one recursion over the document."""
+        return seconds_of_decoding(self._document.scores, len(self._rules.tags.label_of))
+
+    @cached_property
+    def _joined(self) -> Joined:
+        scores, clamp, facts, _ = self._document
+        return arrays.join_sequences(self._rules.decodable(scores, facts, self._kept), clamp)
+
+    @cached_property
+    def _log_potentials(self) -> LogPotentials:
+        """The scores of the joined document as a chain of segments."""
+        work: Any = self._rules.structure.prepare(self._joined.scores, self._joined.clamp)
+        return work.log_potentials
+
+    def _occurrences(self, rule: Rule, text: Text) -> list[tuple[int, int]]:
+        """Places of a text, as token ranges of the joined sequence."""
+        scope, *wanted = text
+        words: Any = self._document.words
+        starts = self._document.scores.starts
+        sentences = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        last = len(wanted) - 1
+        begins = np.flatnonzero(words[: len(words) - last] == np.uint64(wanted[0]))
+        for offset, word in enumerate(wanted[1:], start=1):
+            begins = begins[words[begins + offset] == np.uint64(word)]
+        begins = begins[sentences[begins] == sentences[begins + last]]
+        if rule.per == "sentence":
+            begins = begins[sentences[begins] == scope]
+        places = self._joined.tokens
+        return list(zip(places[begins].tolist(), (places[begins + last] + 1).tolist()))
+
+
+def lattice_automata(rules: RuleSet) -> list[LatticeAutomaton]:
+    """The automata of rules, as the search in a lattice reads them."""
+    return rules.cache.find("lattice", lambda: [LatticeAutomaton(rest, rules.tags) for _, rest in rules.parts])
