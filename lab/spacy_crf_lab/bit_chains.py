@@ -34,7 +34,6 @@ class BitScores(NamedTuple):
     last: Floats  # [C, 2]
     cascade: Floats  # [2, C, C] see `kernels.cascade`; [0, 0, 0] without a cascade
     codes: NDArray[np.uint8]  # [S, C]
-    product: Any  # ChainScores without tokens: transitions, first and last of the tags; None in training
     starts: Ints  # [B + 1]
 
     AXES = MappingProxyType(

@@ -306,9 +306,11 @@ class HiddenRole(Seeded, OfTexts, Architecture):
         found = {name: getattr(d_scores, name) for name in self.params}
         return {**found, "labels": d_scores.labels.sum(axis=0)}
 
-    def enlarge(self, model: Model, before: int, n_states: int) -> None:
+    def resize(self, model: Model, n_states: int) -> None:
         """Give the states of new labels different random weights."""
-        if before and self.hidden > 1:
+        before = self.n_states(model)
+        super().resize(model, n_states)
+        if before not in (None, n_states) and self.hidden > 1:
             random = np.random.default_rng([model.attrs["seed"], before])
             for name in self.params:
                 values: Any = model.get_param(name)

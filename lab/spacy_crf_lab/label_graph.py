@@ -79,9 +79,6 @@ class LabelGraphRole(LabelSetNode):
     def weighed(self, model: Model) -> SharedScores:
         return {name: np.ones(shape, dtype=bool) for name, shape in self.shapes(model, model.get_dim("nO")).items()}
 
-    def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        """Do nothing: new labels have no edges."""
-
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         """Find the graph by the annotation, once."""
         if model.attrs["edges"] is not None:

@@ -75,7 +75,6 @@ class OpinionPoolNode(ChainNode):
     reads (Callable): Which experts read each of some templates (bool[M, k]); None if all read all.
     """
 
-    further = ("shares",)
     meaning = ("experts",)
     decoding = PoolDecoding
     walks = False
@@ -115,8 +114,8 @@ class OpinionPoolNode(ChainNode):
     def columns(self, n_states: int) -> int:
         return n_states if self.kind == "named" else self.experts.size
 
-    def size(self, n_states: int) -> int:
-        return self.experts.size
+    def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
+        return super().shapes(model, self.experts.size)
 
     def possible(self, model: Model) -> SharedScores:
         return self.experts.mask(model.attrs["allowed"])
@@ -327,7 +326,7 @@ def OpinionPool(
         elif kind == "random":
             reads = partial(at_random, **settings)
             known = [kind, *settings.values()]
-    return build(
+    pool = build(
         "opinion_pool",
         OpinionPoolNode(kind, n, learns, expert_of, reads),
         layers,
@@ -335,6 +334,8 @@ def OpinionPool(
         holdout=checks.number(_OWNER, "holdout", holdout, least=0.01, most=0.5),
         experts=known,
     )
+    pool.set_param("shares", None)
+    return pool
 
 
 def _shared(emissions: Any) -> FeatureSet:

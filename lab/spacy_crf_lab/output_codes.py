@@ -86,6 +86,7 @@ class CodesNode(ChainNode):
         self._asked: tuple[Any, ...] = ()  # the tags, their labels, and the code of the first tags if it was learned
         self._code: Optional[Code] = None  # the code of the tags, once it is needed
         self._learned: list[str] = []  # the tags of the learned code
+        self._product: Optional[tuple] = None  # see `_product_of`; threads may be reading it
 
     def in_training(self, ruled: Any = None) -> BitChains:
         """RAISES (ValueError): CRF638 for rules and excluded spans."""
@@ -141,9 +142,6 @@ class CodesNode(ChainNode):
         self._learned = []
         self.name_tags(model, *self._asked[:2])
 
-    def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        """Do nothing: the weights of new bits are 0."""
-
     def observe(self, model: Model, corpus: Batches, n_states: int) -> None:
         """Do nothing, since all scores have weights."""
 
@@ -187,15 +185,14 @@ class CodesNode(ChainNode):
     def potentials(self, model: Model, weights: SharedScores) -> SharedScores:
         return {**super().potentials(model, weights), "codes": model.attrs["matrix"]}
 
-    def latest_potentials(self, model: Model, weights: SharedScores) -> SharedScores:
-        """With the transitions, firsts and lasts of the tags."""
-        shared = super().latest_potentials(model, weights)
-        if "product" not in shared:
-            codes, allowed = shared["codes"], model.attrs["allowed"]._asdict()
-            of_tags = self._of_tags(codes, shared).items()
-            limited = {name: np.where(allowed[name], scores, -np.inf) for name, scores in of_tags}
-            shared["product"] = ChainScores(np.zeros((0, len(codes))), **limited)
-        return shared
+    def _product_of(self, model: Model, scores: BitScores) -> SharedScores:
+        """The transitions, firsts and lasts of tags, the same object as long as those of bits are unchanged."""
+        latest = self._product
+        if latest is None or latest[0] is not scores.transitions:
+            allowed, of_tags = model.attrs["allowed"]._asdict(), self._of_tags(scores.codes, scores._asdict())
+            limited = {name: np.where(allowed[name], array, -np.inf) for name, array in of_tags.items()}
+            latest = self._product = scores.transitions, limited
+        return latest[1]
 
     def _of_tags(self, codes: Any, shared: SharedScores) -> SharedScores:
         """The transitions, firsts and lasts of tags in the product of the chains."""
@@ -210,7 +207,7 @@ class CodesNode(ChainNode):
 
     def join(self, outputs: tuple[Emissions, ...], shared: SharedScores) -> Any:
         [(units, _, starts)] = outputs
-        given = {"cascade": np.zeros((0, 0, 0)), "product": None, **shared}
+        given = {"cascade": np.zeros((0, 0, 0)), **shared}
         return BitScores(units=units, starts=starts, **given)
 
     def in_prediction(self, model: Model, scores: Any) -> ChainScores:
@@ -225,7 +222,7 @@ class CodesNode(ChainNode):
         else:  # minus sum_c |p(bit c) - code[y, c]|
             _, found = self.in_training().expectations(scores._replace(units=units))
             emissions = (found.units / kernels.SCALE @ signs.T - signs.shape[1]) / 2.0
-        return scores.product._replace(emissions=emissions, starts=scores.starts)
+        return ChainScores(emissions, **self._product_of(model, scores), starts=scores.starts)
 
     def _read_neighbours(self, scores: Any) -> tuple[Floats, Floats]:
         """The units with what a cascade adds, and the expected signs of its bits: float64[T, C] each."""

@@ -32,7 +32,7 @@ def bit_scores(cascade=False, spread=1.5, seed=0):
     found = {name: rng.normal(scale=spread, size=shape) for name, shape in shapes.items()}
     below = np.tri(n_bits, k=-1) * rng.normal(size=(2, n_bits, n_bits)) if cascade else np.zeros((0, 0, 0))
     units = rng.normal(scale=spread, size=(8, n_bits))
-    return BitScores(units, **found, cascade=below, codes=CODES, product=None, starts=STARTS)
+    return BitScores(units, **found, cascade=below, codes=CODES, starts=STARTS)
 
 
 def annotation(kind):
@@ -205,7 +205,7 @@ def test_product_is_the_product_of_all_chains(cascade):
     role, units = model.attrs["role"], model.get_ref("emissions").predict([doc]).scores
     shared = role.potentials(model, {name: model.get_param(name) for name in role.params})
     scores = BitScores(
-        units, *(shared[name] for name in ("transitions", "first", "last")), np.zeros((0, 0, 0)), *3 * [None]
+        units, *(shared[name] for name in ("transitions", "first", "last")), np.zeros((0, 0, 0)), *2 * [None]
     )
     if cascade:
         scores = scores._replace(cascade=shared["cascade"] * np.tri(units.shape[1], k=-1))
@@ -235,7 +235,7 @@ def test_nearest_rows():
     role, doc, codes = pipe.model.attrs["role"], Doc(nlp.vocab, words=["a", "c", "d"]), pipe.model.attrs["matrix"]
     units = pipe.model.get_ref("emissions").predict([doc]).scores
     shared = [pipe.model.get_param(name).astype(float) for name in role.params]
-    scores = BitScores(units, *shared, np.zeros((0, 0, 0)), *3 * [None])
+    scores = BitScores(units, *shared, np.zeros((0, 0, 0)), *2 * [None])
     ones, best = np.zeros(units.shape), np.zeros(units.shape)
     for c in range(units.shape[1]):
         ones[:, c], every = ones_of(scores, 3, c), itertools.product((0, 1), repeat=3)

@@ -57,14 +57,12 @@ class StructureModel(Model):
     def has_dim(self, name: str) -> Optional[bool]:
         if name != "nO":
             return super().has_dim(name)
-        if "first" not in self.param_names:
-            return self.layers[0].has_dim(name)
         return True if self.attrs["role"].n_states(self) is not None else None
 
     def get_dim(self, name: str) -> int:
         if name != "nO" or not self.has_dim("nO"):
             return super().get_dim(name)
-        return self.attrs["role"].n_states(self) if "first" in self.param_names else self.layers[0].get_dim(name)
+        return self.attrs["role"].n_states(self)
 
 
 class Architecture(Node):
@@ -75,7 +73,6 @@ class Architecture(Node):
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
     learned = ("observed", "met", "posterior")
     structure: Structure  # structure for the scores
-    further: tuple[str, ...] = ()  # parameters that are no scores
     # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
     # the same
     in_prediction: Any = None
@@ -97,17 +94,11 @@ class Architecture(Node):
         """Derivatives by the outputs of the layers, from derivatives by the potentials."""
         raise NotImplementedError
 
-    def size(self, n_states: int) -> int:
-        """Number of states of the parameters."""
-        return n_states
-
     def shapes(self, model: Model, n_states: int) -> dict[str, tuple[int, ...]]:
         """Shapes of the parameters."""
-        size = self.size(n_states)
-        return {"transitions": (size, size), "first": (size,), "last": (size,)}
+        return {"transitions": (n_states, n_states), "first": (n_states,), "last": (n_states,)}
 
     def n_states(self, model: Model) -> Optional[int]:
-        """Number of states; None before the model has parameters."""
         return len(model.get_param("first")) if model.has_param("first") else None
 
     def layer_batch(self, batch: AnnotatedDocs) -> AnnotatedDocs:
@@ -222,13 +213,11 @@ class Architecture(Node):
                 model.set_param(name, new)
             elif model.get_param(name).shape != shape:
                 set_moved(model, name, partial(enlarged, shape=shape))
-        if before != self.size(n_states):
-            self.enlarge(model, before, self.size(n_states))
-
-    def enlarge(self, model: Model, before: int, n_states: int) -> None:
-        """Set the attributes of the states behind the first `before` ones."""
-        observed = self._possible_steps(model, n_states) if before else np.zeros((n_states + 2, n_states), bool)
+        if "observed" not in self.learned or before == model.get_dim("nO"):
+            return
+        observed = np.zeros((model.get_dim("nO") + 2, model.get_dim("nO")), bool)
         if before:
+            observed = self._possible_steps(model, n_states)
             observed[:before, :before] = model.attrs["observed"][:-2]
             observed[-2:, :before] = model.attrs["observed"][-2:]
         model.attrs["observed"] = observed.astype(np.uint8)
@@ -259,7 +248,7 @@ class Architecture(Node):
     def check(self, model: Model, n_states: int) -> None:
         check_weights(model, self.shapes(model, n_states))
         if "observed" in self.learned:
-            size = self.size(n_states)
+            [size] = self.shapes(model, n_states)["first"]
             check_array("observed", model.attrs["observed"], (size + 2, size), np.uint8)
         met = model.attrs["met"]
         is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
@@ -277,7 +266,7 @@ def exact_weights(model: Model) -> SharedScores:
 
 def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any) -> StructureModel:
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
-    params, parts = dict.fromkeys((*node.params, *node.further)), list(layers.values())
+    params, parts = dict.fromkeys(node.params), list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
     attrs = {"role": node, "met": [0, 0], "observed": None, "posterior": None, "allowed": None, **attrs}
     model = StructureModel(
@@ -298,7 +287,10 @@ def without_stage(model: Model) -> StructureModel:
             if hasattr(features, "set_stage"):
                 features.set_stage(features.feature_set.without_stage(), None)
     attrs = copy.deepcopy({name: value for name, value in model.attrs.items() if name != "role"})
-    return build(model.name, copy.deepcopy(model.attrs["role"]), layers, **attrs)
+    untrained = build(model.name, copy.deepcopy(model.attrs["role"]), layers, **attrs)
+    for name in model.param_names:  # some models have parameters that are no scores
+        untrained.set_param(name, None)
+    return untrained
 
 
 def forward(model: Model, docs: list[Doc], is_train: bool) -> tuple[Any, Callable]:

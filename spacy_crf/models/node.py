@@ -140,6 +140,10 @@ class Node:
         """
         return False
 
+    def n_states(self, model: Model) -> Optional[int]:
+        """Number of states of a model of a structure; None before it has parameters."""
+        return None
+
     def columns(self, n_states: int) -> int:
         """Number of states for which the layers have scores."""
         return n_states

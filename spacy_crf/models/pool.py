@@ -55,6 +55,9 @@ class PoolNode(Node):
         if initialization.pipe.training.finds_optimum:
             initialization.find_optimum()
 
+    def n_states(self, model: Model) -> Optional[int]:
+        return model.layers[0].attrs["role"].n_states(model.layers[0])
+
     def resize(self, model: Model, n_states: int) -> None:
         tell_members(model)
         for member in model.layers:
