@@ -21,7 +21,7 @@ from spacy_crf.inference.semi_markov import begins_of, every_span
 from spacy_crf.inference.structure import States, Structure, Work
 from spacy_crf.losses.clamped import LabelledLoss
 from spacy_crf.losses.soft import NO_STATE, Runs, per_sequence, run_sequences
-from spacy_crf.schemes import Segments
+from spacy_crf.schemes import NO_SEGMENTS, Segments
 from spacy_crf.types import GOES_ON, Floats, SegmentClamp, SegmentScores, SpanList
 
 from .kernels.local_terms import cover_probability, marginal_gradient
@@ -40,12 +40,36 @@ class AnnotatedBatch(NamedTuple):
     weights: Floats  # [B] weight of each sequence
 
 
+def lengths_of(work: Work) -> Floats:
+    """Scores of segment lengths from 1 to K tokens: float64[K, S], -inf where a length is impossible. (In a chain each token is a
+    segment.)
+    """
+    return getattr(work.scores, "lengths", np.zeros((1, work.n_states)))
+
+
+def segment_marginals(structure: Structure, work: Work, every: SpanList) -> tuple[Floats, Floats]:
+    """Probabilities of all segments (float64[N, S]), and of the transitions into a segment that begins at each token
+    (float64[T, S, S]).
+    """
+    # Listed spans have their own expectations, and so do steps if transitions depend on the token
+    steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
+    scores = work.scores._replace(transitions=steps)
+    has_segments = isinstance(scores, SegmentScores)
+    if has_segments:
+        of_spans = np.zeros((len(every.lengths), work.n_states))
+        starts, lengths = scores.listed or every
+        of_spans[np.repeat(every.starts[:-1], np.diff(starts)) + lengths - 1] = scores.spans
+        scores = scores._replace(spans=of_spans, listed=every)
+    _, expected = structure.expectations(type(work)(scores, work.clamp, scores))
+    return expected.spans if has_segments else expected.emissions, expected.transitions
+
+
 def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Compute the terms of `PseudoLikelihood`."""
     starts, n_tokens = work.starts, work.n_tokens
-    listed = every_span(starts, len(structure.lengths(work)))
+    listed = every_span(starts, len(lengths_of(work)))
     begin = begins_of(listed)
-    pieces, steps = structure.segment_marginals(work, listed)
+    pieces, steps = segment_marginals(structure, work, listed)
     allowed = _allowed(listed, starts, annotation)
     probability = np.zeros(n_tokens)
     cover_probability(pieces, allowed, listed.starts, probability)
@@ -66,7 +90,7 @@ def marginals(structure: Structure, work: Work, annotation: AnnotatedBatch):
 def conditionals(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Compute the terms of `BesagPseudoLikelihood`."""
     scores, starts, size = work.scores, work.starts, work.n_states
-    path = _named_path(annotation.clamp, starts, structure.lengths(work))
+    path = _named_path(annotation.clamp, starts, lengths_of(work))
     t, a, c, first, last = _named_neighbours(path, starts)
     # A segment of state j begins at t, between segments of the states i and k; or the segment of state i continues.
     #
@@ -143,7 +167,7 @@ def blocks(size: int, structure: Structure, work: Work, annotation: AnnotatedBat
 def piecewise(structure: Structure, work: Work, annotation: AnnotatedBatch):
     """Compute the terms of `Piecewise`."""
     scores, starts, states = work.scores, work.starts, annotation.clamp.states
-    listed = every_span(starts, len(structure.lengths(work)))
+    listed = every_span(starts, len(lengths_of(work)))
     begin = begins_of(listed)
     end = begin + listed.lengths
     of_spans = structure.score_segments(work, begin, end)
@@ -310,16 +334,16 @@ class LocalLoss(LabelledLoss):
         self, structure: Structure[Scores], scores: Scores, clamp: Any, *, weights: Optional[Floats] = None
     ) -> tuple[Floats, Scores, NDArray[np.bool_]]:
         """Compute the loss, see `ClampedLoss.__call__`. A sequence is impossible if no labelling satisfies one of its terms."""
-        free = structure.without_rules
+        free: Structure[Scores] = getattr(structure, "without_rules", structure)
         own_terms = getattr(free, "own_terms", None)  # of ties
         if own_terms is not None:
             return own_terms(self)(self, structure, scores, clamp, weights)
         work = free.prepare(scores)
         weights = work.check_weights(weights)
-        whole = self.annotation(clamp, structure.wrong, weights)
+        whole = self.annotation(clamp, getattr(structure, "wrong", NO_SEGMENTS), weights)
         losses, impossible = np.zeros(len(weights)), np.zeros(len(weights), dtype=bool)
         d_scores = arrays.zeros(work.scores)
-        row_size = work.n_states * max(work.n_states, len(free.lengths(work)))
+        row_size = work.n_states * max(work.n_states, len(lengths_of(work)))
         for chunk in work.chunks(max(1, _LARGEST_TABLE // row_size)):
             of_part, d_part, impossible[chunk.sequences] = self.terms(free, work.cut(chunk), _cut(whole, *chunk))
             losses[chunk.sequences] = of_part

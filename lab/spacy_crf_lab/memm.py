@@ -10,6 +10,7 @@ to i. So prediction decodes as a chain, while training sums over the T choices a
 annotation leaves tags open, training sums over the chain. The tag scheme limits the choices; the last one knows that it is last.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Optional
 
@@ -43,6 +44,8 @@ class LocalChoices(Structure[Any]):
 
     ruled: The structure with the rules that hold in training, if any.
     """
+
+    prepare: Callable[..., Any]
 
     def __init__(self, ruled: Any = None, *, threads: int = 1):
         super().__init__(threads=threads)

@@ -175,7 +175,6 @@ class RuledStructure:
 
     exact = True
     answers: frozenset[str] = frozenset()
-    wrong = NO_SEGMENTS  # for losses that exclude single segments from the labellings that a clamp allows
 
     def __init__(
         self,
@@ -354,6 +353,7 @@ class RuledSegments(RuledStructure):
 
     @property
     def wrong(self) -> Segments:
+        """Segments that it excludes, though the clamp allows them."""
         return self._excluded.wrong
 
     def _free_scores(self, starts: Ints) -> SegmentScores:

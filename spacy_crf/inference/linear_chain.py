@@ -8,7 +8,7 @@ import numpy as np
 from .. import arrays
 from ..kernels import linear_chain as kernels
 from ..schemes import Segments
-from ..types import ChainScores, Floats, Ints, Path, SpanList
+from ..types import ChainScores, Floats, Ints, Path
 from . import log_space, scaling, spans
 from .scaling import ChainWork
 from .spans import LikelySpans, SpanStates
@@ -100,12 +100,6 @@ class LinearChain(Structure[ChainScores]):
         out.first[:] = out.emissions[opening].sum(axis=0)
         out.last[:] = out.emissions[closing].sum(axis=0)
         return out
-
-    def segment_marginals(self, work: ChainWork, every: SpanList) -> tuple[Floats, Floats]:
-        steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
-        scores = work.scores._replace(transitions=steps)
-        _, expected = self.expectations(ChainWork(scores, work.clamp, scores))
-        return expected.emissions, expected.transitions
 
     def weigh_spans(self, work: ChainWork, spelt: SpanStates, segments: Segments) -> Floats:
         return spans.weigh(work, _spelt(work, spelt), segments)

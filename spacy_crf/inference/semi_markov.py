@@ -185,9 +185,6 @@ class SemiMarkov(Structure[SegmentScores]):
     def add_path(self, work: SegmentWork, states: States, weights: Floats, out: SegmentScores) -> None:
         kernels.path_expectations(states, weights, work.rows(out))
 
-    def lengths(self, work: SegmentWork) -> Floats:
-        return work.scores.lengths
-
     def score_segments(self, work: SegmentWork, begin: Ints, end: Ints) -> Floats:
         scores, log_potentials = work.scores, work.log_potentials
         length, last = end - begin, end - 1
@@ -206,16 +203,6 @@ class SemiMarkov(Structure[SegmentScores]):
         kernels.add_segments(begin[possible], end[possible], derivative[possible], work.rows(out))
         _sum_up(work, out)
         return out
-
-    def segment_marginals(self, work: SegmentWork, every: SpanList) -> tuple[Floats, Floats]:
-        # Listed spans have their own expectations, and so do steps if transitions depend on the token.
-        of_spans = np.zeros((len(every.lengths), work.n_states))
-        starts, lengths = work.scores.listed or every
-        of_spans[np.repeat(every.starts[:-1], np.diff(starts)) + lengths - 1] = work.scores.spans
-        steps = np.array(np.broadcast_to(work.transitions, (work.n_tokens, work.n_states, work.n_states)), order="C")
-        scores = work.scores._replace(spans=of_spans, listed=every, transitions=steps)
-        _, expected = self.expectations(SegmentWork(scores, work.clamp, scores))
-        return expected.spans, expected.transitions
 
     def weigh_spans(self, work: SegmentWork, spans: SpanStates, segments: Segments) -> Floats:
         [asked] = np.nonzero(segments.end - segments.start <= len(work.scores.lengths))  # longer ones are impossible

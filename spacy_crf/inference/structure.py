@@ -22,8 +22,8 @@ from ..errors import Errors
 from ..kernels import checks
 from ..kernels.linear_chain import only_path
 from ..kernels.spans import SpanStates as SpanStates
-from ..schemes import NO_SEGMENTS, Segments
-from ..types import Bools, Floats, Ints, Path, Seed, SpanList, StateGraph
+from ..schemes import Segments
+from ..types import Bools, Floats, Ints, Path, Seed, StateGraph
 from .threads import run_chunks
 
 States = NDArray[np.int32]
@@ -248,7 +248,6 @@ class Structure(Generic[Scores]):
     uniforms: ClassVar[tuple[int, ...]] = ()  # shape of the random numbers that `draw` takes for one token
     work: ClassVar[type[Work]]
 
-    wrong: Segments = NO_SEGMENTS  # spans that clamps exclude beyond what their masks express
     beam: Any = None  # `lab.beam.Beam` that `viterbi` and `n_best` search with, None for an exact search
     graph: Optional[StateGraph] = None  # the graph whose paths are the labellings
     _expansions: arrays.LatestResults  # expansions for the graph
@@ -291,11 +290,6 @@ class Structure(Generic[Scores]):
         over.beam, over.answers = None, self.answers - {"beam", "path"}
         over._expansions = arrays.LatestResults()
         return over
-
-    @property
-    def without_rules(self) -> "Structure[Scores]":
-        """RETURNS (Structure): The structure itself; those with rules give a copy without them."""
-        return self
 
     # ------------------------------------------------------------------------------------ methods that a structure adds
 
@@ -350,12 +344,6 @@ class Structure(Generic[Scores]):
         """Probable spans of a chunk, see `likely_spans`."""
         raise NotImplementedError
 
-    def lengths(self, work: Work[Scores]) -> Floats:
-        """Scores of segment lengths from 1 to K tokens: float64[K, S], -inf where a length is impossible. (In a chain each token
-        is a segment.)
-        """
-        return np.zeros((1, work.n_states))
-
     def score_segments(self, work: Work[Scores], begin: Ints, end: Ints) -> Floats:
         """Scores of given segments without transitions, first and last: float64[N, S], -inf for segments longer than K."""
         raise NotImplementedError
@@ -364,12 +352,6 @@ class Structure(Generic[Scores]):
         """Derivative of `score_segments`: from the derivative with respect to the scores of segments (float64[N, S]) to the
         derivative with respect to all scores. Transitions receive 0. A segment at an end of its sequence uses `first` or `last`;
         segments longer than K count for nothing.
-        """
-        raise NotImplementedError
-
-    def segment_marginals(self, work: Work[Scores], every: SpanList) -> tuple[Floats, Floats]:
-        """Probabilities of all segments (float64[N, S]), and of the transitions into a segment that begins at each token
-        (float64[T, S, S]).
         """
         raise NotImplementedError
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from spacy_crf import arrays
 from spacy_crf.errors import cant_train
 from spacy_crf.losses.clamped import LogLikelihood
+from spacy_crf.schemes import NO_SEGMENTS
 from spacy_crf.types import ChainScores, Clamp, Floats
 
 from ..local_losses import BesagPseudoLikelihood, LocalLoss, Piecewise, token_factors
@@ -115,7 +116,7 @@ def piecewise(
     losses, d_chains, impossible = loss(structure.chain, scores.chains, clamp, weights=weights)
     starts = np.asarray(scores.starts)
     of_sequences = np.ones(len(losses)) if weights is None else np.asarray(weights, dtype=np.float64)
-    annotation = loss.annotation(clamp, structure.wrong, of_sequences)
+    annotation = loss.annotation(clamp, NO_SEGMENTS, of_sequences)
     of_ties, d_tables = tie_pieces(scores, clamp, token_factors(annotation, impossible, starts))
     losses = losses + np.bincount(sequences_of(starts, scores.ties)[0], of_ties, minlength=len(losses))
     return losses, scores._replace(**arrays.named(d_chains), tables=d_tables), impossible
