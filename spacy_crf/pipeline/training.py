@@ -151,7 +151,7 @@ class Training(TrainingData):
         if self.continuation is not None:
             self.continuation.count(self._pipe, examples)
 
-    def objective(self, optimizer: Optimizer, examples: Iterable[Example]) -> Any:
+    def objective(self, optimizer: CRFOptimizer, examples: Iterable[Example]) -> Any:
         """The objective for an optimizer, from a corpus that is read block by block. RAISES (ValueError): See `check_fit`."""
         self.check_fit(optimizer)
         return PreparedCorpus(self._pipe, examples, view_for(optimizer)).objective
@@ -343,7 +343,7 @@ def _are_numbers(scores: Any) -> bool:
     return all((array < np.inf).all() for array in named(scores).values())
 
 
-def step_by_gradient(pipe: LabelPipe, optimizer: Optimizer, n_sequences: int, docs: list[Doc]) -> None:
+def step_by_gradient(pipe: LabelPipe, optimizer: Any, n_sequences: int, docs: list[Doc]) -> None:
     """Take a step by the pending gradient.
 
     n_sequences (int), docs (list[Doc]): Number of sequences in the gradient, and its last texts for the message.

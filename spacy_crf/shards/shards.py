@@ -97,7 +97,7 @@ class Shards:
     def staff(self) -> Executor:
         return Processes(self.workers) if self.executor == "processes" else Ray(self.workers, self.address, self.cores)
 
-    def begin(self, pipe: "CRFPipe", nlp: Any, optimizer: Optional[Optimizer], *, goes_on: bool) -> "ShardedTraining":
+    def begin(self, pipe: "CRFPipe", nlp: Any, optimizer: Any, *, goes_on: bool) -> "ShardedTraining":
         """Begin the initialization and training of a component.
 
         goes_on (bool): Whether the training continues from the component's present weights.
