@@ -138,7 +138,7 @@ class TiedDecoding(Decoding):
             return self.chains.best_with_probabilities(chains, clamp)
         tags = self.best_tags(scores, clamp)
         return tags, self.explained.span_probabilities(
-            chains, self.spans, self.segments(tags, scores.starts), clamp=clamp
+            chains, self.spans, self.segments(tags, np.asarray(scores.starts)), clamp=clamp
         )
 
     def expected(self, scores: TiedScores, worth: dict[str, Floats]) -> TiedScores:
