@@ -9,6 +9,7 @@ improbable under it. This file has the scores, the structure that sums over them
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
@@ -28,7 +29,7 @@ from spacy_crf.models.node import Batches
 from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions
 from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
-from spacy_crf.types import ChainScores, Clamp, Floats, Path
+from spacy_crf.types import ChainScores, Clamp, Floats, Ints, Path
 
 from .local_losses import log_sum
 from .restarts import Seeded
@@ -211,23 +212,27 @@ def _shares(scores: Floats, log_z: Floats) -> Floats:
 
 
 class HiddenDecoding(TextDecoding):
-    """Decoding whose states include hidden states, named "state 2", or "PLAY state 2" if each label has its own states."""
+    """Decoding whose names include hidden states: "state 2", or "PLAY state 2" if each label has its own states."""
 
     def __init__(self, model: Model, annotation: Annotation):
         super().__init__(model, annotation)
-        own, hidden = np.arange(len(annotation.labels)), model.attrs["hidden"]
-        of_states = np.full(hidden, -1) if model.attrs["shared"] else np.repeat(own, hidden)
-        self.label_of_names = np.append(own, of_states)
+        hidden = model.attrs["hidden"]
+        owners = [""]
+        label_of = [-1]
+        if not model.attrs["shared"]:
+            owners = [f"{label} " for label in annotation.labels]
+            label_of = [*range(len(owners))]
+        self.further_names = [f"{owner}state {n}" for owner in owners for n in range(hidden)]
+        self.label_of_names = np.append(self.label_of_names, np.repeat(np.array(label_of, dtype=np.int64), hidden))
 
-    def state_names(self) -> list[str]:
-        owners = [""] if self.model.attrs["shared"] else [f"{label} " for label in self.annotation.labels]
-        of_states = [f"{owner}state {n}" for owner in owners for n in range(self.model.attrs["hidden"])]
-        return [*self.annotation.tags(), *of_states]
 
-    def names_with_features(self) -> list[str]:
-        if self.model.attrs["shared"]:
-            return self.state_names()[len(self.annotation.labels) :]
-        return super().names_with_features()
+class HiddenReasons(Reasons):
+    states_below: Callable[
+        [Ints], Floats
+    ]  # probability of each hidden state at each unit, see `HiddenChains.states_below`
+
+    def of_units(self, labels: Ints) -> dict[str, Floats]:
+        return {**super().of_units(labels), "states": self.states_below(labels)}
 
 
 class HiddenRole(Seeded, OfTexts, Architecture):
@@ -261,11 +266,10 @@ class HiddenRole(Seeded, OfTexts, Architecture):
         return (label, *(first + state for state in states))
 
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
-        scores = model.predict(docs)
-        return Reasons(self.structure.label_scores(scores), self.rows(docs), self.structure.left_out(scores))
-
-    def states_below(self, model: Model, docs: DocBatch, labels: NDArray[np.int64]) -> Floats:
-        return self.structure.states_below(model.predict(docs), labels)
+        scores, structure = model.predict(docs), self.structure
+        found = HiddenReasons(structure.label_scores(scores), self.rows(docs), structure.left_out(scores))
+        found.states_below = partial(structure.states_below, scores)
+        return found
 
     def names_states(self, model: Model) -> bool:
         return self.hidden <= 1

@@ -112,7 +112,7 @@ class LabelGraphs(IndependentLabels):
     def expectations(
         self, scores: Any, *, clamp: Optional[Bools] = None, weights: Optional[Floats] = None
     ) -> tuple[Floats, LabelScores]:
-        work = self.prepare(scores, clamp)
+        work: LabelSetWork = self.prepare(scores, clamp)
         weights = work.check_weights(weights)
         total, log_z, n_labels = arrays.zeros(work.scores), np.zeros(work.n_sequences), work.scores.n_labels
         known = np.zeros(len(log_z), dtype=bool)

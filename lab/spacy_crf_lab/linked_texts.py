@@ -6,6 +6,7 @@
 for ties between tokens labels linked texts too.
 """
 
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import numpy as np
@@ -17,11 +18,12 @@ from spacy_crf.features.doc_batch import TEXT, DocBatch
 from spacy_crf.models.architecture import Explained, SharedScores, build, exact_weights
 from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.texts import Reasons, TextNode, check_text_emissions
-from spacy_crf.pipeline.crf_textcat import TextDecoding
+from spacy_crf.pipeline.crf_textcat import CRFTextClassifier, TextDecoding, TextPrediction
+from spacy_crf.pipeline.labels import only_docs
 
 from .ties.belief_propagation import BeliefPropagation
 from .ties.decoding import TiedDecoding
-from .ties.documents import DocumentTemplate, group_of
+from .ties.documents import Collection, DocumentTemplate, group_of
 from .ties.factor_graph import FactorGraphRole
 from .ties.layer import TiesLayer, check_templates
 from .ties.mean_field import MeanField
@@ -50,6 +52,15 @@ class LinkedTextsRole(TextNode, FactorGraphRole):
         told = self.structure.as_chains(scores).emissions - scores.emissions
         left_out = found.left_out + np.repeat(told, np.diff(docs.bounds), axis=0)
         return Reasons(found.scores + told, found.units, left_out)
+
+
+def predict_together(pipe: CRFTextClassifier, docs: Iterable[Doc]) -> TextPrediction:
+    """Like `pipe.predict`, for Docs that form one collection whatever their ``doc._.crf_group``: links tie them to each other.
+    `pipe.set_annotations` writes the result.
+
+    RAISES (ValueError): As `predict`; CRF492 for invalid links, CRF493 for two Docs with one id.
+    """
+    return pipe.predict(Collection(only_docs(pipe.name, docs)))
 
 
 def LinkedTexts(

@@ -20,7 +20,8 @@ from spacy_crf.cli import app
 from spacy_crf.features.doc_batch import DocBatch
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline import corpora, training_data
-from spacy_crf_lab.ties.documents import CoCited, LinkedDocuments
+from spacy_crf_lab.linked_texts import predict_together
+from spacy_crf_lab.ties.documents import CoCited, Collection, LinkedDocuments
 from tests.test_crf_textcat import CONFIG, WORDS
 from tests.test_crf_textcat import LBFGS as OWN
 
@@ -136,7 +137,7 @@ def test_groups_do_not_know_of_each_other(nlp):
 def test_predict_together_needs_no_group(nlp):
     cat, docs = nlp.get_pipe("crf_textcat"), citations(nlp, 9, 3)
     one = unlabelled(nlp, docs, None)
-    cat.set_annotations(one, cat.predict_together(one))
+    cat.set_annotations(one, predict_together(cat, one))
     expected = probabilities(nlp, unlabelled(nlp, docs))
     assert np.array([[*doc.cats.values()] for doc in one]) == pytest.approx(expected, abs=1e-12)
 
@@ -144,7 +145,7 @@ def test_predict_together_needs_no_group(nlp):
 def test_pipes_keep_large_groups_in_one_batch(nlp):
     """A batch has at most 256 Docs otherwise."""
     cat, docs = nlp.get_pipe("crf_textcat"), citations(nlp, 600, 6)
-    expected = cat.predict_together(unlabelled(nlp, docs)).probabilities
+    expected = predict_together(cat, unlabelled(nlp, docs)).probabilities
     stream = [*unlabelled(nlp, docs[:9], None), *unlabelled(nlp, docs, 1), *unlabelled(nlp, docs, 2)]
     found = [doc.cats["FRUIT"] for doc in nlp.pipe(stream, batch_size=20)]
     assert found[9:609] == found[609:] == expected[:, 0].tolist()
@@ -199,7 +200,7 @@ def test_empty_docs_hear_of_their_neighbours(nlp):
     docs = [make(nlp, "apple", 1), make(nlp, "", 2, [1]), make(nlp, "", 3), make(nlp, "")]
     _, linked, unlinked, unnamed = probabilities(nlp, docs)
     assert linked[0] > unlinked[0] and unlinked == pytest.approx(unnamed)
-    assert not len(nlp.get_pipe("crf_textcat").predict_together([]).probabilities)
+    assert not len(predict_together(nlp.get_pipe("crf_textcat"), []).probabilities)
 
 
 def test_evidence_counts_words_beside_links(nlp):
@@ -208,8 +209,9 @@ def test_evidence_counts_words_beside_links(nlp):
     assert max(evidence, key=evidence.get) == "apple" and evidence["apple"] > 0.05
     reasons = cat.model.attrs["role"].reasons
     alone, linked = (reasons(cat.model, DocBatch(some)) for some in (docs[:1], docs))
+    of_one = alone.of_units(np.array([0]))["evidence"]
     # With two labels, the words' share of the log-odds does not depend on what links say
-    assert linked.evidence(np.array([0, 1]))[:4] == pytest.approx(alone.evidence(np.array([0])), abs=1e-6)
+    assert linked.of_units(np.array([0, 1]))["evidence"][:4] == pytest.approx(of_one, abs=1e-6)
     assert abs(linked.scores[0] - alone.scores[0]).max() > 0.01
     assert abs(cat.explain(docs[0], "FRUIT", kind="contrast").check) < 1e-6
 
@@ -244,8 +246,7 @@ def test_templates_tie_docs(nlp):
     assert tied(CoCited(), docs) == [(0, 1), (1, 2)]
     assert tied(CoCited(by="citing"), docs) == [(0, 1), (0, 3), (1, 3), (3, 4)]
     docs = [docs[0], docs[6]]
-    batch = DocBatch(docs)
-    batch.together = True
+    batch = Collection(docs)
     assert LinkedDocuments().find(batch).source.tolist() == [0] and tied(LinkedDocuments(), docs) == []
 
 

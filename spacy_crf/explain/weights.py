@@ -209,7 +209,7 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
         "tags": pipe.decoding.state_names(),
         "weights": sum(len(block.weights) for block in blocks(pipe)),
         "templates": _templates(pipe),
-        "top": {name: _sides(pipe, name, top) for name in ([label] if label else pipe.decoding.names_with_features())},
+        "top": {name: _sides(pipe, name, top) for name in ([label] if label else _with_features(pipe))},
         "transitions": _transitions(pipe),
         "gazetteers": {name: len(one.entries) for store in stores for name, one in store.gazetteers.items()},
         "clusters": {name or "words": len(one) for store in stores for name, one in store.clusters.items()},
@@ -224,6 +224,14 @@ def overview(pipe: "CRFPipe", label: Optional[str] = None, top: int = 20) -> dic
     if pipe.has_encoder:
         found["encoder"] = pipe.model.get_ref("tok2vec").name
     return found
+
+
+def _with_features(pipe: "CRFPipe") -> list[str]:
+    """The tags without a label, and the labels, or what has weights of features in place of these."""
+    decoding = pipe.decoding
+    labels_of_further = decoding.label_of_names[decoding.n_states :]
+    instead = [name for name, label in zip(decoding.further_names, labels_of_further.tolist()) if label < 0]
+    return [*pipe.tags()[: decoding.tag_spans.offset], *(instead or pipe.labels)]
 
 
 def _sides(pipe: "CRFPipe", label: str, top: int) -> dict[str, list[dict[str, Any]]]:

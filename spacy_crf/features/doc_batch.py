@@ -26,7 +26,6 @@ class DocBatch(list[Doc]):
     ends; the batch reads them once."""
 
     labelling: Optional[Labelling] = None  # used in place of the first stage's labelling
-    together = False  # whether Docs are one collection, whatever their groups
 
     @classmethod
     def of(cls, docs: Iterable[Doc]) -> "DocBatch":

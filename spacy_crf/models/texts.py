@@ -4,7 +4,7 @@ The output of a model of one label is ``TextScores``: a chain of a single state 
 linear chains can train it.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,19 +31,20 @@ class Reasons(NamedTuple):
     units: UnitRows
     left_out: Floats  # [U, Y] of the labels without the features of the unit
 
-    def evidence(self, labels: Ints) -> Floats:
-        """Contribution of each unit to the log-odds of its text's label (int64[D]): float64[U]."""
+    def of_units(self, labels: Ints) -> dict[str, Floats]:
+        """What is known of each unit under its text's label (int64[D]). "evidence" is its contribution to the log-odds of the
+        label: float64[U]."""
         text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
-        return _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])
+        return {"evidence": _log_odds(self.scores, labels)[text_of] - _log_odds(self.left_out, labels[text_of])}
 
 
 class OddsReasons(Reasons):
     """Scores are the log-odds of labels, which do not exclude each other."""
 
-    def evidence(self, labels: Ints) -> Floats:
+    def of_units(self, labels: Ints) -> dict[str, Floats]:
         text_of = np.repeat(np.arange(len(labels)), np.diff(self.units.texts))
-        of_units = labels[text_of]
-        return self.scores[text_of, of_units] - self.left_out[np.arange(len(text_of)), of_units]
+        label_of = labels[text_of]
+        return {"evidence": self.scores[text_of, label_of] - self.left_out[np.arange(len(text_of)), label_of]}
 
 
 def _log_odds(scores: Floats, labels: Ints) -> Floats:
@@ -67,10 +68,6 @@ class OfTexts:
     def reasons(self, model: Model, docs: DocBatch) -> Reasons:
         """Scores from which explanations compute the evidence of units."""
         raise NotImplementedError
-
-    def states_below(self, model: Model, docs: DocBatch, labels: Ints) -> Optional[Floats]:
-        """Probability of each hidden state at each unit under the given labels (int64[D]): float64[U, H]; None without any."""
-        return None
 
     def rows(self, docs: DocBatch) -> UnitRows:
         """The units of Docs that have scores."""

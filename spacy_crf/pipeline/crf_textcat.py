@@ -173,16 +173,6 @@ class CRFTextClassifier(LearningPipe):
         hidden = self._hidden(docs, probabilities) if self.cfg["explain"] else None
         return TextPrediction(probabilities, hidden, confidence)
 
-    def predict_together(self, docs: Iterable[Doc]) -> TextPrediction:
-        """Like `predict`, for Docs that form one collection whatever their ``doc._.crf_group``: links tie them to each other if
-        the model is `spacy_crf_lab.LinkedTexts.v1`. `set_annotations` writes the result.
-
-        RAISES (ValueError): As `predict`; CRF492 for invalid links, CRF493 for two Docs with one id.
-        """
-        batch = DocBatch(only_docs(self.name, docs))
-        batch.together = True
-        return self.predict(batch)
-
     def set_annotations(self, docs: Iterable[Doc], prediction: TextPrediction) -> None:
         """Write the probabilities to ``doc.cats``; values of other labels stay."""
         docs = list(docs)
@@ -199,24 +189,22 @@ class CRFTextClassifier(LearningPipe):
 
     def _hidden(self, docs: DocBatch, probabilities: Floats) -> list[dict[str, Any]]:
         """Evidence for the most probable label of each text, in a form that a DocBin can store: the units (int64[U, 2], first
-        token and the token behind the last), their contributions to the log-odds (float64[U]), and with hidden states the
-        probabilities of these (float64[U, H])."""
-        node, names, best = self.model.attrs["role"], self.labels, probabilities.argmax(axis=1)
-        reasons, states = node.reasons(self.model, docs), node.states_below(self.model, docs, best)
-        (tokens, texts), evidence = reasons.units, reasons.evidence(best)
+        token and the token behind the last), and what is known of them, such as their contributions to the log-odds (float64[U]).
+        """
+        best = probabilities.argmax(axis=1)
+        reasons = self.model.attrs["role"].reasons(self.model, docs)
+        tokens, texts = reasons.units
+        known = reasons.of_units(best)
         told = []
         for d, (begin, end) in enumerate(itertools.pairwise(texts.tolist())):
             edges = tokens[begin : end + 1] - docs.bounds[d]
-            of_text = {"label": names[best[d]], "units": np.column_stack([edges[:-1], edges[1:]])}
-            of_text["evidence"] = evidence[begin:end].copy()
-            if states is not None:
-                of_text["states"] = states[begin:end].copy()
-            told.append(of_text)
+            of_text = {"label": self.labels[best[d]], "units": np.column_stack([edges[:-1], edges[1:]])}
+            told.append({**of_text, **{name: of_units[begin:end].copy() for name, of_units in known.items()}})
         return told
 
     def evidence(self, doc: Doc, label: Optional[str] = None) -> list[tuple[Span, float]]:
         """The parts of a text that speak for a label: how much the log-odds of the label fall without the features of a token, or
-        of a sentence if sentences have hidden states. The Doc is not changed.
+        of a sentence if sentences have scores. The Doc is not changed.
 
         label (str): The label, None for the most probable one.
         RETURNS (List[Tuple[Span, float]]): Parts in the order of the text; values below 0 speak against the label.
@@ -229,7 +217,7 @@ class CRFTextClassifier(LearningPipe):
         reasons = node.reasons(self.model, docs)
         chosen = row.argmax() if label is None else self.labels.index(label)
         spans = [doc[begin:end] for begin, end in itertools.pairwise(reasons.units.tokens.tolist())]
-        return [*zip(spans, reasons.evidence(np.array([chosen])).tolist())]
+        return [*zip(spans, reasons.of_units(np.array([chosen]))["evidence"].tolist())]
 
     def probabilities(self, doc: Doc) -> dict[str, float]:
         """RETURNS (Dict[str, float]): Probability of each label of one text, the most probable first. The Doc is not changed."""
@@ -320,9 +308,8 @@ class CRFTextClassifier(LearningPipe):
         against (str): The label to compare with; None for all others. With `multilabel`, None: the text without the label.
         kind (str): "words": the loss of log-odds without each word, and other words that would change the decision. "leave_out":
             the same for each feature at each token. "contrast": the difference between the scores of the label and of the most
-            probable other label, which is the sum of the rows: each weight, times how much more often the label uses it. In a
-            hidden chain these are expected uses under each of the two labels, and the `base` is the difference of the entropies
-            of the hidden states. With `multilabel` it is the log-odds of the label, and the other labels are such states.
+            probable other label, which is the sum of the rows: each weight, times how much more often the label uses it. With
+            `multilabel` it is the log-odds of the label.
             "log_odds": the log-odds of the label, split up among all weights by integrated gradients.
             "texts", for MaxEntText models: the contrast, split up among the training texts.
         **options: See `CRFPipe.explain`.

@@ -78,7 +78,9 @@ class Decoding:
         self.spans = self.tag_spans if self._are_tags else self.tag_spans.over(self.tag_of)
         self.label_of_states = self.spans.label_of[:-1]  # int64[S] -1 for none
         self.n_states = len(self.label_of_states)
-        self.label_of_names = self.label_of_states  # label of each name in `state_names`: int64[N], -1 for none
+        # Names of things beside states that weights belong to, and the label of each name of both: int64[N], -1 for none
+        self.further_names: list[str] = []
+        self.label_of_names = self.label_of_states
         self.outside = self.tag_spans.offset - 1  # tag of tokens that lost their span; -1 if they get no tag
 
     # ------------------------------------------------------------------------------------------------- white space
@@ -107,14 +109,11 @@ class Decoding:
     # ------------------------------------------------------------------------------------------------------ states
 
     def state_names(self) -> list[str]:
-        """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states."""
+        """Names of the states: tags, or "TAG/1", "TAG/2" … for a tag with several states. Further names come last."""
         tags, several = self.annotation.tags(), np.bincount(self.tag_of)[self.tag_of] > 1
         number = (np.arange(self.n_states) - self._first[self.tag_of]).tolist()
-        return [f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in zip(self.tag_of, number, several)]
-
-    def names_with_features(self) -> list[str]:
-        """The labels that features have weights for, and the tags without a label."""
-        return [*self.annotation.tags()[: self.tag_spans.offset], *self.annotation.labels]
+        columns = zip(self.tag_of, number, several)
+        return [*(f"{tags[tag]}/{n + 1}" if some else tags[tag] for tag, n, some in columns), *self.further_names]
 
     @property
     def state_labels(self) -> list[str]:

@@ -2,7 +2,7 @@
 together (Taskar, Abbeel & Koller 2002).
 
 ``doc._.crf_id`` is the id of a Doc, ``doc._.crf_links`` are the ids of the Docs that it links to, and ``doc._.crf_group`` is the
-collection that these ids belong to. Docs without a group are tied to no others, except by `predict_together`.
+collection that these ids belong to. Docs without a group are tied to no others, except in a `Collection`.
 """
 
 from collections import defaultdict
@@ -22,6 +22,10 @@ from ..errors import Errors, Warnings
 from .templates import BIAS, TiePart, TieTemplate, TokenPairs, template
 
 CITED, CITING = "cited", "citing"
+
+
+class Collection(DocBatch):
+    """Docs that form one collection, whatever their ``doc._.crf_group``."""
 
 
 class Member(NamedTuple):
@@ -51,7 +55,7 @@ class DocumentTemplate(TieTemplate):
 
         RAISES (ValueError): CRF492 for ids that are neither texts nor whole numbers, CRF493 for two Docs with one id.
         """
-        groups = [0 if docs.together else group_of(doc) for doc in docs]
+        groups = [0 if isinstance(docs, Collection) else group_of(doc) for doc in docs]
         members = [Member(group, n, doc) for n, (group, doc) in enumerate(zip(groups, docs)) if group is not None]
         found = np.array(list(self.pairs(members)), dtype=np.int64).reshape(-1, 2)
         found = found[found[:, 0] != found[:, 1]]

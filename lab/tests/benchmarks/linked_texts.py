@@ -20,6 +20,7 @@ import typer
 from spacy.tokens import Doc
 from spacy.training import Example
 
+from spacy_crf_lab.linked_texts import predict_together
 from tests.benchmarks.data import data_folder
 from tests.benchmarks.measure import show
 
@@ -75,7 +76,7 @@ def judge(settings: dict[str, Any], loss: str = "LogLikelihood", *, texts: int, 
     gold = linked(nlp, titles("test")[:2000], "test", homophily, 1)
     found = [doc.copy() for doc in gold]
     begin = time.process_time()
-    cat.set_annotations(found, cat.predict_together(found))
+    cat.set_annotations(found, predict_together(cat, found))
     speed = len(found) / (time.process_time() - begin)
     right = [max(doc.cats, key=doc.cats.__getitem__) == max(of.cats) for doc, of in zip(found, gold)]
     return Judged(100.0 * float(np.mean(right)), seconds, speed)
