@@ -195,7 +195,6 @@ class Errors:
         pipe.chain('{label}').distribution(doc)."""
     CRF409 = """Component '{name}': the spans {one} and {other} overlap, which they never do in a labelling of this component.
         Leave one of them out, or use crf_spancat, whose spans may overlap."""
-    CRF340 = 'decode = "beam" works with LinearChain, SemiMarkov and HigherOrder alone. Set decode = "viterbi".'
     CRF410 = """Component '{name}' reads its corpus once before training (max_epochs = -1, {optimizer} and
         [initialize.components.{name}.corpus]), but {others} in annotating_components would change its annotation in
         each step. Train and freeze these components first, or set max_epochs = 0 and use the whole corpus as batch."""

@@ -522,9 +522,6 @@ def test_how_to_predict_and_to_train_comes_from_the_config(trained):
         "scheme": "BILUO",
         "labels": ["GPE", "ORG", "PER"],
         "left_out": [],
-        "beam": 8,
-        "beam_margin": None,
-        "average": 0,
         "space_edges": False,
     }
     assert ner.cfg == {**config, **known} and {features.max_words for features in ner.feature_stores} == {99}

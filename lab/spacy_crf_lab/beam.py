@@ -1,46 +1,75 @@
 """Beam search: at each token the search extends only the best prefixes."""
 
 import math
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spacy_crf import checks
-from spacy_crf.inference.higher_order import HigherOrderWork
+from spacy_crf.inference.higher_order import HigherOrder, HigherOrderWork
+from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.scaling import ChainWork
-from spacy_crf.inference.structure import States, Work
+from spacy_crf.inference.semi_markov import SemiMarkov
+from spacy_crf.inference.structure import StateGraph, States, Structure, Work
 from spacy_crf.kernels import higher_order, log_space
+from spacy_crf.pipeline.decoding import Decoder, Distribution
+from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import Floats, Path
 
+from .errors import Errors
 from .kernels import beam as kernels
+
+_SEARCHED = (LinearChain, SemiMarkov, HigherOrder)  # structures with a beam, and their subclasses
 
 
 @dataclass(frozen=True)
-class Beam:
-    """Beam search over chains, segments or chains of higher order, for the setting `decode = "beam"` of components.
+class Beam(Decoder):
+    """Beam search over chains, segments or chains of higher order, for the setting `decoder` of components.
 
-    states (int): Number of states that may end a kept prefix; the search keeps one prefix for each.
-    margin (float): Largest difference between the scores of the best prefix and of a kept one.
+    width (int): Most states that may end a kept prefix; the search keeps one prefix for each.
+    margin (Optional[float]): Largest distance of a kept prefix from the best one, in log-odds. None for any distance.
     """
 
-    states: int
-    margin: float = math.inf
+    width: int = 8
+    margin: Optional[float] = None
+
+    further = ()
 
     def __post_init__(self) -> None:
-        checks.count("Beam", "states", self.states)
+        checks.count("Beam", "width", self.width)
+        if self.margin is not None:
+            checks.number("Beam", "margin", self.margin)
+
+    @property
+    def _limits(self) -> tuple[int, float]:
+        """What kernels read."""
+        return self.width, math.inf if self.margin is None else float(self.margin)
+
+    def check(self, pipe: Any) -> None:
+        self.searched(pipe.decoding.structure)
+
+    def searched(self, structure: Structure) -> "BeamSearch":
+        """RAISES (ValueError): CRF340 for another structure than chains, segments and chains of higher order."""
+        if not isinstance(structure, _SEARCHED) or structure.graph is not None:
+            raise ValueError(Errors.CRF340)
+        return within(structure, self)
+
+    def distribution(self, batch: Batch, d: Optional[int]) -> Distribution:
+        return batch.by(batch.scores, d)
 
     def keeps_all(self, n_prefixes: int) -> bool:
         """Whether the beam keeps every one of `n_prefixes` prefixes."""
-        return self.states >= n_prefixes and self.margin == math.inf
+        return self.margin is None and self.width >= n_prefixes
 
     def path(self, work: Work) -> Path:
         """Find the best labelling of each sequence within the beam: -1 and -inf where the beam drops every labelling."""
         if not isinstance(work, ChainWork):
             return self.search(work)[1]
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
-        kernels.viterbi(work.potentials, _leaving(work), astuple(self), *path)
+        kernels.viterbi(work.potentials, _leaving(work), self._limits, *path)
         return path
 
     def rank(self, work: Any, states: States, scores: Floats) -> int:
@@ -62,13 +91,58 @@ class Beam:
             sums = work.sums
             kept = np.empty(len(sums.scores), dtype=np.bool_)
             lattice = sums.level, sums.scores, sums.weights, _leaving(work)
-            kernels.search_lattice(*lattice, astuple(self), work.starts, kept, *path)
+            kernels.search_lattice(*lattice, self._limits, work.starts, kept, *path)
         else:
             kept = np.empty(work.log_potentials.opening.shape)
-            kernels.search(work.log_potentials, _leaving(work), astuple(self), kept, *path)
+            kernels.search(work.log_potentials, _leaving(work), self._limits, kept, *path)
         return kept, path
 
 
 def _leaving(work: Work) -> Floats:
     """Score of the best transition out of each state: float64[1 or T, S]."""
     return work.transitions.max(axis=2, initial=-np.inf)
+
+
+class BeamSearch(Structure):
+    """A structure that searches for best labellings within a beam. Where the beam drops every labelling of a sequence, the result
+    is the best one of all. Sums run over all labellings.
+    """
+
+    exhaustive: Structure  # the structure without the beam
+    beam: Beam
+
+    def __reduce__(self) -> tuple:
+        return within, (self.exhaustive, self.beam)
+
+    def over(self, graph: StateGraph) -> Structure:
+        """The structure over a graph, for which the search is exact."""
+        return self.exhaustive.over(graph)
+
+    def best(self, work: Work) -> Path:
+        if self.beam.keeps_all(work.n_prefixes):
+            return self.exhaustive.best(work)
+        path = self.beam.path(work)
+        lost = path.scores == -np.inf
+        if lost.any():
+            part, tokens = work.only(lost)
+            path.states[tokens], path.scores[lost] = self.exhaustive.best(part)
+        return path
+
+    def rank(self, work: Work, states: States, scores: Floats) -> int:
+        found = 0
+        if not self.beam.keeps_all(work.n_prefixes):
+            found = self.beam.rank(work, states, scores)
+        return found or self.exhaustive.rank(work, states, scores)
+
+
+def within(structure: Structure, beam: Beam) -> BeamSearch:
+    """A structure that searches within a beam."""
+    found: Any = object.__new__(_class(type(structure)))
+    vars(found).update(vars(structure), exhaustive=structure, beam=beam)
+    return found
+
+
+@cache
+def _class(searched: type[Structure]) -> type[BeamSearch]:
+    """The class that answers as `searched`, and searches within a beam."""
+    return type(f"{searched.__name__}WithinBeam", (BeamSearch, searched), {})

@@ -91,9 +91,10 @@ class Errors(errors.Errors):
     CRF638 = """OutputCodes learns the bits of tags one by one, so rules, spans that are known to be wrong, and partial annotation
         in the scheme IOB1 can't take effect in training. Leave in_training of rules at false, set incorrect_spans_key to null,
         or choose the scheme BIO."""
+    CRF340 = "spacy_crf_lab.beam.v1 works with LinearChain, SemiMarkov and HigherOrder alone. Set decoder = null."
     CRF644 = """Component '{name}' needs variances of its weights, but {problem}. Train it with the optimizer
-        spacy_crf_lab.LaplacePropagation.v1, or do without average, --uncertainty and --sort variance."""
-    CRF645 = "Component '{name}' can't draw weights: {problem}. Do without average, --uncertainty and --sort variance."
+        spacy_crf_lab.LaplacePropagation.v1, or do without spacy_crf_lab.draws.v1 and --sort variance."""
+    CRF645 = "Component '{name}' can't draw weights: {problem}. Do without spacy_crf_lab.draws.v1 and --sort variance."
     CRF625 = """{owner} has no weights, and hidden states begin with random ones: all of them would stay alike.
         Take spacy_crf.SparseEmissions.v1."""
 

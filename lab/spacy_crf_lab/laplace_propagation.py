@@ -77,8 +77,8 @@ class PropagationRun:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LaplacePropagation(LBFGS):
-    """Trains weights and their variances under the prior exp(-l2 · w²), for the setting `average` of components and
-    `crf show --uncertainty`. It needs features of tokens or segments, and the loss LogLikelihood.
+    """Trains weights and their variances under the prior exp(-l2 · w²), for the decoder
+    `spacy_crf_lab.draws.v1`. It needs features of tokens or segments, and the loss LogLikelihood.
 
     With method = "propagation" (Smola, Vishwanathan & Eskin 2003) each sequence keeps a Gaussian factor for each weight that it
     uses. A visit renews the factors of a sequence by the derivatives of its log-likelihood, with all other factors as the prior.

@@ -1,8 +1,7 @@
-"""Probabilities averaged over weights that are drawn from their posterior, for the setting `average` of components."""
+"""Probabilities averaged over weights that are drawn from their posterior, for the setting `decoder` of components."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Optional
 from weakref import WeakKeyDictionary
 
@@ -11,16 +10,16 @@ from numpy.typing import NDArray
 from spacy.tokens import Doc
 from thinc.api import Model
 
+from spacy_crf import checks
 from spacy_crf.features.doc_batch import DocBatch
+from spacy_crf.inference.structure import Structure
 from spacy_crf.models.node import check_array, check_equal
 from spacy_crf.models.sparse import SparseFeatures, SparseNode
 from spacy_crf.models.weights import Weights, checksum
+from spacy_crf.pipeline import add_certainty
 from spacy_crf.pipeline.chain_set import ChainSetPipe
-from spacy_crf.pipeline.decoding import Distribution, States
-from spacy_crf.pipeline.parts import Parts
-from spacy_crf.pipeline.preset_annotation import restrict
+from spacy_crf.pipeline.decoding import Decoder, Distribution, States
 from spacy_crf.pipeline.probabilities import Batch
-from spacy_crf.pipeline.white_space import without_edges
 from spacy_crf.schemes import Segments
 from spacy_crf.types import Floats, Ints
 
@@ -29,14 +28,15 @@ from .kernels.draws import add_scores_of_draws
 from .uses import TINY
 
 _NO_VALUES = np.zeros(0, dtype=np.float32)
-_DRAWS = 20  # weight vectors of commands
+add_certainty("crf_prob_sd", 0.0)  # the standard deviation of `crf_prob` between drawn weights
 _SEED = 0  # the same texts have the same probabilities, in whatever order and process
 
 
 def save_posterior(model: Model, precision: Floats) -> None:
     """Keep the precisions of the weights (float64[n]), in the order of `Weights`, with the model."""
     precisions: Any = precision.astype(np.float32)
-    model.attrs["posterior"] = {"of": _mark(Weights(model)), "precision": precisions}
+    beside = model.attrs["beside"] or {}
+    model.attrs["beside"] = {**beside, "posterior": {"of": _mark(Weights(model)), "precision": precisions}}
 
 
 def _mark(weights: Weights) -> list[int]:
@@ -44,12 +44,17 @@ def _mark(weights: Weights) -> list[int]:
     return [*weights.layout, checksum([weights.weights().astype(np.float32)])]
 
 
+def posterior_of(model: Model) -> Optional[dict[str, Any]]:
+    """What `save_posterior` has kept; None for a model without any."""
+    return (model.attrs.get("beside") or {}).get("posterior")
+
+
 def precision_of(model: Model, name: str) -> Floats:
     """Precisions of the weights of the component of this name, in the order of `Weights`: float64[n].
 
     RAISES (ValueError): CRF644 if the model has none, or got other weights since.
     """
-    posterior = model.attrs.get("posterior")
+    posterior = posterior_of(model)
     if posterior is None:
         raise ValueError(Errors.CRF644.format(name=name, problem="its model has none"))
     weights = Weights(model)
@@ -73,22 +78,15 @@ def check_layers(model: Model) -> Optional[str]:
     return None
 
 
-def check_average(pipe: Any) -> None:
-    """RAISES (ValueError): CRF645 if the weights of a component cannot be drawn."""
-    problem = check_layers(pipe.model)
-    if isinstance(pipe, ChainSetPipe) and problem is None:
-        problem = "it has several chains; for several attributes, take a component for each"
-    if problem is not None:
-        raise ValueError(Errors.CRF645.format(name=pipe.name, problem=problem))
-
-
 def draw_weights(pipes: Iterable[Any]) -> None:
     """From now on, average the probabilities of these components over 20 draws, unless they draw weights already, and set
     ``crf_prob_sd``. RAISES (ValueError): CRF644, CRF645 for components without variances."""
     for pipe in pipes:
-        check_average(pipe)
+        decoder = pipe.decoder if isinstance(getattr(pipe, "decoder", None), Draws) else Draws()
+        decoder.check(pipe)
         precision_of(pipe.model, pipe.name)
-        pipe.cfg.update(confidence=True, average=pipe.cfg["average"] or _DRAWS)
+        pipe.cfg["confidence"] = True
+        pipe.decoder = decoder
 
 
 def uncertainty_by_variance(pipes: list[Any]) -> Callable[[Doc], float]:
@@ -132,7 +130,7 @@ def drawn_weights(model: Model, name: str, n: int) -> DrawnWeights:
         raise ValueError(Errors.CRF645.format(name=name, problem=problem))
     nodes = [(layer, layer.attrs["role"].features(layer)) for layer in model.layers]
     scorers = [features.scorer({part: layer.get_param(part) for part in features.tables}) for layer, features in nodes]
-    known, posterior = _DRAWN.get(model), model.attrs.get("posterior") or {}
+    known, posterior = _DRAWN.get(model), posterior_of(model) or {}
     if known is not None and len(known.shared) == n and known.precision is posterior.get("precision"):
         is_same = all(one is other for one, other in zip(known.scorers, scorers))
         if is_same:
@@ -171,80 +169,55 @@ def _outputs_of(features: SparseFeatures, docs: DocBatch, drawn: dict[str, Slots
     ]
 
 
-class _Silent(Parts):
-    """Parts that give no warnings, which the scores of the trained weights have given already."""
-
-    def warn(self, message: str, **values: Any) -> None:
-        pass
+_SCORES: WeakKeyDictionary[Batch, list[Any]] = WeakKeyDictionary()  # of the Docs of a batch, by each draw
 
 
-class Draws:
-    """Scores of a batch of Docs by each of the drawn weights.
+@dataclass(frozen=True)
+class Draws(Decoder):
+    """Averages probabilities over weight vectors that are drawn around the weights that `spacy_crf_lab.LaplacePropagation.v1`
+    trained, by their variances. The trained weights determine the most probable labellings, and which rules a Doc keeps.
+    `crf_prob_sd` of spans or tokens is the standard deviation of `crf_prob`.
 
-    parts (Parts), docs (DocBatch): The parts of the component, and the Docs.
-    preset (uint64[T]): The result of `Annotation.preset`; None to ignore present annotation.
+    n (int): Number of weight vectors.
     """
 
-    check = staticmethod(check_average)
+    n: int = 20
 
-    def __init__(self, parts: Parts, docs: DocBatch, preset: Any):
-        self._parts, self._docs, self._preset = _Silent(*parts), docs, preset
+    further = ("crf_prob_sd",)
 
-    @cached_property
-    def scores(self) -> list[Any]:
-        """The scores of the tokens that take part, as prediction has those of the trained weights."""
-        parts, model, every = self._parts, self._parts.model, []
-        architecture, drawn = model.attrs["role"], drawn_weights(model, parts.name, parts.settings["average"])
+    def __post_init__(self) -> None:
+        checks.count("Draws", "n", self.n)
+
+    def check(self, pipe: Any) -> None:
+        """RAISES (ValueError): CRF645 if the weights of a component cannot be drawn."""
+        problem = check_layers(pipe.model)
+        if isinstance(pipe, ChainSetPipe) and problem is None:
+            problem = "it has several chains; for several attributes, take a component for each"
+        if problem is not None:
+            raise ValueError(Errors.CRF645.format(name=pipe.name, problem=problem))
+
+    def searched(self, structure: Structure) -> Structure:
+        return structure
+
+    def distribution(self, batch: Batch, d: Optional[int]) -> "AveragedDistribution":
+        drawn = [batch.by(scores, d) for scores in self._scores(batch)]
+        return AveragedDistribution(batch.by(batch.scores, d), drawn)
+
+    def _scores(self, batch: Batch) -> list[Any]:
+        """The scores of the tokens that take part, by each draw."""
+        known = _SCORES.get(batch)
+        if known is not None:
+            return known
+        model = batch.parts.model
+        asked = batch.question.asked
+        drawn = drawn_weights(model, batch.parts.name, self.n)
         nodes = [layer.attrs["role"].features(layer) for layer in model.layers]
-        asked, n = self._docs, len(drawn.shared)
-        outputs = [_outputs_of(features, asked, slots, n) for features, slots in zip(nodes, drawn.layers)]
-        is_free = self._preset is None and not any(doc.spans for doc in self._docs)
+        outputs = [_outputs_of(features, asked, slots, self.n) for features, slots in zip(nodes, drawn.layers)]
+        found = []
         for shared, *of_draw in zip(drawn.shared, *outputs):
-            scores = architecture.join(tuple(of_draw), shared)
-            part = None if is_free else restrict(parts, self._docs, scores, self._preset)
-            every.append(without_edges(parts, self._docs, scores)[1] if part is None else part.scores)
-        return every
-
-    def batch(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> "AveragedBatch":
-        """Labellings of the Docs, whose probabilities are averaged."""
-        return AveragedBatch(parts, docs, scores, clamp, self)
-
-
-class AveragedBatch(Batch):
-    """Labellings of several Docs. The trained weights determine the most probable labellings, and which rules a Doc keeps;
-    probabilities are averaged over drawn weights."""
-
-    def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any, draws: Draws):
-        super().__init__(parts, docs, scores, clamp)
-        self._draws = draws
-        self._latest: Any = None  # spans, and their probabilities by each draw
-
-    def _members(self) -> Iterator[Batch]:
-        """The batch by each draw, with the rules that Docs keep by the trained weights."""
-        for scores in self._draws.scores:
-            member = Batch(self.parts, self._docs, scores, self._clamp)
-            member._relaxed = self._relaxed
-            yield member
-
-    def untied(self) -> Any:
-        return AveragedDistribution(super().untied(), [member.untied() for member in self._members()])
-
-    def distribution(self, d: int) -> Any:
-        return AveragedDistribution(super().distribution(d), [member.distribution(d) for member in self._members()])
-
-    def span_probabilities(self, segments: Segments) -> Floats:
-        return self._of_draws(segments).mean(axis=0)
-
-    def deviations(self, segments: Segments) -> Floats:
-        return self._of_draws(segments).std(axis=0)
-
-    def _of_draws(self, segments: Segments) -> Floats:
-        """Probability of each span by each draw: float64[D, N]."""
-        known = self._latest
-        if known is None or not all(map(np.array_equal, known[0], segments)):
-            known = segments, np.array([member.span_probabilities(segments) for member in self._members()])
-            self._latest = known
-        return known[1]
+            found.append(batch.question.restricted(model.attrs["role"].join(tuple(of_draw), shared)))
+        _SCORES[batch] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -275,8 +248,12 @@ class AveragedDistribution:
         every = [distribution.worth() for distribution in self.drawn]
         return {name: np.mean([worth[name] for worth in every], axis=0) for name in every[0]}
 
+    def certainties(self, segments: Segments) -> dict[str, Floats]:
+        every = np.array([distribution.span_probabilities(segments) for distribution in self.drawn])
+        return {"crf_prob": every.mean(axis=0), "crf_prob_sd": every.std(axis=0)}
+
     def span_probabilities(self, segments: Segments) -> Floats:
-        return np.mean([distribution.span_probabilities(segments) for distribution in self.drawn], axis=0)
+        return self.certainties(segments)["crf_prob"]
 
     def likely_spans(self, min_prob: float) -> tuple[Segments, Floats]:
         """All spans with at least a certain mean probability: some draw gives each of them at least that probability."""

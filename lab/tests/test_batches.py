@@ -28,8 +28,9 @@ LABEL_GRAPH = {
     "emissions": OF_TEXTS,
     "cliques": {"labels": {"@misc": "spacy_crf_lab.Hierarchy.v1", "parents": {"A": "B"}}},
 }
+BEAM = {"@misc": "spacy_crf_lab.beam.v1", "width": 2}
 OTHERS = {
-    "ner, beam": ("crf_ner", {"model": CHAIN, "scheme": "IOB1", "decode": "beam", "beam": 2}, "counts"),
+    "ner, beam": ("crf_ner", {"model": CHAIN, "scheme": "IOB1", "decoder": BEAM}, "counts"),
     "ner, ties": ("crf_ner", {"model": TIES}, None),
     "ner, ties, rules": ("crf_ner", {"model": TIES}, "counts"),
     "ner, latent": ("crf_ner", {"model": LATENT, "decode": "labelling"}, None),

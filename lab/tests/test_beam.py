@@ -14,7 +14,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.pruned_lattice import key_of
 from spacy_crf.inference.semi_markov import SemiMarkov
 from spacy_crf.types import GOES_ON, ChainScores
-from spacy_crf_lab.beam import Beam
+from spacy_crf_lab.beam import Beam, within
 from tests.structures import STRUCTURES, Enumerated, problems, random_graph, random_problem
 from tests.test_cli_rules import run
 from tests.util import draws, entities, ner_examples, plain, tag_examples
@@ -25,6 +25,10 @@ each = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 with_lattices = pytest.mark.parametrize("row", (ROWS | LATTICES).values(), ids=ROWS | LATTICES)
 quickly = draws(25)
 BEAMS = [Beam(1), Beam(2), Beam(3, 1.0), Beam(100, 0.5)]
+
+
+def _margin(beam):
+    return np.inf if beam.margin is None else beam.margin
 
 
 def plain_beam(log_potentials, begin, end, beam):
@@ -50,9 +54,9 @@ def plain_beam(log_potentials, begin, end, beam):
         if t < end - 1:
             following = log_potentials.transitions[t + 1 if len(log_potentials.transitions) > 1 else 0]
             ranks = {j: score + following[j].max() for j, score in found.items()}
-            least = max(ranks.values(), default=0.0) - beam.margin
+            least = max(ranks.values(), default=0.0) - _margin(beam)
             best_first = sorted((j for j in found if ranks[j] > -np.inf), key=lambda j: (-ranks[j], j))
-            found = {j: found[j] for j in best_first[: beam.states] if ranks[j] >= least}
+            found = {j: found[j] for j in best_first[: beam.width] if ranks[j] >= least}
         kept.append(found)
     return kept, max(
         (score + log_potentials.last[j] for j, score in kept[-1].items()), default=-np.inf
@@ -67,12 +71,11 @@ def test_a_beam_of_all_states_is_exact(row, data):
     structure, scores, clamp = data.draw(problems(row))
     exact = structure.viterbi(scores, clamp=clamp)
     size = np.shape(scores[0])[1]
-    within = structure.within(Beam(size**scores.orders.order if row in LATTICES.values() else size))
-    for path in (within.viterbi(scores, clamp=clamp), *_searched(within, scores, clamp)):
+    limited = within(structure, Beam(size**scores.orders.order if row in LATTICES.values() else size))
+    for path in (limited.viterbi(scores, clamp=clamp), *_searched(limited, scores, clamp)):
         np.testing.assert_array_equal(path.states, exact.states)
         np.testing.assert_array_equal(path.scores, exact.scores)
-    assert within.proven(scores, clamp=clamp).all()
-    pairs = zip(within.n_best(scores, 3, clamp=clamp), structure.n_best(scores, 3, clamp=clamp))
+    pairs = zip(limited.n_best(scores, 3, clamp=clamp), structure.n_best(scores, 3, clamp=clamp))
     assert all([(s, p.tolist()) for s, p in ours] == [(s, p.tolist()) for s, p in theirs] for ours, theirs in pairs)
 
 
@@ -88,15 +91,15 @@ def _searched(structure, scores, clamp):
 @given(data=st.data())
 def test_beams_match_a_plain_one(row, beam, data):
     structure, scores, clamp = data.draw(problems(row, kinds=["moderate", "ties", "forbidden"]))
-    within = structure.within(beam)
-    work = within.prepare(scores, clamp)
-    left, path = within.beam.search(work)
+    limited = within(structure, beam)
+    work = limited.prepare(scores, clamp)
+    left, path = limited.beam.search(work)
     for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
         kept, best = plain_beam(work.log_potentials, begin, end, beam)
         assert path.scores[b] == pytest.approx(best, abs=1e-9)
         for t in range(begin, end if best > -np.inf else begin):
             assert set(np.flatnonzero(left[t] > -np.inf).tolist()) == set(kept[t - begin])
-    for quick, general in zip(_searched(within, scores, clamp), [path, path]):
+    for quick, general in zip(_searched(limited, scores, clamp), [path, path]):
         np.testing.assert_array_equal(quick.states, general.states)
         np.testing.assert_array_equal(quick.scores, general.scores)
     found = structure.path_score(scores, path.states)
@@ -110,9 +113,9 @@ def test_labellings_come_from_within_the_beam_or_are_the_best_of_all(row, data):
     """Where nothing that is kept can go on, the search for the best of all takes over."""
     structure, scores, clamp = problem = data.draw(problems(row))
     beam = data.draw(st.sampled_from(BEAMS))
-    within, known = structure.within(beam), Enumerated(row, problem)
-    path, n_best = within.viterbi(scores, clamp=clamp), within.n_best(scores, 4, clamp=clamp)
-    [_, alone], [left, _] = _searched(within, scores, clamp), within.beam.search(within.prepare(scores, clamp))
+    limited, known = within(structure, beam), Enumerated(row, problem)
+    path, n_best = limited.viterbi(scores, clamp=clamp), limited.n_best(scores, 4, clamp=clamp)
+    [_, alone], [left, _] = _searched(limited, scores, clamp), limited.beam.search(limited.prepare(scores, clamp))
     exact = structure.viterbi(scores, clamp=clamp)
     for b, (begin, end) in enumerate(known.ends):
         ways = known.ways[b]
@@ -144,9 +147,9 @@ def test_beams_in_lattices_match_a_plain_one(row, per_position):
     lengths = np.random.default_rng(0).integers(0, 7, size=100).tolist()
     structure, scores, _ = random_problem(row, lengths, 3, seed=5, forbidden=0.3, per_position=per_position)
     for beam in BEAMS:
-        within = structure.within(beam)
-        work = within.prepare(scores)
-        node_starts, (kept, path) = work.lattice.level.starts, within.beam.search(work)
+        limited = within(structure, beam)
+        work = limited.prepare(scores)
+        node_starts, (kept, path) = work.lattice.level.starts, limited.beam.search(work)
         for b, (begin, end) in enumerate(itertools.pairwise(scores.starts.tolist())):
             counts, best = plain_lattice_beam(scores, begin, end, beam)
             assert path.scores[b] == pytest.approx(best, abs=1e-9)
@@ -157,9 +160,9 @@ def test_beams_in_lattices_match_a_plain_one(row, per_position):
         assert (path.states[~possible] == -1).all()
         found = structure.path_score(scores, path.states)
         np.testing.assert_allclose(found, path.scores, atol=1e-9)
-        answered = within.viterbi(scores).scores
+        answered = limited.viterbi(scores).scores
         np.testing.assert_allclose(answered, np.where(found > -np.inf, found, structure.viterbi(scores).scores))
-        first = [ways[0][0] if ways else -np.inf for ways in within.n_best(scores, 2)]
+        first = [ways[0][0] if ways else -np.inf for ways in limited.n_best(scores, 2)]
         np.testing.assert_allclose(first, answered, atol=1e-9)
 
 
@@ -183,9 +186,9 @@ def plain_lattice_beam(scores, begin, end, beam):
                 found[node] = total
         if t < end - 1:
             ranks = {node: score + _transitions(scores, t + 1)[node[-1]].max() for node, score in found.items()}
-            least = max(ranks.values(), default=0.0) - beam.margin
+            least = max(ranks.values(), default=0.0) - _margin(beam)
             best_first = sorted((node for node in found if ranks[node] > -np.inf), key=lambda node: -ranks[node])
-            found = {node: found[node] for node in best_first[: beam.states] if ranks[node] >= least}
+            found = {node: found[node] for node in best_first[: beam.width] if ranks[node] >= least}
         kept = found
         counts.append(len(kept))
     if begin == end:
@@ -207,27 +210,26 @@ def test_what_is_proven_is_never_wrong(row):
         scores = scores._replace(**{name: np.round(array) for name, array in arrays.named(scores).items()})  # ties
     best = np.array([paths[0][0] for paths in structure.n_best(scores, 1)])
     for beam in BEAMS:
-        within = structure.within(beam)
-        path, proven = within.viterbi(scores), within.proven(scores)
+        limited = within(structure, beam)
+        path = limited.viterbi(scores)
+        proven = path.scores >= structure.viterbi(scores).scores
         np.testing.assert_allclose(path.scores[proven], best[proven], atol=1e-9)
         assert (path.scores[~proven] < best[~proven]).all() and proven.any()
         np.testing.assert_allclose(structure.path_score(scores, path.states), path.scores, atol=1e-9)
 
 
-def test_proofs_and_paths_depend_on_no_chunk():
-    structure, scores, _ = random_problem(ROWS["scheme"], [5] * 4000, 3, seed=2)
-    alone = LinearChain().within(Beam(3))
-    threads = LinearChain(threads=2).within(Beam(3))
+def test_paths_depend_on_no_chunk():
+    _, scores, _ = random_problem(ROWS["scheme"], [5] * 4000, 3, seed=2)
+    alone = within(LinearChain(), Beam(3))
+    threads = within(LinearChain(threads=2), Beam(3))
     np.testing.assert_array_equal(alone.viterbi(scores).states, threads.viterbi(scores).states)
-    np.testing.assert_array_equal(alone.proven(scores), threads.proven(scores))
-    assert structure.proven(scores).all()
 
 
 def test_transitions_of_single_positions_are_the_same():
     _, scores, _ = random_problem(ROWS["scheme"], [9] * 50, 4, seed=3)
     every = np.array(np.broadcast_to(scores.transitions, (len(scores.emissions), *scores.transitions.shape)))
     for beam in BEAMS:
-        shared, single = (LinearChain().within(beam).viterbi(s) for s in (scores, scores._replace(transitions=every)))
+        shared, single = (within(LinearChain(), beam).viterbi(s) for s in (scores, scores._replace(transitions=every)))
         np.testing.assert_array_equal(shared.states, single.states)
         np.testing.assert_array_equal(shared.scores, single.scores)
 
@@ -235,13 +237,13 @@ def test_transitions_of_single_positions_are_the_same():
 @pytest.mark.parametrize("structure", [LinearChain(), SemiMarkov()])
 def test_empty_and_very_long_sequences(structure):
     row = ROWS["chain" if isinstance(structure, LinearChain) else "segments of one token"]
-    within = structure.within(Beam(2))
+    limited = within(structure, Beam(2))
     _, none, _ = random_problem(row, [], 3)
-    assert len(within.viterbi(none).states) == 0 and within.proven(none).all()
+    assert len(limited.viterbi(none).states) == 0
     _, empty, _ = random_problem(row, [0, 0], 3)
-    assert within.viterbi(empty).scores.tolist() == [0.0, 0.0] and within.proven(empty).all()
+    assert limited.viterbi(empty).scores.tolist() == [0.0, 0.0]
     _, long, _ = random_problem(row, [100_000], 3, seed=4)
-    found = within.viterbi(long)
+    found = limited.viterbi(long)
     assert found.scores[0] == pytest.approx(structure.path_score(long, found.states)[0])
     assert found.scores[0] <= structure.viterbi(long).scores[0]
 
@@ -249,7 +251,7 @@ def test_empty_and_very_long_sequences(structure):
 def test_structures_without_a_beam_refuse_one():
     graph = random_graph(2, np.random.default_rng(0), copies=2, several=False)
     with pytest.raises(ValueError, match=r"CRF340: .* LinearChain"):
-        LinearChain().over(graph).within(Beam(4))
+        Beam(4).searched(LinearChain().over(graph))
 
 
 def test_a_margin_keeps_equals():
@@ -264,6 +266,10 @@ def test_a_margin_keeps_equals():
 FACTORIES = ["crf_ner", "crf_tagger", "semicrf_ner"]
 of_each_factory = pytest.mark.parametrize("factory", FACTORIES)
 RULE = {"rule": "at_most", "label": "PER", "n": 1, "per": "doc"}
+
+
+def block(**settings):
+    return {"@misc": "spacy_crf_lab.beam.v1", **settings}
 
 
 def _trained(factory, **config):
@@ -287,13 +293,12 @@ def test_a_component_finds_within_its_beam_what_it_finds_without(factory, tmp_pa
     expected = _said(nlp.pipe(doc.copy() for doc in texts))
     assert all(pipe.proven(doc) for doc in texts)
     nlp.to_disk(tmp_path)
-    for settings_ in ({"beam": 100}, {"beam": 4, "beam_margin": None}, {"beam": 2, "beam_margin": 50.0}):
-        config = {f"components.it.{name}": value for name, value in {"decode": "beam", **settings_}.items()}
-        searching = spacy.load(tmp_path, config=config)
+    for beam in ({"width": 100}, {"width": 4, "margin": None}, {"width": 2, "margin": 50.0}):
+        searching = spacy.load(tmp_path, config={"components": {"it": {"decoder": block(**beam)}}})
         docs = [doc.copy() for doc in texts]
-        assert _said(searching.pipe(docs)) == expected or settings_["beam"] == 2
+        assert _said(searching.pipe(docs)) == expected or beam["width"] == 2
         proven = [searching.get_pipe("it").proven(doc) for doc in texts]
-        assert all(proven) if settings_["beam"] == 100 else True
+        assert all(proven) if beam["width"] == 100 else True
         for doc, ours, is_proven in zip(docs, expected, proven):
             assert not is_proven or _said([doc]) == [ours]
         best = [searching.get_pipe("it").n_best(doc, 2)[0] for doc in texts]
@@ -307,26 +312,24 @@ def test_changed_settings_act_at_once(factory):
     """As if the component had been made with them, with a rule as without."""
     rules = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [RULE]}} if factory != "crf_tagger" else {}
     nlp, pipe, examples = _trained(factory, **rules)
-    narrow = {"decode": "beam", "beam": 1, "beam_margin": 0.5}
-    for changed in (narrow, {**narrow, "beam": 100, "beam_margin": None}, {"decode": "viterbi"}):
-        pipe.cfg.update(changed)
-        made, other, _ = _trained(factory, **rules, **changed)
+    for decoder in (Beam(1, 0.5), Beam(100), None):
+        pipe.decoder = decoder
+        given = None if decoder is None else block(width=decoder.width, margin=decoder.margin)
+        made, other, _ = _trained(factory, **rules, decoder=given)
         for doc in (plain(example.reference) for example in examples):
             assert _said([nlp(doc.copy())]) == _said([made(doc.copy())])
-            assert pipe.proven(doc) == other.proven(doc) and pipe.decoding.beam == other.decoding.beam
+            assert pipe.proven(doc) == other.proven(doc) and pipe.decoding.decoder == other.decoding.decoder
             assert [p for p, _ in pipe.n_best(doc, 3)] == [p for p, _ in other.n_best(doc, 3)]
-    pipe.cfg.update(narrow, beam=0)
-    with pytest.raises(ValueError, match=r"CRF020: .* beam = 0"):
-        nlp("Ann")
 
 
 @of_each_factory
 def test_impossible_settings_are_told(factory):
-    """By spaCy, where it reads a config and the type is wrong, otherwise by the component."""
-    beams, margins = (0, -1, 2.5, "x", True, None, np.nan), (-0.5, np.nan, np.inf, "x", True)
-    for name, value in [*(("beam", n) for n in beams), *(("beam_margin", m) for m in margins), ("decode", "beams")]:
-        with pytest.raises(ValueError, match=rf"CRF020: .* {name} = |{factory} -> {name}\s|E961"):
-            spacy.blank("en").add_pipe(factory, config={"decode": "beam", name: value})
+    widths, margins = (0, -1, 2.5, "x", True, None, np.nan), (-0.5, np.nan, np.inf, "x", True)
+    for name, value in [*(("width", n) for n in widths), *(("margin", m) for m in margins)]:
+        with pytest.raises(ValueError, match=rf"CRF020: .* {name} = |decoder -> {name}\s|E961"):
+            spacy.blank("en").add_pipe(factory, config={"decoder": block(**{name: value})})
+    with pytest.raises(ValueError, match=r"CRF020: .* decoder = "):
+        spacy.blank("en").add_pipe(factory, config={"decoder": "beam"})
 
 
 @pytest.mark.issue(16)
@@ -344,10 +347,10 @@ def test_chains_of_higher_order_are_searched_too(factory, tmp_path):
     texts = [plain(example.reference) for example in examples]
     expected = _said(nlp.pipe(doc.copy() for doc in texts))
     nlp.to_disk(tmp_path)
-    loaded = spacy.load(tmp_path, config={"components.it.decode": "beam", "components.it.beam": 1000})
+    loaded = spacy.load(tmp_path, config={"components": {"it": {"decoder": block(width=1000)}}})
     assert _said(loaded.pipe(doc.copy() for doc in texts)) == expected
-    for beam in (1, 2, 3):
-        pipe.cfg.update(decode="beam", beam=beam)
+    for width in (1, 2, 3):
+        pipe.decoder = Beam(width)
         for doc, said in zip(texts, expected):
             assert not pipe.proven(doc) or _said([nlp(doc.copy())]) == [said]
             assert all(sum(span.label_ == rule["label"] for span in spans) <= 1 for _, spans in pipe.n_best(doc, 2))
@@ -356,7 +359,7 @@ def test_chains_of_higher_order_are_searched_too(factory, tmp_path):
 @pytest.mark.parametrize("factory", ["crf_ner", "semicrf_ner"])
 def test_rules_hold_under_a_beam(factory, tmp_path):
     rules = {"constraints": {"@misc": "spacy_crf.constraints.v1", "rules": [RULE]}}
-    nlp, pipe, examples = _trained(factory, decode="beam", beam=2, confidence=True, **rules)
+    nlp, pipe, examples = _trained(factory, decoder=block(width=2), confidence=True, **rules)
     exact, other, _ = _trained(factory, confidence=True, **rules)
     texts = [plain(example.reference) for example in examples]
     found = list(nlp.pipe(doc.copy() for doc in texts))
@@ -367,10 +370,10 @@ def test_rules_hold_under_a_beam(factory, tmp_path):
         assert all(0.0 < ent._.crf_prob <= 1.0 for ent in doc.ents)
     assert other.proven(texts[0])
     nlp.to_disk(tmp_path)
-    assert "a beam of 2 states" in run("rules", tmp_path).output
+    assert "Beam(width=2, margin=None)" in run("rules", tmp_path).output
 
 
 def test_scores_say_how_much_is_proven():
-    nlp, _, examples = _trained("crf_ner", decode="beam", beam=100)
+    nlp, _, examples = _trained("crf_ner", decoder=block(width=100))
     assert nlp.evaluate(examples)["ents_proven"] == 1.0
     assert "ents_proven" not in _trained("crf_ner")[0].evaluate(examples)

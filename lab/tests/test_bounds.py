@@ -19,5 +19,5 @@ def _given(name):
 
 
 def test_absurd_numbers_are_refused():
-    settings = [row for row in counts("spacy-crf-lab") if row[0].name != "spacy_crf_lab.beam.v1"]
+    settings = list(counts("spacy-crf-lab"))
     assert len(settings) > 40 and not taken(settings, _given)

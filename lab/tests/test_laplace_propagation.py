@@ -15,7 +15,7 @@ from spacy_crf.models.objective import CorpusObjective
 from spacy_crf.models.weights import Weights
 from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf_lab.laplace_propagation import COLD, Curvature, LaplacePropagation
-from spacy_crf_lab.posterior import disagreement, drawn_weights
+from spacy_crf_lab.posterior import disagreement, drawn_weights, posterior_of
 
 from .util import registered
 
@@ -57,7 +57,11 @@ def trained(component="crf_ner", texts=TEXTS, optimizer=None, steps=1, own=None,
 
 
 def precision(pipe):
-    return pipe.model.attrs["posterior"]["precision"]
+    return posterior_of(pipe.model)["precision"]
+
+
+def draws(n):
+    return {"@misc": "spacy_crf_lab.draws.v1", "n": n}
 
 
 def exact(**settings):
@@ -256,15 +260,15 @@ def test_what_it_cannot_train():
 
 def by_each_draw(nlp, pipe, ask):
     """The answers of a component that has one drawn weight vector after the other as its weights."""
-    weights, n = Weights(pipe.model), pipe.cfg["average"]
+    weights, decoder = Weights(pipe.model), pipe.decoder
     mean, random = weights.weights(), np.random.default_rng(0)
     deviations = 1.0 / np.sqrt(precision(pipe).astype(np.float64))
-    found, pipe.cfg["average"] = [], 0
-    for _ in range(n):
+    found, pipe.decoder = [], None
+    for _ in range(decoder.n):
         weights.assign(mean + deviations * random.standard_normal(len(mean)))
         found.append(ask())
     weights.assign(mean)
-    pipe.cfg["average"] = n
+    pipe.decoder = decoder
     return found
 
 
@@ -278,7 +282,7 @@ def test_probabilities_are_means_over_drawn_weights(component, rules):
         "@misc": "spacy_crf.constraints.v1",
         "rules": [{"rule": "at_most", "label": COMPONENTS[component], "n": 1}],
     }
-    nlp, pipe, _ = trained(component, average=4, constraints=constraints if rules else None)
+    nlp, pipe, _ = trained(component, decoder=draws(4), constraints=constraints if rules else None)
     doc = nlp.make_doc("Rome met Ann Lee")
     spans = pipe.spans_of(doc, pipe.decoding.segments(pipe.predict([doc]).tags, np.array([0, 4])))
 
@@ -308,7 +312,7 @@ def test_probabilities_are_means_over_drawn_weights(component, rules):
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_disagreement_is_what_a_tag_would_tell_about_the_weights(component):
-    nlp, pipe, _ = trained(component, average=4)
+    nlp, pipe, _ = trained(component, decoder=draws(4))
     doc = nlp.make_doc("Rome met Ann Lee")
 
     def entropy(distribution):
@@ -331,7 +335,7 @@ def test_the_temperature_is_a_share_of_the_features_of_a_token():
 
 @pytest.mark.parametrize("decode", ["posterior", "spans"])
 def test_decoding_by_probabilities_uses_the_means(decode):
-    nlp, pipe, _ = trained("crf_ner", average=5, decode=decode, min_prob=0.3)
+    nlp, pipe, _ = trained("crf_ner", decoder=draws(5), decode=decode, min_prob=0.3)
     doc = nlp("Rome met Ann Lee in June")
     assert doc.ents
     probable = {(span.start, span.end, span.label_): p for span, p in pipe.span_probabilities(doc, 0.0)}
@@ -344,7 +348,7 @@ def test_decoding_by_probabilities_uses_the_means(decode):
 
 
 def test_annotation_that_is_there_stays_and_is_certain():
-    nlp, pipe, _ = trained(average=5)
+    nlp, pipe, _ = trained(decoder=draws(5))
     doc = nlp.make_doc("Rome met Ann Lee in Rome")
     doc.spans["crf_blocked"] = [doc[5:6]]
     doc.set_ents([spacy.tokens.Span(doc, 0, 1, "ORG")], default="missing")
@@ -355,10 +359,10 @@ def test_annotation_that_is_there_stays_and_is_certain():
 
 
 def test_labels_are_those_of_the_trained_weights():
-    nlp, pipe, _ = trained(average=8)
+    nlp, pipe, _ = trained(decoder=draws(8))
     texts = ["Ann Lee in Rome", "June met Lee", "saw saw saw"]
     averaged = [[*nlp(text).ents] for text in texts]
-    pipe.cfg["average"] = 0
+    pipe.decoder = None
     assert [[(e.start, e.end, e.label_) for e in nlp(text).ents] for text in texts] == [
         [(e.start, e.end, e.label_) for e in ents] for ents in averaged
     ]
@@ -370,13 +374,13 @@ def found_by(nlp, text="Ann met Rome"):
 
 
 def test_saved_copied_and_other_processes_find_the_same(tmp_path):
-    nlp, pipe, _ = trained(average=5)
+    nlp, pipe, _ = trained(decoder=draws(5))
     expected = found_by(nlp)
     assert expected and all(sd > 0.0 for _, _, sd in expected)
     nlp.to_disk(tmp_path)
     assert found_by(spacy.load(tmp_path)) == expected
     other = spacy.blank("en")
-    other.add_pipe("crf_ner", config={"confidence": True, "average": 5, "model": model()}, name="crf_ner")
+    other.add_pipe("crf_ner", config={"confidence": True, "decoder": draws(5), "model": model()}, name="crf_ner")
     other.from_bytes(nlp.to_bytes())
     assert found_by(other) == expected
     assert precision(copy.deepcopy(pipe)).tolist() == precision(pipe).tolist()
@@ -388,7 +392,7 @@ def test_saved_copied_and_other_processes_find_the_same(tmp_path):
 
 
 def test_an_earlier_model_without_variances_loads():
-    nlp, pipe, _ = trained(average=5)
+    nlp, pipe, _ = trained(decoder=draws(5))
     plain = trained(optimizer=LBFGS(l2=0.1))[1]
     saved = plain.to_bytes()
     pipe.from_bytes(saved)
@@ -397,22 +401,22 @@ def test_an_earlier_model_without_variances_loads():
 
 
 def test_variances_of_other_weights_are_refused():
-    nlp, pipe, examples = trained(average=5)
+    nlp, pipe, examples = trained(decoder=draws(5))
     assert found_by(nlp)
     nlp.update(examples, sgd=LBFGS(l2=3.0))
     with pytest.raises(ValueError, match=r"CRF644.*belong to other weights"):
         nlp("Ann met Lee")
     pipe.add_label("ORG")
-    pipe.cfg["average"] = 0
+    pipe.decoder = None
     assert nlp("Ann met Lee") is not None
     with pytest.raises(ValueError, match="CRF644"):
         drawn_weights(pipe.model, "crf_ner", 2)
     nlp.initialize(lambda: examples)
-    assert pipe.model.attrs["posterior"] is None
+    assert pipe.model.attrs["beside"] is None
 
 
 def test_training_that_continues_has_variances():
-    nlp, pipe, examples = trained(average=5)
+    nlp, pipe, examples = trained(decoder=draws(5))
     before = precision(pipe).copy()
     nlp.resume_training()
     nlp.update(examples[:2], sgd=LaplacePropagation(method="diagonal_laplace", l2=0.1, temperature=0.5))
@@ -429,21 +433,21 @@ def test_what_has_no_average():
         }
         model["emissions"]["features"] = {"@misc": "spacy_crf.features.v1", "templates": ["lower[0]"]}
         with pytest.raises(ValueError, match=r"CRF645.*other scores than training"):
-            spacy.blank("en").add_pipe("crf_ner", config={"average": 3, "model": model})
+            spacy.blank("en").add_pipe("crf_ner", config={"decoder": draws(3), "model": model})
     with pytest.raises(ValueError, match=r"CRF645.*several chains"):
-        nlp.add_pipe("crf_tagger", name="several", config={"attribute": ["tag", "pos"], "average": 3})
+        nlp.add_pipe("crf_tagger", name="several", config={"attribute": ["tag", "pos"], "decoder": draws(3)})
     encoder = {"@architectures": "spacy.HashEmbedCNN.v2", "width": 8, "depth": 1, "embed_size": 50}
     encoder |= {"window_size": 1, "maxout_pieces": 2, "subword_features": True, "pretrained_vectors": None}
     neural = {"@architectures": "spacy_crf.LinearChain.v1", "emissions": None, "tok2vec": encoder}
     with pytest.raises(ValueError, match=r"CRF645.*'neural'.*encoder"):
-        nlp.add_pipe("crf_ner", name="neural", config={"model": neural, "average": 3})
-    with pytest.raises(ValueError, match=r"CRF020.*average.*-1"):
-        nlp.add_pipe("crf_ner", config={"average": -1})
+        nlp.add_pipe("crf_ner", name="neural", config={"model": neural, "decoder": draws(3)})
+    with pytest.raises(ValueError, match=r"CRF020.*n = -1"):
+        nlp.add_pipe("crf_ner", config={"decoder": draws(-1)})
 
 
 @pytest.mark.parametrize("texts", [[("Ann", [(0, 1, "PER")])], [("Ann", [(0, 1, "PER")]), ("", [])]])
 @pytest.mark.parametrize("method", ["propagation", "diagonal_laplace"])
 def test_one_token_and_one_label(texts, method):
-    nlp, _, _ = trained("crf_ner", texts, LaplacePropagation(method=method, l2=0.1), average=3)
+    nlp, _, _ = trained("crf_ner", texts, LaplacePropagation(method=method, l2=0.1), decoder=draws(3))
     assert len(nlp("")) == 0
     assert [0.0 <= ent._.crf_prob <= 1.0 for ent in nlp("Ann").ents] in ([True], [])

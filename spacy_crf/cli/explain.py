@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
 from spacy.cli._util import Arg, Opt
 from spacy.language import Language
@@ -13,6 +13,7 @@ from spacy.tokens import Doc, Span
 from wasabi import msg, table
 
 from ..errors import Errors, counted, shown
+from ..pipeline import CERTAINTIES
 from ..whole_files import write_whole
 from .formats.annotation import check_length
 from .shared import (
@@ -28,32 +29,35 @@ from .shared import (
 )
 from .texts import STANDARD, doc_before, read_examples, read_items
 
+ShownTexts = Annotated[
+    Optional[list[str]],
+    Arg(help='Texts; by default the lines of the standard input, which may be JSONL with "text".'),
+]
+
 
 @command("show")
 def show_cli(
     model: ModelArgument,
-    texts: Optional[list[str]] = Arg(
-        None, help='Texts; by default the lines of the standard input, which may be JSONL with "text".'
-    ),
+    texts: ShownTexts = None,
     html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
-    uncertainty: bool = Opt(
-        False,
-        "--uncertainty",
-        help="Also print probabilities averaged over drawn weights, and their standard deviations.",
-    ),
 ) -> None:
     """Print the entities, tags, labels or numbers of texts."""
     from ..explain.displacy_marks import render
     from ..pipeline.prediction import tell_probabilities
 
     check_writable(html)
-    nlp, docs = load_pipeline(model), []
+    nlp = load_pipeline(model)
     if html is not None:
         tell_probabilities(our_pipes(nlp, None, None))
-    if uncertainty:
-        from spacy_crf_lab.posterior import draw_weights
+    docs = print_found(nlp, texts)
+    if html is not None:
+        write_whole(html, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
+        msg.good(f"Marked texts in {html}")
 
-        draw_weights(our_pipes(nlp, None, "of spacy_crf whose weights have variances"))
+
+def print_found(nlp: Language, texts: Optional[list[str]]) -> list[Doc]:
+    """Print what a pipeline finds in texts, by default those of the standard input. RAISES (ValueError): CRF718 without texts."""
+    docs = []
     scorers = our_pipes(nlp, None, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
     for doc in nlp.pipe(texts or _standard_texts(nlp)):
         docs.append(doc)
@@ -63,9 +67,7 @@ def show_cli(
             print(indent(table(rows, max_col=50).strip("\n"), "  "))
     if not docs:
         raise ValueError(Errors.CRF718)
-    if html is not None:
-        write_whole(html, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
-        msg.good(f"Marked texts in {html}")
+    return docs
 
 
 def _standard_texts(nlp: Language) -> Iterator[str]:
@@ -86,9 +88,10 @@ def _found_in(doc: Doc) -> list[tuple[str, ...]]:
 
 
 def _certainty(found: Any) -> list[str]:
-    """The probability of a span or token, and its standard deviation if weights were drawn."""
-    shown = [("{:.0%}", found._.crf_prob), ("± {:.1%}", found._.crf_prob_sd)]
-    return [form.format(value) for form, value in shown if value is not None]
+    """The probability of a span or token, and the values that a decoder adds."""
+    values = ((name, found._.get(name)) for name in CERTAINTIES)
+    known = [(name, value) for name, value in values if value is not None]
+    return [f"{value:.0%}" if name == "crf_prob" else f"{name} {value:.1%}" for name, value in known]
 
 
 _EXPLAINED = "of spacy_crf to explain (--span asks about spans and tokens, --label about a text)"
@@ -255,9 +258,9 @@ def _cell(weight: Optional[float]) -> str:
     return "·" if weight is None else f"{weight:+.2f}" if weight else ""
 
 
-_UNDER_A_BEAM = (
-    'decode = "beam": a beam of {n} states finds a labelling under the masks, and automata check it. If the labelling breaks a '
-    "rule, an exact search finds the best one that keeps all rules."
+_BY_DECODER = (
+    "{decoder} finds a labelling under the masks, and automata check it. If the labelling breaks a rule, an exact search finds "
+    "the best one that keeps all rules."
 )
 
 
@@ -280,8 +283,8 @@ def rules_cli(
             rows.append((rule.kind, rule.name, "hard" if rule.hard else f"{rule.weight:g}", written, how, known))
         of_set = "" if pipe.learner is pipe else f": {', '.join(pipe.labels)}"
         print_table(f"{pipe.name}{of_set}", columns, rows, n_texts=len(columns))
-        if pipe.cfg["decode"] == "beam" and pipe.rules().all.automata:
-            msg.text(_UNDER_A_BEAM.format(n=pipe.cfg["beam"]))
+        if pipe.decoding.special_search is not None and pipe.rules().all.automata:
+            msg.text(_BY_DECODER.format(decoder=pipe.decoder))
         if text is None:
             continue
         before, changes = effects(pipe, doc_before(nlp, pipe, text))

@@ -172,7 +172,6 @@ class HigherOrder(Structure[HigherOrderScores]):
     """
 
     chunk_tokens = 512
-    answers = Structure.answers | {"beam"}
     kept: Optional[LatticeCache] = None  # lattices of one batch, see `remembering`
     work = HigherOrderWork
 

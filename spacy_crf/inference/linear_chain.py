@@ -18,7 +18,6 @@ from .structure import States, Structure
 class LinearChain(Structure[ChainScores]):
     """Answers the questions of `Structure` for `ChainScores`; clamps are bool[T, S]."""
 
-    answers = Structure.answers | {"beam"}
     chunk_tokens = 8192
     work = ChainWork
     prepare: Callable[..., ChainWork]

@@ -118,7 +118,6 @@ class SemiMarkov(Structure[SegmentScores]):
     lower last state, then to the shorter last segment, then likewise to the segments before.
     """
 
-    answers = Structure.answers | {"beam"}
     chunk_tokens = 4096
     uniforms = (2,)
     work = SegmentWork

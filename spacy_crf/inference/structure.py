@@ -248,7 +248,6 @@ class Structure(Generic[Scores]):
     uniforms: ClassVar[tuple[int, ...]] = ()  # shape of the random numbers that `draw` takes for one token
     work: ClassVar[type[Work]]
 
-    beam: Any = None  # `lab.beam.Beam` that `viterbi` and `n_best` search with, None for an exact search
     graph: Optional[StateGraph] = None  # the graph whose paths are the labellings
     _expansions: arrays.LatestResults  # expansions for the graph
 
@@ -267,18 +266,6 @@ class Structure(Generic[Scores]):
         structure.threads = threads
         return structure
 
-    def within(self, beam: Any) -> "Structure[Scores]":
-        """RETURNS (Structure): A copy that searches for the best labellings (`viterbi`, `n_best`) within a `lab.beam.Beam`. Sums
-        still run over all labellings.
-
-        RAISES (ValueError): CRF340 for a structure that does not answer "beam".
-        """
-        if "beam" not in self.answers:
-            raise ValueError(Errors.CRF340)
-        within = copy(self)
-        within.beam = beam
-        return within
-
     def over(self, graph: StateGraph) -> "Structure[Scores]":
         """This structure over the states of a graph, for rules and for copies of tags: its labellings are the paths of the
         graph. Questions and answers stay in tags: each state takes the scores of its tag, and results for states are added up by
@@ -287,7 +274,7 @@ class Structure(Generic[Scores]):
         """
         over = copy(self)
         over.graph = graph if len(graph.tag_of) else _NO_STATES
-        over.beam, over.answers = None, self.answers - {"beam", "path"}
+        over.answers = self.answers - {"path"}
         over._expansions = arrays.LatestResults()
         return over
 
@@ -480,38 +467,14 @@ class Structure(Generic[Scores]):
 
     def _best(self, work: Work[Scores]) -> Path:
         if work.n_tokens <= self.chunk_tokens or self.threads == 1:  # no sums over chunks: nothing to gain
-            return self._best_within(work)
+            return self.best(work)
         path = Path(np.empty(work.n_tokens, dtype=np.int32), np.empty(work.n_sequences))
 
         def decode_chunk(chunk: Chunk) -> None:
-            path.states[chunk.tokens], path.scores[chunk.sequences] = self._best_within(work.cut(chunk))
+            path.states[chunk.tokens], path.scores[chunk.sequences] = self.best(work.cut(chunk))
 
         self._in_chunks(work, decode_chunk)
         return path
-
-    def _best_within(self, work: Work[Scores]) -> Path:
-        """`best` within the beam, if there is one. Where the beam loses every labelling, the result is the exact best path."""
-        if self.beam is None or self.beam.keeps_all(work.n_prefixes):
-            return self.best(work)
-        path = self.beam.path(work)
-        lost = path.scores == -np.inf
-        if lost.any():
-            part, tokens = work.only(lost)
-            path.states[tokens], path.scores[lost] = self.best(part)
-        return path
-
-    def proven(self, scores: ScoresOrWork, *, clamp: Any = None) -> Bools:
-        """Whether `viterbi` finds the best labelling of each sequence. With a beam this function also searches without one, and
-        compares.
-
-        RETURNS (bool[B])
-        """
-        work = self.prepare(scores, clamp)
-        if self.beam is None:
-            return np.full(work.n_sequences, self.exact)
-        everywhere = copy(self)
-        everywhere.beam = None
-        return self._best(work).scores >= everywhere._best(work).scores
 
     def viterbi_counts(
         self, scores: ScoresOrWork, *, clamp: Any = None, weights: Optional[Floats] = None
@@ -572,9 +535,7 @@ class Structure(Generic[Scores]):
             sequence = work.cut(work.chunk(b, b + 1))
             states, scores = np.empty((n, sequence.n_tokens), dtype=np.int32), np.zeros(n)
             found = 0 if sequence.n_tokens else 1
-            if not found and self.beam is not None and not self.beam.keeps_all(sequence.n_prefixes):
-                found = self.beam.rank(sequence, states, scores)
-            found = found or self.rank(sequence, states, scores)  # also if the beam loses every labelling
+            found = found or self.rank(sequence, states, scores)
             return [(score, self.labels(work, path)) for score, path in zip(scores[:found].tolist(), states)]
 
         return run_chunks(search, range(work.n_sequences), self.threads)

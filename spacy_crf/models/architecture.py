@@ -2,7 +2,7 @@
 
 These shared scores are the parameters of such a model. Its attributes are "allowed", the transitions, firsts and lasts that the
 tag scheme allows (`TransitionMask`, set by the component), "observed", which of them have a weight (uint8[S + 2, S]), "met", how
-many tokens and sequences training met, and "posterior", variances of the weights (`lab.posterior`), or None.
+many tokens and sequences training met, and "beside", what optimizers keep with the weights, by name, or None.
 """
 
 import copy
@@ -71,7 +71,7 @@ class Architecture(Node):
     labelled = "tokens"
     params: tuple[str, ...] = ("transitions", "first", "last")
     of_sequences: tuple[str, ...] = ("first", "last")  # parameters from which each sequence uses one score
-    learned = ("observed", "met", "posterior")
+    learned = ("observed", "met", "beside")
     structure: Structure  # structure for the scores
     # Makes the potentials that prediction reads, from the model and those of `join`, which training reads; None where both are
     # the same
@@ -239,7 +239,7 @@ class Architecture(Node):
         return np.vstack(steps)
 
     def expect(self, model: Model, n_states: int) -> None:
-        model.attrs["posterior"] = None  # earlier versions saved none
+        model.attrs["beside"] = None  # of other weights
 
     def forget(self, model: Model) -> None:
         super().forget(model)
@@ -253,9 +253,8 @@ class Architecture(Node):
         met = model.attrs["met"]
         is_count = isinstance(met, list) and [*map(type, met)] == [int, int] and min(met) >= 0
         check_equal("what training met", is_count, True)
-        posterior = model.attrs["posterior"]
-        is_table = isinstance(posterior, dict) and [*posterior] == ["of", "precision"]
-        check_equal("variances of weights", posterior is None or is_table, True)
+        beside = model.attrs["beside"]
+        check_equal("what is kept with the weights", beside is None or isinstance(beside, dict), True)
 
 
 def exact_weights(model: Model) -> SharedScores:
@@ -268,7 +267,7 @@ def build(name: str, node: Architecture, layers: dict[str, Model], **attrs: Any)
     """A model of a structure, with layers under the names by which `model.get_ref` finds them, and attributes."""
     params, parts = dict.fromkeys(node.params), list(layers.values())
     refs: dict[str, Optional[Model]] = {**layers}
-    attrs = {"role": node, "met": [0, 0], "observed": None, "posterior": None, "allowed": None, **attrs}
+    attrs = {"role": node, "met": [0, 0], "observed": None, "beside": None, "allowed": None, **attrs}
     model = StructureModel(
         name, forward, init=init, layers=parts, refs=refs, params=params, attrs=attrs, ops=NumpyOps()
     )

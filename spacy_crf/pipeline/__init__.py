@@ -35,9 +35,9 @@ def _field_text(ent: Span) -> str:
     return text.strip(" ,;") or text
 
 
-# Of spans, tokens and texts: the probability of the entity, or of the label, that a component with confidence = true has found;
-# and, of spans and tokens, its standard deviation between weights drawn from their posterior, with average > 0
-CERTAINTIES = ("crf_prob", "crf_prob_sd")
+# Of spans and tokens, with the value of annotation that is certain: the probability of the entity, or of the label, that a
+# component with confidence = true has found (which texts have too), and what decoders add
+CERTAINTIES: dict[str, float] = {}
 # The label that these belong to; a dict of the attributes of a token that have it, or of the values in doc.cats
 OF_LABEL = "crf_prob_label"
 
@@ -85,6 +85,17 @@ def set_certainty(name: str, found: Union[Span, Token], value: Optional[float]) 
     known[("._.", name, *place)] = value
 
 
+def add_certainty(name: str, certain: float) -> None:
+    """Register an extension of spans and tokens whose value belongs to a label that a component has found.
+
+    certain (float): The value of annotation that is certain.
+    """
+    CERTAINTIES[name] = certain
+    for owner in (Span, Token):
+        if not owner.has_extension(name):
+            owner.set_extension(name, getter=partial(certainty, name), setter=partial(set_certainty, name))
+
+
 def set_text_certainty(doc: Doc, value: Optional[float], cats: Optional[dict[str, float]] = None) -> None:
     """Set ``doc._.crf_prob`` for these values of ``doc.cats``, None for any."""
     known: Any = doc.user_data
@@ -105,11 +116,7 @@ for owner, name, default in (
     if not owner.has_extension(name):
         owner.set_extension(name, default=default)
 
-for name in CERTAINTIES:
-    for owner in (Span, Token):
-        if not owner.has_extension(name):
-            owner.set_extension(name, getter=partial(certainty, name), setter=partial(set_certainty, name))
-
+add_certainty("crf_prob", 1.0)
 if not Doc.has_extension("crf_prob"):
     Doc.set_extension("crf_prob", getter=partial(certainty, "crf_prob"), setter=set_text_certainty)
 

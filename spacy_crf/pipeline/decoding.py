@@ -3,6 +3,7 @@
 Labellings are tags in all arguments and results; for segments these are BIO tags.
 """
 
+from abc import ABC, abstractmethod
 from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -33,8 +34,33 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
+    from .probabilities import Batch
 
 States = NDArray[np.int32]
+
+
+class Decoder(ABC):
+    """How a component finds labellings and their probabilities where the exact answers of its structure are not what is wanted:
+    the setting `decoder`. Another package registers a subclass under `misc`.
+    """
+
+    further: tuple[
+        str, ...
+    ]  # extensions of spans and tokens that it sets beside `crf_prob`, see `pipeline.add_certainty`
+
+    @abstractmethod
+    def check(self, pipe: Any) -> None:
+        """RAISES (ValueError): If the decoder does not fit the model or the settings of a component."""
+
+    @abstractmethod
+    def searched(self, structure: Structure) -> Structure:
+        """The structure that finds best labellings (`viterbi`, `n_best`) in place of that of the model, for the same scores."""
+
+    @abstractmethod
+    def distribution(self, batch: "Batch", d: Optional[int]) -> "Distribution":
+        """The distribution over the labellings of Doc `d` of a batch, or of all its Docs (None). The exact one by the model's
+        scores is `batch.by(batch.scores, d)`.
+        """
 
 
 class Decoding:
@@ -57,13 +83,17 @@ class Decoding:
         node: Architecture = model.attrs["role"]
         self.labelled = node.labelled  # what has labels: "tokens", "segments" or "texts"
         self.structure: Structure = node.structure
-        # The structure that finds best labellings: the model's structure, or that structure within a beam
-        self.searched: Structure = self.structure
-        self.beam: Any = None
+        self.decoder: Optional[Decoder] = None
+        self.searched: Structure = self.structure  # the structure that finds best labellings
         self.explained: Structure = self.structure  # the structure for explanations
         self._take_states(node.tag_of(model, annotation.tag_labels()))
         # Ways to decode other than the best path
         self.searches = frozenset(["posterior", "spans", *([] if self._are_tags else ["labelling"])])
+
+    def use(self, decoder: Optional[Decoder]) -> None:
+        """Decode by a decoder from now on; None for the exact answers of the structure."""
+        self.searched = self.structure if decoder is None else decoder.searched(self.structure)
+        self.decoder = decoder
 
     def _take_states(self, tag_of: Any) -> None:
         """Set what depends on the tag of each state, in order: int64[S]."""
@@ -103,7 +133,8 @@ class Decoding:
         if self.bridges.graph is None:
             return self
         over = self._over_bridges
-        over.searched, over.beam = self.searched, self.beam
+        over.searched = self.searched
+        over.decoder = self.decoder
         return over
 
     # ------------------------------------------------------------------------------------------------------ states
@@ -147,6 +178,13 @@ class Decoding:
         """Tags of the most probable labelling: int32[T]."""
         return self.tags(self.searched.viterbi(scores, clamp=clamp).states)
 
+    def finds_best(self, scores: Any, clamp: Any) -> bool:
+        """Whether the search finds the best labelling of each sequence, by comparison with the search of the structure."""
+        if self.searched is self.structure:
+            return self.structure.exact
+        work = self.structure.prepare(scores, clamp)
+        return bool((self.searched.viterbi(work).scores >= self.structure.viterbi(work).scores).all())
+
     def best_with_probabilities(self, scores: Any, clamp: Any) -> tuple[States, Floats]:
         """Tags of the most probable labelling (int32[T]), and the probability of each of its spans (float64[N])."""
         work = self.structure.prepare(scores, clamp)
@@ -167,13 +205,18 @@ class Decoding:
 
     # ------------------------------------------------------------------------------------------------------- rules
 
+    @property
+    def special_search(self) -> Optional[Structure]:
+        """The structure by which a decoder finds best labellings; None for the structure of the model."""
+        return None if self.searched is self.structure else self.searched
+
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
         """Compile rules for the present labels."""
         from ..constraints.automaton import SpanTags
         from ..constraints.rule_set import RuleSet
 
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        return RuleSet(constraints, tags, self.mask(), self.searched if self.beam else None)
+        return RuleSet(constraints, tags, self.mask(), self.special_search)
 
     def decode(self, rules, documents: "Documents", doc_starts: NDArray[np.int64], kept=None) -> "Decoded":
         """Tags of the best labellings that keep the rules, see `constraints.decoding.decode`."""
@@ -279,6 +322,10 @@ class Distribution(NamedTuple):
             name: self._of_all(np.ascontiguousarray(array[self.joined.tokens, : self.size]), 0.0)
             for name, array in self.decoding.worth(expected).items()
         }
+
+    def certainties(self, segments: Segments) -> dict[str, Floats]:
+        """Values of each of some spans, which are sorted by first token, by the extensions that hold them: float64[N] each."""
+        return {"crf_prob": self.span_probabilities(segments)}
 
     def span_probabilities(self, segments: Segments) -> Floats:
         """Probability of each of some spans, which are sorted by first token: float64[N]."""

@@ -59,17 +59,13 @@ possible_states = false
 # The end of the docstrings of all factories
 _PARAMETERS = """
     confidence (bool): Whether every {unit} gets its probability, as `{given}._.crf_prob`. Takes about half as long again.
-    decode (str): "viterbi", the most probable labelling; "beam", the result of a beam search; "posterior", the valid labelling
-        with the largest expected number of right tokens; or "spans", the best set of {several} with probabilities of at least
-        `min_prob`. With hidden states "viterbi" finds the most probable path of states, and "labelling" the most probable
-        labelling.
-    beam (int): With decode = "beam", most states that the search keeps at each token.
-    beam_margin (Optional[float]): Largest distance of these states from the best one, in log-odds. None for any distance.
+    decode (str): "viterbi", the most probable labelling; "posterior", the valid labelling with the largest expected number of
+        right tokens; or "spans", the best set of {several} with probabilities of at least `min_prob`. With hidden states
+        "viterbi" finds the most probable path of states, and "labelling" the most probable labelling.
+    decoder (Optional[Decoder]): A block of another package that finds labellings, or computes their probabilities, in its own
+        way. None for the exact answers.
     min_prob (Union[float, Dict[str, float]]): From 0 to 1: {unlikely}. 0 keeps all. Or a table by label, with "*" for other
         labels.
-    average (int): Over how many weight vectors probabilities are averaged, which are drawn around the weights that
-        `spacy_crf_lab.LaplacePropagation.v1` trained, by their variances. `{given}._.crf_prob_sd` is the standard deviation. 0
-        for the trained weights alone.
     constraints (Optional[Constraints]): Rules for prediction, and for training if `in_training` is set:
         `spacy_crf.constraints.v1`. None for no rules.
     alternatives_spans_key (Optional[str]): Key of `doc.spans` of the reference Docs, with possible spans: where annotation is
@@ -128,10 +124,8 @@ def _number_defaults() -> Config:
 _SETTINGS: dict[str, tuple[Any, Any]] = {
     "confidence": (bool, False),
     "decode": (str, "viterbi"),
-    "beam": (int, 8),
-    "beam_margin": (Optional[float], None),
+    "decoder": (Optional[Any], None),
     "min_prob": (Union[float, _ByLabel], 0.0),
-    "average": (int, 0),
     "constraints": (Optional[Any], None),
     "alternatives_spans_key": (Optional[str], None),
     "incorrect_spans_key": (Optional[str], None),

@@ -42,7 +42,7 @@ class HigherOrderDecoding(Decoding):
         if compared:
             raise ValueError(Errors.CRF034.format(rules=", ".join(compared)))
         tags = SpanTags(list(self.annotation.labels), self.label_of_states, self.spans.continues)
-        structure = self.searched if self.beam else HigherOrder()
+        structure = self.special_search or HigherOrder()
         return RuleSet(constraints, tags, self.annotation.mask(), structure, in_lattice=False)
 
     def expected(self, scores: HigherOrderScores, worth: dict[str, Floats]) -> HigherOrderScores:

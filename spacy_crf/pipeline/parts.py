@@ -4,8 +4,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+import numpy as np
+from numpy.typing import NDArray
 from thinc.api import Model
 
+from ..arrays import spread
+from ..features.doc_batch import DocBatch
 from ..losses.clamped import LabelledLoss
 from .annotation.annotation import Annotation
 from .decoding import Decoding
@@ -56,3 +60,21 @@ class Parts(NamedTuple):
         if message not in self.told:
             self.told.add(message)
             self.warn(message, **values)
+
+
+class Unsettled(NamedTuple):
+    """The part of some Docs that prediction still has to label."""
+
+    parts: Parts  # that decode the scores
+    docs: DocBatch
+    scores: Any
+    clamp: Any
+    asked: DocBatch  # the Docs as a whole
+    restricted: Callable[[Any], Any]  # the same part of other scores of the Docs
+    starts: NDArray[np.int64]  # where the sequences started before tokens were left out
+    settled: Optional[NDArray[np.bool_]] = None  # [T] tokens whose label is known
+    kept: Optional[NDArray[np.int64]] = None  # tokens that take part, None for all
+
+    def tags(self, tags: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Tags of all tokens (int32[T]) from tags of the tokens that take part; -1 for the others."""
+        return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)

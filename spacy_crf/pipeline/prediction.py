@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 from spacy.training import Example
-from spacy.util import registry
 from spacy.vocab import Vocab
 from thinc.api import Model
 
@@ -23,21 +22,20 @@ from ..inference.span_choice import LEAST
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
-from . import OF_LABEL
+from . import CERTAINTIES, OF_LABEL
 from .annotation.annotation import Annotation
-from .decoding import Decoding, States
+from .decoding import Decoder, Decoding, States
 from .labels import check_doc, only_docs
-from .parts import Parts, Rules
+from .parts import Parts, Rules, Unsettled
 from .training import LearningPipe
 from .white_space import without_edges
 
 if TYPE_CHECKING:
     from ..constraints.settings import Constraints
     from .decoding import Distribution
-    from .preset_annotation import Unsettled
     from .two_stage import FirstStage
 
-DECODERS = ("viterbi", "beam", "posterior", "spans", "labelling")
+SEARCHES = ("viterbi", "posterior", "spans", "labelling")
 
 
 class Prediction(NamedTuple):
@@ -47,8 +45,13 @@ class Prediction(NamedTuple):
     starts: NDArray[np.int64]  # [B + 1] of the sequences
     doc_starts: NDArray[np.int64]  # [D + 1]
     preset: Optional[NDArray[np.uint64]]  # result of `Annotation.preset`
-    probabilities: Optional[Floats] = None  # [N] of the spans, if they are computed
-    deviations: Optional[Floats] = None  # [N] of these probabilities between drawn weights, if weights are drawn
+    certainties: Optional[dict[str, Floats]] = (
+        None  # [N] of the spans, by the extension that holds them; if they are computed
+    )
+
+    @property
+    def probabilities(self) -> Optional[Floats]:
+        return None if self.certainties is None else self.certainties["crf_prob"]
 
     def of_docs(self) -> list[bytes]:
         """A value for each Doc, equal in two predictions that find the same."""
@@ -61,50 +64,45 @@ def predict(parts: Parts, docs: DocBatch, scores: Any = None) -> Prediction:
     scores: The model's scores of the Docs; None to compute them.
     """
     scores = parts.model.predict(docs) if scores is None else scores
-    settings, starts, bounds = parts.settings, scores.starts, docs.bounds
-    clamp, question = None, None
+    settings = parts.settings
     preset = parts.annotation.preset(docs)
-    draws = draws_for(parts, docs, preset) if settings.get("average") else None
     if preset is not None:
         parts.annotation.look_for_lost(parts, docs, scores, preset)
+    question = unsettled(parts, docs, scores, preset)
+    decoding = question.parts.decoding
+    rules = question.parts.rules
+    certainties: Any = None  # Dict[str, float64[N]] of the spans, if they are needed
+    least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
+    if rules is not None or decoding.decoder is not None or settings["decode"] in decoding.searches:
+        from .probabilities import predict as predict_ruled
+
+        tags, certainties = predict_ruled(question, least)
+    elif settings["confidence"] or least is not None:
+        tags, probabilities = decoding.best_with_probabilities(question.scores, question.clamp)
+        certainties = {"crf_prob": probabilities}
+    else:
+        tags = decoding.best_tags(question.scores, question.clamp)
+    if least is not None and (settings["decode"] != "spans" or rules is None):  # rules may ask for less probable spans
+        starts = question.scores.starts
+        tags, likely = _likely(tags, certainties["crf_prob"], least, starts, decoding, question.settled)
+        certainties = {name: values[likely] for name, values in certainties.items()}
+    found = certainties if settings["confidence"] else None
+    return Prediction(question.tags(tags), scores.starts, docs.bounds, preset, found)
+
+
+def unsettled(parts: Parts, docs: DocBatch, scores: Any, preset: Any = None) -> Unsettled:
+    """The part of Docs that prediction still has to label.
+
+    preset: Result of `Annotation.preset`, None to ignore present annotation.
+    """
     if preset is not None or any(doc.spans for doc in docs):
         from .preset_annotation import restrict  # prediction rarely needs it
 
         question = restrict(parts, docs, scores, preset)
-    if question is None:
-        parts, scores = without_edges(parts, docs, scores)
-    else:
-        parts, docs, scores, clamp = question[:4]
-    decoding, rules = parts.decoding, parts.rules
-    probabilities: Any = None  # float64[N] of the spans, if they are needed
-    deviations: Any = None
-    least = least_of_labels(parts.name, settings["min_prob"], parts.labels) if settings["min_prob"] else None
-    if rules is not None or draws is not None or settings["decode"] in decoding.searches:
-        from .probabilities import predict as predict_ruled
-
-        tags, probabilities, deviations = predict_ruled(parts, docs, scores, clamp, least, draws)
-    elif settings["confidence"] or least is not None:
-        tags, probabilities = decoding.best_with_probabilities(scores, clamp)
-    else:
-        tags = decoding.best_tags(scores, clamp)
-    if least is not None and (settings["decode"] != "spans" or rules is None):  # rules may ask for less probable spans
-        known = None if question is None else question.settled
-        tags, likely = _likely(tags, probabilities, least, scores.starts, decoding, known)
-        probabilities, deviations = probabilities[likely], None if deviations is None else deviations[likely]
-    if question is not None:
-        tags = question.tags(tags)
-    found = (probabilities, deviations) if settings["confidence"] else (None, None)
-    return Prediction(tags, starts, bounds, preset, *found)
-
-
-def draws_for(parts: Parts, docs: DocBatch, preset: Any) -> Any:
-    """Scores of a batch of Docs by weights that are drawn (`lab.posterior.Draws`); None for components that draw none.
-
-    preset: Result of `Annotation.preset`, None to ignore present annotation.
-    """
-    if not parts.settings.get("average"):
-        return None
-    return registry.get("misc", "spacy_crf_lab.draws.v1")(parts, docs, preset)
+        if question is not None:
+            return question
+    over, wide = without_edges(parts, docs, scores)
+    return Unsettled(over, docs, wide, None, docs, lambda given: without_edges(parts, docs, given)[1], scores.starts)
 
 
 def _likely(tags: States, probabilities: Floats, least: Floats, starts, decoding: Decoding, known):
@@ -161,22 +159,20 @@ def tell_probabilities(pipes: Iterable[Any]) -> None:
 
 
 def write_probabilities(docs: Iterable[Doc], prediction: Prediction, decoding: Decoding, present: Segments) -> None:
-    """Set ``span._.crf_prob`` of the spans that were found, or ``token._.crf_prob`` where spans are tokens; and ``crf_prob_sd``
-    if weights are drawn. Present spans keep the value of their label; without one they are certain."""
+    """Set ``span._.crf_prob``, and other certainties, of the spans that were found; where spans are tokens, those of tokens.
+    Present spans keep the values of their label; without one they are certain."""
     docs, bounds, annotation = list(docs), prediction.doc_starts, decoding.annotation
     segments = decoding.segments(prediction.tags, prediction.starts)
-    probabilities, deviations = prediction.probabilities, prediction.deviations
-    if probabilities is None:
+    certainties = prediction.certainties
+    if certainties is None:
         return
     if len(present.start):
-        n_present = len(present.start)
-        none_deviates = None if deviations is None else np.zeros(n_present)
-        _write(docs, bounds, annotation, present, np.ones(n_present), none_deviates, are_present=True)
+        certain = {name: np.full(len(present.start), CERTAINTIES[name]) for name in certainties}
+        _write(docs, bounds, annotation, present, certain, are_present=True)
         found = ~_covered(present.start, present.end, len(prediction.tags))[segments.start]
         segments = Segments(*(column[found] for column in segments))
-        probabilities = probabilities[found]
-        deviations = None if deviations is None else deviations[found]
-    _write(docs, bounds, annotation, segments, probabilities, deviations, are_present=False)
+        certainties = {name: values[found] for name, values in certainties.items()}
+    _write(docs, bounds, annotation, segments, certainties, are_present=False)
 
 
 def _write(
@@ -184,8 +180,7 @@ def _write(
     bounds: NDArray[np.int64],
     annotation: Annotation,
     segments: Segments,
-    probabilities: Floats,
-    deviations: Optional[Floats],
+    certainties: dict[str, Floats],
     *,
     are_present: bool,
 ) -> None:
@@ -195,9 +190,8 @@ def _write(
     first, last = segments.start - bounds[number], segments.end - bounds[number] - 1
     of_tokens, labels = annotation.spans_are_tokens, annotation.written_labels
     written = repeat(None) if are_present or not labels else [labels[n] for n in segments.label.tolist()]
-    deviating = repeat(None) if deviations is None else deviations.tolist()
-    rows = zip(number.tolist(), first.tolist(), last.tolist(), written, probabilities.tolist(), deviating)
-    for n, i, j, label, probability, deviation in rows:
+    columns = zip(*(values.tolist() for values in certainties.values()))
+    for n, i, j, label, row in zip(number.tolist(), first.tolist(), last.tolist(), written, columns):
         doc = docs[n]
         known, opening = doc.user_data, doc[i]
         begin, end = opening.idx, None
@@ -208,10 +202,9 @@ def _write(
             label = annotation.label_at(opening)
         keeps = are_present and known.get(("._.", OF_LABEL, begin, end), label) == label
         known["._.", OF_LABEL, begin, end] = label
-        if not (keeps and ("._.", "crf_prob", begin, end) in known):
-            known["._.", "crf_prob", begin, end] = probability
-        if deviation is not None and not (keeps and ("._.", "crf_prob_sd", begin, end) in known):
-            known["._.", "crf_prob_sd", begin, end] = deviation
+        for name, value in zip(certainties, row):
+            if not (keeps and ("._.", name, begin, end) in known):
+                known["._.", name, begin, end] = value
 
 
 OTHERS = "*"  # labels that a table does not name
@@ -268,17 +261,16 @@ class CRFPipe(LearningPipe):
         *,
         confidence: bool = False,
         decode: str = "viterbi",
-        beam: int = 8,
-        beam_margin: Optional[float] = None,
+        decoder: Optional[Decoder] = None,
         min_prob: MinProb = 0.0,
-        average: int = 0,
         constraints: "Optional[Constraints]" = None,
         second_stage: "Optional[FirstStage]" = None,
         **settings: Any,
     ):
         self.name = name
-        checks.one_of(self.owner, "decode", decode, DECODERS)
-        beam, beam_margin = _check_beam(self.owner, beam, beam_margin)
+        checks.one_of(self.owner, "decode", decode, SEARCHES)
+        is_decoder = decoder is None or isinstance(decoder, Decoder)
+        checks.expect(is_decoder, self.owner, "decoder", decoder, "null, or a block that makes a decoder")
         min_prob = read_min_prob(self.owner, min_prob)
         if decode == "spans" and min_prob == 0.0:
             self.warn(Warnings.CRFW422)
@@ -290,13 +282,13 @@ class CRFPipe(LearningPipe):
         is_block = constraints is None or hasattr(constraints, "rules")
         checks.expect(is_block, self.owner, "constraints", constraints, block)
         self.first_stage = second_stage
+        self.decoder = decoder
         self.constraints = constraints
         self._own_rules = len(constraints.rules) if constraints is not None else 0  # rules of the config
-        how = {"decode": decode, "beam": beam, "beam_margin": beam_margin, "min_prob": min_prob}
-        how["average"] = checks.count(self.owner, "average", average, least=0)
-        super().__init__(vocab, model, name, confidence=confidence, **how, **settings)
-        if average:
-            registry.get("misc", "spacy_crf_lab.draws.v1").check(self)
+        how = {"confidence": confidence, "decode": decode, "min_prob": min_prob}
+        super().__init__(vocab, model, name, **how, **settings)
+        if decoder is not None:
+            decoder.check(self)
         if self.rules_train and not isinstance(self.loss, ClampedLoss):
             what, reason = f"the rules of '{name}'", "it ignores rules, which in_training = true puts into training"
             raise cant_train(self.loss, what, reason, CLAMPED_LOSSES)
@@ -307,16 +299,10 @@ class CRFPipe(LearningPipe):
         self.follow_settings()
 
     def follow_settings(self) -> None:
-        """Switch to the beam that the settings name. RAISES (ValueError): If it is not possible, or the model has none."""
-        beam, decode = None, self.cfg["decode"]
-        checks.one_of(self.owner, "decode", decode, DECODERS)
-        if decode == "beam":
-            states, margin = _check_beam(self.owner, self.cfg["beam"], self.cfg["beam_margin"])
-            beam = registry.get("misc", "spacy_crf_lab.beam.v1")(states, np.inf if margin is None else margin)
-        if beam != self.decoding.beam:
-            structure = self.decoding.structure
-            self.decoding.searched = structure if beam is None else structure.within(beam)
-            self.decoding.beam = beam
+        """Switch to the present `decoder`. RAISES (ValueError): If a setting is not possible, or the decoder does not fit."""
+        checks.one_of(self.owner, "decode", self.cfg["decode"], SEARCHES)
+        if self.decoder != self.decoding.decoder:
+            self.decoding.use(self.decoder)
             self._compiled = None
 
     def check_settings(self) -> None:
@@ -326,7 +312,8 @@ class CRFPipe(LearningPipe):
 
     def assigns(self) -> list[str]:
         unit = "token" if self.annotation.spans_are_tokens else "span"
-        names = ["crf_prob", *(["crf_prob_sd"] if self.cfg["average"] else [])] if self.cfg["confidence"] else []
+        further = () if self.decoder is None else self.decoder.further
+        names = ["crf_prob", *further] if self.cfg["confidence"] else []
         return [*super().assigns(), *(f"{unit}._.{name}" for name in names)]
 
     # ------------------------------------------------------------------------------------------------ prediction
@@ -509,37 +496,29 @@ class CRFPipe(LearningPipe):
         """
         from .probabilities import distribution
 
-        parts, docs, scores, clamp, question = self._ask_about(doc, keep_annotation)
-        whole = DocBatch([doc])
-        draws = draws_for(parts, whole, parts.annotation.preset(whole) if keep_annotation else None)
-        found = distribution(parts, docs, scores, clamp, draws)
-        if question is None or question.kept is None:
+        question = self._ask_about(doc, keep_annotation)
+        found = distribution(question)
+        if question.kept is None:
             return found
         return found._replace(kept=question.kept, starts=question.starts)
 
     def proven(self, doc: Doc, *, keep_annotation: bool = False) -> bool:
-        """Whether decode = "beam" finds the most probable labelling of a text, by comparison with an exact search.
+        """Whether the most probable labelling of a text is found: under rules, within the time limit; with a `decoder` that
+        searches in its own way, by comparison with an exact search.
 
         keep_annotation (bool): See `marginals`.
-        RETURNS (bool): With decode = "viterbi": whether the search under rules proves its result within the time limit.
         """
         from .probabilities import proven
 
-        return proven(*self._ask_about(doc, keep_annotation)[:4])
+        return proven(self._ask_about(doc, keep_annotation))
 
-    def _ask_about(self, doc: Doc, keep_annotation: bool) -> tuple[Parts, Any, Any, Any, "Optional[Unsettled]"]:
-        """The Doc, its scores, the allowed labellings, and the unsettled part if present annotation settles some tokens."""
-        from .preset_annotation import restrict
-
+    def _ask_about(self, doc: Doc, keep_annotation: bool) -> Unsettled:
+        """The unsettled part of a Doc."""
         check_doc(self.name, doc)
         docs, parts = DocBatch([doc]), self.parts()
         self.require_ready(docs)
-        scores = self.model.predict(docs)
-        question = restrict(parts, docs, scores, self.annotation.preset(docs) if keep_annotation else None)
-        if question is not None:
-            return *question[:4], question
-        parts, scores = without_edges(parts, docs, scores)
-        return parts, docs, scores, None, None
+        preset = self.annotation.preset(docs) if keep_annotation else None
+        return unsettled(parts, docs, self.model.predict(docs), preset)
 
     def spans_of(self, doc: Doc, segments: Segments) -> list[Span]:
         """Spans of a Doc, with labels."""
@@ -571,15 +550,16 @@ class CRFPipe(LearningPipe):
         return explain(self, doc, span, against, kind, **options)
 
     def score(self, examples: Iterable[Example], **kwargs: Any) -> dict[str, Any]:
-        """Scores of the component's scorer; with confidence also the calibration of probabilities; with decode = "beam" also the
-        share of texts for which the beam search finds the most probable labelling."""
+        """Scores of the component's scorer; with confidence also the calibration of probabilities; with a `decoder` that searches
+        in its own way also the share of texts for which it finds the most probable labelling."""
         examples = list(examples)
         scores = super().score(examples, **kwargs)
         if self.cfg["confidence"]:
             from .scorers import score_calibration
 
             scores.update(score_calibration(self.annotation, examples))
-        if self.cfg["decode"] == "beam" and examples:
+        self.follow_settings()
+        if self.decoding.special_search is not None and examples:
             is_proven = [self.proven(example.predicted) for example in examples]
             scores[f"{self.annotation.scores_prefix}_proven"] = sum(is_proven) / len(is_proven)
         return scores
@@ -606,8 +586,3 @@ class CRFPipe(LearningPipe):
                 own = [next((rule for rule in own if is_written(rule, table)), table) for table in tables]
             self.constraints = mine.replaced([*own, *rules["added"]])
             self._own_rules = len(own)
-
-
-def _check_beam(owner: str, states: Any, margin: Any) -> tuple[int, Optional[float]]:
-    states = checks.count(owner, "beam", states)
-    return states, None if margin is None else checks.number(owner, "beam_margin", margin)

@@ -6,18 +6,18 @@ other spans. Tokens that no label is left for take no part in the labelling.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 from numpy.typing import NDArray
 from spacy.tokens import Doc, Span
 
-from ..arrays import cut, spread, states_of
+from ..arrays import cut, states_of
 from ..errors import Warnings, counted
 from ..features.doc_batch import DocBatch, DocPart
 from ..schemes import BEGIN, INSIDE, MISSING, OUTSIDE
 from .annotation.annotation import Annotation, PresetAnnotation, on_levels
-from .parts import Parts
+from .parts import Parts, Unsettled
 from .supervision import without_steps
 from .white_space import without_edges
 
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from .decoding import Decoding
 
 BLOCKED, FORCED = "crf_blocked", "crf_forced"  # keys of doc.spans
-
-
-class Unsettled(NamedTuple):
-    """The part of some Docs that prediction still has to label."""
-
-    parts: Parts  # that decode the scores
-    docs: DocBatch
-    scores: Any
-    clamp: Any
-    settled: NDArray[np.bool_]  # [T] tokens whose label is known
-    kept: Optional[NDArray[np.int64]]  # tokens that take part, None for all
-    starts: NDArray[np.int64]  # where the sequences started before tokens were left out
-
-    def tags(self, tags: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Tags of all tokens (int32[T]) from tags of the tokens that take part; -1 for the others."""
-        return tags if self.kept is None else spread(tags, self.kept, int(self.starts[-1]), -1)
 
 
 def restrict(
@@ -61,15 +45,23 @@ def restrict(
     for doc, shift in restricted:
         _add_spans(parts, settled, scores.starts, doc, shift)
     known = settled.iob != MISSING
-    parts, scores = exclude(parts, docs, scores, known)
-    scores, clamp = _leave_settled(parts.decoding, scores, settled)
+
+    def leave_settled(given: Any) -> tuple[Parts, Any, Any]:
+        over, wide = exclude(parts, docs, given, known)
+        return over, *_leave_settled(over.decoding, wide, settled)
+
+    over, left, clamp = leave_settled(scores)
     empty = ~np.any(states_of(clamp), axis=1)
     if not empty.any():
-        return Unsettled(parts, docs, scores, clamp, known, None, scores.starts)
-    _warn_of_unlabelled(parts, docs, empty)
+        return Unsettled(over, docs, left, clamp, docs, lambda given: leave_settled(given)[1], left.starts, known)
+    _warn_of_unlabelled(over, docs, empty)
     kept = np.flatnonzero(~empty)
-    some = _leave_out(scores, kept, empty)
-    return Unsettled(parts, DocPart(docs, kept), some, clamp[kept], known[kept], kept, scores.starts)
+
+    def leave_out(given: Any) -> Any:
+        return _leave_out(leave_settled(given)[1], kept, empty)
+
+    some = _leave_out(left, kept, empty)
+    return Unsettled(over, DocPart(docs, kept), some, clamp[kept], docs, leave_out, left.starts, known[kept], kept)
 
 
 def _leave_settled(decoding: "Decoding", scores: Any, settled: PresetAnnotation) -> tuple[Any, Any]:

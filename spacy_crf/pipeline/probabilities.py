@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from ..arrays import cut_document
 from ..errors import Warnings
-from ..features.doc_batch import DocBatch
 from ..inference import span_choice
 from ..inference.semi_markov import SemiMarkov
 from ..inference.span_choice import LEAST, places_of, prices_of
@@ -17,7 +16,7 @@ from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
 from .decoding import Decoding, Distribution
-from .parts import Parts, logger
+from .parts import Unsettled, logger
 
 if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, KeptRules
@@ -25,60 +24,66 @@ if TYPE_CHECKING:
     from ..constraints.rule_set import RuleSet
 
 
-def ask(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> "Batch":
+def ask(question: Unsettled) -> "Batch":
     """The labellings of several Docs, as the decoding finds them, and their probabilities."""
-    return (parts.decoding.batches or Batch)(parts, docs, scores, clamp)
+    return (question.parts.decoding.batches or Batch)(question)
 
 
-def predict(
-    parts: Parts, docs: DocBatch, scores: Any, clamp: Any, least: Optional[Floats], draws: Any = None
-) -> tuple[NDArray[np.int32], Optional[Floats], Optional[Floats]]:
-    """Tags of a batch of Docs under rules, by another decoding than `viterbi` or with drawn weights, and the probabilities of the
-    spans if the component's settings require them, with their standard deviations if weights are drawn.
+def predict(question: Unsettled, least: Optional[Floats]) -> tuple[NDArray[np.int32], Optional[dict[str, Floats]]]:
+    """Tags of a batch of Docs under rules, by another decoding than `viterbi` or by a `Decoder`; and the certainties of the spans
+    by their extensions, if the component's settings require them.
 
-    least (float64[L]): The least probability of each label. draws: See `prediction.draws_for`.
-    RETURNS (int32[T], float64[N], float64[N])
+    least (float64[L]): The least probability of each label.
+    RETURNS (int32[T], Dict[str, float64[N]])
     """
-    batch = (ask if draws is None else draws.batch)(parts, docs, scores, clamp)
+    parts = question.parts
+    scores = question.scores
+    batch = ask(question)
     tags, settings = batch.most_probable(), parts.settings
     if settings["decode"] == "spans":
         tags, probabilities = batch.best_spans(tags, np.zeros(len(parts.labels)) if least is None else least)
-        return tags, probabilities, batch.deviations(parts.decoding.segments(tags, scores.starts))
+        if parts.decoding.decoder is None:
+            return tags, {"crf_prob": probabilities}
+        return tags, batch.certainties(parts.decoding.segments(tags, scores.starts))
     if settings["decode"] == "posterior":
         tags = batch.most_right(tags)
     elif settings["decode"] in parts.decoding.searches:
         tags = batch.best_labelling(tags)
     elif tags is None:
-        tags = parts.decoding.best_tags(scores, clamp)
+        tags = parts.decoding.best_tags(scores, question.clamp)
     if not settings["confidence"] and least is None:
-        return tags, None, None
-    segments = parts.decoding.segments(tags, scores.starts)
-    return tags, batch.span_probabilities(segments), batch.deviations(segments)
+        return tags, None
+    return tags, batch.certainties(parts.decoding.segments(tags, scores.starts))
 
 
-def distribution(parts: Parts, docs: DocBatch, scores: Any, clamp: Any, draws: Any = None) -> Distribution:
+def distribution(question: Unsettled) -> Distribution:
     """The distribution over the labellings of a single Doc. It takes into account the scheme, the clamp, and those rules that the
-    Doc keeps and an automaton can represent. draws: See `prediction.draws_for`."""
-    batch = (ask if draws is None else draws.batch)(parts, docs, scores, clamp)
+    Doc keeps and an automaton can represent."""
+    batch = ask(question)
     batch.most_probable()
     return batch.distribution(0)
 
 
-def proven(parts: Parts, docs: DocBatch, scores: Any, clamp: Any) -> bool:
+def proven(question: Unsettled) -> bool:
     """Whether the labelling found for a single Doc under some rules is proved to be the most probable one."""
-    searched = parts.decoding.searched
-    if parts.rules is None:
-        return bool(searched.proven(scores, clamp=clamp).all())
-    return ask(parts, docs, scores, clamp).proven()
+    if question.parts.rules is None:
+        return question.parts.decoding.finds_best(question.scores, question.clamp)
+    return ask(question).proven()
 
 
 class Batch:
     """Labellings of several Docs. The most probable labelling of a Doc determines which rules the Doc keeps; all other results
     use these rules."""
 
-    def __init__(self, parts: Parts, docs: DocBatch, scores: Any, clamp: Any):
-        self.parts, self._docs, self._scores, self._clamp = parts, docs, scores, clamp
+    def __init__(self, question: Unsettled):
+        parts = question.parts
+        docs = question.docs
         rules = parts.rules
+        self.question = question
+        self.parts = parts
+        self.scores = question.scores
+        self._docs = docs
+        self._clamp = question.clamp
         self._bounds = docs.bounds
         self._decoding: Decoding = parts.decoding
         # A `RuleSet` and `PatternMatches`, None without rules
@@ -90,7 +95,7 @@ class Batch:
         """Tags (int32[T]) of the most probable labelling that keeps the rules; None without rules, when nobody asks for them."""
         if self._rules is None:
             return None
-        found = self._decode(self._scores, None)
+        found = self._decode(self.scores, None)
         self._relaxed = found.relaxed
         for d, rules in found.relaxed.items():
             message = Warnings.CRFW605 if d in found.unfinished else Warnings.CRFW601
@@ -108,11 +113,11 @@ class Batch:
         """The valid labelling with the most right tags in expectation; the most probable one if the time limit is reached."""
         filled = np.flatnonzero(np.diff(self._bounds)).tolist()
         if not self._is_tied or not filled:
-            worth = self.untied().worth()
+            worth = self.distribution().worth()
         else:
             parts = [self.distribution(d).worth() for d in filled]
             worth = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        expected = self._decoding.expected(self._scores, worth)
+        expected = self._decoding.expected(self.scores, worth)
         if self._rules is None:
             return self._decoding.best_tags(expected, self._clamp)
         found = self._decode(expected, self._hard_ones())
@@ -130,7 +135,7 @@ class Batch:
         chosen = self.choose(candidates, gains, most_probable)
         place = places_of(chosen, candidates)
         of_chosen = probabilities[place] if (place >= 0).all() else self.span_probabilities(chosen)
-        return self._decoding.annotation.path(chosen, np.asarray(self._scores.starts)), of_chosen
+        return self._decoding.annotation.path(chosen, np.asarray(self.scores.starts)), of_chosen
 
     @cached_property
     def rules_ask(self) -> bool:
@@ -142,7 +147,7 @@ class Batch:
         most_probable (int32[T]): From `most_probable`. These spans are the result for Docs for which the time limit is reached,
             or for which no set of candidates keeps the rules.
         """
-        decoding, starts = self._decoding, np.asarray(self._scores.starts)
+        decoding, starts = self._decoding, np.asarray(self.scores.starts)
         n_labels = len(decoding.annotation.labels)
         scores = span_choice.worth(candidates, gains, n_labels, starts, may_touch=decoding.spans_may_touch)
         if self._rules is None:
@@ -194,7 +199,7 @@ class Batch:
             self.parts.warn_once(Warnings.CRFW346, rules=", ".join(names))
             return most_probable
         if not self._is_tied:
-            [(_, tags)] = self.untied().n_best(1)
+            [(_, tags)] = self.distribution().n_best(1)
             return tags
         tags = most_probable.copy()
         for d in np.flatnonzero(np.diff(self._bounds)).tolist():
@@ -204,43 +209,58 @@ class Batch:
     def proven(self) -> bool:
         """For a single Doc: the most probable labelling under the masks is the most probable under all rules if it keeps them;
         otherwise the search continues from there."""
-        found = self._decode(self._scores, None)
-        scores = self._rules.decodable(self._scores, self._facts)
-        is_proven = self._rules.structure.proven(scores, clamp=self._clamp).all() and self._decoding.structure.exact
-        return bool(is_proven and not found.unfinished)
+        found = self._decode(self.scores, None)
+        scores = self._rules.decodable(self.scores, self._facts)
+        return self._decoding.finds_best(scores, self._clamp) and not found.unfinished
 
-    def span_probabilities(self, segments: Segments) -> Floats:
-        """Probability of each of some spans, which are sorted by first token: float64[N]."""
+    def certainties(self, segments: Segments) -> dict[str, Floats]:
+        """See `Distribution.certainties`: of the spans of all Docs."""
         if not self._is_tied:
-            return self.untied().span_probabilities(segments)
-        probabilities = np.zeros(len(segments.start))
+            return self.distribution().certainties(segments)
+        decoder = self._decoding.decoder
+        names = ("crf_prob", *(() if decoder is None else decoder.further))
+        values = {name: np.zeros(len(segments.start)) for name in names}
         of_doc = np.searchsorted(segments.start, self._bounds)
         for d in range(len(self._docs)):
             n = slice(of_doc[d], of_doc[d + 1])
             if n.start < n.stop:
                 shift = self._bounds[d]
                 of_segments = Segments(segments.start[n] - shift, segments.end[n] - shift, segments.label[n])
-                probabilities[n] = self.distribution(d).span_probabilities(of_segments)
-        return probabilities
+                for name, found in self.distribution(d).certainties(of_segments).items():
+                    values[name][n] = found
+        return values
 
-    def deviations(self, segments: Segments) -> Optional[Floats]:
-        """Standard deviation of the probability of each span between drawn weights: float64[N]; None if no weights are drawn."""
-        return None
+    def span_probabilities(self, segments: Segments) -> Floats:
+        """Probability of each of some spans, which are sorted by first token: float64[N]."""
+        return self.certainties(segments)["crf_prob"]
 
     def likely_spans(self, min_prob: float) -> LikelySpans:
         """All spans with at least a certain probability, sorted by first token."""
         if not self._is_tied:
-            return LikelySpans(*self.untied().likely_spans(min_prob))
+            return LikelySpans(*self.distribution().likely_spans(min_prob))
         parts = [LikelySpans(NO_SEGMENTS, np.zeros(0))]
         for d in np.flatnonzero(np.diff(self._bounds)).tolist():
             found = LikelySpans(*self.distribution(d).likely_spans(min_prob))
             parts.append(found.moved(int(self._bounds[d])))
         return LikelySpans.join(parts)
 
-    def distribution(self, d: int) -> Distribution:
-        """The distribution over the labellings of one Doc."""
+    def distribution(self, d: Optional[int] = None) -> Distribution:
+        """The distribution over the labellings of one Doc; None for all Docs, if no rule ties their sequences together."""
+        decoder = self._decoding.decoder
+        return self.by(self.scores, d) if decoder is None else decoder.distribution(self, d)
+
+    def by(self, scores: Any, d: Optional[int]) -> Distribution:
+        """The exact distribution by some scores of the Docs, under the rules that each Doc keeps by the scores of the model.
+
+        d (int): The Doc; None for all Docs, if no rule ties their sequences together.
+        """
+        if d is None:
+            if self._rules is not None:
+                self._warn_of_ignored(self._rules)
+                scores = self._rules.apply(scores, self._facts)
+            return self._decoding.batch(scores, self._clamp)
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
-        scores, clamp = cut_document(self._scores, self._clamp, tokens)
+        scores, clamp = cut_document(scores, self._clamp, tokens)
         graph = None
         if self._rules is not None:
             rules, kept = self._rules.upto(tokens.stop - tokens.start), self._kept(d)
@@ -260,13 +280,6 @@ class Batch:
         """Whether the rules of some Doc have automata. Those of a long Doc may exceed `max_states` where a short one's do not."""
         lengths = np.unique(np.diff(self._bounds)).tolist()
         return any(self._rules.upto(tokens).fitting for tokens in lengths)
-
-    def untied(self) -> Distribution:
-        scores = self._scores
-        if self._rules is not None:
-            self._warn_of_ignored(self._rules)
-            scores = self._rules.apply(scores, self._facts)
-        return self._decoding.batch(scores, self._clamp)
 
     def _decode(self, scores: Any, kept: "Optional[KeptRules]") -> "Decoded":
         from ..constraints.decoding import Documents

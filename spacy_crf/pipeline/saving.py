@@ -31,7 +31,7 @@ FILE_NAME = "model"
 # A file in the folder of a pipeline while commands replace the files in it one by one: some are new, some are old
 REPLACING = ".replacing"
 # Settings that decide what texts get. The config has the last word, but not unnoticed if the model was saved with others
-_DECIDE = ("decode", "beam", "beam_margin", "min_prob", "threshold", "average", "max_positive")
+_DECIDE = ("decode", "min_prob", "threshold", "max_positive")
 
 
 def unpack(data: bytes, source: str, component: str) -> tuple[dict[str, Any], dict[str, Any], Optional[bytes]]:

@@ -55,8 +55,7 @@ class SegmentDecoding(Decoding):
     def compile_rules(self, constraints: "Constraints") -> "RuleSet":
         from ..constraints.rule_set import segment_rules
 
-        structure = self.searched if self.beam else None
-        return segment_rules(constraints, list(self.annotation.labels), structure)
+        return segment_rules(constraints, list(self.annotation.labels), self.special_search)
 
     def tags(self, path: States) -> States:
         return SEGMENTS.states_to_tags(path)

@@ -25,8 +25,7 @@ from .chain_set import Chain, ChainSetPipe, SetTraining
 from .components import CRFEntityRecognizer
 from .labels import only_docs
 from .parts import Parts
-from .prediction import MinProb, least_of_labels, read_min_prob
-from .preset_annotation import restrict
+from .prediction import MinProb, least_of_labels, read_min_prob, unsettled
 from .probabilities import Batch
 from .supervision import KEYS
 from .white_space import without_edges
@@ -73,13 +72,7 @@ class SpanChain(Chain):
 
         scores: Of the chain.
         """
-        parts, clamp = self.parts(), None
-        restricted = restrict(parts, docs, scores, None) if any(doc.spans for doc in docs) else None
-        if restricted is None:
-            parts, scores = without_edges(parts, docs, scores)
-        else:  # all tokens take part, since none has to have a label
-            parts, docs, scores, clamp = restricted[:4]
-        return SpanQuestions(self, Batch(parts, docs, scores, clamp))
+        return SpanQuestions(self, Batch(unsettled(self.parts(), docs, scores)))
 
 
 class SpanQuestions:

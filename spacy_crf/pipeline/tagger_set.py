@@ -43,7 +43,8 @@ class TagChain(Chain):
         super().__init__(of, annotation, annotation.labels, places)
 
     def parts(self) -> Parts:
-        self.cfg |= {name: self.of.cfg[name] for name in ("confidence", "decode", "beam", "beam_margin", "min_prob")}
+        self.cfg |= {name: self.of.cfg[name] for name in ("confidence", "decode", "min_prob")}
+        self.decoder = self.of.decoder
         least = self.cfg["min_prob"]
         if isinstance(least, dict):
             self.cfg["min_prob"] = {name: p for name, p in least.items() if name in (*self.labels, OTHERS)}
@@ -111,5 +112,5 @@ class CRFTaggerSet(ChainSetPipe, CRFTagger):
                 has_new[tokens[new]] = True
         if self.cfg["confidence"]:
             tokens = np.flatnonzero(is_present & ~has_new)
-            whole = found.chains[0]._replace(tags=np.where(has_new, 0, -1), probabilities=together[has_new])
+            whole = found.chains[0]._replace(tags=np.where(has_new, 0, -1), certainties={"crf_prob": together[has_new]})
             write_probabilities(docs, whole, self.decoding, Segments(tokens, tokens + 1, tokens))

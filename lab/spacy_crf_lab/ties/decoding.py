@@ -187,26 +187,26 @@ class TiedBatch(Batch):
     @cached_property
     def _of_chains(self) -> Batch:
         """The Docs as independent chains."""
-        chains = self._decoding.structure.as_chains(self._scores, clamp=self._clamp)
-        found = Batch(self.parts._replace(decoding=self._decoding.chains), self._docs, chains, self._clamp)
+        chains = self._decoding.structure.as_chains(self.scores, clamp=self._clamp)
+        parts = self.parts._replace(decoding=self._decoding.chains)
+        found = Batch(self.question._replace(parts=parts, scores=chains))
         found._relaxed = self._relaxed
         return found
 
     @property
     def _is_exact(self) -> bool:
-        return isinstance(self._decoding.inference, JunctionTree) and not self._scores.ties.is_empty
+        return isinstance(self._decoding.inference, JunctionTree) and not self.scores.ties.is_empty
 
     @property
     def _is_tied(self) -> bool:
         return super()._is_tied or (self._rules is not None and self._is_exact)
 
-    def untied(self) -> Distribution:
-        return self._of_chains.untied()
-
-    def distribution(self, d: int) -> Any:
+    def distribution(self, d: Optional[int] = None) -> Any:
+        if d is None:
+            return self._of_chains.distribution()
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
         if self._rules is None or self._is_exact:
-            document = cut_document(self._scores, self._clamp, tokens)
+            document = cut_document(self.scores, self._clamp, tokens)
             found = self._under_rules(d, tokens, *document)
             if found is not None:
                 return found
@@ -270,6 +270,9 @@ class TiedDistribution:
 
     def log_probability(self, tags: States) -> float:
         return self.main.log_probability(tags)
+
+    def certainties(self, segments: Segments) -> dict[str, Floats]:
+        return {"crf_prob": self.span_probabilities(segments)}
 
     def span_probabilities(self, segments: Segments) -> Floats:
         return self._chains.span_probabilities(segments)

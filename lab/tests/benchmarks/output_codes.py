@@ -58,7 +58,7 @@ def ours(model: dict[str, Any], train: list, test: list, iterations: int, beam: 
     nlp = spacy.blank("en")
     features = {"@misc": "spacy_crf.tagger_features.v1"}
     emissions = {"@architectures": "spacy_crf.SparseEmissions.v1", "min_count": 2, "features": features}
-    within = {} if "keep" in model else {"decode": "beam", "beam": beam}
+    within = {} if "keep" in model else {"decoder": {"@misc": "spacy_crf_lab.beam.v1", "width": beam}}
     config = {"attribute": "pos+morph", "model": {**model, "emissions": emissions}, **within}
     pipe = nlp.add_pipe("crf_tagger", config=config)
     optimizer = LBFGS(l2=0.1, iterations_per_step=5, memory=5)

@@ -16,7 +16,7 @@ from spacy.training import Example
 from spacy_crf.optimizers.sgd import SGD
 from spacy_crf.pipeline.scorers import calibration
 from spacy_crf_lab.laplace_propagation import LaplacePropagation
-from spacy_crf_lab.posterior import disagreement
+from spacy_crf_lab.posterior import Draws, disagreement
 from tests.benchmarks.data import SETS, make_examples, read_sentences
 from tests.benchmarks.measure import show
 
@@ -113,7 +113,7 @@ def _row(name: str, some: Any, test: Any, l2: float, average: int) -> list[float
     nlp, pipe = _trained(name, some, _laplace(l2))
     examples, found = _examples(nlp, name, test), {}
     for n in (0, average):
-        pipe.cfg["average"] = n
+        pipe.decoder = Draws(n) if n else None
         for decode in ("viterbi", "posterior"):
             pipe.cfg["decode"] = decode
             found[n, decode] = _judged(nlp, examples)
@@ -139,7 +139,7 @@ def _times(name: str, part: Any, test: Any, l2: float, average: int) -> None:
     nlp, pipe = _trained(name, part, _laplace(l2))
     texts, times = [each.reference.text for each in _examples(nlp, name, test)], []
     for n in (0, average):
-        pipe.cfg["average"] = n
+        pipe.decoder = Draws(n) if n else None
         [*nlp.pipe(texts[:50])]
         begin = time.process_time()
         [*nlp.pipe(texts)]
@@ -156,11 +156,11 @@ def _active(name: str, part: Any, test: Any, kind: str, rounds: int, l2: float, 
     for _ in range(rounds):
         nlp, pipe = _trained(name, known, _laplace(l2))
         docs = [example.predicted for example in make_examples(nlp.vocab, left, entities=SETS[name].entities)]
-        pipe.cfg["average"] = average if kind == "variance" else 0
+        pipe.decoder = Draws(average) if kind == "variance" else None
         doubt = [disagreement(pipe, doc) if kind == "variance" else _entropy(pipe, doc) for doc in docs]
         order = np.argsort(-np.array(doubt), kind="stable").tolist()
         known, left = [*known, *(left[n] for n in order[:20])], [left[n] for n in order[20:]]
-        pipe.cfg["average"] = 0
+        pipe.decoder = None
     nlp, _ = _trained(name, known, _laplace(l2))
     return _judged(nlp, _examples(nlp, name, test))[0]
 

@@ -1,0 +1,115 @@
+"""Extensions that other packages may register, made here without any change of the package."""
+
+import numpy as np
+import pytest
+import spacy
+from spacy.tokens import Span
+from spacy.util import registry
+
+from spacy_crf.inference.linear_chain import LinearChain
+from spacy_crf.pipeline import add_certainty
+from spacy_crf.pipeline.decoding import Decoder
+from spacy_crf.types import Path
+
+from .util import entities, ner_examples, plain
+
+add_certainty("crf_doubt", 0.0)
+
+
+class BestEmissions(LinearChain):
+    """Finds the label with the best emission for each token."""
+
+    def best(self, work):
+        states = work.emissions.argmax(axis=1).astype(np.int32)
+        return Path(states, self.score_path(work, states))
+
+
+class Doubted:
+    """A distribution, and how doubtful spans are."""
+
+    def __init__(self, exact):
+        self.exact = exact
+
+    def __getattr__(self, name):
+        return getattr(self.exact, name)
+
+    def certainties(self, segments):
+        probabilities = self.exact.span_probabilities(segments)
+        return {"crf_prob": probabilities, "crf_doubt": 1.0 - probabilities}
+
+
+@registry.misc("test.best_emissions.v1")
+class ByEmissions(Decoder):
+    further = ("crf_doubt",)
+
+    def check(self, pipe):
+        if not isinstance(pipe.decoding.structure, LinearChain):
+            raise ValueError("chains only")
+
+    def searched(self, structure):
+        return BestEmissions(threads=structure.threads)
+
+    def distribution(self, batch, d):
+        return Doubted(batch.by(batch.scores, d))
+
+
+BLOCK = {"@misc": "test.best_emissions.v1"}
+
+
+def trained(**config):
+    nlp = spacy.blank("en")
+    pipe = nlp.add_pipe("crf_ner", config={"confidence": True, "decoder": BLOCK, **config})
+    examples = ner_examples(nlp)
+    optimizer = nlp.initialize(lambda: examples)
+    for _ in range(5):
+        nlp.update(examples, sgd=optimizer)
+    return nlp, pipe, [plain(example.reference) for example in examples]
+
+
+def found(docs):
+    return [(entities(doc), [(ent._.crf_prob, ent._.crf_doubt) for ent in doc.ents]) for doc in docs]
+
+
+def test_a_decoder_finds_labellings_and_their_certainties(tmp_path):
+    nlp, pipe, texts = trained()
+    expected = found(nlp.pipe(doc.copy() for doc in texts))
+    assert any(ents for ents, _ in expected)
+    for doc, (ents, certainties) in zip(texts, expected):
+        best = pipe.model.predict([doc]).emissions.argmax(axis=1)
+        assert pipe.predict([doc]).tags.tolist() == best.tolist()
+        exact = pipe.distribution(doc).exact
+        assert pipe.marginals(doc)[0].tolist() == exact.marginals().tolist()
+        probable = {(span.start, span.end, span.label_): p for span, p in pipe.span_probabilities(doc, 0.0)}
+        for (p, doubt), ent in zip(certainties, nlp(doc.copy()).ents):
+            assert p == pytest.approx(probable[ent.start, ent.end, ent.label_]) and doubt == pytest.approx(1.0 - p)
+        if pipe.proven(doc):
+            [(_, spans)] = pipe.n_best(doc, 1)
+            assert [(span.start, span.end, span.label_) for span in spans] == ents
+    assert "ents_proven" in nlp.evaluate(ner_examples(nlp))
+    assert nlp.analyze_pipes()["summary"]["crf_ner"]["assigns"][-1] == "span._.crf_doubt"
+    assert pipe.explain(texts[0]) is not None
+    nlp.to_disk(tmp_path)
+    loaded = spacy.load(tmp_path)
+    assert loaded.config["components"]["crf_ner"]["decoder"] == BLOCK
+    assert found(loaded.pipe(doc.copy() for doc in texts)) == expected
+    assert found(nlp.pipe((doc.copy() for doc in texts), n_process=2, batch_size=2)) == expected
+
+
+def test_a_decoder_keeps_annotation_and_rules():
+    rule = {"rule": "at_most", "label": "PER", "n": 1, "per": "doc"}
+    nlp, pipe, texts = trained(constraints={"@misc": "spacy_crf.constraints.v1", "rules": [rule]})
+    for doc in nlp.pipe(doc.copy() for doc in texts):
+        assert sum(ent.label_ == "PER" for ent in doc.ents) <= 1
+    doc = texts[0].copy()
+    doc.set_ents([Span(doc, 2, 3, "ORG")], default="missing")
+    [kept] = [ent for ent in pipe(doc).ents if ent.start == 2]
+    assert (kept.label_, kept._.crf_prob, kept._.crf_doubt) == ("ORG", 1.0, 0.0)
+    pipe.decoder = None
+    assert pipe(texts[1].copy()).ents[0]._.crf_doubt is None
+
+
+def test_what_is_no_decoder_is_refused():
+    with pytest.raises(ValueError, match=r"CRF020: .* decoder = "):
+        spacy.blank("en").add_pipe("crf_ner", config={"decoder": "best"})
+    with pytest.raises(ValueError, match="chains only"):
+        spacy.blank("en").add_pipe("semicrf_ner", config={"decoder": BLOCK})
