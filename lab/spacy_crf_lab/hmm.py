@@ -15,7 +15,7 @@ from spacy.tokens import Doc
 from thinc.api import Model, Optimizer
 
 from spacy_crf import checks
-from spacy_crf.errors import Warnings, announcements, cant_train
+from spacy_crf.errors import announcements, cant_train
 from spacy_crf.features.extractor import FeatureSet
 from spacy_crf.features.items import is_item
 from spacy_crf.features.lexemes import NGRAMS
@@ -31,6 +31,7 @@ from spacy_crf.types import ChainScores, Floats
 
 from .baum_welch import Estimates, Observed, Priors, baum_welch, expect, maximize
 from .counting import Counts, step_scores
+from .errors import Warnings
 from .word_counts import Block, Tally, features_of
 
 _LEAST = (

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..constraints.decoding import Decoded, Documents
     from ..constraints.rule_set import RuleSet
     from ..constraints.settings import Constraints
-    from .probabilities import Batch
 
 States = NDArray[np.int32]
 
@@ -57,7 +56,7 @@ class Decoder(ABC):
         """The structure that finds best labellings (`viterbi`, `n_best`) in place of that of the model, for the same scores."""
 
     @abstractmethod
-    def distribution(self, batch: "Batch", d: Optional[int]) -> "Distribution":
+    def distribution(self, batch: Any, d: Optional[int]) -> "Distribution":
         """The distribution over the labellings of Doc `d` of a batch, or of all its Docs (None). The exact one by the model's
         scores is `batch.by(batch.scores, d)`.
         """
