@@ -500,8 +500,6 @@ class Warnings:
     CRFW043 = """numba {version} can't compile the vector code of spacy_crf, so kernels use loops, which give the same
         results in up to twice the time. Install a version of numba that spacy_crf was tested with. ({reason})"""
     CRFW130 = "The gazetteer '{name}' has no entries: {path} is empty. Templates that read it find nothing."
-    CRFW131 = """spacy_crf.VotedPerceptron.v1 takes no votes, and is now called spacy_crf.BatchPerceptron.v1: use that
-        name. spacy_crf.AveragedPerceptron.v1 is closer to voting, and usually learns better."""
     CRFW201 = """The training data or the weights of '{key}' changed between two steps, so {optimizer} starts over and
         forgets the curvature (shown once). If steps have different data, use the whole corpus as batch: @batchers =
         "spacy_crf.full_batch.v1" in [training.batcher]; or, with max_epochs = -1, name it in

@@ -104,11 +104,11 @@ OPTIMIZERS = {
     },
     "spacy_crf.AdaGrad.v1": {"l1": 0.0, "l2": 1.0, "learn_rate": 0.3, "epsilon": 1e-6, "sequences": None, "seed": 0},
     "spacy_crf.AveragedPerceptron.v1": {"use_averages": True, "seed": 0},
-    "spacy_crf.VotedPerceptron.v1": {"seed": 0},
+    "spacy_crf.BatchPerceptron.v1": {"seed": 0},
     "spacy_crf.PassiveAggressive.v1": {"seed": 0},
     "spacy_crf.AROW.v1": {"variance": 1.0, "gamma": 1.0, "seed": 0},
 }
-MARGIN = {f"spacy_crf.{name}.v1" for name in ("AveragedPerceptron", "VotedPerceptron", "PassiveAggressive", "AROW")}
+MARGIN = {f"spacy_crf.{name}.v1" for name in ("AveragedPerceptron", "BatchPerceptron", "PassiveAggressive", "AROW")}
 _ENCODER = {"@architectures": "spacy.HashEmbedCNN.v2", "pretrained_vectors": None, "width": 8, "depth": 1}
 _ENCODER |= {"embed_size": 20, "window_size": 1, "maxout_pieces": 2, "subword_features": True}
 

@@ -20,7 +20,7 @@ OPTIMIZERS = {
     "spacy_crf.SGD.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AdaGrad.v1": ("LogLikelihood", {"l2": 0.01}),
     "spacy_crf.AveragedPerceptron.v1": ("Perceptron", {}),
-    "spacy_crf.VotedPerceptron.v1": ("Perceptron", {}),
+    "spacy_crf.BatchPerceptron.v1": ("Perceptron", {}),
     "spacy_crf.PassiveAggressive.v1": ("Perceptron", {}),
     "spacy_crf.AROW.v1": ("Perceptron", {}),
 }

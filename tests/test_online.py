@@ -25,7 +25,6 @@ from spacy_crf.optimizers.perceptron import (
     AveragedPerceptron,
     BatchPerceptron,
     PassiveAggressive,
-    VotedPerceptron,
 )
 from spacy_crf.optimizers.sgd import SGD, AdaGrad
 from spacy_crf.pipeline.training_data import VIEWS
@@ -265,21 +264,6 @@ def test_batch_perceptron_applies_the_mean_update_of_a_pass(component):
     expected = -np.sum(parts, axis=0) / sum(part.any() for part in parts)
     nlp.update(examples, sgd=BatchPerceptron())
     assert_allclose(batch.weights(), expected, atol=1e-6)
-
-
-@pytest.mark.issue(12)
-def test_the_old_name_of_the_batch_perceptron(caplog):
-    """It was called the voted perceptron, and took no votes."""
-    trained = []
-    for name in ("BatchPerceptron", "VotedPerceptron"):
-        nlp, pipe, examples = make_pipe(Perceptron())
-        assert "CRFW131" not in caplog.text
-        config = {"optimizer": {"@optimizers": f"spacy_crf.{name}.v1", "epochs_per_step": 2}}
-        nlp.update(examples, sgd=registry.resolve(config)["optimizer"])
-        trained.append(objectives(pipe, examples)[0].weights())
-    assert_array_equal(*trained)
-    assert "CRFW131: spacy_crf.VotedPerceptron.v1 takes no votes" in caplog.text
-    assert isinstance(VotedPerceptron(), BatchPerceptron)
 
 
 @each_component

@@ -1,20 +1,16 @@
 """Optimizers that learn from mistakes: perceptrons (Collins 2002), passive-aggressive updates (Crammer et al. 2006) and adaptive
 regularization of weight vectors (Crammer, Kulesza & Dredze 2009)."""
 
-import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from .. import checks
-from ..errors import Warnings
 from ..kernels.online import rules as kernels
 from ..types import Floats
 from .objective import SequenceObjective, setting
 from .online import Averaged, CorpusPass, OnlineOptimizer, OnlineRun
-
-logger = logging.getLogger("spacy.spacy_crf")
 
 
 class AveragedPerceptron(Averaged):
@@ -67,14 +63,6 @@ class BatchPerceptron(OnlineOptimizer):
         loss, place = self.apply(kernels.BATCH_PERCEPTRON, pass_, run, memory=updates)
         run.slots += run.numbers["unit"] * updates
         return loss, place
-
-
-class VotedPerceptron(BatchPerceptron):
-    """Former name of `spacy_crf.BatchPerceptron.v1`, for configs of version 0.1.0."""
-
-    def __post_init__(self) -> None:
-        logger.warning(Warnings.CRFW131)
-        super().__post_init__()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
