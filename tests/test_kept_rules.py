@@ -358,9 +358,8 @@ def tagger_of(model):
     tagger.forget_scores()
     return nlp, tagger
 
-    tagger = nlp.add_pipe("crf_tagger", config={"model": model})
 
-
+@pytest.mark.parametrize("model", WITHOUT_LATTICE.values(), ids=WITHOUT_LATTICE)
 @pytest.mark.parametrize("rules", [[{"rule": "in_one_piece", "label": "NN"}], AT_MOST], ids=["in one piece", "at most"])
 def test_rules_beyond_max_states_are_kept_without_a_lattice(model, rules, caplog):
     """They were broken, and a warning spoke of 30 seconds after a tenth of one."""
@@ -378,9 +377,8 @@ def test_rules_beyond_max_states_are_kept_without_a_lattice(model, rules, caplog
     tagger.constraints = tagger._compiled = None
     assert found() != kept
 
-    tagger = nlp.add_pipe("crf_tagger", config={"model": model})
 
-
+@pytest.mark.parametrize("model", WITHOUT_LATTICE.values(), ids=WITHOUT_LATTICE)
 def test_rules_without_any_search_are_named(model, monkeypatch, caplog):
     monkeypatch.setattr(rule_set, "MOST_GRAPH_STATES", 5 * 4)  # states of automata times tags
     nlp, tagger = tagger_of(model)
