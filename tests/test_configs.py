@@ -1,8 +1,8 @@
 """Every config trains and every name resolves; spaCy's commands take our pipelines like its own."""
 
-import importlib
 import io
 import sys
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -45,9 +45,11 @@ def unresolved(root):
     wrong, groups = [], tomllib.loads((root / "pyproject.toml").read_text())["project"]["entry-points"]
     spacy.blank("en")  # which fills the registry of factories
     for group, name, target in ((group, *entry) for group, names in groups.items() for entry in names.items()):
-        module, _, attribute = target.partition(":")
-        if registry.get(group.partition("_")[2], name) is not getattr(importlib.import_module(module), attribute):
+        wanted = EntryPoint(name, target, group).load()
+        if [entry.load() for entry in entry_points(group=group, name=name)] != [wanted]:
             wrong.append((group, name))
+        kind = group.partition("_")[2]
+        assert not hasattr(registry, kind) or registry.get(kind, name) is wanted
         if group == "spacy_factories":
             assert Language.has_factory(name)
             assert spacy.blank("en").add_pipe(name).name == name
