@@ -321,15 +321,25 @@ def test_nothing_is_a_link_and_the_package_has_every_config():
         assert files and not [path for path in files if not any(path.match(pattern) for pattern in patterns)]
 
 
-@pytest.mark.issue(33)
-@pytest.mark.slow
-def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
-    """What an sdist of the clone installs, by a wheel, has every file of the package and every config."""
+def run(*arguments, of):
+    """RETURNS (str): What Python prints, with the packages of a folder before all others."""
+    environment = {**os.environ, "PYTHONPATH": str(of)}
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=of, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def install(root, names, folder):
+    """Builds an sdist of what a clone without links has, and installs it by a wheel.
+
+    RETURNS (tuple): The clone, and the folder with what is installed.
+    """
     pytest.importorskip("setuptools", "77")
     pytest.importorskip("pip")
-    clone, packed, installed = (tmp_path / name for name in ("clone", "packed", "installed"))
+    clone, packed, installed = (folder / name for name in ("clone", "packed", "installed"))
     clone.mkdir()
-    for path in (ROOT / name for name in BUILT_OF):
+    for path in (root / name for name in names):
         if path.is_dir():
             shutil.copytree(path, clone / path.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
@@ -338,23 +348,23 @@ def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
         target = os.readlink(link)
         link.unlink()
         link.write_text(target)
-
-    def run(*arguments, of=tmp_path):
-        environment = {**os.environ, "PYTHONPATH": str(of)}
-        command = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, cwd=of, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     run("-c", f"from setuptools import build_meta; build_meta.build_sdist({str(packed)!r})", of=clone)
     (archive,) = packed.iterdir()
     offline = ["--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
-    run("-m", "pip", "install", "--quiet", *offline, "--target", installed, archive)
+    run("-m", "pip", "install", "--quiet", *offline, "--target", installed, archive, of=folder)
+    return clone, installed
 
-    def files(folder):
-        every = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-        return {path.relative_to(folder).as_posix() for path in every}
 
+def files(folder):
+    every = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(folder).as_posix() for path in every}
+
+
+@pytest.mark.issue(33)
+@pytest.mark.slow
+def test_a_clone_without_links_builds_all_that_is_in_it(tmp_path):
+    """What an sdist of the clone installs, by a wheel, has every file of the package and every config."""
+    clone, installed = install(ROOT, BUILT_OF, tmp_path)
     assert files(installed / "spacy_crf") == files(PACKAGE) | {
         f"{folder}/{name}" for folder in ("configs", "projects") for name in files(ROOT / folder)
     }
