@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .explain.displacy_marks import render
     from .optimizers.lbfgs import LBFGS
-    from .pipeline.components import CRFEntityRecognizer, CRFTagger, SemiCRFEntityRecognizer
+    from .pipeline.components import CRFEntityRecognizer, SemiCRFEntityRecognizer
+    from .pipeline.crf_tagger import CRFTagger
     from .pipeline.crf_textcat import CRFTextClassifier
     from .report.frame import to_frame
 
@@ -25,7 +26,7 @@ __version__ = "0.22.0"
 _MODULES = {
     "LBFGS": "optimizers.lbfgs",
     "CRFEntityRecognizer": "pipeline.components",
-    "CRFTagger": "pipeline.components",
+    "CRFTagger": "pipeline.crf_tagger",
     "CRFTextClassifier": "pipeline.crf_textcat",
     "SemiCRFEntityRecognizer": "pipeline.components",
     "render": "explain.displacy_marks",

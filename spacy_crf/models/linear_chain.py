@@ -15,8 +15,7 @@ from ..inference.linear_chain import LinearChain as LinearChainInference
 from ..types import ChainScores
 from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
-from .neural import scored_tokens
-from .pool import put_together
+from .joint import put_together, scored_tokens
 
 
 class ChainNode(Architecture):
@@ -52,7 +51,7 @@ def LinearChain(
         encoder's own dropout is set in [training].
     possible_transitions (bool): Whether every pair of tags that the scheme allows gets a weight, not only pairs seen in training.
         Other pairs stay possible, with a weight of zero.
-    joint (dict): How both parts learn together, see `neural.Joint`.
+    joint (dict): How both parts learn together, see `joint.Joint`.
     """
     owner = "LinearChain"
     layers, both = scored_tokens(owner, emissions, tok2vec, hidden_width, dropout, joint)

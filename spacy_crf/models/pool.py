@@ -19,8 +19,7 @@ from ..features.doc_batch import DocBatch
 from ..inference.chain_set import evaluate
 from ..losses.clamped import LogLikelihood
 from ..types import Bools, Floats, Ints
-from .architecture import Architecture, StructureModel, build
-from .neural import Joint
+from .architecture import Architecture, StructureModel
 from .node import Batches, Node, check_weights, no_backprop
 
 _SHARED = ("allowed", "longest")  # attributes that the component sets, for all members
@@ -72,28 +71,14 @@ class PoolNode(Node):
         check_weights(model, {"shares": (len(model.layers),)})
 
 
-def put_together(
-    name: str, make_role: Callable[[], Architecture], layers: dict[str, Model], joint: Joint, **attrs: Any
-) -> StructureModel:
-    """A model of the sum of some layers, given by name, or a pool of a model of sparse features and a model of an encoder.
-
-    make_role (Callable): Makes the node of each model. attrs: Attributes of the model.
-    """
-    if joint.mode != "pool":
-        rate = {"lr_scale": joint.chain_rate} if "encoder" in layers else {}
-        return build(name, make_role(), layers, **attrs, **rate)
-    encoder = {"encoder": layers["encoder"]}
-    sparse = {part: layer for part, layer in layers.items() if part not in encoder}
-    members = [
-        build(name, make_role(), sparse, lr_scale=joint.sparse_rate, **attrs),
-        build(name, make_role(), encoder, lr_scale=joint.chain_rate, **attrs),
-    ]
+def make_pool(make_role: Callable[[], Architecture], members: list[Model], **attrs: Any) -> StructureModel:
+    """A pool of models whose nodes `make_role` makes. attrs: Attributes of the pool."""
+    role = make_role()
     refs: dict[str, Optional[Model]] = {part: member.get_ref(part) for member in members for part in member.ref_names}
     attrs = {
-        "role": PoolNode(make_role()),
-        "held_out": joint.held_out,
-        "lr_scale": joint.chain_rate,
-        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *make_role().meaning) if attr in members[0].attrs},
+        **attrs,
+        "role": PoolNode(role),
+        **{attr: members[0].attrs[attr] for attr in (*_SHARED, *role.meaning) if attr in members[0].attrs},
     }
     params: dict[str, Any] = {"shares": None}
     return StructureModel(

@@ -19,9 +19,8 @@ from ..inference.semi_markov import begins_of, list_spans
 from ..types import SegmentScores
 from .architecture import Architecture, SharedScores
 from .emissions import Emissions, total
-from .neural import scored_tokens
+from .joint import put_together, scored_tokens
 from .node import check_array, check_equal, gives
-from .pool import put_together
 from .segments import EncodedSegments, SegmentEncoderNode, SpanScores, part_of_spans, total_of_spans
 
 _MOST_TOKENS = 1 << 16  # of a segment: every length has a row in tables

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from ..features.feature_index import (
     pack_numbers,
     unpack_numbers,
 )
-from ..features.segments import SpanIndexBuilder
 from ..inference.threads import run_chunks
 from ..kernels.hashing import list_pairs, mark_pairs
 from ..kernels.sparse_rows import (
@@ -35,6 +34,9 @@ from ..kernels.sparse_rows import (
 )
 from ..types import Bools, Floats, Ints, TemplateRows, TokenFeatures
 from .node import check_equal, set_moved
+
+if TYPE_CHECKING:
+    from ..features.segments import SpanIndexBuilder
 
 
 class Sight(NamedTuple):
@@ -409,7 +411,7 @@ class PairCounter:
     builder (IndexBuilder or SpanIndexBuilder): Numbers and names the features. known (Table): The present pairs.
     """
 
-    def __init__(self, builder: Union[IndexBuilder, SpanIndexBuilder], known: Table):
+    def __init__(self, builder: Union[IndexBuilder, "SpanIndexBuilder"], known: Table):
         self.builder = builder
         self._known = known
         self._counts: Optional[Ints] = None  # counts of the features of chosen tokens

@@ -1,20 +1,15 @@
-"""The components that label tokens, each with its annotation: named entities by chains or segments, and one label per token."""
+"""The components that find named entities, by chains or by segments."""
 
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from spacy.tokens.underscore import Underscore
 from spacy.training import Example
 
-from .. import checks
-from ..errors import Errors, announcements
+from ..errors import announcements
 from ..schemes import MANY_SPANS, SEGMENTS, choose_scheme, get_scheme
-from .annotation.annotation import Annotation
 from .annotation.entities import Entities
-from .annotation.tags import BUILT_IN, TokenTags
 from .prediction import CRFPipe
-from .scorers import score_tags
 
 
 class CRFEntityRecognizer(CRFPipe):
@@ -57,47 +52,6 @@ class CRFEntityRecognizer(CRFPipe):
             self.cfg["scheme"] = saved["scheme"]
         self.cfg["space_edges"] = saved.get("space_edges", False)  # earlier versions saved none
         super()._take_settings(saved)
-
-
-class CRFTagger(CRFPipe):
-    """Gives every token one label (factory ``crf_tagger``).
-
-    attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`. For other settings see `make_crf_tagger`.
-    """
-
-    meaning = ("attribute",)
-
-    def __init__(
-        self,
-        vocab,
-        model,
-        name="crf_tagger",
-        *,
-        attribute: str = "tag",
-        overwrite: bool = False,
-        neg_prefix: str = "!",
-        **settings,
-    ):
-        self.name = name
-        checks.flag(self.owner, "overwrite", overwrite)
-        checks.expect(isinstance(neg_prefix, str), self.owner, "neg_prefix", neg_prefix, 'text, "" for none')
-        annotation = self.annotation_of(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
-        super().__init__(
-            vocab, model, name, annotation=annotation, attribute=attribute, overwrite=overwrite, **settings
-        )
-
-    def annotation_of(self, attribute: Any, **how: Any) -> Annotation:
-        """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""
-        checks.text(self.owner, "attribute", attribute)
-        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
-            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
-            raise ValueError(Errors.CRF406.format(name=self.name, attribute=attribute, known=known))
-        return TokenTags(attribute, **how)
-
-    def score(self, examples: Iterable[Example], **kwargs) -> dict:
-        if self.scorer is score_tags:
-            kwargs["attribute"] = self.cfg["attribute"]
-        return super().score(examples, **kwargs)
 
 
 class SemiCRFEntityRecognizer(CRFPipe):

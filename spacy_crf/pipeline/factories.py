@@ -225,7 +225,7 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
     attribute = settings["attribute"]
     is_list_of_one = isinstance(attribute, (list, tuple)) and len(attribute) == 1
     if is_list_of_one or isinstance(attribute, str):
-        from .components import CRFTagger as Tagger
+        from .crf_tagger import CRFTagger as Tagger
 
         settings["attribute"] = attribute[0] if is_list_of_one else attribute
     else:

@@ -22,7 +22,6 @@ from ..features.token_columns import MOST_WORDS
 from ..kernels.announcing import announcer
 from ..losses.clamped import LabelledLoss
 from ..models.emissions import EmissionFeatures
-from ..models.pool import PoolNode
 from .annotation.annotation import Annotation
 from .decoding import Decoding
 from .earlier_components import require_vectors
@@ -95,7 +94,7 @@ class LabelPipe(TrainablePipe):
         # Whether optimizers can use the objective: all scores are sums of weights
         self.is_linear = all(node.attrs["role"].is_linear for node in model.walk() if "role" in node.attrs)
         self.has_encoder = model.has_ref("tok2vec")
-        self.is_pool = isinstance(model.attrs["role"], PoolNode)
+        self.is_pool = model.name == "pool"
         self.annotation = annotation
         self.loss = loss
         self._connect_stages()

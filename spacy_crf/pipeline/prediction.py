@@ -18,7 +18,6 @@ from .. import checks
 from ..checks import is_written
 from ..errors import Errors, Warnings, cant_train, shown
 from ..features.doc_batch import DocBatch
-from ..inference.span_choice import LEAST
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss
 from ..schemes import NO_SEGMENTS, Segments
 from ..types import Floats
@@ -342,6 +341,7 @@ class CRFPipe(LearningPipe):
     def expected_spans(self, docs: DocBatch, scores: Any) -> float:
         """How many spans texts with these scores are expected to have; those of almost no probability do not count."""
         parts, scores = without_edges(self.parts(), docs, scores)
+        from ..inference.span_choice import LEAST
         from .probabilities import ask
 
         batch = ask(parts._replace(rules=None), docs, scores, None)

@@ -9,9 +9,6 @@ from numpy.typing import NDArray
 
 from ..arrays import cut_document
 from ..errors import Warnings
-from ..inference import span_choice
-from ..inference.semi_markov import SemiMarkov
-from ..inference.span_choice import LEAST, places_of, prices_of
 from ..inference.structure import LikelySpans
 from ..schemes import NO_SEGMENTS, SEGMENTS, Segments
 from ..types import Floats
@@ -125,6 +122,8 @@ class Batch:
 
     def best_spans(self, most_probable: Any, least: Floats) -> tuple[NDArray[np.int32], Floats]:
         """The most valuable set of spans that keeps the rules, see `inference.span_choice`, and their probabilities."""
+        from ..inference.span_choice import LEAST, places_of, prices_of
+
         prices = prices_of(least)
         candidates, probabilities = self.likely_spans(LEAST if self.rules_ask else float(prices.min(initial=1.0)))
         gains = probabilities - prices[candidates.label]
@@ -147,9 +146,12 @@ class Batch:
         most_probable (int32[T]): From `most_probable`. These spans are the result for Docs for which the time limit is reached,
             or for which no set of candidates keeps the rules.
         """
+        from ..inference.semi_markov import SemiMarkov
+        from ..inference.span_choice import places_of, worth
+
         decoding, starts = self._decoding, np.asarray(self.scores.starts)
         n_labels = len(decoding.annotation.labels)
-        scores = span_choice.worth(candidates, gains, n_labels, starts, may_touch=decoding.spans_may_touch)
+        scores = worth(candidates, gains, n_labels, starts, may_touch=decoding.spans_may_touch)
         if self._rules is None:
             path = SemiMarkov().viterbi(scores).states
             return SEGMENTS.decode(SEGMENTS.states_to_tags(path), starts)

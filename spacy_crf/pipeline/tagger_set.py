@@ -14,7 +14,7 @@ from ..schemes import Segments
 from ..types import Floats
 from .annotation.tags import TagSet, TokenTags
 from .chain_set import Chain, ChainSetPipe
-from .components import CRFTagger
+from .crf_tagger import CRFTagger
 from .labels import only_docs
 from .parts import Parts
 from .prediction import OTHERS, Prediction, least_of_labels, predict, write_probabilities

@@ -1,0 +1,55 @@
+"""The component that gives every token one label."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from spacy.tokens.underscore import Underscore
+from spacy.training import Example
+
+from .. import checks
+from ..errors import Errors
+from .annotation.annotation import Annotation
+from .annotation.tags import BUILT_IN, TokenTags
+from .prediction import CRFPipe
+from .scorers import score_tags
+
+
+class CRFTagger(CRFPipe):
+    """Gives every token one label (factory ``crf_tagger``).
+
+    attribute (str), overwrite (bool), neg_prefix (str): See `TokenTags`. For other settings see `make_crf_tagger`.
+    """
+
+    meaning = ("attribute",)
+
+    def __init__(
+        self,
+        vocab,
+        model,
+        name="crf_tagger",
+        *,
+        attribute: str = "tag",
+        overwrite: bool = False,
+        neg_prefix: str = "!",
+        **settings,
+    ):
+        self.name = name
+        checks.flag(self.owner, "overwrite", overwrite)
+        checks.expect(isinstance(neg_prefix, str), self.owner, "neg_prefix", neg_prefix, 'text, "" for none')
+        annotation = self.annotation_of(attribute, overwrite=overwrite, neg_prefix=neg_prefix)
+        super().__init__(
+            vocab, model, name, annotation=annotation, attribute=attribute, overwrite=overwrite, **settings
+        )
+
+    def annotation_of(self, attribute: Any, **how: Any) -> Annotation:
+        """The annotation of an attribute. RAISES (ValueError): CRF020, or CRF406 for an attribute that tokens do not have."""
+        checks.text(self.owner, "attribute", attribute)
+        if attribute not in BUILT_IN and attribute not in Underscore.token_extensions:
+            known = ", ".join(sorted(Underscore.token_extensions)) or "none"
+            raise ValueError(Errors.CRF406.format(name=self.name, attribute=attribute, known=known))
+        return TokenTags(attribute, **how)
+
+    def score(self, examples: Iterable[Example], **kwargs) -> dict:
+        if self.scorer is score_tags:
+            kwargs["attribute"] = self.cfg["attribute"]
+        return super().score(examples, **kwargs)
