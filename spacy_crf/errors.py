@@ -225,9 +225,6 @@ class Errors:
         text, 0.0 for other labels, and leave out labels that are not known."""
     CRF469 = """Component '{name}' needs at least two labels that exclude each other, and has: {labels}. Give texts
         without a label one of their own, such as NOT_SPAM."""
-    CRF470 = """Component '{name}': unit = "sent" needs sentences, and the text '{text}...' has none. Add a component in
-        front that finds them, such as nlp.add_pipe("sentencizer", before="{name}"), and name it in [training]
-        annotating_components."""
     CRF472 = """The shards in {path} can't be used: {reason}. Set another path in [initialize.components.NAME.shards],
         or delete the folder to make them again."""
     CRF473 = """The component {name} can't be sent to workers, or they can't import its parts: {reason}. Put functions

@@ -43,6 +43,9 @@ class Errors(errors.Errors):
         tokens, their numbers from 0 to {n} - 1, or spans."""
     CRF346 = """LatentChain: restarts = {restarts} is not possible with {emissions}, since restarts are compared by the
         objective of sparse features. Set restarts = 1, or use spacy_crf.SparseEmissions.v1."""
+    CRF470 = """Component '{name}': unit = "sent" needs sentences, and the text '{text}...' has none. Add a component in
+        front that finds them, such as nlp.add_pipe("sentencizer", before="{name}"), and name it in [training]
+        annotating_components."""
     CRF485 = (
         "{path} has no labels of texts (doc.cats). Give texts such as {{'text': …, 'cats': ['A', 'B']}} (docs/data.md)."
     )

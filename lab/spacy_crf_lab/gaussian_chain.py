@@ -33,12 +33,12 @@ from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import AnnotatedDocs, Batches, Node, check_equal
 from spacy_crf.models.texts import OfTexts, check_text_emissions
 from spacy_crf.pipeline.annotation.annotation import GoldReport, Supervision
-from spacy_crf.pipeline.crf_textcat import TextDecoding
 from spacy_crf.pipeline.supervision import Keys
 from spacy_crf.types import Floats, Ints
 
 from .errors import Errors
 from .kernels import gaussian_chain as kernels
+from .sentences import SentenceDecoding
 from .ties.documents import LinkedDocuments, group_of
 from .ties.groups import RepeatedWords
 from .ties.layer import TieCorpus
@@ -201,8 +201,13 @@ def _find(model: Model, docs: list[Doc], is_train: bool) -> tuple[Similar, Calla
     return model.attrs["role"].find(DocBatch.of(docs), model.attrs["similar"]), lambda d_similar: []
 
 
-class NumberDecoding(TextDecoding):
+class NumberDecoding(SentenceDecoding):
     """Decoding of numbers. Clamps are float64[N], in the model's measure; NaN is a number that is not known."""
+
+    @property
+    def token_attributes(self) -> tuple[str, ...]:
+        lemmas = ("lemma",) if "same_lemma" in self.model.get_ref("similar").attrs["similar"] else ()
+        return (*lemmas, *super().token_attributes)
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF347 for a loss other than the likelihood."""

@@ -28,11 +28,11 @@ from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.node import Batches
 from spacy_crf.models.texts import OfTexts, Reasons, check_text_emissions
 from spacy_crf.pipeline.annotation.annotation import Annotation
-from spacy_crf.pipeline.crf_textcat import TextDecoding
 from spacy_crf.types import ChainScores, Clamp, Floats, Ints, Path
 
 from .local_losses import log_sum
 from .restarts import Seeded
+from .sentences import SentenceDecoding
 
 
 class HiddenScores(NamedTuple):
@@ -211,7 +211,7 @@ def _shares(scores: Floats, log_z: Floats) -> Floats:
     return np.exp(scores - np.where(log_z > -np.inf, log_z, 0.0)[:, np.newaxis])
 
 
-class HiddenDecoding(TextDecoding):
+class HiddenDecoding(SentenceDecoding):
     """Decoding whose names include hidden states: "state 2", or "PLAY state 2" if each label has its own states."""
 
     def __init__(self, model: Model, annotation: Annotation):

@@ -22,8 +22,9 @@ from spacy_crf.models.emissions import Emissions
 from spacy_crf.models.named_weights import Block, Feature
 from spacy_crf.models.node import Batches, check_array, check_equal, check_weights
 from spacy_crf.models.texts import LabelSetNode, OddsReasons, Reasons, check_text_emissions, scores_of_tokens
+from spacy_crf.pipeline.annotation.annotation import Annotation
 from spacy_crf.pipeline.crf_textcat import TextDecoding
-from spacy_crf.types import Floats, Ints
+from spacy_crf.types import Bools, Floats, Ints
 
 from .errors import Errors
 from .label_cliques import Annotated, LabelClique
@@ -31,8 +32,30 @@ from .label_sums import LabelGraphs, LabelScores, places_of
 from .ties.method import LOG_PARTITION, MAXIMUM, Inference
 
 
+class DecodedLabels(LabelGraphs):
+    """The structure by which a component predicts. Results of the inference that have not converged are told of.
+
+    name (str): The component.
+    """
+
+    def __init__(self, inference: Inference, name: str):
+        super().__init__(inference)
+        self._warn = partial(inference.warn_unsettled, name)
+
+    def marginals(self, scores: Any, *, clamp: Optional[Bools] = None) -> Floats:
+        found = super().marginals(scores, clamp=clamp)
+        self._warn()
+        return found
+
+
 class LabelDecoding(TextDecoding):
     structure: LabelGraphs
+
+    def __init__(self, model: Model, annotation: Annotation):
+        super().__init__(model, annotation)
+        inference = self.structure.inference
+        if inference is not None:
+            self.structure = DecodedLabels(inference, annotation.name)
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF482 for a loss that the inference method cannot train."""
@@ -42,12 +65,6 @@ class LabelDecoding(TextDecoding):
         if inference is not None and asked not in inference.answers:
             reason = f"{inference.name} does not answer what it asks; leave inference out"
             raise ValueError(Errors.CRF482.format(name=pipe.name, loss=type(loss).__name__, reason=reason))
-
-    def probabilities(self, scores: Any) -> Floats:
-        found = super().probabilities(scores)
-        if self.structure.inference is not None:
-            self.structure.inference.warn_unsettled(self.annotation.name)
-        return found
 
 
 class LabelGraphRole(LabelSetNode):

@@ -124,13 +124,6 @@ class CRFScorer(LearningPipe):
         super().__setstate__(state)
         register(self.cfg["unit"], self.cfg["attribute"])  # another process may not have it
 
-    @property
-    def token_attributes(self) -> list[str]:
-        """Token attributes that templates read or similarities need."""
-        sentences = ["sent_start"] if self.decoding.looks_at_sentences else []
-        lemmas = ["lemma"] if "same_lemma" in self.model.get_ref("similar").attrs["similar"] else []
-        return list(dict.fromkeys([*super().token_attributes, *lemmas, *sentences]))
-
     def predict(self, docs: Iterable[Doc], *, keep_annotation: bool = True) -> NumberPrediction:
         """Means and standard deviations of the numbers of a batch. The Docs are not changed.
 
@@ -141,7 +134,6 @@ class CRFScorer(LearningPipe):
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
-        self.decoding.require_sentences(docs)
         center, scale = (self.model.attrs[name] for name in ("center", "scale"))
         given = self.annotation.numbers(docs)
         if not keep_annotation:

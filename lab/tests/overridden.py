@@ -33,11 +33,11 @@ def overridden() -> dict[tuple[str, str], set[str]]:
     plugin does."""
     found = defaultdict(set)
     for owned in _classes(spacy_crf) | _classes(spacy_crf_lab):
-        by = _system(owned)
+        by = _systems(owned)
         for member in {*vars(owned), *vars(owned).get("__annotations__", {})}:
             first = None if member.startswith("__") else _first_to_have(owned, member)
             if first is not None:
-                found[first.__name__, member].add(by)
+                found[first.__name__, member] |= by
     return {place: systems for place, systems in found.items() if systems != {"plugin"}}
 
 
@@ -55,6 +55,12 @@ def _modules(package: ModuleType) -> Iterator[ModuleType]:
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if info.name.split(".")[1] not in ("cli", "configs", "projects"):
             yield importlib.import_module(info.name)
+
+
+def _systems(owned: type) -> set[str]:
+    """The system of a class; of a class that only other systems inherit from, these."""
+    heirs = {_system(each) for each in owned.__subclasses__()}
+    return heirs if heirs and _system(owned) not in ("plugin", *SYSTEMS) else {_system(owned)}
 
 
 def _system(owned: type) -> str:

@@ -14,7 +14,7 @@ from spacy.training import Example
 
 from .. import checks
 from ..errors import Errors, cant_train, known_names
-from ..features.doc_batch import SENT, DocBatch
+from ..features.doc_batch import DocBatch
 from ..losses.clamped import CLAMPED_LOSSES, ClampedLoss, LabelledLoss
 from ..models.texts import allow_several
 from ..types import Floats
@@ -31,26 +31,8 @@ from .training import LearningPipe
 class TextDecoding(Decoding):
     """Decoding of texts: states are the labels, and a clamp is bool[D, Y] for D texts."""
 
-    @property
-    def looks_at_sentences(self) -> bool:
-        return self.model.attrs["role"].unit == SENT
-
-    def require_sentences(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): CRF470 for a Doc without sentences if sentences have scores."""
-        if self.looks_at_sentences:
-            for doc in docs:
-                if len(doc) > 1 and not doc.has_annotation("SENT_START"):
-                    raise ValueError(Errors.CRF470.format(name=self.annotation.name, text=doc.text[:40]))
-
-    def starts(self, docs: list[Doc]) -> NDArray[np.int64]:
-        self.require_sentences(docs)
-        return super().starts(docs)
-
-    bounds = starts  # a text is one sequence
-
-    def probabilities(self, scores: Any) -> Floats:
-        """Probability of each label: float64[D, Y]."""
-        return self.structure.marginals(scores)[:, : len(self.annotation.labels)]
+    def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
+        return self.starts(docs)  # a text is one sequence
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): CRF480 for a model of one label in a component of several labels, and the other way round; CRF482
@@ -146,24 +128,18 @@ class CRFTextClassifier(LearningPipe):
         written = {"confidence": "doc._.crf_prob", "explain": "doc._.crf_hidden"}
         return [*super().assigns(), *(name for setting, name in written.items() if self.cfg[setting])]
 
-    @property
-    def token_attributes(self) -> list[str]:
-        """Token attributes that the templates read, and sentence starts if sentences have scores."""
-        sentences = ["sent_start"] if self.decoding.looks_at_sentences else []
-        return list(dict.fromkeys([*super().token_attributes, *sentences]))
-
     def predict(self, docs: Iterable[Doc]) -> TextPrediction:
         """Probability of each label for each text of a batch. The Docs are not changed.
 
-        RAISES (ValueError): If the component has no labels or is not initialized; CRF470 for Docs without sentences if sentences
-            have scores.
+        RAISES (ValueError): If the component has no labels or is not initialized.
         """
         if not isinstance(docs, DocBatch):
             docs = DocBatch(only_docs(self.name, docs))
         self.require_ready(docs)
-        self.decoding.require_sentences(docs)
-        structure, scores = self.decoding.structure, self.model.predict(docs)
-        probabilities, confidence = self.decoding.probabilities(scores), None
+        structure = self.decoding.structure
+        scores = self.model.predict(docs)
+        probabilities = structure.marginals(scores)[:, : len(self.labels)]
+        confidence = None
         if self.cfg["confidence"] and not self.cfg["multilabel"]:
             confidence = probabilities.max(axis=1, initial=0.0)
         elif self.cfg["confidence"]:

@@ -74,6 +74,7 @@ class Decoding:
     longest: Optional[NDArray[np.int32]] = None  # tokens of the longest segment of each state: int32[S]
     unexplained: Optional[str] = None  # why weights do not explain a labelling; None if they do
     batches: Any = None  # the `probabilities.Batch` for this decoding; None for the usual one
+    token_attributes: tuple[str, ...] = ()  # that the model needs beside those that templates read
     walks_around_wrong = False  # whether online optimizers can exclude wrong spans
 
     def __init__(self, model: Model, annotation: Annotation):
@@ -262,7 +263,8 @@ class Decoding:
     # ---------------------------------------------------------------------------------------------------- training
 
     def starts(self, docs: list[Doc]) -> NDArray[np.int64]:
-        """Bounds of the rows of scores of each sequence: int64[B + 1]."""
+        """Bounds of the rows of scores of each sequence: int64[B + 1]. RAISES (ValueError): As `check_docs`."""
+        self.check_docs(docs)
         return self.model.attrs["role"].starts(DocBatch.of(docs))
 
     def bounds(self, docs: list[Doc]) -> NDArray[np.int64]:
@@ -291,6 +293,9 @@ class Decoding:
             raise ValueError(Errors.CRF828.format(name=self.annotation.name))
         states = self.annotation.path(Segments(*(column[found] for column in named)), starts)
         return Spelt(states.astype(np.int64), np.ones(len(states), dtype=np.int64), starts)
+
+    def check_docs(self, docs: list[Doc]) -> None:
+        """RAISES (ValueError): For Docs without annotation that the model needs."""
 
     def check_fit(self, pipe: Any) -> None:
         """RAISES (ValueError): If settings of a component require an ability that its model does not have."""

@@ -203,12 +203,13 @@ class LabelPipe(TrainablePipe):
         return bool(self.model.has_dim("nO"))
 
     def require_ready(self, docs: list[Doc]) -> None:
-        """RAISES (ValueError): CRF402 for a component without weights; CRF962 for Docs without vectors that it needs."""
+        """RAISES (ValueError): CRF402 without weights; for Docs without vectors (CRF962) or annotation that the model needs."""
         if not self.model.has_dim("nO"):
             self._require_labels()
             raise ValueError(Errors.CRF402.format(name=self.name))
         if self.has_encoder and docs:
             require_vectors(self.name, self.model, docs)
+        self.decoding.check_docs(docs)
 
     # -------------------------------------------------------------------------------------------------- features
 
@@ -224,8 +225,9 @@ class LabelPipe(TrainablePipe):
 
     @property
     def token_attributes(self) -> list[str]:
-        """Token attributes that the templates read."""
-        return list(dict.fromkeys(name for f in self.feature_stores for name in f.feature_set.token_attributes))
+        """Token attributes that the templates read, and others that the model needs."""
+        of_templates = [name for features in self.feature_stores for name in features.feature_set.token_attributes]
+        return list(dict.fromkeys([*of_templates, *self.decoding.token_attributes]))
 
     @property
     def asks_functions(self) -> bool:
