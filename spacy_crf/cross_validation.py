@@ -226,7 +226,7 @@ def _components(nlp: Language, config: Config) -> list[str]:
         if name in (*training["frozen_components"], *sourced):
             continue
         if isinstance(pipe, LearningPipe):
-            if not pipe.is_linear or _lbfgs(nlp, name) is None or pipe.labelled == "numbers":
+            if not pipe.is_linear or _lbfgs(nlp, name) is None or not pipe.labelled:
                 raise ValueError(Errors.CRF771.format(name=name))
             names.append(name)
         elif getattr(pipe, "is_trainable", False):

@@ -199,7 +199,7 @@ def test_what_cannot_be_read(files):
 
 
 def test_groups_of_spans_and_numbers_are_counted(tmp_path):
-    """`crf data` said of files for crf_spancat and crf_scorer that they have no entities."""
+    """`crf data` said of files with groups of spans or numbers that they have no entities."""
     items = [
         {"text": "Ann Lee ran", "spans": [[0, 7, "PER"], [0, 3, "FIRST"]]},
         {"text": "Bob ran", "spans": [[0, 3, "PER"]]},

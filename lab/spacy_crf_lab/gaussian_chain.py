@@ -231,7 +231,7 @@ class GaussianNode(OfTexts, Architecture):
     """Node of a model of numbers. "center" and "scale" are the mean and the standard deviation of the training data."""
 
     gives = GaussianScores
-    labelled = "numbers"
+    labelled = None  # numbers are no labels
     decoding = NumberDecoding
     params = ("first", "logs")
     of_sequences = ()

@@ -96,7 +96,7 @@ class CRFScorer(LearningPipe):
     unit (str): What has a number: "token", "sent" or "doc".
     """
 
-    labelled = "numbers"
+    labelled = None  # numbers are no labels
     meaning = ("unit", "attribute")
     decoding: NumberDecoding
     annotation: NumberAnnotation
@@ -114,9 +114,10 @@ class CRFScorer(LearningPipe):
         checks.expect(
             method is None and (getter is None or setter is not None), self.owner, "attribute", attribute, must
         )
-        role = getattr(model, "attrs", {}).get("role")
-        if isinstance(role, GaussianNode):
-            role.use(model, unit, self.owner)
+        role: Any = getattr(model, "attrs", {}).get("role")
+        must = "an architecture of numbers: spacy_crf_lab.GaussianChain.v1"
+        checks.expect(isinstance(role, GaussianNode), self.owner, "model", getattr(model, "name", model), must)
+        role.use(model, unit, self.owner)
         own = {"attribute": attribute, "unit": unit}
         super().__init__(vocab, model, name, annotation=NumberAnnotation(unit, attribute), loss=loss, **own, **settings)
 
@@ -181,11 +182,6 @@ class CRFScorer(LearningPipe):
         """Rows of a table of the numbers of a Doc: words, the name of the number, and the number."""
         unit, attribute = self.cfg["unit"], self.cfg["attribute"]
         return [(part.text, attribute, f"{part._.get(attribute):.6g}") for part in parts_of(doc, unit)]
-
-
-def component() -> type[CRFScorer]:
-    """The class of ``crf_scorer``, for its factory."""
-    return CRFScorer
 
 
 def make_number_scorer() -> Callable:

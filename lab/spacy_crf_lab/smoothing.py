@@ -104,10 +104,6 @@ class Smoothing:
         inference = DualDecomposition() if self.inference is None else self.inference
         self.structure = TiedChains(inference)
 
-    def step(self, nlp: Language, name: str, component: str) -> "CRFSmooth":
-        """Make the component of a pipeline."""
-        return CRFSmooth(nlp, name, component=component, smoothing=self)
-
     def labels_of(self, places: list[Place], pairs: NDArray[np.int32], likely: Optional[Probabilities]) -> list[str]:
         """The best labels of the places of a Doc.
 

@@ -22,6 +22,7 @@ from spacy_crf.pipeline.thresholds import measure
 from spacy_crf.report import suspects
 from spacy_crf.report.cases import judge
 from spacy_crf.report.page import render
+from spacy_crf_lab import charts
 from spacy_crf_lab.gaussian_graph import graphical_lasso, partial_correlations
 from spacy_crf_lab.label_cliques import Annotated, Hierarchy, LabelTree, LearnedGraph
 from spacy_crf_lab.label_sums import LabelGraphs, LabelScores
@@ -654,3 +655,16 @@ def test_several_labels_of_texts(threshold):
             ", ".join(mention.label for mention in side) or "nothing" for side in (suspect.gold, suspect.best)
         )
         assert f"annotated: {gold}; more probable" in html and f": {best} " in html.replace("<", " <")
+
+
+def test_graphs_of_labels_fit_small_screens(browser, tmp_path):
+    """The table of a graph was 537 wide."""
+    edge = ("LABEL_WITH_A_LONG_NAME", "ANOTHER_WITH_A_LONG_NAME", 1.0)
+    columns = ("label", "label", "texts", "weight", "correlation", "partial")
+    row = (*edge[:2], "1,000", "1.000", "0.100", "0.100")
+    page = charts.table_page("Graph", "1 pair", charts.label_graph([edge]), columns, [row])
+    (tmp_path / "page.html").write_text(page, encoding="utf8")
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    opened.goto((tmp_path / "page.html").as_uri())
+    assert opened.evaluate("document.documentElement.scrollWidth") == 390
+    opened.close()

@@ -454,14 +454,14 @@ def test_intervals_of_no_probability_are_refused(chain, probability):
 # ----------------------------------------------------------------------------------------------------------- commands
 
 
-CONFIG = Path(__file__).parents[2] / "configs" / "crf_scorer.cfg"
+CONFIG = Path(__file__).parents[1] / "configs" / "crf_scorer.cfg"
 COMMANDS_WITHOUT_NUMBERS = {
     "explain {folder}/model word": "CRF710",
     "threshold {folder}/model {folder}/prices.spacy": "CRF710",
     "demo {folder}/model": "CRF710",
     "annotate {folder}/model {folder}/prices.jsonl {folder}/new.jsonl": "CRF874",
     "fit {config} --train {folder}/prices.spacy --output {folder}/fitted": "CRF771",
-    "report {folder}/model {folder}/prices.spacy --train {folder}/prices.spacy": "CRF020",
+    "report {folder}/model {folder}/prices.spacy --train {folder}/prices.spacy": "CRF710",
 }
 
 
@@ -491,7 +491,7 @@ def test_numbers_are_converted_and_reported(tmp_path):
     trained(nlp, examples_of(docs), config("doc"))
     nlp.to_disk(tmp_path / "model")
     command = [
-        "report",
+        "report-numbers",
         str(tmp_path / "model"),
         str(tmp_path / "prices.spacy"),
         "--output",
@@ -500,7 +500,7 @@ def test_numbers_are_converted_and_reported(tmp_path):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     page = (tmp_path / "page.html").read_text()
-    result = CliRunner().invoke(app, ["show", str(tmp_path / "model"), "a dear thing"])
+    result = CliRunner().invoke(app, ["show-numbers", str(tmp_path / "model"), "a dear thing"])
     assert f"price   {nlp('a dear thing')._.price:.6g}" in result.output
     for command, code in COMMANDS_WITHOUT_NUMBERS.items():
         words = command.format(folder=tmp_path, config=CONFIG).split()

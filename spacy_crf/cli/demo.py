@@ -74,7 +74,7 @@ class Demo:
         from ..pipeline.prediction import tell_probabilities
 
         wanted = "of spacy_crf that gives labels, to try"
-        pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled != "numbers", of_tokens=False)
+        pipes = our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled, of_tokens=False)
         tell_probabilities(pipes)
         self._nlp, self._pipes, self._file = nlp, {pipe.name: pipe for pipe in pipes}, file
         if file is not None and len(pipes) > 1:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any, Optional
@@ -35,49 +35,7 @@ ShownTexts = Annotated[
 ]
 
 
-@command("show")
-def show_cli(
-    model: ModelArgument,
-    texts: ShownTexts = None,
-    html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
-) -> None:
-    """Print the entities, tags, labels or numbers of texts."""
-    from ..explain.displacy_marks import render
-    from ..pipeline.prediction import tell_probabilities
-
-    check_writable(html)
-    nlp = load_pipeline(model)
-    if html is not None:
-        tell_probabilities(our_pipes(nlp, None, None))
-    docs = print_found(nlp, texts)
-    if html is not None:
-        write_whole(html, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
-        msg.good(f"Marked texts in {html}")
-
-
-def print_found(nlp: Language, texts: Optional[list[str]]) -> list[Doc]:
-    """Print what a pipeline finds in texts, by default those of the standard input. RAISES (ValueError): CRF718 without texts."""
-    docs = []
-    scorers = our_pipes(nlp, None, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
-    for doc in nlp.pipe(texts or _standard_texts(nlp)):
-        docs.append(doc)
-        print(f"\n{doc.text}")
-        tables = [rows for rows in (_found_in(doc), *(pipe.table(doc) for pipe in scorers)) if rows]
-        for rows in tables or [[("nothing found",)]]:
-            print(indent(table(rows, max_col=50).strip("\n"), "  "))
-    if not docs:
-        raise ValueError(Errors.CRF718)
-    return docs
-
-
-def _standard_texts(nlp: Language) -> Iterator[str]:
-    """Read texts from the standard input. RAISES (ValueError): With the place, if a text can't be read or is too long."""
-    for place, item in read_items(Path(STANDARD)):
-        check_length(item["text"], nlp, place)
-        yield item["text"]
-
-
-def _found_in(doc: Doc) -> list[tuple[str, ...]]:
+def found_in(doc: Doc) -> list[tuple[str, ...]]:
     """Rows of the predictions: words, label, and the probability if the pipeline sets it."""
     if doc.has_annotation("ENT_IOB"):
         return [(" ".join(ent.text.split()), ent.label_, *_certainty(ent)) for ent in doc.ents]
@@ -92,6 +50,50 @@ def _certainty(found: Any) -> list[str]:
     values = ((name, found._.get(name)) for name in CERTAINTIES)
     known = [(name, value) for name, value in values if value is not None]
     return [f"{value:.0%}" if name == "crf_prob" else f"{name} {value:.1%}" for name, value in known]
+
+
+@command("show")
+def show_cli(
+    model: ModelArgument,
+    texts: ShownTexts = None,
+    html: Optional[Path] = Opt(None, help="Also write the marked texts to this file."),
+) -> None:
+    """Print the entities, tags or labels of texts."""
+    from ..explain.displacy_marks import render
+    from ..pipeline.prediction import tell_probabilities
+
+    check_writable(html)
+    nlp = load_pipeline(model)
+    if html is not None:
+        tell_probabilities(our_pipes(nlp, None, None))
+    docs = print_found(nlp, texts)
+    if html is not None:
+        write_whole(html, (render(docs, page=True, title=name_of(nlp, model), jupyter=False) or "").encode("utf8"))
+        msg.good(f"Marked texts in {html}")
+
+
+def print_found(
+    nlp: Language, texts: Optional[list[str]], found_in: Callable[[Doc], list[tuple[str, ...]]] = found_in
+) -> list[Doc]:
+    """Print what a pipeline finds in texts, by default those of the standard input. RAISES (ValueError): CRF718 without texts.
+
+    found_in (Callable): Returns the rows of the table of a Doc.
+    """
+    docs = []
+    for doc in nlp.pipe(texts or _standard_texts(nlp)):
+        docs.append(doc)
+        print(f"\n{doc.text}")
+        print(indent(table(found_in(doc) or [("nothing found",)], max_col=50).strip("\n"), "  "))
+    if not docs:
+        raise ValueError(Errors.CRF718)
+    return docs
+
+
+def _standard_texts(nlp: Language) -> Iterator[str]:
+    """Read texts from the standard input. RAISES (ValueError): With the place, if a text can't be read or is too long."""
+    for place, item in read_items(Path(STANDARD)):
+        check_length(item["text"], nlp, place)
+        yield item["text"]
 
 
 _EXPLAINED = "of spacy_crf to explain (--span asks about spans and tokens, --label about a text)"
@@ -133,7 +135,7 @@ def explain_cli(
         options["corpus"] = list(read_examples(train, nlp))
 
     def is_asked(pipe: Any) -> bool:
-        return (span if isinstance(pipe, CRFTextClassifier) else label) is None and pipe.labelled != "numbers"
+        return (span if isinstance(pipe, CRFTextClassifier) else label) is None and pipe.labelled
 
     for pipe in our_pipes(nlp, component, _EXPLAINED, is_asked, of_tokens=False):
         doc = doc_before(nlp, pipe, text)

@@ -65,7 +65,7 @@ def errors_cli(
     nlp = load_pipeline(model)
     data_of_pipes = {}
     examples, held_out = read_judged(data, nlp)
-    for judged in judge(nlp, _with_labels(nlp, component, _LABELLING), examples, held_out=held_out):
+    for judged in judge(nlp, _with_labels(nlp, component), examples, held_out=held_out):
         chosen = [
             case
             for case in judged.errors
@@ -117,9 +117,9 @@ def _around(text: str, first: int, last: int) -> str:
     return " ".join((before + text[first:last] + after).split())
 
 
-def _with_labels(nlp: Language, component: Optional[str], wanted: Optional[str]) -> list[Any]:
+def _with_labels(nlp: Language, component: Optional[str]) -> list[Any]:
     """The components that give labels to tokens, spans or texts."""
-    return our_pipes(nlp, component, wanted, lambda pipe: pipe.labelled != "numbers", of_tokens=False)
+    return our_pipes(nlp, component, _LABELLING, lambda pipe: pipe.labelled, of_tokens=False)
 
 
 def _described(text: Optional[str], mention) -> str:
@@ -175,14 +175,7 @@ def report_cli(
                     raise ValueError("a learning curve has at least two rows")
         nlp = load_pipeline(model)
         title = f"{name_of(nlp, model)} on {data.name}"
-        scorers = our_pipes(nlp, component, None, lambda pipe: pipe.labelled == "numbers", of_tokens=False)
-        pipes = _with_labels(nlp, component, None if scorers else _LABELLING)
-        if not pipes:
-            is_possible, must = train is None and curve is None, "left out: no component finds what they show"
-            checks.expect(is_possible, "report", "--train and --curve", str(train or curve), must)
-            write_whole(output, _number_page(nlp, scorers, data, title).encode("utf8"))
-            msg.good(f"Report in {output}")
-            return
+        pipes = _with_labels(nlp, component)
         progress(total=2 + folds * len(pipes))
         training = [] if train is None else read_examples(train, nlp)
         examples, held_out = read_judged(data, nlp)
@@ -204,26 +197,6 @@ def report_cli(
         page = render(title, subjects, curve=points)
         write_whole(output, page.encode("utf8"))
     msg.good(f"Report in {output}")
-
-
-def _number_page(nlp: Language, scorers: list[Any], data: Path, title: str) -> str:
-    """A page on the components that give numbers: predicted and annotated numbers, and their scores."""
-    from ..report import charts
-    from ..report.page import table_page
-
-    examples = read_examples(data, nlp)
-    for example, doc in zip(examples, nlp.pipe(example.predicted for example in examples)):
-        example.predicted = doc
-    drawn, rows = [], []
-    for pipe in scorers:
-        scores = pipe.score(examples)
-        points = [*zip(*(numbers.tolist() for numbers in pipe.annotation.compared(examples)))]
-        drawn += [charts.scatter(pipe.name, points)] if points else []
-        names = ("number_r2", "number_correlation", "number_rmse", "number_mae", "number_coverage")
-        numbers = ("" if scores[name] is None else f"{scores[name]:.4g}" for name in names)
-        rows.append((pipe.name, f"{len(points):,}", *numbers))
-    columns = ("component", "numbers", "R²", "correlation", "RMSE", "mean absolute error", "in their 90 % intervals")
-    return table_page(title, counted(len(examples), "text"), charts.Chart("".join(drawn)), columns, rows)
 
 
 @contextmanager
@@ -342,7 +315,7 @@ def _with_thresholds(nlp: Language, component: Optional[str]) -> list[Any]:
     wanted = "that gives probabilities of spans or tokens, or crf_textcat with multilabel = true"
 
     def is_wanted(pipe: Any) -> bool:
-        return pipe.by_probability if pipe.labelled == "texts" else pipe.labelled != "numbers"
+        return pipe.by_probability if pipe.labelled == "texts" else pipe.labelled
 
     return our_pipes(nlp, component, wanted, is_wanted, of_tokens=False)
 

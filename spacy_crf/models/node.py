@@ -74,7 +74,7 @@ class Node:
     walks = True  # whether optimizers can learn from one sequence after the other
     counts_alone = False  # whether `initialize` computes all weights
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
-    labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for layers
+    labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for nothing
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
     # Returns the collection of a Doc, whose Docs the model reads together (None for no collection); None if it reads each alone
     group_of: Optional[Callable[[Doc], Any]] = None

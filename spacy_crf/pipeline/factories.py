@@ -9,12 +9,10 @@ from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from spacy.language import Language
-from spacy.util import Config, registry
+from spacy.util import Config
 from thinc.api import Model, Optimizer
 
 if TYPE_CHECKING:
-    from spacy.pipeline import Pipe
-
     from .candidates import CRFCandidates
     from .training import LearningPipe
 
@@ -113,13 +111,6 @@ def _text_defaults() -> Config:
     return defaults
 
 
-def _number_defaults() -> Config:
-    defaults = _defaults("GaussianChain.v1", "text_features.v1", "spacy_crf.number_scorer")
-    del defaults["model"]["possible_transitions"]
-    defaults["model"].update(similar=None, functions=None)
-    return defaults
-
-
 # Settings of the components that label tokens: types for spaCy's checks, and defaults
 _SETTINGS: dict[str, tuple[Any, Any]] = {
     "confidence": (bool, False),
@@ -157,7 +148,7 @@ def _with_signature(types: dict[str, Any], words: Optional[dict[str, str]] = Non
     return complete
 
 
-def _made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
+def made(make: "Callable[..., LearningPipe]", factory: str, nlp: Language, **settings: Any) -> "LearningPipe":
     """Make a component. Right after that, spaCy reads the factory's metadata for `nlp.analyze_pipes`; which attributes a
     component reads and writes depends on its settings."""
     if settings.get("second_stage") is not None:
@@ -194,7 +185,7 @@ def make_crf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
     """
     from .components import CRFEntityRecognizer
 
-    return _made(CRFEntityRecognizer, "crf_ner", nlp, name=name, **settings)
+    return made(CRFEntityRecognizer, "crf_ner", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -230,7 +221,7 @@ def make_crf_tagger(nlp: Language, name: str, **settings: Any) -> "LearningPipe"
         settings["attribute"] = attribute[0] if is_list_of_one else attribute
     else:
         from .tagger_set import CRFTaggerSet as Tagger
-    return _made(Tagger, "crf_tagger", nlp, name=name, **settings)
+    return made(Tagger, "crf_tagger", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -253,7 +244,7 @@ def make_semicrf_ner(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     """
     from .components import SemiCRFEntityRecognizer
 
-    return _made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
+    return made(SemiCRFEntityRecognizer, "semicrf_ner", nlp, name=name, **settings)
 
 
 _OF_SPANS = {
@@ -309,7 +300,7 @@ def make_crf_spancat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     """
     from .span_categorizer import CRFSpanCategorizer
 
-    return _made(CRFSpanCategorizer, "crf_spancat", nlp, name=name, **settings)
+    return made(CRFSpanCategorizer, "crf_spancat", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -367,39 +358,7 @@ def make_crf_textcat(nlp: Language, name: str, **settings: Any) -> "LearningPipe
     """
     from .crf_textcat import CRFTextClassifier
 
-    return _made(CRFTextClassifier, "crf_textcat", nlp, name=name, **settings)
-
-
-@Language.factory(
-    "crf_scorer",
-    default_config={
-        "attribute": "crf_number",
-        "unit": "doc",
-        "max_words": _OF_TOKENS["max_words"],
-        **_number_defaults(),
-    },
-    default_score_weights={
-        "number_r2": 1.0,
-        "number_rmse": None,
-        "number_mae": None,
-        "number_correlation": None,
-        "number_coverage": None,
-    },
-)
-@_with_signature({"attribute": str, "unit": str, **_OF_TEXTS})
-def make_crf_scorer(nlp: Language, name: str, **settings: Any) -> "LearningPipe":
-    """Construct a CRFScorer: each token, sentence or text gets a number, such as a price, a duration or the intensity of a
-    sentiment. Numbers that a Doc has already are kept, and the others are those that fit to them.
-
-    model (Model[List[Doc], Any]): The distribution of the numbers of Docs: `spacy_crf_lab.GaussianChain.v1`.
-    loss (Loss): `spacy_crf.LogLikelihood.v1`.
-    attribute (str): Name of the extension that holds the number, which is registered with None by default if it is not there.
-    unit (str): What has a number: "token" (`token._.NAME`), "sent" (`sent._.NAME`) or "doc" (`doc._.NAME`).
-    max_words (int): Different words whose features the component caches, as in `crf_tagger`.
-    optimizer (Optional[Optimizer]): The component's own optimizer, as in `crf_tagger`.
-    scorer (Optional[Callable]): The scoring method. Defaults to `spacy_crf_lab.number_scorer.v1`.
-    """
-    return _made(registry.get("misc", "spacy_crf_lab.CRFScorer.v1")(), "crf_scorer", nlp, name=name, **settings)
+    return made(CRFTextClassifier, "crf_textcat", nlp, name=name, **settings)
 
 
 @Language.factory(
@@ -421,23 +380,3 @@ def make_crf_candidates(
     from .candidates import CRFCandidates
 
     return CRFCandidates(nlp, name, component=component, spans_key=spans_key, min_prob=min_prob)
-
-
-@Language.factory(
-    "crf_smooth",
-    assigns=["doc.ents", "token.ent_iob", "token.ent_type"],
-    requires=["doc.ents"],
-    default_config={"component": "ner", "smoothing": {"@misc": "spacy_crf_lab.smooth.v1"}},
-)
-def make_crf_smooth(nlp: Language, name: str, component: str, smoothing: Any) -> "Pipe":
-    """Construct a CRFSmooth, which gives equal texts of a Doc labels that fit together, after any component that writes
-    `doc.ents`. It is not trained.
-
-    component (str): Name of the component that has written the entities. Only `scores` other than "labels" ask it.
-    smoothing (Smoothing): How labels are weighed against each other: `spacy_crf_lab.smooth.v1`.
-    """
-    from ..checks import expect
-
-    must = 'a block such as [...smoothing] @misc = "spacy_crf_lab.smooth.v1"'
-    expect(hasattr(smoothing, "step"), f"Component '{name}'", "smoothing", smoothing, must)
-    return smoothing.step(nlp, name, component)

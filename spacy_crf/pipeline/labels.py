@@ -41,7 +41,6 @@ _DECODINGS = {
     "HigherOrderScores": ("higher_order", "HigherOrderDecoding", "spacy_crf.HigherOrder.v1"),
     "tokens": ("decoding", "Decoding", "spacy_crf.LinearChain.v1"),
     "segments": ("semi_markov", "SegmentDecoding", "spacy_crf.SemiMarkov.v1"),
-    "numbers": ("decoding", "Decoding", "spacy_crf_lab.GaussianChain.v1"),
     "texts": ("crf_textcat", "TextDecoding", "spacy_crf.MaxEntText.v1"),
 }
 
@@ -57,7 +56,7 @@ class LabelPipe(TrainablePipe):
     settings: Further settings that are saved.
     """
 
-    labelled = "tokens"  # the kind of labelled things, see `Decoding`
+    labelled: Any = "tokens"  # the kind of labelled things, see `Decoding`; None without labels
     # Settings that determine the meaning of weights: a saved component and the config must agree on them
     meaning: tuple[str, ...] = ()
     first_stage: Any = None  # labels Docs for templates that read stage:NAME
@@ -83,9 +82,9 @@ class LabelPipe(TrainablePipe):
         self.name = name
         owner = self.owner
         node = model.attrs.get("role") if isinstance(model, Model) else None
-        must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}"
-        fits = getattr(node, "labelled", None) == self.labelled
-        checks.expect(fits, owner, "model", getattr(model, "name", model), must)
+        if getattr(node, "labelled", None) != self.labelled:
+            must = f"an architecture of {self.labelled}, such as {_DECODINGS[self.labelled][2]}"
+            checks.expect(False, owner, "model", getattr(model, "name", model), must)
         must = "a loss of spacy_crf, such as spacy_crf.LogLikelihood.v1"
         checks.expect(isinstance(loss, LabelledLoss), owner, "loss", loss, must)
         possible = optimizer is None or isinstance(optimizer, Optimizer)

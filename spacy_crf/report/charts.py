@@ -50,7 +50,7 @@ def shares(title: str, rows: Sequence[tuple[str, Share]]) -> Chart:
             f'<line class="interval" x1="{low}%" y1="{middle}" x2="{high}%" y2="{middle}"/>',
             f'<text x="100%" dx="12" y="{middle + 4}">{value}</text>',
         ]
-    return _svg(title, f'class="bars" width="{BARS}" height="{height}"', parts)
+    return svg(title, f'class="bars" width="{BARS}" height="{height}"', parts)
 
 
 def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Chart:
@@ -61,7 +61,7 @@ def reliability(title: str, points: Iterable[tuple[float, float, int]]) -> Chart
         (MARGIN + SIZE * said, SIZE - SIZE * came_true, 2 + 8 * (n / most) ** 0.5) for said, came_true, n in points
     ]
     diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
-    return _lined(title, "probability", "right", [*_square(), diagonal], places)
+    return _lined(title, "probability", "right", [*square(), diagonal], places)
 
 
 def learning_curve(points: Sequence[tuple[float, float]]) -> Chart:
@@ -69,20 +69,9 @@ def learning_curve(points: Sequence[tuple[float, float]]) -> Chart:
     xs, ys = zip(*points)
     least, most = min(ys), max(ys)
     span = most - least or 1.0
-    parts = _square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
+    parts = square([f"{least + span * n / 4:.3g}" for n in range(5)], [f"{max(xs) * n / 4:,.0f}" for n in range(5)])
     places = [(MARGIN + SIZE * x / max(xs), SIZE - SIZE * (y - least) / span, 4.0) for x, y in points]
     return _lined("Score by training texts", "texts", "score", parts, places)
-
-
-def scatter(title: str, points: Sequence[tuple[float, float]]) -> Chart:
-    """Draw predicted numbers by annotated ones, both on the same scale. points (Sequence): Annotated and predicted numbers."""
-    numbers = [number for pair in points for number in pair]
-    least, most = min(numbers), max(numbers)
-    span = most - least or 1.0
-    marks = [f"{least + span * n / 4:.3g}" for n in range(5)]
-    diagonal = f'<path class="diagonal" d="M{MARGIN} {SIZE}L{MARGIN + SIZE} 0"/>'
-    places = [(MARGIN + SIZE * (x - least) / span, SIZE - SIZE * (y - least) / span, 2.0) for x, y in points]
-    return _lined(title, "annotated", "predicted", [*_square(marks, marks), diagonal], places, joined=False)
 
 
 def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
@@ -105,45 +94,7 @@ def confusion(labels: Sequence[str], counts: NDArray[np.int64]) -> Chart:
                 cell = f'x="{x}" y="{y}" width="{width}" height="{ROW}" fill="#06c" fill-opacity="{share:.2f}"'
                 parts.append(f'<rect {cell}/><text {place} text-anchor="middle" fill="{ink}">{number}</text>')
     size = (left + width * (len(labels) + 1), ROW * (len(labels) + 2) + 4)
-    return _svg("What was taken for what", f'width="{size[0]}" height="{size[1]}"', parts)
-
-
-def label_graph(edges: Sequence[tuple[str, str, float]]) -> Chart:
-    """Draw pairs of labels as lines between places on a circle: wider for more weight, broken for a weight below 0."""
-    linked: dict[str, list[str]] = {}
-    for first, second, _ in edges:
-        linked.setdefault(first, []).append(second)
-        linked.setdefault(second, []).append(first)
-    order: dict[str, None] = {}  # labels that are linked stand side by side
-    waiting = list(linked)[::-1]
-    while waiting:
-        label = waiting.pop()
-        if label not in order:
-            order[label] = None
-            waiting += [other for other in reversed(linked[label]) if other not in order]
-    radius = max(120.0, 15.0 * len(order) / (2 * np.pi))
-    angles = dict(zip(order, np.arange(len(order)) * 2 * np.pi / max(1, len(order))))
-    middle, most = radius + 130, max((abs(weight) for *_, weight in edges), default=1.0) or 1.0
-    place = {label: (middle + radius * np.cos(a), middle + radius * np.sin(a)) for label, a in angles.items()}
-    parts = []
-    for first, second, weight in edges:
-        (x, y), (to_x, to_y) = place[first], place[second]
-        title = f"<title>{escape(first)} – {escape(second)}: {weight:.2f}</title>"
-        style = (
-            f'class="{"line" if weight >= 0 else "diagonal"}" style="stroke-width:{0.5 + 4 * abs(weight) / most:.1f}"'
-        )
-        parts.append(
-            f'<path {style} d="M{x:.1f} {y:.1f}Q{middle:.1f} {middle:.1f} {to_x:.1f} {to_y:.1f}">{title}</path>'
-        )
-    for label, angle in angles.items():
-        (x, y), turned = place[label], np.cos(angle) < 0
-        degrees = np.degrees(angle) + (180 if turned else 0)
-        anchor, shift = ("end", -8) if turned else ("start", 8)
-        turn = f'transform="rotate({degrees:.1f} {x:.1f} {y:.1f})" text-anchor="{anchor}"'
-        parts.append(f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        parts.append(f'<text x="{x + shift:.1f}" y="{y + 4:.1f}" {turn}>{escape(shorter(label, 18))}</text>')
-    size = f'viewBox="0 0 {2 * middle:.0f} {2 * middle:.0f}" width="{2 * middle:.0f}" height="{2 * middle:.0f}"'
-    return _svg("Labels that depend on each other", size, parts)
+    return svg("What was taken for what", f'width="{size[0]}" height="{size[1]}"', parts)
 
 
 def alone(chart: Markup) -> bytes:
@@ -152,7 +103,7 @@ def alone(chart: Markup) -> bytes:
     return text.replace("</title>", f"</title><style>{_STYLE}</style>", 1).encode("utf8")
 
 
-def _square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
+def square(rows: Optional[list[str]] = None, columns: Optional[list[str]] = None) -> list[str]:
     """Draw the grid and numbers of a chart of SIZE by SIZE. rows, columns (list[str]): Numbers; by default percentages."""
     percent = [f"{25 * n} %" for n in range(5)]
     parts = []
@@ -172,21 +123,26 @@ def _lined(
     y_name: str,
     parts: list[str],
     places: list[tuple[float, float, float]],
-    joined: bool = True,
 ) -> Chart:
-    """Draw a chart with points. places (list): Coordinates and radius of each. joined (bool): Whether a line joins them."""
-    if places and joined:
+    """Draw a chart with points that a line joins, see `dotted`."""
+    if places:
         line = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in places)
         parts.append(f'<path class="line" d="M{line}"/>')
+    return dotted(title, x_name, y_name, parts, places)
+
+
+def dotted(title: str, x_name: str, y_name: str, parts: list[str], places: list[tuple[float, float, float]]) -> Chart:
+    """Draw a chart with points. places (list): Coordinates and radius of each."""
     parts += [f'<circle class="point" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>' for x, y, radius in places]
     width, height = SIZE + MARGIN + 20, SIZE + 44 + TOP
     below, beside = f'x="{MARGIN + SIZE / 2}" y="{SIZE + 34}"', f'x="12" y="{SIZE / 2}"'
     parts.append(f'<text class="axis" {below} text-anchor="middle">{escape(x_name)}</text>')
     turned = f'{beside} transform="rotate(-90 12 {SIZE / 2})"'
     parts.append(f'<text class="axis" {turned} text-anchor="middle">{escape(y_name)}</text>')
-    return _svg(title, f'viewBox="0 {-TOP} {width} {height}" width="{width}" height="{height}"', parts)
+    return svg(title, f'viewBox="0 {-TOP} {width} {height}" width="{width}" height="{height}"', parts)
 
 
-def _svg(title: str, size: str, parts: Iterable[str]) -> Chart:
+def svg(title: str, size: str, parts: Iterable[str]) -> Chart:
+    """Draw what has a title, and a size in attributes."""
     inside, title = "".join(parts), escape(title)
     return Chart(f'<svg role="img" aria-label="{title}" {size}><title>{title}</title>{inside}</svg>')

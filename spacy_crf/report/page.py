@@ -53,8 +53,8 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["percent"] = lambda share: f"{100 * (share.value if isinstance(share, Share) else share):.1f}"
     environment.filters["part"] = lambda number: f"{number:.2f}"
-    style, script = Markup(_source("page.css")), Markup(_source("page.js"))
-    return environment.from_string(_source("page.html.jinja")).render(
+    style, script = Markup(source("page.css")), Markup(source("page.js"))
+    return environment.from_string(source("page.html.jinja")).render(
         title=title,
         version=f"spacy-crf {__version__}",
         texts=counted(len(subjects[0].examples), "text"),
@@ -67,23 +67,6 @@ def render(title: str, subjects: Sequence[Judged], *, curve: Sequence[tuple[floa
         style_hash=_hash(style),
         script_hash=_hash(script),
     )
-
-
-def table_page(title: str, caption: str, chart: Markup, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Make an HTML page of a chart and a table, in the style of a report."""
-    style = Markup(_source("page.css"))
-    cells = [("th", columns), *(("td", row) for row in rows)]
-    lines = [Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(cell) for cell in row) for tag, row in cells]
-    table = Markup("").join(Markup("<tr>{}</tr>\n").format(line) for line in lines)
-    head = Markup(
-        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{}</title><style>{}</style></head>\n'
-    )
-    body = Markup(
-        '<body><header><h1>{0}</h1></header>\n<main>{1}\n<div class="wide" tabindex="0" role="region" aria-label="{0}">'
-        "<table><caption>{2}</caption>\n{3}</table></div></main></body></html>\n"
-    )
-    return head.format(title, style) + body.format(title, chart, caption, table)
 
 
 def _section(judged: Judged) -> dict[str, Any]:
@@ -217,7 +200,7 @@ def _spelt(suspect: Suspect, *, of_texts: bool) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------------- the file
 
 
-def _source(name: str) -> str:
+def source(name: str) -> str:
     return resources.files("spacy_crf.report").joinpath(name).read_text(encoding="utf8")
 
 

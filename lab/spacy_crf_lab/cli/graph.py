@@ -68,9 +68,9 @@ def graph_cli(
 ) -> None:
     """Print which labels or numbers depend on each other. Of each pair, the strongest first: the number of texts with both, its
     weight, the correlation, and that given all others."""
-    from spacy_crf.report import charts
-    from spacy_crf.report.page import table_page
+    from spacy_crf.report.charts import alone
 
+    from .. import charts
     from ..label_cliques import LearnedGraph
 
     files = [path for path in (svg, output) if path is not None]
@@ -90,13 +90,13 @@ def graph_cli(
     title = f"{counted(len(known.labels), kind)}, {counted(n, unit)}, {counted(len(edges), 'pair')}"
     chart = charts.label_graph([(edge.first, edge.second, edge.weight) for edge in edges])
     if svg is not None:
-        write_whole(svg, charts.alone(chart))
+        write_whole(svg, alone(chart))
     if output is not None:
         write_whole(
             output,
-            table_page(f"{kind.capitalize()}s of {data.name}", f"{title}. {_LEGEND}", chart, columns, rows).encode(
-                "utf8"
-            ),
+            charts.table_page(
+                f"{kind.capitalize()}s of {data.name}", f"{title}. {_LEGEND}", chart, columns, rows
+            ).encode("utf8"),
         )
     if as_json:
         found = [

@@ -1,0 +1,76 @@
+"""`crf show-numbers` and `crf report-numbers`: what components find that give numbers, and how close it is to annotation."""
+# pyright: reportInvalidTypeForm=false
+
+from pathlib import Path
+from typing import Any, Optional
+
+from spacy.cli._util import Opt
+from spacy.language import Language
+from wasabi import msg
+
+from spacy_crf.cli.explain import ShownTexts, print_found
+from spacy_crf.cli.shared import (
+    ComponentOption,
+    DataArgument,
+    ModelArgument,
+    check_writable,
+    command,
+    load_pipeline,
+    name_of,
+    our_pipes,
+)
+from spacy_crf.cli.texts import read_examples
+from spacy_crf.errors import counted
+from spacy_crf.whole_files import write_whole
+
+_SCORES = {
+    "number_r2": "R²",
+    "number_correlation": "correlation",
+    "number_rmse": "RMSE",
+    "number_mae": "mean absolute error",
+    "number_coverage": "in their 90 % intervals",
+}
+
+
+@command("show-numbers")
+def show_numbers_cli(model: ModelArgument, texts: ShownTexts = None) -> None:
+    """Print the numbers of texts, or of their sentences or tokens."""
+    nlp = load_pipeline(model)
+    scorers = _scorers(nlp, None)
+    print_found(nlp, texts, lambda doc: [row for pipe in scorers for row in pipe.table(doc)])
+
+
+@command("report-numbers")
+def report_numbers_cli(
+    model: ModelArgument,
+    data: DataArgument,
+    output: Path = Opt(Path("report.html"), "--output", "-o", help="File to write the page to."),
+    component: ComponentOption = None,
+) -> None:
+    """Write a page on components that give numbers: predicted by annotated numbers, and scores."""
+    from spacy_crf.report.charts import Chart
+
+    from ..charts import scatter, table_page
+
+    check_writable(output, data)
+    nlp = load_pipeline(model)
+    scorers, examples = _scorers(nlp, component), read_examples(data, nlp)
+    for example, doc in zip(examples, nlp.pipe(example.predicted for example in examples)):
+        example.predicted = doc
+    drawn, rows = [], []
+    for pipe in scorers:
+        scores = pipe.score(examples)
+        points = [*zip(*(numbers.tolist() for numbers in pipe.annotation.compared(examples)))]
+        drawn += [scatter(pipe.name, points)] if points else []
+        shown = ("" if scores[name] is None else f"{scores[name]:.4g}" for name in _SCORES)
+        rows.append((pipe.name, f"{len(points):,}", *shown))
+    title, caption = f"{name_of(nlp, model)} on {data.name}", counted(len(examples), "text")
+    columns = ("component", "numbers", *_SCORES.values())
+    write_whole(output, table_page(title, caption, Chart("".join(drawn)), columns, rows).encode("utf8"))
+    msg.good(f"Report in {output}")
+
+
+def _scorers(nlp: Language, component: Optional[str]) -> list[Any]:
+    from ..number_scorer import CRFScorer
+
+    return our_pipes(nlp, component, "that gives numbers", lambda pipe: isinstance(pipe, CRFScorer), of_tokens=False)
