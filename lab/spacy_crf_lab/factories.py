@@ -7,7 +7,6 @@ from spacy.language import Language
 from spacy.util import Config
 from thinc.api import Model, Optimizer
 
-from spacy_crf import checks
 from spacy_crf.pipeline.factories import made
 
 if TYPE_CHECKING:
@@ -97,6 +96,8 @@ def make_crf_smooth(nlp: Language, name: str, component: str, smoothing: Any) ->
     component (str): Name of the component that has written the entities. Only `scores` other than "labels" ask it.
     smoothing (Smoothing): How labels are weighed against each other: `spacy_crf_lab.smooth.v1`.
     """
+    from spacy_crf import checks
+
     from .smoothing import CRFSmooth, Smoothing
 
     must = 'a block such as [...smoothing] @misc = "spacy_crf_lab.smooth.v1"'
