@@ -43,7 +43,7 @@ _SHAPE = "short_shape[0]"
 class Counted:
     """Mixin for the nodes of HMMs: `start` computes all weights."""
 
-    counts_alone = True
+    counts = "annotated"
     walks = False
     params: tuple[str, ...]
 
@@ -51,9 +51,6 @@ class Counted:
         if isinstance(optimizer, CRFOptimizer) and not isinstance(optimizer, Counting):
             what, reason = f"{model.name} of '{name}'", "its weights follow from counts"
             raise cant_train(optimizer, what, reason, "spacy_crf_lab.Counting.v1")
-
-    def learns_unannotated(self, model: Model) -> bool:
-        return model.attrs["em_iterations"] > 0
 
     def start(self, model: Model, corpus: Batches, is_new: bool) -> None:
         """Count tags, and set the weights to logarithms of probabilities."""
@@ -133,7 +130,7 @@ class Counting(CRFOptimizer):
 
     def check_fit(self, pipe: Any) -> None:
         super().check_fit(pipe)
-        if not pipe.model.attrs["role"].counts_alone:
+        if pipe.model.attrs["role"].counts is None:
             what, reason = f"{pipe.model.name} of '{pipe.name}'", "its weights do not follow from counts"
             raise cant_train(self, what, reason, "spacy_crf.LBFGS.v1")
         pipe.told.add(Warnings.CRFW465)  # who takes this optimizer knows that update changes nothing
@@ -183,9 +180,12 @@ def HMM(
         "transitions_from": "possible" if em_iterations else "seen",
         **dict.fromkeys(("keys", "parts", "thresholds")),
     }
+    node = HMMNode() if checks.one_of(owner, "order", order, (1, 2)) == 1 else TrigramNode()
+    if em_iterations:
+        node.counts = "all"
     return build(
         "hmm",
-        HMMNode() if checks.one_of(owner, "order", order, (1, 2)) == 1 else TrigramNode(),
+        node,
         {"emissions": emissions},
         order=order,
         smoothing=checks.positive(owner, "smoothing", smoothing),

@@ -151,11 +151,11 @@ class KernelNode(EncoderNode):
         EncoderNode.forget(self, model)
         model.attrs["kernel"] = before.with_tables({}, basis=None)
 
-    def expect(self, model: Model, n_states: int) -> None:
+    def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         output: Any = model.get_ref("output")
         unset(output)  # thinc changes no dimension of a layer that has parameters
         output.set_dim("nI", None, force=True)
-        super().expect(model, n_states)
+        super().expect(model, n_states, saved)
 
     def check(self, model: Model, n_states: int) -> None:
         kernel: KernelFeatures = model.attrs["kernel"]

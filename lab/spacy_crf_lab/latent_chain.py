@@ -24,6 +24,7 @@ from spacy_crf.models.emissions import Emissions, check_emissions
 from spacy_crf.models.linear_chain import ChainNode
 from spacy_crf.models.node import Batches, check_equal
 from spacy_crf.pipeline.decoding import Decoding, Distribution
+from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.types import ChainScores
 
 from .errors import Errors, Warnings
@@ -124,16 +125,18 @@ class LatentDistribution(Distribution):
         return Distribution.n_best(self._replace(structure=Labellings(searched, decoding)) if several else self, n)
 
 
+class LatentBatch(Batch):
+    """Labellings of several Docs, whose tags may have several states."""
+
+    def by(self, scores: Any, d: Optional[int]) -> Distribution:
+        return LatentDistribution(*super().by(scores, d))
+
+
 class LatentDecoding(Decoding):
     """Decoding of chains whose tags may have several states."""
 
+    batches = LatentBatch
     has_warned = False
-
-    def distribution(self, scores: Any, clamp: Any, graph: Optional[Structure]) -> Distribution:
-        return LatentDistribution(*super().distribution(scores, clamp, graph))
-
-    def batch(self, scores: Any, clamp: Any) -> Distribution:
-        return LatentDistribution(*super().batch(scores, clamp))
 
 
 # ---------------------------------------------------------------------------------------------------------- the model

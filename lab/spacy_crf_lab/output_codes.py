@@ -104,8 +104,9 @@ class CodesNode(ChainNode):
         known = Code(matrix, names) if goes_on else None
         self._asked, self._code = (list(tags), list(labels), known), None
 
-    def meet_saved(self, attrs: dict[str, bytes]) -> None:
-        matrix, names = unpacked(attrs["matrix"]), unpacked(attrs["bit_names"])
+    def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
+        super().expect(model, n_states, saved)
+        matrix, names = unpacked(saved["matrix"]), unpacked(saved["bit_names"])
         self._code = None if matrix is None else Code(matrix, names)
 
     @property

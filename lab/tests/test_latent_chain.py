@@ -17,7 +17,7 @@ from spacy_crf.optimizers.lbfgs import LBFGS
 from spacy_crf.pipeline.supervision import leave_out
 from spacy_crf.types import ChainScores, StateGraph
 from spacy_crf_lab import latent_chain
-from spacy_crf_lab.latent_chain import LatentChain
+from spacy_crf_lab.latent_chain import LatentChain, LatentDistribution
 from spacy_crf_lab.local_losses import Piecewise, PseudoLikelihood
 from tests import components, reference, test_small_components, test_white_space
 from tests.components import component
@@ -253,7 +253,7 @@ def test_labelling_differs_from_the_best_path():
     zeros = {name: np.zeros_like(getattr(scores, name)) for name in ("transitions", "first", "last")}
     scores = scores._replace(emissions=emissions[np.newaxis], **zeros)
     assert tagger.decoding.best_tags(scores, None).tolist() == [0]
-    [(_, best)] = tagger.decoding.batch(scores, None).n_best(1)
+    [(_, best)] = LatentDistribution(*tagger.decoding.batch(scores, None)).n_best(1)
     assert best.tolist() == [1]
 
 

@@ -238,7 +238,7 @@ class Architecture(Node):
         steps = [np.broadcast_to(possible[name], shapes[name]) for name in ("transitions", "first", "last")]
         return np.vstack(steps)
 
-    def expect(self, model: Model, n_states: int) -> None:
+    def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         model.attrs["beside"] = None  # of other weights
 
     def forget(self, model: Model) -> None:

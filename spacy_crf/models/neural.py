@@ -76,7 +76,7 @@ class EncoderNode(Node):
         super().forget(model)
         unset(model.get_ref("output"))
 
-    def expect(self, model: Model, n_states: int) -> None:
+    def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         """Give the last layer the size of the saved one."""
         if model.get_ref("output").has_dim("nO"):
             self.resize(model, n_states)

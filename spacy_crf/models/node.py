@@ -72,7 +72,9 @@ class Node:
     learned: tuple[str, ...] = ()  # attributes that training sets, which are saved
     is_linear = True  # whether the output is a linear function of the weights, which may be part of an objective
     walks = True  # whether optimizers can learn from one sequence after the other
-    counts_alone = False  # whether `initialize` computes all weights
+    counts: Optional[str] = (
+        None  # the tokens from which `initialize` counts all weights: "annotated" or "all"; None for none
+    )
     meaning: tuple[str, ...] = ()  # settings that determine the meaning of the weights; others concern training
     labelled: Optional[str] = None  # what its scores label: "tokens", "segments" or "texts"; None for nothing
     decoding: Optional[type] = None  # a `Decoding` that replaces the usual one for this kind
@@ -114,10 +116,6 @@ class Node:
     def begin(self, model: Model, initialization: Any, is_new: bool) -> None:
         """Choose the weights that training begins with, once features are counted; see `pipeline.initialization`."""
 
-    def learns_unannotated(self, model: Model) -> bool:
-        """Whether texts without annotation teach the model something."""
-        return False
-
     def check_optimizer(self, model: Model, optimizer: Optional[Optimizer], name: str) -> None:
         """RAISES (ValueError): If an optimizer cannot train the model in the component of this name, though others can."""
 
@@ -152,11 +150,8 @@ class Node:
         """Bounds of the rows of scores of each sequence: int64[B + 1]."""
         return docs.sequence_starts()
 
-    def meet_saved(self, attrs: dict[str, bytes]) -> None:
-        """Learn the number of `columns` from the attributes of a model that will be loaded, if it depends on them."""
-
-    def expect(self, model: Model, n_states: int) -> None:
-        """Prepare for loading a saved model with this number of states."""
+    def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
+        """Prepare for loading a model with this number of states and these attributes; `columns` may depend on them."""
 
     def forget(self, model: Model) -> None:
         """Return the node to its state before training."""

@@ -64,7 +64,7 @@ class PoolNode(Node):
         for name in self.learned:
             model.attrs[name] = model.layers[0].attrs[name]
 
-    def expect(self, model: Model, n_states: int) -> None:
+    def expect(self, model: Model, n_states: int, saved: dict[str, bytes]) -> None:
         tell_members(model)
 
     def check(self, model: Model, n_states: int) -> None:

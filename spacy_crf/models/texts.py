@@ -190,7 +190,7 @@ def check_text_emissions(owner: str, emissions: Any, unit: str) -> None:
 
 
 class NaiveBayesNode(TextNode):
-    counts_alone = True
+    counts = "annotated"
     meaning = ("alpha",)
     no_shares_of_texts = "naive Bayes counts, and has no optimum"
 

@@ -342,7 +342,7 @@ def count(pipe: LabelPipe, get_examples: Read, nlp: Optional[Language], had_labe
     RAISES (ValueError): CRF431 if no token is annotated and no labels were given.
     """
     report, left_out, was_read = GoldReport(), set(pipe.cfg["left_out"]), False
-    says_something = pipe.model.attrs["role"].learns_unannotated(pipe.model)
+    says_something = pipe.model.attrs["role"].counts == "all"
     n_tags = len(pipe.tags())
     annotate, unread, n_docs, n_tokens = earlier_annotation(pipe, nlp), _unread(pipe), 0, 0
     comparison = None if nlp is None else TokenComparison(nlp)

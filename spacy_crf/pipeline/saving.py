@@ -62,9 +62,7 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     RAISES (ValueError): CRF510 for a setting that contradicts the saved model; any error for data that no model has saved.
     """
     nodes, n_parts = list(model.walk()), 1 + len(model.layers)
-    if "role" in model.attrs:
-        model.attrs["role"].meet_saved(saved["attrs"][0])
-    n_states_of = {node.id: n for node, n in _with_states(model, n_states)}
+    n_states_of = {model.id: n_states}
     names, ours = [info["name"] for info in saved["nodes"][:n_parts]], [node.name for node in nodes[:n_parts]]
     if names != ours:
         raise ValueError(Errors.CRF510.format(setting="model", saved=" > ".join(names), ours=" > ".join(ours)))
@@ -80,7 +78,9 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
                     raise ValueError(Errors.CRF510.format(setting=setting, saved=found, ours=ours))
             for name in set(attrs) - set(ours_of.learned):  # attributes that were not learned
                 del attrs[name]
-            ours_of.expect(node, n_states_of[node.id])
+            ours_of.expect(node, n_states_of[node.id], attrs)
+        of_layers = node.attrs["role"].columns(n_states_of[node.id]) if "role" in node.attrs else n_states_of[node.id]
+        n_states_of.update({layer.id: of_layers for layer in node.layers})
         for attr, value in attrs.items():
             if not isinstance(node.attrs.get(attr), ListedFeatures):
                 unpacked(value)  # checks the size, since thinc unpacks it without a limit
@@ -89,14 +89,6 @@ def load_model(model: Model, saved: dict[str, Any], n_states: int) -> None:
     for node in nodes:
         if "role" in node.attrs and model.has_dim("nO"):
             node.attrs["role"].check(node, n_states_of[node.id])
-
-
-def _with_states(model: Model, n_states: int) -> Iterator[tuple[Model, int]]:
-    """The nodes of a model, and the number of states of each."""
-    yield model, n_states
-    of_layers = model.attrs["role"].columns(n_states) if "role" in model.attrs else n_states
-    for layer in model.layers:
-        yield from _with_states(layer, of_layers)
 
 
 @contextmanager

@@ -200,7 +200,7 @@ class Training(TrainingData):
         optimizer = self.optimizer_for(sgd)
         if optimizer is not self.optimizer:
             self._begin_with(optimizer)
-        if pipe.model.attrs["role"].counts_alone:
+        if pipe.model.attrs["role"].counts is not None:
             pipe.warn_once(Warnings.CRFW465, model=pipe.model.name)
             return
         if optimizer is pipe.optimizer and optimizer is not sgd:
@@ -498,7 +498,7 @@ class LearningPipe(SavingPipe):
         examples = list(examples)
         validate_examples(examples, f"{type(self).__name__}.update")
         self.require_ready([])
-        if self.model.attrs["role"].counts_alone:
+        if self.model.attrs["role"].counts is not None:
             self.training.has_counted(examples, sgd or None)
             return losses
         self.training.update(TrainingBatch(examples, losses, drop, has_gradient=True), None if sgd is False else sgd)

@@ -14,6 +14,7 @@ from spacy_crf.inference.linear_chain import LinearChain
 from spacy_crf.inference.structure import ScoresOrWork
 from spacy_crf.losses.clamped import LabelledLoss, LogLikelihood, MaxMargin, Perceptron, SoftmaxMargin
 from spacy_crf.pipeline.decoding import Decoding, Distribution, States
+from spacy_crf.pipeline.parts import Unsettled
 from spacy_crf.pipeline.probabilities import Batch
 from spacy_crf.schemes import Segments
 from spacy_crf.types import ChainScores, Floats, Path
@@ -184,6 +185,11 @@ class TiedBatch(Batch):
 
     _decoding: TiedDecoding
 
+    def __init__(self, question: Unsettled):
+        super().__init__(question)
+        if self._is_exact:
+            self._joins_sequences = True  # under rules, each Doc has a junction tree
+
     @cached_property
     def _of_chains(self) -> Batch:
         """The Docs as independent chains."""
@@ -197,16 +203,12 @@ class TiedBatch(Batch):
     def _is_exact(self) -> bool:
         return isinstance(self._decoding.inference, JunctionTree) and not self.scores.ties.is_empty
 
-    @property
-    def _is_tied(self) -> bool:
-        return super()._is_tied or (self._rules is not None and self._is_exact)
-
-    def distribution(self, d: Optional[int] = None) -> Any:
+    def by(self, scores: TiedScores, d: Optional[int]) -> Any:
         if d is None:
             return self._of_chains.distribution()
         tokens = slice(int(self._bounds[d]), int(self._bounds[d + 1]))
         if self._rules is None or self._is_exact:
-            document = cut_document(self.scores, self._clamp, tokens)
+            document = cut_document(scores, self._clamp, tokens)
             found = self._under_rules(d, tokens, *document)
             if found is not None:
                 return found
