@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from enum import Enum
+from importlib import metadata
 from pathlib import Path
 from types import FunctionType
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from typer.utils import get_params_from_function
 
 import spacy_crf
+from spacy_crf.cli.configs import FOLDER, config_files
 from spacy_crf.cli.group import app, import_commands
 from spacy_crf.errors import Errors, Warnings
 
@@ -217,7 +219,10 @@ def _option(name: str, kind: Any, told: OptionInfo, default: Any) -> str:
     default = getattr(default, "value", default)
     shown = "" if default in (None, False, "") or default == [] else f" (`{default}`)"
     enums = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Enum)]
-    choices = "".join(f" One of {', '.join(value.value for value in each)}." for each in enums)
+    added = {entry.name for entry in metadata.entry_points(group="spacy_crf_orders")}  # by packages that are installed
+    added |= {name for name, path in config_files().items() if path.parent != FOLDER}
+    values = [[value.value for value in each if value.value not in added] for each in enums]
+    choices = "".join(f" One of {', '.join(each)}." for each in values)
     return f"- {names}{shown}: {told.help}{choices}\n"
 
 
