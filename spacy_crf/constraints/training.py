@@ -63,27 +63,33 @@ class TagCopies(NamedTuple):
         without one, their costs are added to the scores."""
         tags = self.tag_of
         costs = self.excluded.costs
-        prices = np.full(len(tags), -np.inf) if clamp is not None or costs is None else costs[tags]
-        opened, kept = self.opened == self.copy_of, self.kept[:, :, None] == self.copy_of
-        is_path = np.where(self.goes_on, kept, opened[:, None, :])  # [T, S + C, S + C]
-        steps = np.where(is_path, np.asarray(scores.transitions)[..., tags[:, None], tags], -np.inf)
-        steps += np.where(~self.goes_on & ~self.may_end[:-1, :, None], prices[:, None], 0.0)
+        prices = np.full(len(tags), -np.inf) if clamp is not None or costs is None else costs[tags]  # [S + C]
+        # transitions[t, i, j] = those of the tags, -inf if j is not on the copy that the span is on at t,
+        #     + prices[i] if a wrong span in i ends in front of t, + prices[j] if (i, j) is an excluded step at t
+        begins = self.opened == self.copy_of  # [T, S + C] whether a span may begin in the state
+        continues = (
+            self.kept[:, :, None] == self.copy_of
+        )  # [T, S + C, S + C] whether a span may continue in the second state
+        of_tags = np.asarray(scores.transitions)[..., tags[:, None], tags]
+        transitions = np.where(np.where(self.goes_on, continues, begins[:, None, :]), of_tags, -np.inf)
+        transitions += np.where(~self.goes_on & ~self.may_end[:-1, :, None], prices[:, None], 0.0)
         for token, label, goes_on in self.excluded.steps.tolist():
-            steps[token] += np.where((self.goes_on == goes_on) & (self.label_of == label), prices, 0.0)
+            transitions[token] += np.where((self.goes_on == goes_on) & (self.label_of == label), prices, 0.0)
         starts = self.starts[np.append(True, self.starts[1:] > self.starts[:-1])]  # without empty sequences
         emissions = np.ascontiguousarray(scores.emissions[:, tags])
         emissions[starts[1:] - 1] += np.where(self.may_end[starts[1:]], 0.0, prices)
-        possible = np.ones(self.opened.shape, dtype=bool)
-        possible[starts[:-1]] &= opened[starts[:-1]]
-        ends = {"first": scores.first[tags], "last": scores.last[tags]}
-        widened = scores._replace(emissions=emissions, transitions=steps, **ends)
+        possible = np.ones(begins.shape, dtype=bool)
+        possible[starts[:-1]] = begins[starts[:-1]]
+        widened: Any = scores._replace(
+            emissions=emissions, transitions=transitions, first=scores.first[tags], last=scores.last[tags]
+        )
         if hasattr(widened, "orders"):  # n-grams are of tags; pruned labellings might include the annotation
-            orders: Any = widened
-            widened = orders._replace(orders=orders.orders._replace(digit_of=tags, keep=None))
+            widened = widened._replace(orders=widened.orders._replace(digit_of=tags, keep=None))
         return widened, possible if clamp is None else possible & clamp[:, tags]
 
     def narrow(self, expected: ChainScores, n_tags: int, *, per_position: bool) -> ChainScores:
         """Derivatives with respect to the scores of tags, from derivatives with respect to the scores of states."""
+        # expected[tag] = sum of expected[state] over the states of the tag
         of_tag = (self.tag_of[:, None] == np.arange(n_tags)).astype(np.float64)  # [S + C, S]
         transitions = expected.transitions if per_position else expected.transitions.sum(axis=0)
         return expected._replace(
@@ -102,26 +108,28 @@ def copy_tags(tags: SpanTags, excluded: Excluded, starts: Ints) -> TagCopies:
     starts (int64[B + 1]): Where the sequences start.
     """
     ends: dict[tuple[int, int], list[int]] = {}  # ends of the wrong spans, by first token and label
-    for begin, end, label in zip(*(column.tolist() for column in excluded.wrong)):
+    for begin, end, label in np.column_stack(excluded.wrong).tolist():
         ends.setdefault((begin, label), []).append(end)
     # Overlapping spans of one label that begin at different tokens need a copy each; others share one.
     free_at: dict[int, list[int]] = {}  # by label, the token from which on each copy is free
-    numbers: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, int], int] = {}  # number of the copy for the wrong spans, by first token and label
     for (begin, label), of_span in sorted(ends.items()):
         until = free_at.setdefault(label, [])
         copy = next((n for n, end in enumerate(until) if end <= begin), len(until))
         until[copy : copy + 1] = [max(of_span)]
         numbers[begin, label] = copy + 1
-    tag_of, copy_of = [np.arange(len(tags.label_of))], [np.zeros(len(tags.label_of), dtype=np.int64)]
+    tags_of_copies = [np.arange(len(tags.label_of))]
+    copies = [np.zeros(len(tags.label_of), dtype=np.int64)]
     for label, until in free_at.items():
         of_label = np.flatnonzero(tags.label_of == label)
-        for copy in range(1, len(until) + 1):
-            tag_of.append(of_label)
-            copy_of.append(np.full(len(of_label), copy))
-    tag_of, copy_of = np.concatenate(tag_of), np.concatenate(copy_of)
-    label_of, tokens = tags.label_of[tag_of], int(starts[-1])
-    opened, kept = np.zeros((2, tokens, len(tag_of)), dtype=np.int64)
-    may_end = np.ones((tokens + 1, len(tag_of)), dtype=bool)
+        tags_of_copies.append(np.tile(of_label, len(until)))
+        copies.append(np.repeat(1 + np.arange(len(until)), len(of_label)))
+    tag_of = np.concatenate(tags_of_copies)  # [S + C]
+    copy_of = np.concatenate(copies)  # [S + C]
+    label_of = tags.label_of[tag_of]  # [S + C]
+    opened = np.zeros((int(starts[-1]), len(tag_of)), dtype=np.int64)
+    kept = np.zeros_like(opened)
+    may_end = np.ones((len(opened) + 1, len(tag_of)), dtype=bool)
     for (begin, label), of_span in ends.items():
         copy = numbers[begin, label]
         on_copy = (label_of == label) & (copy_of == copy)
@@ -188,16 +196,18 @@ class RuledStructure:
         excluded: Excluded = NOTHING,
         threads: int = 1,
     ):
-        self._rules, self._longest, self._excluded, self._clamp = rules, longest, excluded, clamp
+        self._rules = rules
+        self._longest = longest
+        self._excluded = excluded
+        self._clamp = clamp
         if rules.left_out:
             self._refuse(rules.left_out[0])
         self.without_rules: Any = type(rules.structure)(threads=threads)
         self.threads = threads
-        everything = facts, starts, doc_starts
-        self._groups = self._grouped(*everything, [])
-        self.broken = self._find_broken(*everything)
+        self._groups = self._grouped(facts, starts, doc_starts, [])
+        self.broken = self._find_broken(facts, starts, doc_starts)
         if self.broken:
-            self._groups = self._grouped(*everything, self.broken)
+            self._groups = self._grouped(facts, starts, doc_starts, self.broken)
 
     def _grouped(
         self, facts: PatternMatches, starts: Ints, doc_starts: Ints, yielding: list[YieldingRule]
@@ -234,7 +244,7 @@ class RuledStructure:
                 group = _group(docs, frozenset(), frozenset(), facts, starts, doc_starts)
             if len(docs):
                 impossible = partial(self._impossible, group, nothing)
-                found += _yielding(np.setdiff1d(docs, impossible([])), [], hard, impossible)
+                found += _yielding(np.setdiff1d(docs, impossible([])), hard, impossible)
         return found
 
     def _impossible(self, group: RuleGroup, nothing: Any, rules: Sequence[Rule]) -> Ints:
@@ -264,8 +274,8 @@ class RuledStructure:
     @property
     def signature(self) -> bytes:
         """Equal for equal rules, excluded spans and steps."""
-        tables, (wrong, steps, _) = repr(self._rules.constraints.tables), self._excluded
-        return tables.encode("utf8") + np.concatenate(wrong).tobytes() + steps.tobytes()
+        tables = repr(self._rules.constraints.tables).encode("utf8")
+        return tables + np.concatenate(self._excluded.wrong).tobytes() + self._excluded.steps.tobytes()
 
     def prepare(self, scores: Any, *, annotated: Any = None) -> Any:
         """Return the scores unchanged: each group is checked when it is evaluated, and keeps its annotation."""
@@ -308,8 +318,9 @@ class RuledStructure:
             graph = graph.over(copied(graph.graph, tag_of))
         else:
             annotated = arrays.join_sequences(scores, annotated, group.doc_starts).clamp
-        values, of_docs = np.zeros(len(group.sequences)), weights[group.firsts]
-        values[group.firsts], expected = _asked(graph, question, joined.scores, annotated, joined.clamp, of_docs)
+        of_docs, expected = _asked(graph, question, joined.scores, annotated, joined.clamp, weights[group.firsts])
+        values = np.zeros(len(group.sequences))
+        values[group.firsts] = of_docs
         return values, arrays.split(joined, expected, scores)
 
 
@@ -329,13 +340,12 @@ class RuledChain(RuledStructure):
         return ChainScores(emissions, allowed[:-1, :-1], allowed[-1, :-1], allowed[:-1, -1], starts)
 
     def _copied_in(self, bounds: Ints) -> Optional[Excluded]:
+        first, last = bounds
         (begin, end, label), steps, _ = self._excluded
-        wrong, first = slice(*np.searchsorted(begin, bounds)), bounds[0]
-        steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < bounds[1])] - [first, 0, 0]
-        if wrong.start == wrong.stop and not len(steps):
-            return None
-        of_doc = Segments(begin[wrong] - first, end[wrong] - first, label[wrong])
-        return self._excluded._replace(wrong=of_doc, steps=steps)
+        steps = steps[(steps[:, 0] >= first) & (steps[:, 0] < last)] - [first, 0, 0]
+        of_doc = slice(*np.searchsorted(begin, bounds))
+        wrong = Segments(begin[of_doc] - first, end[of_doc] - first, label[of_doc])
+        return self._excluded._replace(wrong=wrong, steps=steps) if len(wrong.start) or len(steps) else None
 
     def _ask(self, question: str, group: RuleGroup, scores: ChainScores, clamp: Optional[Clamp], weights: Floats):
         copies = group.copies
@@ -359,10 +369,18 @@ class RuledSegments(RuledStructure):
     def _free_scores(self, starts: Ints) -> SegmentScores:
         longest: Any = self._longest  # int32[S]: only chains have none
         size = len(longest)
-        by_token = np.zeros((3, int(starts[-1]), size))
-        lengths = np.where(np.arange(1, longest.max() + 1)[:, None] <= longest, 0.0, -np.inf)
-        spans, transitions, ends = np.zeros((0, size)), np.zeros((size, size)), np.zeros((2, size))
-        return SegmentScores._make((*by_token, lengths, spans, transitions, *ends, None, starts))
+        of_tokens = np.zeros((int(starts[-1]), size))
+        return SegmentScores(
+            tokens=of_tokens,
+            begins=of_tokens,
+            ends=of_tokens,
+            lengths=np.where(np.arange(1, longest.max() + 1)[:, None] <= longest, 0.0, -np.inf),
+            spans=np.zeros((0, size)),
+            transitions=np.zeros((size, size)),
+            first=np.zeros(size),
+            last=np.zeros(size),
+            starts=starts,
+        )
 
     def _answer(
         self, question: str, group: RuleGroup, scores: SegmentScores, clamp: Optional[SegmentClamp], weights: Floats
@@ -380,39 +398,47 @@ class RuledSegments(RuledStructure):
         return values, arrays.cut(total, group.tokens, group.starts)
 
 
-def _yielding(
-    docs: Ints, kept: list[Rule], rules: list[Rule], impossible: Callable[[Sequence[Rule]], Ints]
-) -> list[YieldingRule]:
-    """Find further rules, in their order, that documents cannot keep together with the rules kept so far.
+def _yielding(docs: Ints, rules: list[Rule], impossible: Callable[[Sequence[Rule]], Ints]) -> list[YieldingRule]:
+    """Find the rules, in their order, that documents cannot keep together with the earlier rules that they keep.
 
     impossible (Callable): Returns the documents that cannot keep all of some rules.
     """
-    if not rules or not len(docs):
-        return []
-    rule, *others = rules
-    without = np.intersect1d(docs, impossible([*kept, rule]))
-    beside: dict[int, list[Rule]] = {}
-    for some in ([], *([one] for one in kept)) if len(without) else ():
-        for d in impossible([*some, rule]).tolist():
-            beside.setdefault(d, some)
-    return [
-        *(YieldingRule(rule, d, beside.get(d, kept)) for d in without.tolist()),
-        *_yielding(np.setdiff1d(docs, without), [*kept, rule], others, impossible),
-        *_yielding(without, kept, others, impossible),
-    ]
+    found = []
+    groups: list[tuple[list[Rule], Ints]] = [([], docs)]  # the rules kept so far, and the documents that keep them
+    for rule in rules:
+        split = []
+        for kept, of_group in groups:
+            if not len(of_group):
+                continue
+            without = np.intersect1d(of_group, impossible([*kept, rule]))
+            beside = _conflicts(kept, rule, impossible) if len(without) else {}
+            found += [YieldingRule(rule, d, beside.get(d, kept)) for d in without.tolist()]
+            split += [([*kept, rule], np.setdiff1d(of_group, without)), (kept, without)]
+        groups = split
+    return found
+
+
+def _conflicts(kept: list[Rule], rule: Rule, impossible: Callable[[Sequence[Rule]], Ints]) -> dict[int, list[Rule]]:
+    """By document, the first kept rule that a rule conflicts with; an empty list if the document breaks the rule by itself."""
+    conflicts: dict[int, list[Rule]] = {}
+    for beside in [[], *([one] for one in kept)]:
+        for d in impossible([*beside, rule]).tolist():
+            conflicts.setdefault(d, beside)
+    return conflicts
 
 
 def _group(docs, kept, automata, facts, starts, doc_starts) -> RuleGroup:
-    tokens = arrays.ranges(doc_starts[docs], doc_starts[docs + 1])
-    first = np.searchsorted(starts[:-1], doc_starts[docs], side="left")
-    sequences = arrays.ranges(first, np.searchsorted(starts[:-1], doc_starts[docs + 1], side="left"))
-    lengths = starts[sequences + 1] - starts[sequences]
+    begin = doc_starts[docs]  # [d]
+    end = doc_starts[docs + 1]  # [d]
+    tokens = arrays.ranges(begin, end)
+    first = np.searchsorted(starts[:-1], begin)
+    sequences = arrays.ranges(first, np.searchsorted(starts[:-1], end))
     return RuleGroup(
         docs=docs,
         tokens=tokens,
         sequences=sequences,
-        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        doc_starts=np.concatenate([[0], np.cumsum(doc_starts[docs + 1] - doc_starts[docs])]).astype(np.int64),
+        starts=np.cumsum(np.append(0, starts[sequences + 1] - starts[sequences])),
+        doc_starts=np.cumsum(np.append(0, end - begin)),
         firsts=np.searchsorted(sequences, first),
         kept=kept,
         automata=automata,
