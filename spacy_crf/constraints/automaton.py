@@ -101,7 +101,8 @@ class Automaton(NamedTuple):
 
     def may_bind(self, length: int) -> bool:
         """Whether the automaton lowers the score of some sequence of this many events."""
-        free, reached = (self.next >= 0) & (self.scores == 0.0), np.arange(self.n_states) == 0
+        free = (self.next >= 0) & (self.scores == 0.0)  # [Q, E] steps that cost nothing
+        reached = np.arange(self.n_states) == 0  # [Q] states that such steps reach
         for _ in range(length):
             if not free[reached].all():
                 return True

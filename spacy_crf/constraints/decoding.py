@@ -64,14 +64,15 @@ def decode(rules: RuleSet, documents: Documents, doc_starts: Ints, kept: Optiona
     """
     rules = rules.upto(int(np.diff(doc_starts).max(initial=0)))
     decoded, breaking = decode_by_masks(rules.structure, rules, documents, doc_starts, kept)
-    tags, places = decoded.tags, None if kept is None else kept.places
+    tags = decoded.tags
+    places = rules.places if kept is None else kept.places
     for d in breaking:
         tokens = slice(int(doc_starts[d]), int(doc_starts[d + 1]))
         of_doc = rules.upto(tokens.stop - tokens.start)  # so that the result does not depend on the other documents
         search = RuleSearch(of_doc, documents.at(tokens), Budget(rules.constraints.time_limit))
         if kept is None or d not in kept.instead:
             first = tags[tokens].copy() if of_doc is rules else None
-            search.begin_with(rules.places if places is None else places, first)
+            search.begin_with(places, first)
         answer = search.best() if kept is None else search.under(kept.instead.get(d, kept.places))
         decoded.take(d, tokens, answer)
     return decoded
@@ -115,7 +116,9 @@ class RuleSearch:
     """
 
     def __init__(self, rules: RuleSet, document: Documents, budget: Budget, *, of_sentence: bool = False):
-        self.rules, self.document, self.budget = rules, document, budget
+        self.rules = rules
+        self.document = document
+        self.budget = budget
         self._of_sentence = of_sentence
         self._starts = document.scores.starts
         self._decoded: dict[frozenset[int], Tags] = {}  # by places of the rules: best labelling, -1 for none
@@ -138,9 +141,11 @@ class RuleSearch:
         if found is not None:
             return Answer(found, [], self._finished, self._added)
         kept = soft = frozenset(rule.place for rule in rules.rules if not rule.hard)
-        made_for, tags = rules.decodable_places, self._viterbi(rules.places)
+        made_for = rules.decodable_places
+        tags = self._viterbi(rules.places)
         if (tags == -1).any():
-            made_for, tags = soft, self._viterbi(soft)
+            made_for = soft
+            tags = self._viterbi(soft)
         keeps = self._keeps(tags, made_for)
         relaxed = []
         for rule in rules.rules:
@@ -149,7 +154,8 @@ class RuleSearch:
                 if found is None:
                     relaxed.append(rule)
                     continue
-                tags, made_for = found, kept | {rule.place}
+                tags = found
+                made_for = kept | {rule.place}
                 keeps = self._keeps(tags, made_for) | made_for
             kept |= {rule.place}
         if not made_for <= kept <= keeps:
@@ -175,31 +181,33 @@ class RuleSearch:
         tags = self._viterbi(kept)
         if (tags == -1).any():
             return None
-        settled: set[int] = set()
+        kept_by_sentences: set[int] = set()  # automata that each sentence was searched under
         finished = True
         self._added = []
         if len(self._starts) > 2:
             tags, finished = self._with_sentences(kept, tags, budget)
-            settled = {n for n in automata if rules.automata[n].rule.in_sentence}
+            kept_by_sentences = {n for n in automata if rules.automata[n].rule.in_sentence}
         make_solver = LatticeSolver if rules.in_lattice else GraphSolver
         solver = make_solver(rules, self.document, kept)
-        active, texts = set(), []
+        active = set()
+        texts = []
         while tags is not None:
             broken, clashing = self._broken(tags, automata, kept)
-            broken = broken - active - settled
+            broken = broken - active - kept_by_sentences
             clashing = [item for item in clashing if item not in texts]
             if not broken and not clashing:
                 if not finished and active:
                     tags, finished = self._better(solver, tags, automata, kept)
                 break
             if budget.left <= 0.0:
-                tags, finished = None, False
+                tags = None
+                finished = False
                 break
             active |= set(broken if budget.share_left > _ONE_BY_ONE else automata)
             texts += clashing
             names = [rules.automata[n].rule.name for n in sorted(broken)] + [rule.name for rule, _ in clashing]
             self._added += [name for name in dict.fromkeys(names) if name not in self._added]
-            settled.clear()  # from here on the search decodes the whole document
+            kept_by_sentences.clear()  # from here on the search decodes the whole document
             part = budget.part(_FIRST_SHARE) if len(active) < len(automata) else budget
             tags, finished = solver.solve(frozenset(active), texts, part)
             self.unsearchable |= solver.is_too_large
@@ -230,7 +238,8 @@ class RuleSearch:
         """Decode separately each sentence that breaks a rule about sentences.
 
         RETURNS (int32[T] or None, bool): The labelling or None; and whether that result is proved."""
-        starts, tags = self._starts, tags.copy()
+        starts = self._starts
+        tags = tags.copy()
         totals = self.rules.totals(tags, starts, starts)
         inner = frozenset(rule.place for rule in self.rules.rules if rule.in_sentence)
         broken = self.rules.broken(totals, kept & inner)
@@ -248,7 +257,8 @@ class RuleSearch:
             self._added += [name for name in search._added if name not in self._added]
             if found is None:
                 return None, search._finished
-            tags[tokens], finished = found, finished and search._finished
+            tags[tokens] = found
+            finished &= search._finished
         return tags, finished
 
     def _broken(
@@ -268,7 +278,8 @@ class RuleSearch:
 
     def _keeps(self, tags: Tags, made_for: frozenset[int]) -> frozenset[int]:
         """Places of the rules that a labelling keeps; the labelling is the best one under the masks of the rules `made_for`."""
-        rules, document = self.rules, self.document
+        rules = self.rules
+        document = self.document
         broken, clashing = self._broken(tags, list(range(len(rules.automata))), rules.places)
         breaks = {rules.automata[n].rule.place for n in broken} | {rule.place for rule, _ in clashing}
         keeps = {rule.place for rule in rules.rules if rule not in rules.local and rule.place not in breaks}

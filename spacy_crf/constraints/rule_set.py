@@ -169,8 +169,8 @@ class RuleSet:
     @cached_property
     def decodable_places(self) -> frozenset[int]:
         """Places of the rules that affect `decodable`."""
-        lifting = {rule.place for (rule, _, _), (always, _) in zip(self.automata, self.parts) if always.any()}
-        return frozenset(lifting.union(rule.place for rule in self.local))
+        with_lift = {made.rule.place for made, (lift, _) in zip(self.automata, self.parts) if lift.any()}
+        return frozenset(with_lift.union(rule.place for rule in self.local))
 
     def automata_of(self, kept: Iterable[int]) -> list[int]:
         """Numbers of the automata of some rules, given by their places."""
@@ -207,7 +207,9 @@ class RuleSet:
         facts (PatternMatches): Matches of patterns and functions in the tokens.
         kept (Iterable[int]): Places of the rules that apply, all of them by default.
         """
-        masks, priced, of_tokens = self._masks(kept, facts.words), named(scores), scores._fields[0]
+        masks = self._masks(kept, facts.words)
+        priced = named(scores)
+        of_tokens = scores._fields[0]  # name of the scores [T, S] of single tokens
         n_tokens = len(priced[of_tokens])
         if masks.transitions is not None:
             priced["transitions"] = priced["transitions"] + masks.transitions
@@ -251,7 +253,8 @@ class RuleSet:
             if rule.place in self._static:
                 broken = self._static[rule.place]
                 if transitions is None or first is None:
-                    transitions, first = np.zeros((size, size)), np.zeros(size)
+                    transitions = np.zeros((size, size))
+                    first = np.zeros(size)
                 transitions[broken.transitions] += rule.price
                 if broken.first is not None:
                     first[broken.first] += rule.price
@@ -268,10 +271,6 @@ class RuleSet:
     def binding(self, kept: Iterable[int], length: int) -> frozenset[int]:
         """Automata of some rules, given by their places, that a labelling with this many tokens and breaks can break."""
         return frozenset(n for n in self.automata_of(kept) if self.automata[n].automaton.may_bind(length))
-
-    def lifts(self, n: int) -> bool:
-        """Whether automaton n gives a score to some event in every state."""
-        return bool(self.parts[n][0].any())
 
     def clashing(self, states, starts, doc_starts, words, rules: Iterable[Rule]) -> list[tuple[Rule, Text]]:
         """Texts whose spans have several labels in a labelling (int32[T]) and thereby break one of some rules. The scope of a
@@ -330,8 +329,9 @@ class RuleSet:
         totals = np.zeros((len(doc_starts) - 1, len(self.automata)))
         if not len(self.automata):
             return totals
-        begins, (opening, _) = states != GOES_ON, ends(starts, len(states))
-        of_docs, opening = np.append(0, np.cumsum(begins))[doc_starts], opening[begins]
+        begins = states != GOES_ON  # [T]
+        of_docs = np.append(0, np.cumsum(begins))[doc_starts]  # [D + 1] where the events of documents start
+        opening = ends(starts, len(states))[0][begins]  # whether an event is the first of its sequence
         events = self.tags.events_of(np.maximum(states[begins], 0), opening)
         # A break precedes each sequence that does not begin its document
         opening[of_docs[:-1][of_docs[:-1] < len(events)]] = False
@@ -345,7 +345,8 @@ class RuleSet:
     def segments(self, states: NDArray[np.int32], starts: Ints) -> Segments:
         """The spans of a path."""
         [begins] = np.nonzero(states != GOES_ON)
-        begin, end, label = self.tags.segments_of(states[begins], ends(starts, len(states))[0][begins])
+        opening = ends(starts, len(states))[0][begins]
+        begin, end, label = self.tags.segments_of(states[begins], opening)
         return Segments(begins[begin], np.append(begins, len(states))[end], label)
 
     def _with(self, together: Automaton, n: int, limit: int) -> Optional[Automaton]:
@@ -412,7 +413,8 @@ def segment_rules(
     in_lattice: bool = True,
 ) -> RuleSet:
     """The rules of a component whose states are ``O`` and the labels, see `RuleSet`."""
-    size, mask = 1 + len(labels), SEGMENTS.transition_mask(len(labels))
+    size = 1 + len(labels)
+    mask = SEGMENTS.transition_mask(len(labels))
     tags = SpanTags(labels, np.arange(size) - 1, np.zeros((size, size), bool))
     return RuleSet(constraints, tags, mask, structure or SemiMarkov(), in_lattice=in_lattice, of_segments=True)
 

@@ -126,7 +126,8 @@ def _search_under(
     scores, clamp, facts, words = document
     of_doc = joined(rules.apply(scores, facts, kept), clamp)
     every = rules.binding(kept, len(of_doc.scores.emissions))
-    active, tags = frozenset(n for n in every if rules.lifts(n)), begin
+    active = frozenset(n for n in every if rules.parts[n][0].any())  # those that give an event a score in every state
+    tags = begin
     while True:
         if tags is not None and not (tags == -1).any():
             [totals] = rules.totals(tags, scores.starts, np.array([0, len(tags)]))
